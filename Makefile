@@ -1,0 +1,59 @@
+# Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
+#   make demo   trains a small network with torch_reformer and with PyTorch, side by side
+#   make test   the test suite; ARGS="-k conv2d -x" goes to pytest
+#   make build  the native library, in place
+#   make lint   ruff and clang-format, checking only;  make format  rewrites
+#   make clean  removes what was built; .venv stays
+PYTHON ?= python3
+BIN := .venv/bin
+LIBRARY := torch_reformer/_C.abi3.so
+INSTALLED := .venv/.installed
+CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
+
+# Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
+# be reached. TORCH=... asks for another version.
+HAS_GPU := $(shell (nvidia-smi -L || rocm-smi -i || ls /dev/nvidia0 || ls /dev/kfd) 2>/dev/null)
+TORCH ?= $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
+
+.PHONY: demo test build lint format clean
+
+demo: build
+	$(BIN)/python -m torch_reformer.demo $(ARGS)
+
+test: build
+	$(BIN)/python -m pytest $(ARGS)
+
+build: $(LIBRARY)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	@echo "$(BIN)/clang-format --dry-run -Werror csrc"
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	@$(BIN)/clang-format -i $(CPP_FILES)
+
+clean:
+	rm -rf build dist *.egg-info $(LIBRARY) .pytest_cache .ruff_cache .hypothesis
+	find csrc torch_reformer test benchmarks -name __pycache__ -prune -exec rm -r {} +
+
+$(INSTALLED): pyproject.toml
+	@echo "setting up .venv with $(TORCH) (the first time only; a minute or two)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+	  { rm -rf .venv; echo "$(PYTHON) can't make virtual environments: apt install python3-venv" >&2; exit 1; }
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(if $(HAS_GPU),,$(PIP) --retries 0 --no-deps --extra-index-url $(CPU_INDEX) '$(TORCH)' || true)
+	@$(PIP) '$(TORCH)' --group dev
+	@touch $@
+
+# The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
+$(LIBRARY): $(INSTALLED) setup.py $(shell find csrc -type d) $(CPP_FILES)
+	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
+	@mkdir -p build
+	@$(BIN)/python setup.py build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
+	@touch $@

@@ -1,0 +1,131 @@
+"""Convolution against PyTorch's, problem by problem.
+
+For every problem and direction: the time of torch.conv2d (or of the part of its backward that gives one gradient), of
+every candidate of torch_reformer, and of the one that torch_reformer chooses. The candidate that was fastest is then
+timed once more against PyTorch, in turns with it, and only this second measurement counts as "best": the least of many
+noisy times would flatter it.
+
+    python benchmarks/conv2d.py --problems timm.jsonl --device cpu --batch 4 --sample 160 --csv OUT.csv --json OUT.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import torch
+from results import Row, geomean, write_csv
+from tqdm import tqdm
+
+from torch_reformer import ConvProblem, config
+from torch_reformer.explain import candidates
+from torch_reformer.selector.problems import read_problems
+from torch_reformer.timing import interleaved, percentiles
+from torch_reformer.workload import Workload
+
+PYTORCH, CHOSEN = "torch", "torch_reformer"
+
+
+def force(provider: str) -> None:
+    config(force=None if provider in (PYTORCH, CHOSEN) else provider)
+
+
+def measure(problem: ConvProblem, device: str) -> dict:
+    """Times (lists, microseconds) of every provider, and the fastest candidate's ratio to PyTorch."""
+    work = Workload(problem, device)
+    names = [candidate.name for candidate in candidates(problem) if candidate.refusal is None]
+    calls = {PYTORCH: work.torch, CHOSEN: work.reformer, **{name: work.reformer for name in names}}
+    times = interleaved(calls, force, seconds=0.03 * len(calls))
+    median = {name: percentiles(values)[1] for name, values in times.items()}
+    fastest = min(names, key=median.get)
+    again = interleaved({PYTORCH: work.torch, fastest: work.reformer}, force, seconds=0.1)
+    torch_us, best_us = (percentiles(values)[1] for values in again.values())
+    return {
+        "problem": problem,
+        "times": times,
+        "best": fastest,
+        "best_speedup": torch_us / best_us,
+        "chosen_speedup": median[PYTORCH] / median[CHOSEN],
+        "chosen_over_best": min(1.0, median[fastest] / median[CHOSEN]),
+    }
+
+
+def summary(results: list[dict]) -> dict:
+    def group(rows: list[dict]) -> dict:
+        return {
+            "problems": len(rows),
+            "best_speedup": geomean(row["best_speedup"] for row in rows),
+            "chosen_speedup": geomean(row["chosen_speedup"] for row in rows),
+            "chosen_over_best": geomean(row["chosen_over_best"] for row in rows),
+            "best_below_0.95": sum(row["best_speedup"] < 0.95 for row in rows),
+            "chosen_below_0.95": sum(row["chosen_speedup"] < 0.95 for row in rows),
+            "wins": dict(Counter(row["best"] for row in rows).most_common()),
+        }
+
+    groups = defaultdict(list)
+    for row in results:
+        problem = row["problem"]
+        groups[problem.kind].append(row)
+        groups[f"{problem.kind} {problem.direction}"].append(row)
+        groups[f"all {problem.direction}"].append(row)
+    return {"all": group(results), **{name: group(groups[name]) for name in sorted(groups)}}
+
+
+def table(groups: dict) -> str:
+    lines = [
+        "| problems | n | best candidate over PyTorch | chosen over PyTorch | chosen over best | fastest candidates |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, group in groups.items():
+        wins = ", ".join(f"{solver} {count}" for solver, count in group["wins"].items())
+        ratios = (f"{group[key]:.2f}" for key in ("best_speedup", "chosen_speedup", "chosen_over_best"))
+        lines.append(f"| {name} | {group['problems']} | {' | '.join(ratios)} | {wins} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", type=Path, required=True, help=".jsonl, find-db keys or MIOpenDriver lines")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--dtype", default="FP32", help="FP32, FP64, FP16 or BF16")
+    parser.add_argument("--directions", default="F,B,W")
+    parser.add_argument("--layout", default="NCHW", help="of the tensors that both sides are given")
+    parser.add_argument("--sample", type=int, help="take so many problems at random (all directions of each)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--csv", type=Path, help="write every measurement here")
+    parser.add_argument("--json", type=Path, help="write the summary here")
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+
+    directions = options.directions.split(",")
+    problems = read_problems(
+        options.problems, batch=options.batch, dtype=options.dtype, directions=directions, layouts=[options.layout]
+    )
+    geometries = list(dict.fromkeys(problem.replace(direction="F") for problem in problems))
+    if options.sample:
+        geometries = random.Random(options.seed).sample(geometries, min(options.sample, len(geometries)))
+
+    results, rows = [], []
+    with torch.inference_mode():
+        for geometry in tqdm(geometries, unit="problem"):
+            for direction in directions:
+                results.append(measure(geometry.replace(direction=direction), options.device))
+    for result in results:
+        key = str(result["problem"])
+        rows += [Row.of("conv2d", key, name, "time_us", values) for name, values in result["times"].items()]
+    groups = summary(results)
+    print(table(groups))
+    if options.csv:
+        write_csv(options.csv, rows)
+    if options.json:
+        options.json.write_text(json.dumps(groups, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The one CSV schema of all benchmarks, and what their tables share."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+
+import torch_reformer
+from torch_reformer import _native
+from torch_reformer.timing import percentiles
+
+
+@dataclass
+class Row:
+    """One measured quantity: what, of whom, how much, where."""
+
+    benchmark: str  # the script
+    case: str  # a problem's find-db key, or a name
+    provider: str  # "torch", a solver, or "torch_reformer" (the chosen one)
+    metric: str  # with its unit, e.g. time_us
+    p20: float
+    p50: float
+    p80: float
+    device: str
+    torch: str = torch.__version__
+    version: str = torch_reformer.__version__
+
+    @classmethod
+    def of(cls, benchmark: str, case: str, provider: str, metric: str, values: list[float]) -> Row:
+        cuts = (round(value, 3) for value in percentiles(values))
+        return cls(benchmark, case, provider, metric, *cuts, device=_native.device(None))
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def read_csv(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return [Row(**{**row, **{p: float(row[p]) for p in ("p20", "p50", "p80")}}) for row in csv.DictReader(file)]
+
+
+def geomean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan

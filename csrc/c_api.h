@@ -1,0 +1,52 @@
+// What Python reads of the choice without going through tensors: torch_reformer/_native.py calls these with ctypes.
+// Functions that can fail return a negative number or null; reformer_error() then has the sentence. Strings belong to
+// the library and are good until the thread's next call.
+#pragma once
+
+#include <cstdint>
+
+#include "config.h"
+#include "conv_problem.h"
+
+#define REFORMER_API extern "C" __attribute__((visibility("default")))
+
+struct ReformerCandidate {
+  const char* name;
+  const char* refusal;  // null if it may be chosen
+  double estimate_us;
+  int64_t workspace_bytes;
+};
+
+struct ReformerConfig {
+  uint64_t forbidden;
+  int64_t workspace_limit;
+  int32_t forced;
+  int32_t deterministic_only;
+  int32_t allow_reduced_accuracy;
+};
+
+REFORMER_API const char* reformer_error();
+
+REFORMER_API int32_t reformer_problem_parse(const char* key, reformer::ConvProblem* problem);
+REFORMER_API const char* reformer_problem_str(const reformer::ConvProblem* problem);
+REFORMER_API const char* reformer_problem_kind(const reformer::ConvProblem* problem);
+
+// The text form of a device; of this machine's CPU with torch's number of threads if text is null.
+REFORMER_API const char* reformer_device(const char* text);
+
+REFORMER_API int32_t reformer_solver_count();
+REFORMER_API const char* reformer_solver_name(int32_t index);
+
+// The index of the chosen solver.
+REFORMER_API int32_t reformer_decide(const reformer::ConvProblem* problem, const char* device);
+
+// Fills reformer_solver_count() candidates and returns the index of the choice.
+REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
+                                         ReformerCandidate* candidates);
+
+// The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
+REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
+REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
+
+REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
+REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);

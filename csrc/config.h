@@ -1,0 +1,25 @@
+// What the user allows the choice to do. One process-wide value; torch_reformer/config.py sets it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace reformer {
+
+struct Config {
+  uint64_t forbidden = 0;       // bit i: solvers()[i] may not be chosen; the first solver can't be forbidden
+  int32_t forced = -1;          // index in solvers() of the one to use wherever it applies, or -1
+  int64_t workspace_limit = 0;  // bytes
+  bool deterministic_only = false;
+  bool allow_reduced_accuracy = false;  // solvers with more than twice PyTorch's error may be chosen
+};
+
+constexpr int64_t kDefaultWorkspaceLimit = int64_t{256} << 20;
+
+Config config();
+// Replaces the configuration and makes every thread's decision cache forget. Throws std::invalid_argument.
+void set_config(const Config& config);
+// Changes with every set_config; decisions made under another epoch are stale.
+uint64_t config_epoch();
+
+}  // namespace reformer

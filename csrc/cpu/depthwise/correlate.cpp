@@ -1,0 +1,21 @@
+#include "correlate.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "../element.h"
+#include "../gemm/scratch.h"
+#include "../parallel.h"
+
+#define REFORMER_ISA_BODY "../depthwise/correlate_body.h"
+#include "../simd/foreach_isa.h"
+
+namespace reformer::depthwise {
+
+void correlate(const ConvProblem& problem, const Device& device, const ConvBuffers& buffers) {
+  REFORMER_BY_ISA(device.isa, correlate)(problem, device.threads, buffers);
+}
+
+}  // namespace reformer::depthwise

@@ -1,0 +1,58 @@
+// The inner loop of depthwise weight_grad. Part of an ISA body.
+
+namespace reformer::REFORMER_ISA {
+
+// A row of the filter and the rows of x and dy in scratch that its taps sum over. Strides are in elements.
+template <class S>
+struct TapRow {
+  const S* x;  // under the first tap of the first column
+  const S* dy;
+  S* sums;                               // a vector for each tap, added to
+  int64_t x_row, x_step, x_tap, dy_row;  // to the next row's, the next column's, the next tap's; the next row's
+  int64_t rows, columns;
+};
+
+// As row_kernel: kTaps taps, columns of x kStep apart (0: known at run time).
+template <class S, int kTaps, int kStep>
+void tap_kernel(const TapRow<S>& row) {
+  constexpr int L = kLanes<S>;
+  constexpr int kColumns = 4;  // at a time: they share loads of x
+  // A multiply-add waits for the one before it in the same sum: with few taps each has several sums.
+  constexpr int kSums = kTaps >= 4 ? 1 : kTaps == 3 ? 2 : 4;
+  const int64_t step = kStep > 0 ? kStep * L : row.x_step, tap = kStep > 0 ? L : row.x_tap;
+  Vec<S> sum[kSums][kTaps] = {};
+  const S *x_row = row.x, *dy_row = row.dy;
+  for (int64_t y = 0; y < row.rows; ++y) {
+    const S *x = x_row, *dy = dy_row;
+    int64_t left = row.columns;
+    for (; left >= kColumns; left -= kColumns) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kColumns; ++i) {
+        const Vec<S> factor = load<S>(dy + i * L);
+#pragma GCC unroll 9
+        for (int s = 0; s < kTaps; ++s)
+          sum[i % kSums][s] = fma<S>(load<S>(x + i * step + s * tap), factor, sum[i % kSums][s]);
+      }
+      x += kColumns * step;
+      dy += kColumns * L;
+    }
+    for (; left > 0; --left) {
+      const Vec<S> factor = load<S>(dy);
+#pragma GCC unroll 9
+      for (int s = 0; s < kTaps; ++s) sum[0][s] = fma<S>(load<S>(x + s * tap), factor, sum[0][s]);
+      x += step;
+      dy += L;
+    }
+    x_row += row.x_row;
+    dy_row += row.dy_row;
+  }
+#pragma GCC unroll 9
+  for (int s = 0; s < kTaps; ++s) {
+    Vec<S> total = sum[0][s];
+#pragma GCC unroll 4
+    for (int i = 1; i < kSums; ++i) total += sum[i][s];
+    store<S>(row.sums + s * L, load<S>(row.sums + s * L) + total);
+  }
+}
+
+}  // namespace reformer::REFORMER_ISA

@@ -1,0 +1,131 @@
+// weight_grad: dot products along the positions of a strip. A group's sums are spread over parts of the images where
+// there are too few groups for the threads; the parts are added up in their order.
+#include <algorithm>
+
+#include "../gemm/scratch.h"
+#include "../parallel.h"
+#include "direct.h"
+#include "strip.h"
+
+namespace reformer {
+namespace {
+
+// Into how many parts the images of each block of groups are split.
+int32_t parts_of(const DirectPlan& plan, int32_t threads, int64_t strips) {
+  if (plan.blocks % threads == 0 || plan.blocks >= 4 * threads) return 1;
+  return static_cast<int32_t>(std::min<int64_t>(threads, strips));
+}
+
+template <class T>
+class WeightGrad {
+  using S = typename Element<T>::Sum;
+
+ public:
+  WeightGrad(const ConvProblem& p, const Device& device, const DirectPlan& plan, const ConvBuffers& b)
+      : p_(p),
+        plan_(plan),
+        kernels_(direct_kernels<S>(device.isa)),
+        copies_(direct_copies<T>(device.isa)),
+        b_(b),
+        offsets_(plan.offsets(0)),
+        strips_(int64_t{p.n} * plan.strips),
+        parts_(parts_of(plan, device.threads, strips_)),
+        together_(plan.strips > 1 ? 1 : std::clamp<int64_t>(kTogetherNumel / plan.strip_numel(), 1, p.n)) {}
+
+  void run() {
+    parallel_for(int64_t{plan_.blocks} * parts_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) run_part(int32_t(i / parts_), int32_t(i % parts_));
+    });
+    parallel_for(p_.k, std::max<int64_t>(1, kGrain / int64_t(offsets_.size())), [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) finish(k);
+    });
+  }
+
+ private:
+  static constexpr int64_t kGrain = 1 << 14;  // elements of the result worth another thread
+  static constexpr int64_t kTogetherNumel = int64_t{64} << 10;
+
+  S* sums(int32_t part, int64_t k) const {  // [part][k][tap]
+    return static_cast<S*>(b_.workspace) + part * p_.weight_numel() + k * int64_t(offsets_.size());
+  }
+
+  void run_part(int32_t block, int32_t part) const {
+    const int32_t first_group = block * plan_.groups_per_block;
+    const int32_t groups = std::min(plan_.groups_per_block, p_.groups - first_group);
+    const int32_t kg = plan_.target_channels, cg = plan_.source_channels;
+    S* const planes = static_cast<S*>(thread_scratch(together_ * plan_.strip_numel() * int64_t{sizeof(S)}));
+    S* const packed = planes + together_ * plan_.planes_numel();
+    S* const first = sums(part, int64_t{first_group} * kg);
+    std::fill(first, first + groups * kg * int64_t(offsets_.size()), S(0));
+
+    const int64_t group_planes = plan_.planes_of_channel() * plan_.plane_step * cg;
+    const int64_t end = strips_ * (part + 1) / parts_;
+    for (int64_t i = strips_ * part / parts_, count; i < end; i += count) {
+      count = std::min<int64_t>(together_, end - i);
+      const auto strip = static_cast<int32_t>(i % plan_.strips);
+      const int32_t begin = strip * plan_.rows, rows = plan_.rows_of(strip);
+      for (int64_t j = 0; j < count; ++j) {
+        const auto image = static_cast<int32_t>((i + j) / plan_.strips);
+        pack_source(plan_, copies_, static_cast<T*>(b_.x), {image, begin, rows, int64_t{first_group} * cg, groups * cg},
+                    planes + j * plan_.planes_numel());
+        pack_target(plan_, copies_, static_cast<T*>(b_.y), {image, begin, rows, int64_t{first_group} * kg, groups * kg},
+                    packed + j * plan_.target_numel());
+      }
+      for (int32_t g = 0; g < groups; ++g)
+        run_group(planes + g * group_planes, packed + g * kg * plan_.target_step, rows, int32_t(count),
+                  sums(part, int64_t{first_group + g} * kg));
+    }
+  }
+
+  void run_group(const S* planes, const S* packed, int32_t rows, int32_t count, S* to) const {
+    const int64_t taps = int64_t(offsets_.size());
+    const int64_t vectors = (rows * plan_.pitch + kernels_.lanes - 1) / kernels_.lanes;
+    const int64_t col_blocks = (taps + kernels_.dot_cols - 1) / kernels_.dot_cols;
+    for (int32_t m = 0; m < plan_.target_channels; m += kernels_.dot_rows) {
+      const int32_t dot_rows = std::min(kernels_.dot_rows, plan_.target_channels - m);
+      for (int64_t block = 0; block < col_blocks; ++block) {
+        const int64_t d = taps * block / col_blocks, cols = taps * (block + 1) / col_blocks - d;
+        kernels_.dots[dot_rows - 1][cols - 1]({count, vectors, packed + m * plan_.target_step, plan_.target_step,
+                                               plan_.target_numel(), planes, plan_.planes_numel(), offsets_.data() + d,
+                                               to + m * taps + d, taps});
+      }
+    }
+  }
+
+  void finish(int64_t k) const {
+    const DirectFilterView view(p_);
+    T* const w = static_cast<T*>(b_.w) + k * view.k;
+    int64_t tap = 0;
+    for (int32_t c = 0; c < plan_.source_channels; ++c)
+      for (int32_t r = 0; r < p_.r; ++r)
+        for (int32_t s = 0; s < p_.s; ++s, ++tap) {
+          S sum = sums(0, k)[tap];
+          for (int32_t part = 1; part < parts_; ++part) sum += sums(part, k)[tap];
+          w[c * view.c + r * view.r + s * view.s] = Element<T>::store(sum);
+        }
+  }
+
+  const ConvProblem& p_;
+  const DirectPlan& plan_;
+  const DirectKernels<S>& kernels_;
+  const DirectCopies<T> copies_;
+  const ConvBuffers b_;
+  const std::vector<int32_t> offsets_;
+  const int64_t strips_;
+  const int32_t parts_;
+  const int64_t together_;  // small images whose sums stay in registers
+};
+
+}  // namespace
+
+int64_t direct_weight_grad_workspace(const ConvProblem& p, const Device& device, const DirectPlan& plan) {
+  const int64_t parts = parts_of(plan, device.threads, int64_t{p.n} * plan.strips);
+  return parts * p.weight_numel() * std::max<int64_t>(4, element_size(p.dtype));
+}
+
+void direct_weight_grad(const ConvProblem& p, const Device& device, const DirectPlan& plan,
+                        const ConvBuffers& buffers) {
+  dispatch(p.dtype, [&](auto element) { WeightGrad<decltype(element)>(p, device, plan, buffers).run(); });
+}
+
+}  // namespace reformer

@@ -1,0 +1,18 @@
+#include "kernel.h"
+
+#include <algorithm>
+#include <utility>
+
+#define REFORMER_ISA_BODY "../gemm/kernel_body.h"
+#include "../simd/foreach_isa.h"
+
+namespace reformer {
+
+template <class S>
+const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum) {
+  return REFORMER_BY_ISA(isa, gemm_kernels<S>)(sum);
+}
+template const GemmKernels<float>& gemm_kernels<float>(Isa, GemmSum);
+template const GemmKernels<double>& gemm_kernels<double>(Isa, GemmSum);
+
+}  // namespace reformer

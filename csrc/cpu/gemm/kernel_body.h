@@ -1,0 +1,86 @@
+// The body of kernel.cpp, compiled once for each instruction set.
+#include "tile_shape.h"
+
+namespace reformer::REFORMER_ISA {
+
+template <class S, int ROWS, int VECTORS, GemmSum SUM>
+void gemm_tile(const GemmTile<S>& t) {
+  constexpr int L = kLanes<S>;
+  const int last = t.cols - (VECTORS - 1) * L;  // columns of the last vector
+  const auto load_cols = [&](const S* from, int v) {
+    return v == VECTORS - 1 && last < L ? load_part<S>(from + v * L, last) : load<S>(from + v * L);
+  };
+  Vec<S> sum[ROWS][VECTORS];
+  for (int m = 0; m < ROWS; ++m)
+    for (int v = 0; v < VECTORS; ++v) {
+      sum[m][v] = broadcast(t.row_bias && !t.accumulate ? t.row_bias[m] : S(0));
+      if (t.col_bias && !t.accumulate) sum[m][v] += load_cols(t.col_bias, v);
+    }
+
+  // Rows are addressed from two pointers: the x86 scales reach three rows beyond each.
+  const S *low = t.a, *high = t.a + 4 * t.a_row, *b = t.b;
+  const auto add_products = [&](int64_t depth) {
+    for (int64_t d = 0; d < depth; ++d) {
+      Vec<S> row[VECTORS];
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) row[v] = load<S>(b + v * L);
+#pragma GCC unroll 8
+      for (int m = 0; m < ROWS; ++m) {
+        const Vec<S> a = broadcast(m < 4 ? low[m * t.a_row] : high[(m - 4) * t.a_row]);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; ++v) sum[m][v] = fma<S>(a, row[v], sum[m][v]);
+      }
+      low += t.a_step;
+      high += t.a_step;
+      b += t.b_step;
+    }
+  };
+  if constexpr (SUM == GemmSum::chain) {
+    add_products(t.depth);
+  } else {
+    Vec<S> total[ROWS][VECTORS] = {};
+    for (int64_t d = 0; d < t.depth; d += kCascade) {
+      add_products(std::min(kCascade, t.depth - d));
+#pragma GCC unroll 8
+      for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; ++v) {
+          total[m][v] += sum[m][v];
+          sum[m][v] = Vec<S>{};
+        }
+    }
+    std::memcpy(sum, total, sizeof sum);
+  }
+
+  for (int m = 0; m < ROWS; ++m)
+    for (int v = 0; v < VECTORS; ++v) {
+      S* to = t.c + m * t.c_row + v * L;
+      if (t.accumulate) sum[m][v] += load_cols(t.c + m * t.c_row, v);
+      if (v == VECTORS - 1 && last < L)
+        store_part<S>(to, sum[m][v], last);
+      else
+        store<S>(to, sum[m][v]);
+    }
+}
+
+template <class S, GemmSum SUM, int ROWS, int... V>
+void fill_row(GemmKernels<S>& kernels, std::integer_sequence<int, V...>) {
+  ((kernels.kernel[ROWS][V] = gemm_tile<S, ROWS + 1, V + 1, SUM>), ...);
+}
+
+template <class S, GemmSum SUM, int... R>
+GemmKernels<S> make_kernels(std::integer_sequence<int, R...>) {
+  GemmKernels<S> kernels{sizeof...(R), kTileVectors, kLanes<S>, {}};
+  (fill_row<S, SUM, R>(kernels, std::make_integer_sequence<int, kTileVectors>{}), ...);
+  return kernels;
+}
+
+template <class S>
+const GemmKernels<S>& gemm_kernels(GemmSum sum) {
+  static const GemmKernels<S> chain = make_kernels<S, GemmSum::chain>(std::make_integer_sequence<int, kTileRows>{});
+  static const GemmKernels<S> cascade =
+      make_kernels<S, GemmSum::cascade>(std::make_integer_sequence<int, kCascadeTileRows>{});
+  return sum == GemmSum::chain ? chain : cascade;
+}
+
+}  // namespace reformer::REFORMER_ISA

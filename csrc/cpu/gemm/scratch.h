@@ -1,0 +1,11 @@
+// A thread's packing buffer: kept between calls, because fresh pages cost more than packing into them.
+#pragma once
+
+#include <cstdint>
+
+namespace reformer {
+
+// At least this many bytes, 64-byte aligned, private to the calling thread until its next call.
+void* thread_scratch(int64_t bytes);
+
+}  // namespace reformer

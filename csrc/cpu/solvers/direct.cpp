@@ -1,0 +1,53 @@
+// Direct convolution: no matrix is formed, the filter's taps are read as shifts of packed rows. For few channels (the
+// first layer of a network) and few channels a group, where matrix products have nothing to reuse.
+#include "../direct/direct.h"
+
+#include "../../solver_list.h"
+#include "../cost.h"
+
+namespace reformer {
+namespace {
+
+class Direct final : public Solver {
+ public:
+  const char* name() const override { return "direct"; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+    if (p.dtype == DType::int8) return "it has no 8-bit integers";
+    if (p.group_c() > 128) return "it has more than 128 input channels a group";
+    if (int64_t{p.stride_h} * p.stride_w > 1024) return "its strides are too large";
+    const DirectPlan plan(p, device.threads);
+    if (plan.strip_numel() * std::max<int64_t>(4, element_size(p.dtype)) > kStripBytes)
+      return "a row of all channels of a group does not fit the cache";
+    return nullptr;
+  }
+
+  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return p.direction == Direction::weight_grad
+               ? direct_weight_grad_workspace(p, device, DirectPlan(p, device.threads))
+               : direct_correlate_workspace(p);
+  }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    const DirectPlan plan(p, device.threads);
+    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
+    const auto run = p.direction == Direction::weight_grad ? direct_weight_grad : direct_correlate;
+    run(p, device, plan, buffers);
+  }
+
+ private:
+  const CostModel cost_{"direct"};
+  static constexpr int64_t kStripBytes = int64_t{2} << 20;
+};
+
+}  // namespace
+
+const Solver& direct() {
+  static const Direct solver;
+  return solver;
+}
+
+}  // namespace reformer

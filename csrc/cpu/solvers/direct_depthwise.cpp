@@ -1,0 +1,61 @@
+// Depthwise convolution (each group has one input channel) with planes as lanes: see cpu/depthwise.
+
+#include <algorithm>
+
+#include "../../solver_list.h"
+#include "../cost.h"
+#include "../depthwise/correlate.h"
+#include "../depthwise/weight_grad.h"
+
+namespace reformer {
+namespace {
+
+constexpr int64_t kMaxScratchBytes = int64_t{2} << 20;
+
+// At most what a band of one row takes of a thread's scratch memory, in any direction and of any vector width.
+int64_t row_scratch_bytes(const ConvProblem& p) {
+  const int64_t vectors = p.layout == Layout::nhwc ? depthwise::kMaxBlockVectors : 1;
+  const int64_t pixel_bytes = 64 * vectors, overhang = 8 * int64_t{p.stride_w} + int64_t{p.s} * p.dilation_w;
+  const int64_t width = std::max<int64_t>(p.w, p.out_w()) + 2 * int64_t{p.pad_w} + overhang;
+  const int64_t rows = std::min<int64_t>(std::max(p.h, p.out_h()), int64_t{p.r} * p.dilation_h);
+  return pixel_bytes * ((rows + 1) * width + 2 * int64_t{p.r} * p.s + 1);
+}
+
+class DirectDepthwise final : public Solver {
+ public:
+  const char* name() const override { return "direct_depthwise"; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+    if (p.dtype == DType::int8) return "it has no 8-bit integers";
+    if (p.group_c() != 1) return "a group has more than one input channel";
+    if (row_scratch_bytes(p) > kMaxScratchBytes) return "its rows take more scratch memory than a thread keeps";
+    return nullptr;
+  }
+
+  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return p.direction == Direction::weight_grad ? depthwise::weight_grad_workspace_bytes(p, device) : 0;
+  }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
+    if (p.direction == Direction::weight_grad)
+      depthwise::weight_grad(p, device, buffers);
+    else
+      depthwise::correlate(p, device, buffers);
+  }
+
+ private:
+  const CostModel cost_{"direct_depthwise"};
+};
+
+}  // namespace
+
+const Solver& direct_depthwise() {
+  static const DirectDepthwise solver;
+  return solver;
+}
+
+}  // namespace reformer

@@ -1,0 +1,62 @@
+// 1x1 convolutions as matrix products that read and write the tensors in place (gemm_1x1_body.h).
+
+#include <algorithm>
+
+#include "../../solver_list.h"
+#include "../cost.h"
+#include "../gemm/bias.h"
+#include "../gemm/grid.h"
+#include "../gemm/kernel.h"
+#include "../gemm/scratch.h"
+#include "../parallel.h"
+
+#define REFORMER_ISA_BODY "../solvers/gemm_1x1_body.h"
+#include "../simd/foreach_isa.h"
+
+namespace reformer {
+namespace {
+
+int64_t sum_parts(const ConvProblem& p, const Device& device) {
+  const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w();
+  return weight_grad_sum_parts(p.group_k(), p.group_c(), pixels, p.groups, device.threads);
+}
+
+template <class T>
+void run_as(const ConvProblem& p, const Device& device, const ConvBuffers& b) {
+  const SumBias<T> bias(b.bias, p.k);
+  REFORMER_BY_ISA(device.isa, gemm_1x1<T>)(p, device, b, bias.data(), sum_parts(p, device));
+}
+
+class Gemm1x1 final : public Solver {
+ public:
+  const char* name() const override { return "gemm_1x1"; }
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+    if (p.dtype == DType::int8) return "it has no 8-bit integers";
+    if (!p.is_1x1()) return "the filter is not 1x1 without padding";
+    return nullptr;
+  }
+  // The parts of a weight gradient's sum.
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    const int64_t parts = sum_parts(p, device);
+    if (p.direction != Direction::weight_grad || parts == 1) return 0;
+    return parts * p.weight_numel() * (p.dtype == DType::fp64 ? 8 : 4);
+  }
+  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
+    dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, device, buffers); });
+  }
+
+ private:
+  const CostModel cost_{"gemm_1x1"};
+};
+
+}  // namespace
+
+const Solver& gemm_1x1() {
+  static const Gemm1x1 solver;
+  return solver;
+}
+
+}  // namespace reformer

@@ -1,0 +1,65 @@
+// Winograd convolution with tiles of 2x4 and of 4x4 outputs: 3 and 4 times fewer multiplications (winograd/winograd.h).
+
+#include "../winograd/winograd.h"
+#include "../../solver_list.h"
+#include "../cost.h"
+
+namespace reformer {
+namespace {
+
+class WinogradSolver final : public Solver {
+ public:
+  WinogradSolver(const char* name, WinogradTile tile) : name_(name), tile_(tile), cost_(name) {}
+
+  const char* name() const override { return name_; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+    if (device.isa == Isa::plain) return "without fused multiply-add its rounding error is too large";
+    if (p.dtype != DType::fp32) return "the data type is not fp32";
+    if (p.direction == Direction::weight_grad) return "it has no weight gradient";
+    if (p.r != 3 || p.s != 3) return "the filter is not 3x3";
+    if (p.stride_h != 1 || p.stride_w != 1) return "the stride is not 1";
+    if (p.dilation_h != 1 || p.dilation_w != 1) return "the dilation is not 1";
+    if (p.groups != 1) return "the convolution is grouped";
+    if (p.pad_h > 2 || p.pad_w > 2) return "the padding is larger than 2";
+    return nullptr;
+  }
+
+  // See winograd/winograd.h for what was measured. PyTorch rounds more in NHWC, where it adds up all products of an
+  // output one after another, than in NCHW, where it does so in blocks of 16 channels.
+  bool full_accuracy(const ConvProblem& p) const override {
+    const int32_t channels = p.direction == Direction::forward ? p.c : p.k;
+    return tile_.h == 2 ? channels >= 8 : p.layout == Layout::nhwc && channels >= 32;
+  }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return winograd_workspace_bytes(winograd_plan(p, device, tile_, {}), device);
+  }
+
+  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
+    run_winograd(winograd_plan(p, device, tile_, buffers), device, buffers.workspace);
+  }
+
+ private:
+  const char* name_;
+  WinogradTile tile_;
+  CostModel cost_;
+};
+
+}  // namespace
+
+const Solver& winograd_2x4() {
+  static const WinogradSolver solver("winograd_2x4", {2, 4});
+  return solver;
+}
+
+const Solver& winograd_4x4() {
+  static const WinogradSolver solver("winograd_4x4", {4, 4});
+  return solver;
+}
+
+}  // namespace reformer

@@ -1,0 +1,18 @@
+// The three transforms of Winograd convolution, compiled for each instruction set.
+#pragma once
+
+#include "plan.h"
+
+namespace reformer {
+
+struct WinogradTransforms {
+  void (*filter)(const WinogradPlan& plan, int panel, int chunk, float* to);
+  void (*input)(const WinogradPlan& plan, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to);
+  void (*output)(const WinogradPlan& plan, int panel, int64_t begin, int64_t end,
+                 const WinogradPlanes<const float>& from);
+};
+
+// Those for tiles of 2x4 or 4x4.
+WinogradTransforms winograd_transforms(WinogradTile tile, Isa isa);
+
+}  // namespace reformer

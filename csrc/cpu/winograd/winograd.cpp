@@ -1,0 +1,212 @@
+#include "winograd.h"
+
+#include "../gemm/kernel.h"
+#include "../parallel.h"
+#include "transforms.h"
+
+namespace reformer {
+namespace {
+
+constexpr int64_t kMaxBlock = 56;  // tiles that a thread carries through the transforms and products at once
+constexpr int64_t kMaxSharedTiles = 128;
+constexpr int64_t kLine = 16;  // floats of a cache line: keeps planes from falling into the same cache sets
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// With few tiles for many filters it is cheaper for all threads to share the transformed input, each transforming and
+// using its own panels of filters while they are in its cache, than to write all filters to memory first.
+bool shares_input(const WinogradPlan& p) { return p.tiles() <= kMaxSharedTiles; }
+
+// Rows of the products held at once.
+int64_t block_rows(const WinogradPlan& p, const Device& device) {
+  return shares_input(p) ? p.tiles() : std::min(kMaxBlock, ceil_div(p.tiles(), device.threads));
+}
+
+struct Workspace {
+  int64_t input, product, filter;  // floats of each piece
+  int64_t inputs, products, filters;
+
+  Workspace(const WinogradPlan& p, const Device& device) {
+    const int64_t rows = block_rows(p, device), points = p.tile.points();
+    input = p.chunks * points * (rows * p.chunk + kLine);
+    product = points * (rows * p.panel_cols + kLine);
+    filter = p.filter_block();
+    inputs = shares_input(p) ? 1 : device.threads;
+    products = device.threads;
+    filters = shares_input(p) ? device.threads : int64_t{p.panels} * p.chunks;
+  }
+  int64_t floats() const { return input * inputs + product * products + filter * filters; }
+};
+
+class Winograd {
+ public:
+  Winograd(const WinogradPlan& plan, const Device& device, float* workspace)
+      : p_(plan),
+        threads_(device.threads),
+        rows_(block_rows(plan, device)),
+        size_(plan, device),
+        transforms_(winograd_transforms(plan.tile, device.isa)),
+        kernels_(gemm_kernels<float>(device.isa, GemmSum::cascade)),
+        inputs_(workspace),
+        products_(inputs_ + size_.input * size_.inputs),
+        filters_(products_ + size_.product * size_.products) {}
+
+  void run() const {
+    if (shares_input(p_))
+      share_input();
+    else
+      share_filters();
+  }
+
+ private:
+  // Calls body(thread, begin, end) for equal parts of [0, count), one a thread.
+  template <class Body>
+  void split(int64_t count, const Body& body) const {
+    parallel_for(threads_, 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) body(i, count * i / threads_, count * (i + 1) / threads_);
+    });
+  }
+
+  void share_filters() const {
+    parallel_for(int64_t{p_.panels} * p_.chunks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        transforms_.filter(p_, int(i / p_.chunks), int(i % p_.chunks), filters_ + i * size_.filter);
+    });
+    split(p_.tiles(), [&](int64_t thread, int64_t begin, int64_t end) {
+      float *input = inputs_ + thread * size_.input, *product = products_ + thread * size_.product;
+      const int64_t blocks = ceil_div(end - begin, rows_);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = begin + (end - begin) * block / blocks;
+        const int64_t last = begin + (end - begin) * (block + 1) / blocks;
+        for (int chunk = 0; chunk < p_.chunks; ++chunk)
+          transforms_.input(p_, chunk, first, last, input_planes(input, chunk));
+        for (int panel = 0; panel < p_.panels; ++panel) {
+          const float* filter = filters_ + panel * p_.chunks * size_.filter;
+          for (int point = 0; point < p_.tile.points(); ++point)
+            for (int chunk = 0; chunk < p_.chunks; ++chunk)
+              multiply(point, panel, chunk, last - first, input, filter + chunk * size_.filter, product);
+          transforms_.output(p_, panel, first, last, product_planes(product));
+        }
+      }
+    });
+  }
+
+  void share_input() const {
+    split(p_.tiles() * p_.chunks, [&](int64_t, int64_t begin, int64_t end) {
+      while (begin < end) {
+        const int64_t chunk = begin / rows_, first = begin % rows_, last = std::min(rows_, first + end - begin);
+        WinogradPlanes<float> to = input_planes(inputs_, int(chunk));
+        to.data += first * to.row;
+        transforms_.input(p_, int(chunk), first, last, to);
+        begin += last - first;
+      }
+    });
+    split(p_.panels, [&](int64_t thread, int64_t begin, int64_t end) {
+      float *filter = filters_ + thread * size_.filter, *product = products_ + thread * size_.product;
+      for (int panel = int(begin); panel < end; ++panel) {
+        for (int chunk = 0; chunk < p_.chunks; ++chunk) {
+          transforms_.filter(p_, panel, chunk, filter);
+          for (int point = 0; point < p_.tile.points(); ++point)
+            multiply(point, panel, chunk, rows_, inputs_, filter, product);
+        }
+        transforms_.output(p_, panel, 0, rows_, product_planes(product));
+      }
+    });
+  }
+
+  int64_t input_plane() const { return rows_ * p_.chunk + kLine; }
+  int64_t product_plane() const { return rows_ * p_.panel_cols + kLine; }
+  WinogradPlanes<float> input_planes(float* input, int chunk) const {
+    return {input + chunk * p_.tile.points() * input_plane(), input_plane(), p_.chunk};
+  }
+  WinogradPlanes<const float> product_planes(const float* product) const {
+    return {product, product_plane(), p_.panel_cols};
+  }
+
+  // Adds one chunk's part of the product of a point.
+  void multiply(int point, int panel, int chunk, int64_t rows, const float* input, const float* filter,
+                float* product) const {
+    GemmTile<float> tile{};
+    tile.depth = p_.chunk_depth(chunk);
+    tile.a_row = p_.chunk;
+    tile.a_step = 1;
+    tile.b = filter + int64_t{point} * p_.chunk * p_.panel_cols;
+    tile.b_step = p_.panel_cols;
+    tile.c_row = p_.panel_cols;
+    tile.cols = int32_t(round_up(p_.panel_width(panel), kernels_.lanes));
+    tile.accumulate = chunk > 0;
+    input += (chunk * p_.tile.points() + point) * input_plane();
+    product += point * product_plane();
+    const int64_t tiles = ceil_div(rows, kernels_.rows);
+    for (int64_t i = 0; i < tiles; ++i) {
+      const int64_t first = rows * i / tiles, last = rows * (i + 1) / tiles;
+      tile.a = input + first * tile.a_row;
+      tile.c = product + first * tile.c_row;
+      kernels_.run(int32_t(last - first), tile);
+    }
+  }
+
+  const WinogradPlan& p_;
+  const int64_t threads_, rows_;
+  const Workspace size_;
+  const WinogradTransforms transforms_;
+  const GemmKernels<float>& kernels_;
+  float *const inputs_, *const products_, *const filters_;
+};
+
+// Chunks and panels of whole vectors, as equal as can be; no panel is wider than the register tile.
+void cut_channels(WinogradPlan& plan, const Device& device) {
+  const GemmKernels<float>& kernels = gemm_kernels<float>(device.isa, GemmSum::cascade);
+  plan.chunks = int32_t(ceil_div(plan.c, kMaxWinogradChunk));
+  plan.chunk = int32_t(round_up(ceil_div(plan.c, plan.chunks), kernels.lanes));
+  plan.chunks = int32_t(ceil_div(plan.c, plan.chunk));
+
+  const int64_t vectors = ceil_div(plan.k, kernels.lanes);
+  int64_t panels = ceil_div(vectors, kernels.vectors);
+  if (shares_input(plan)) panels = std::min(vectors, round_up(panels, device.threads));
+  const int64_t width = ceil_div(vectors, panels);
+  plan.panel_cols = int32_t(width * kernels.lanes);
+  plan.panels = int32_t(ceil_div(vectors, width));
+}
+
+}  // namespace
+
+WinogradPlan winograd_plan(const ConvProblem& p, const Device& device, WinogradTile tile, const ConvBuffers& b) {
+  const bool forward = p.direction == Direction::forward, nchw = p.layout == Layout::nchw;
+  const auto *x = static_cast<const float*>(b.x), *y = static_cast<const float*>(b.y);
+  WinogradPlan plan{};
+  plan.layout = p.layout;
+  plan.n = p.n;
+  plan.filter = static_cast<const float*>(b.w);
+  plan.filter_tap = nchw ? 1 : p.c;
+  const int64_t filter_k = int64_t{9} * p.c, filter_c = nchw ? 9 : 1;
+  if (forward) {
+    plan.in = x, plan.c = p.c, plan.h = p.h, plan.w = p.w;
+    plan.out = static_cast<float*>(b.y), plan.k = p.k, plan.out_h = p.out_h(), plan.out_w = p.out_w();
+    plan.pad_h = p.pad_h, plan.pad_w = p.pad_w;
+    plan.filter_k = filter_k, plan.filter_c = filter_c;
+    plan.bias = static_cast<const float*>(b.bias);
+  } else {
+    plan.in = y, plan.c = p.k, plan.h = p.out_h(), plan.w = p.out_w();
+    plan.out = static_cast<float*>(b.x), plan.k = p.c, plan.out_h = p.h, plan.out_w = p.w;
+    plan.pad_h = 2 - p.pad_h, plan.pad_w = 2 - p.pad_w;
+    plan.filter_k = filter_c, plan.filter_c = filter_k;
+    plan.rotated = true;
+  }
+  plan.tile = tile;
+  plan.tiles_down = ceil_div(plan.out_h, tile.h);
+  plan.tiles_across = ceil_div(plan.out_w, tile.w);
+  cut_channels(plan, device);
+  return plan;
+}
+
+int64_t winograd_workspace_bytes(const WinogradPlan& plan, const Device& device) {
+  return Workspace(plan, device).floats() * int64_t{sizeof(float)};
+}
+
+void run_winograd(const WinogradPlan& plan, const Device& device, void* workspace) {
+  Winograd(plan, device, static_cast<float*>(workspace)).run();
+}
+
+}  // namespace reformer

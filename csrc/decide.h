@@ -1,0 +1,32 @@
+// The choice: a pure function of problem, device and configuration. No timing, no randomness, the same on every rank.
+#pragma once
+
+#include <vector>
+
+#include "config.h"
+#include "solver.h"
+
+namespace reformer {
+
+struct Candidate {
+  const Solver* solver;
+  const char* refusal;      // null if it may be chosen
+  double estimate_us;       // from the solver's cost model; 0 if it refused
+  int64_t workspace_bytes;  // 0 if it refused
+};
+
+// Every solver's word on the problem, in the order of solvers(). A solver excluded by the configuration refuses with a
+// sentence that says so.
+std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
+
+// The candidate with the least estimate among those that may be chosen, or the forced one where it applies. Ties go to
+// the earlier solver. Remembered per thread, so that asking again costs tens of nanoseconds.
+const Solver& decide(const ConvProblem& problem, const Device& device);
+
+// How often this thread's decide() found the answer in its cache, and how often it had to think.
+struct CacheCounts {
+  int64_t hits, misses;
+};
+CacheCounts decision_cache_counts();
+
+}  // namespace reformer

@@ -1,0 +1,56 @@
+#include "device.h"
+
+#include <array>
+#include <charconv>
+#include <stdexcept>
+
+namespace reformer {
+namespace {
+constexpr std::array<const char*, 3> kIsas = {"plain", "avx2", "avx512"};
+}
+
+Isa cpu_isa() {
+#if defined(__x86_64__)
+  static const Isa isa = [] {
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return avx2 && avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::plain;
+  }();
+  return isa;
+#else
+  return Isa::plain;
+#endif
+}
+
+Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), threads, {}}; }
+
+Device Device::parse(std::string_view text) {
+  const std::string shown = "\"" + std::string(text) + "\"";
+  if (text.rfind("cpu-", 0) != 0) {
+    if (text.rfind("gfx", 0) == 0 || text.rfind("sm_", 0) == 0)
+      return {DeviceKind::cuda, Isa::plain, 1, std::string(text)};
+    throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN");
+  }
+  const size_t dash = text.find('-', 4);
+  const auto isa_name = text.substr(4, dash - 4);
+  Device device;
+  size_t isa = 0;
+  while (isa < kIsas.size() && isa_name != kIsas[isa]) ++isa;
+  const char* end = text.data() + text.size();
+  const auto number = dash == std::string_view::npos ? std::from_chars_result{text.data(), std::errc::invalid_argument}
+                                                     : std::from_chars(text.data() + dash + 1, end, device.threads);
+  if (isa == kIsas.size() || number.ec != std::errc() || device.threads < 1 || number.ptr + 1 != end ||
+      *number.ptr != 't')
+    throw std::invalid_argument(shown + " is no CPU: give cpu-ISA-THREADSt with ISA plain, avx2 or avx512");
+  device.isa = static_cast<Isa>(isa);
+  return device;
+}
+
+std::string Device::str() const {
+  if (kind == DeviceKind::cuda) return arch;
+  return std::string("cpu-") + kIsas[size_t(isa)] + "-" + std::to_string(threads) + "t";
+}
+
+}  // namespace reformer

@@ -1,0 +1,26 @@
+// What the choice may know of the machine. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an architecture name
+// (gfx942, sm_90).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace reformer {
+
+enum class DeviceKind : uint8_t { cpu, cuda };  // cuda: NVIDIA or AMD, as in torch
+enum class Isa : uint8_t { plain, avx2, avx512 };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  Isa isa = Isa::plain;  // cpu only
+  int32_t threads = 1;   // cpu only
+  std::string arch;      // cuda only
+
+  static Device cpu(int32_t threads);  // this machine's CPU
+  static Device parse(std::string_view text);
+  std::string str() const;
+};
+
+Isa cpu_isa();  // the best instruction set that this CPU and this build have
+
+}  // namespace reformer

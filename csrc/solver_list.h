@@ -1,0 +1,19 @@
+// One line for each solver: its file defines the function, solver_list.cpp orders them.
+#pragma once
+
+#include "solver.h"
+
+namespace reformer {
+
+const Solver& aten();  // aten_solvers.cpp
+const Solver& aten_nhwc();
+const Solver& aten_nchw();
+const Solver& gemm_1x1();          // cpu/solvers/gemm_1x1.cpp
+const Solver& direct_depthwise();  // cpu/solvers/direct_depthwise.cpp
+const Solver& direct();            // cpu/solvers/direct.cpp
+const Solver& implicit_gemm();     // cpu/solvers/implicit_gemm.cpp
+const Solver& winograd_2x4();      // cpu/solvers/winograd.cpp
+const Solver& winograd_4x4();
+const Solver& reference();  // cpu/solvers/reference.cpp
+
+}  // namespace reformer

@@ -1,0 +1,160 @@
+#include "tensors.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace reformer {
+namespace {
+
+using torch::stable::detail::from;
+using torch::stable::detail::to;
+
+std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
+  const int64_t c = sizes[1], h = sizes[2], w = sizes[3];
+  if (layout == Layout::nhwc) return {c * h * w, 1, c * w, c};
+  return {c * h * w, h * w, w, 1};
+}
+
+bool is_dense(const Tensor& tensor, Layout layout) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto wanted = dense_strides(sizes, layout);
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] == 0) return true;
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
+  return true;
+}
+
+// The same dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
+// promise.
+Tensor with_strides_of(const Tensor& tensor, Layout layout) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto wanted = dense_strides(sizes, layout);
+  if (std::equal(wanted.begin(), wanted.end(), strides.begin())) return tensor;
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), wanted.data(), tensor.storage_offset(), &handle));
+  return Tensor(handle);
+}
+
+void call_aten(const char* op, StableIValue* stack) {
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION));
+}
+
+// NHWC if the strides of a tensor that is not empty say channels_last, by PyTorch's own rule and in its order of tests
+// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
+Layout suggested_layout(const Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  if (strides[1] == 0) return Layout::nchw;
+  int64_t least = 0;
+  for (size_t d : {1, 3, 2, 0}) {
+    if (strides[d] < least) return Layout::nchw;
+    if (d == 0 && least == strides[1]) return Layout::nchw;
+    least = strides[d];
+    if (sizes[d] > 1) least *= sizes[d];
+  }
+  return Layout::nhwc;
+}
+
+}  // namespace
+
+Layout result_layout(const Tensor& first, const Tensor& second) {
+  if (first.scalar_type() == torch::headeronly::ScalarType::Double) return Layout::nchw;
+  if (first.numel() == 0 || second.numel() == 0) return Layout::nchw;
+  const bool nhwc = suggested_layout(first) == Layout::nhwc || suggested_layout(second) == Layout::nhwc;
+  return nhwc ? Layout::nhwc : Layout::nchw;
+}
+
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout) {
+  int32_t dtype, device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  const auto strides = dense_strides(sizes, layout);
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(4, sizes.data(), strides.data(), dtype, device_type, like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+Tensor dense(const Tensor& tensor, Layout layout) {
+  if (is_dense(tensor, layout)) return tensor;
+  Tensor copy = empty(tensor, tensor.sizes(), layout);
+  return torch::stable::copy_(copy, tensor);
+}
+
+std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
+  switch (p.direction) {
+    case Direction::forward: return {p.n, p.k, p.out_h(), p.out_w()};
+    case Direction::input_grad: return {p.n, p.c, p.h, p.w};
+    default: return {p.k, p.group_c(), p.r, p.s};
+  }
+}
+
+ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
+  const auto sizes = result_sizes(problem_);
+  result_ = empty(first_, {sizes.data(), 4}, problem_.layout);
+  ConvBuffers buffers{};
+  const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
+  switch (problem_.direction) {
+    case Direction::forward:
+      buffers = {data(first_), data(second_), result_.mutable_data_ptr(), nullptr, nullptr};
+      break;
+    case Direction::input_grad:
+      buffers = {result_.mutable_data_ptr(), data(first_), data(second_), nullptr, nullptr};
+      break;
+    case Direction::weight_grad:
+      buffers = {data(first_), result_.mutable_data_ptr(), data(second_), nullptr, nullptr};
+      break;
+  }
+  if (bias_) buffers.bias = bias_->const_data_ptr();
+  if (workspace_bytes > 0) {
+    const int64_t elements = (workspace_bytes + element_size(problem_.dtype) - 1) / element_size(problem_.dtype);
+    const std::array<int64_t, 4> flat = {1, 1, 1, elements};
+    workspace_ = empty(first_, {flat.data(), 4}, Layout::nchw);
+    buffers.workspace = workspace_.mutable_data_ptr();
+  }
+  return buffers;
+}
+
+void TensorCall::aten(Layout via) {
+  const auto& p = problem_;
+  const std::vector<int64_t> stride = {p.stride_h, p.stride_w}, padding = {p.pad_h, p.pad_w},
+                             dilation = {p.dilation_h, p.dilation_w}, zeros = {0, 0};
+  const Tensor a = dense(first_, via), b = dense(second_, via);
+  if (p.direction == Direction::forward) {
+    const auto bias = bias_ ? std::optional<Tensor>(*bias_) : std::nullopt;
+    std::array<StableIValue, 9> stack{from(a),        from(b),     from(bias),  from(stride),           from(padding),
+                                      from(dilation), from(false), from(zeros), from(int64_t{p.groups})};
+    call_aten("aten::convolution", stack.data());
+    result_ = to<Tensor>(stack[0]);
+  } else {
+    // Of the tensor that is computed, PyTorch reads only the sizes.
+    const auto sizes = result_sizes(p);
+    const Tensor shape = empty(first_, {sizes.data(), 4}, via);
+    const bool for_input = p.direction == Direction::input_grad;
+    const std::optional<std::vector<int64_t>> no_bias;
+    const std::array<bool, 3> mask = {for_input, !for_input, false};
+    std::array<StableIValue, 11> stack{from(b),
+                                       from(for_input ? shape : a),
+                                       from(for_input ? a : shape),
+                                       from(no_bias),
+                                       from(stride),
+                                       from(padding),
+                                       from(dilation),
+                                       from(false),
+                                       from(zeros),
+                                       from(int64_t{p.groups}),
+                                       from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask.data(), 3))};
+    call_aten("aten::convolution_backward", stack.data());
+    const Tensor results[] = {to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
+    result_ = results[for_input ? 0 : 1];
+  }
+  result_ = with_strides_of(dense(result_, p.layout), p.layout);
+}
+
+Tensor TensorCall::take_result() { return std::move(result_); }
+
+}  // namespace reformer

@@ -1,0 +1,46 @@
+// What the operators need of PyTorch's tensors, over its stable C ABI only.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include "conv_problem.h"
+#include "solver.h"
+
+namespace reformer {
+
+using torch::stable::Tensor;
+using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
+
+// Layout of what a convolution makes of two operands, as PyTorch decides it: NHWC if the strides of either say
+// channels_last, but never in fp64, and not where there is nothing to compute. The fake kernels have the same rule.
+Layout result_layout(const Tensor& first, const Tensor& second);
+
+// The tensor itself if its elements are dense in this layout, else a copy that is.
+Tensor dense(const Tensor& tensor, Layout layout);
+
+// An uninitialised tensor, dense in the layout, with the data type and device of `like`.
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout);
+
+// A solver's view of one operator call. `first` and `second` are the operands in the order of the trilinear form
+// (x, w, y) with the one that is computed left out.
+class TensorCall final : public ConvCall {
+ public:
+  TensorCall(const ConvProblem& problem, const Tensor& first, const Tensor& second, const Tensor* bias)
+      : problem_(problem), first_(first), second_(second), bias_(bias) {}
+
+  ConvBuffers buffers(int64_t workspace_bytes) override;
+  void aten(Layout via) override;
+  Tensor take_result();  // dense in the problem's layout
+
+ private:
+  const ConvProblem& problem_;
+  const Tensor& first_;
+  const Tensor& second_;
+  const Tensor* bias_;
+  Tensor result_, workspace_;
+};
+
+// Sizes of the tensor that the problem computes.
+std::array<int64_t, 4> result_sizes(const ConvProblem& problem);
+
+}  // namespace reformer

@@ -1,0 +1,291 @@
+"""Collecting timings: checked, resumed, shared out, and never mixed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_reformer import ConvProblem, _native, collect, config
+from torch_reformer.__main__ import main
+from torch_reformer.measure import applicable, measure
+from torch_reformer.selector.measured import Database, merge, part_path
+from torch_reformer.selector.problems import read_problems
+from torch_reformer.selector.timings import Record, Timing, read_timings
+from torch_reformer.workload import Workload
+
+ROOT = Path(__file__).parent.parent
+PROBLEMS = ROOT / "test/data/problems.jsonl"
+RECORD = Record("8-6-6-1x1-8-6-6-1-0x0-1x1-1x1-0-NCHW-FP32-F", (Timing("aten", 1.0, 0, "forward"),))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """One repeat a timing, and SIGTERM stays pytest's."""
+    monkeypatch.setattr(collect.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("torch_reformer.measure.interleaved", _once)
+
+
+def _once(calls, before, *_, **__):
+    for name, call in calls.items():
+        before(name)
+        call()
+    return {name: [10.0 * (index + 1)] for index, name in enumerate(calls)}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The problems that were measured, in order."""
+    seen = []
+
+    def spy(problem, repeats):
+        seen.append(problem)
+        return measure(problem, repeats)
+
+    monkeypatch.setattr(collect, "measure", spy)
+    return seen
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Makes aten_nhwc compute something that is wrong in one place."""
+    compute = Workload.reformer
+
+    def reformer(self):
+        result = compute(self)
+        if config.settings().force == "aten_nhwc":
+            # PyTorch's own fp16 gradients are far from exact on a CPU: what is to be noticed must be farther.
+            result.view(-1)[0] += 100 if result.dtype == torch.float16 else 1
+        return result
+
+    monkeypatch.setattr(Workload, "reformer", reformer)
+
+
+def run(out: Path, *options: str) -> int:
+    return main(["collect", "--problems", str(PROBLEMS), "--out", str(out), *options])
+
+
+def test_times_every_applicable_solver(tmp_path, capsys):
+    out = tmp_path / "db.txt.xz"
+    assert run(out, "--batch", "2", "--layouts", "NCHW,NHWC", "--dtype", "fp64", "--directions", "F,W") == 0
+    problems = read_problems(PROBLEMS, 2, "FP64", ["F", "W"], ["NCHW", "NHWC"])
+    records = read_timings(out)
+    assert [record.problem for record in records] == problems
+    for record, problem in zip(records, problems, strict=True):
+        assert record.times.keys() == applicable(problem).keys()
+        assert {timing.solver: timing.workspace for timing in record.timings} == applicable(problem)
+        assert {timing.algorithm for timing in record.timings} == {
+            "forward" if problem.direction == "F" else "weight_grad"
+        }
+        assert record.timings[0].ms == 0.01  # 10 us
+    assert f"{out}: 12 problems" in capsys.readouterr().out
+
+
+def test_sidecar_says_where_it_was_measured(tmp_path):
+    run(tmp_path / "db", "--limit", "1")
+    meta = json.loads((tmp_path / "db.meta.json").read_text())
+    assert (meta["device"], meta["torch"]) == (_native.device(None), torch.__version__)
+    assert (meta["complete"], meta["wrong"]) == (True, {})
+    assert sorted(os.listdir(tmp_path)) == ["db", "db.meta.json"]
+
+
+def test_what_is_there_is_not_measured_again(tmp_path, measured):
+    out = tmp_path / "db"
+    run(out, "--limit", "4")
+    assert len(measured) == 4
+    run(out)
+    assert len(measured) == 9 and len(set(measured)) == 9
+    with config(forbid=["aten_nhwc"]):  # other solvers apply: the records are no longer what would be measured
+        run(out, "--limit", "2")
+    assert measured[9:] == measured[:2]
+
+
+def test_interrupted_and_resumed(tmp_path, monkeypatch, measured, capsys):
+    out = tmp_path / "db"
+
+    def interrupt(problem, repeats):
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        measured.append(problem)
+        return measure(problem, repeats)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collect, "measure", interrupt)
+        assert run(out) == 130
+    assert "interrupted" in capsys.readouterr().out
+    assert len(read_timings(out)) == 3
+    assert not Database(out).complete
+    assert run(out) == 0
+    assert len(measured) == 9 and len(set(measured)) == 9
+    assert Database(out).complete
+
+
+def test_saves_now_and_then(tmp_path, monkeypatch):
+    """Killed without notice, it loses what was measured since the last save and no more."""
+    monkeypatch.setattr(collect, "SAVE_SECONDS", -1)
+    out, counts = tmp_path / "db", []
+
+    def count(problem, repeats):
+        counts.append(len(read_timings(out)))
+        return measure(problem, repeats)
+
+    monkeypatch.setattr(collect, "measure", count)
+    run(out, "--limit", "3")
+    assert counts == [0, 1, 2]
+
+
+def test_wrong_solver_is_reported_and_left_out(tmp_path, broken, capsys):
+    out = tmp_path / "db"
+    assert run(out, "--limit", "3") == 1
+    assert all("aten" in record.times and "aten_nhwc" not in record.times for record in read_timings(out))
+    errors = capsys.readouterr().err
+    assert "WRONG RESULTS for 3 problems" in errors and "aten_nhwc: its result is wrong" in errors
+    assert Database(out).wrong.keys() == {record.key for record in read_timings(out)}
+
+
+def test_wrong_solver_is_measured_again_once_it_is_right(tmp_path, monkeypatch):
+    out = tmp_path / "db"
+    with monkeypatch.context() as patch:
+        patch.setattr(collect, "measure", lambda problem, repeats: _without_nhwc(problem))
+        assert run(out, "--limit", "1") == 1
+    assert run(out, "--limit", "1") == 0
+    assert "aten_nhwc" in read_timings(out)[0].times
+
+
+def _without_nhwc(problem):
+    found = measure(problem)
+    kept = tuple(timing for timing in found.record.timings if timing.solver != "aten_nhwc")
+    found.record = found.record._replace(timings=kept)
+    found.wrong["aten_nhwc"] = "its result is wrong"
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["FP32", "FP64", "FP16", "BF16"])
+@pytest.mark.parametrize("direction", ["F", "B", "W"])
+def test_one_wrong_element_is_found(broken, dtype, direction):
+    problem = ConvProblem(2, 8, 10, 10, 16, 3, 3, 1, 1, direction=direction, dtype=dtype, bias=direction == "F")
+    found = measure(problem)
+    assert found.wrong.keys() == {"aten_nhwc"}
+    assert found.record.times.keys() == applicable(problem).keys() - {"aten_nhwc"}
+
+
+def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
+    rounds = []
+
+    def interleaved(calls, before, *_, **__):
+        rounds.append(set(calls))
+        return {name: [101.0 if name == "aten_nhwc" else 10.0] for name in calls}
+
+    monkeypatch.setattr("torch_reformer.measure.interleaved", interleaved)
+    record = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1)).record
+    assert rounds[0] - rounds[1] == {"aten_nhwc"}
+    assert (record.times["aten"], record.times["aten_nhwc"]) == (0.01, 0.101)
+
+
+def test_failing_solver_is_reported(monkeypatch):
+    compute = Workload.reformer
+
+    def reformer(self):
+        if config.settings().force == "aten_nhwc":
+            raise RuntimeError("no memory")
+        return compute(self)
+
+    monkeypatch.setattr(Workload, "reformer", reformer)
+    assert measure(ConvProblem(1, 8, 4, 4, 8, 1, 1)).wrong == {"aten_nhwc": "it failed: no memory"}
+    assert config.settings().force is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (ConvProblem(1, 8, 4, 4, 8, 1, 1, dtype="INT8"), "PyTorch has no convolution of INT8"),
+        (ConvProblem(2**15, 2**10, 2**10, 1, 1, 1, 1), r"a tensor of it has 2\^31 elements or more"),
+        (ConvProblem(1, 1, 2**15, 2**15, 1, 1, 1), "more than half of this machine's"),
+    ],
+)
+def test_problem_that_cannot_be_run(monkeypatch, problem, sentence):
+    monkeypatch.setattr("torch_reformer.measure.os.sysconf", lambda name: 4096)  # a machine of 16 MiB
+    with pytest.raises(ValueError, match=sentence):
+        measure(problem)
+
+
+def test_problem_that_cannot_be_run_is_left_out(tmp_path, capsys):
+    problems = tmp_path / "problems"
+    problems.write_text(f"{RECORD.key.replace('FP32', 'INT8')}\n{RECORD.key}\n")
+    assert main(["collect", "--problems", str(problems), "--out", str(tmp_path / "db")]) == 0
+    assert [record.key for record in read_timings(tmp_path / "db")] == [RECORD.key]
+    captured = capsys.readouterr()
+    assert "left out: " in captured.err and "1 problems could not be run" in captured.out
+
+
+def test_foreign_database_is_not_touched(tmp_path, capsys):
+    out = tmp_path / "gfx908.fdb.txt"
+    out.write_text("key=solver:1.0,0,a\n")
+    assert run(out) == 2
+    assert "gfx908.fdb.txt.meta.json is not: it is not one to add timings to" in capsys.readouterr().err
+    assert out.read_text() == "key=solver:1.0,0,a\n"
+
+
+def test_devices_are_not_mixed(tmp_path, capsys):
+    out = tmp_path / "db"
+    run(out, "--limit", "1")
+    threads = torch.get_num_threads()
+    try:
+        assert run(out, "--threads", str(threads + 1)) == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert "was measured with device cpu-" in capsys.readouterr().err
+
+
+def test_damaged_sidecar(tmp_path, capsys):
+    run(tmp_path / "db", "--limit", "1")
+    (tmp_path / "db.meta.json").write_text("{")
+    assert run(tmp_path / "db") == 2
+    assert "db.meta.json is damaged" in capsys.readouterr().err
+
+
+def _share(path: Path, complete: bool, *records: Record) -> None:
+    database = Database(path)
+    for record in records:
+        database.add(record, {})
+    database.complete = complete
+    database.save()
+
+
+def test_the_last_to_finish_merges(tmp_path):
+    out = tmp_path / "db"
+    other = RECORD._replace(key=RECORD.key.replace("-1-0x0", "-2-0x0"))
+    _share(part_path(out, 0), True, RECORD)
+    assert merge(out, 2) is None  # rank 1 has not begun
+    _share(part_path(out, 1), False, other)
+    assert merge(out, 2) is None  # nor finished
+    _share(part_path(out, 1), True)
+    assert [*merge(out, 2).records] == [RECORD.key, other.key]
+    assert sorted(os.listdir(tmp_path)) == ["db", "db.meta.json"]
+
+
+def test_merge_by_hand(tmp_path, capsys):
+    out = tmp_path / "db"
+    assert main(["collect", "--merge", "--out", str(out)]) == 2
+    assert "there is nothing to merge" in capsys.readouterr().err
+    _share(part_path(out, 1), False, RECORD)
+    assert main(["collect", "--merge", "--out", str(out)]) == 0
+    assert read_timings(out) == [RECORD]
+
+
+def test_two_processes_share_the_list(tmp_path):
+    out = tmp_path / "db"
+    command = [sys.executable, "-m", "torch_reformer", "collect", "--problems", PROBLEMS, "--out", out]
+    command += ["--repeats", "1", "--threads", "1"]
+    processes = [
+        subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.DEVNULL
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert {record.problem for record in read_timings(out)} == set(read_problems(PROBLEMS))
+    assert sorted(os.listdir(tmp_path)) == ["db", "db.meta.json"]

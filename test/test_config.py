@@ -1,0 +1,139 @@
+"""The configuration: what is forced, forbidden and limited, how settings nest, and the environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_reformer
+from torch_reformer import ConvProblem, _config, config
+from torch_reformer.explain import candidates
+
+PROBLEM = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
+
+
+def chosen() -> str:
+    return next(candidate.name for candidate in candidates(PROBLEM) if candidate.chosen)
+
+
+def refusal(name: str) -> str | None:
+    return next(candidate.refusal for candidate in candidates(PROBLEM) if candidate.name == name)
+
+
+def test_forced_solver_is_chosen():
+    for name in ("aten_nhwc", "reference"):  # even the oracle, which is never chosen otherwise
+        with config(force=name):
+            assert chosen() == name
+    assert chosen() != "reference"
+
+
+def test_forced_solver_runs():
+    """The oracle adds up in another order than PyTorch, so that its result tells that it ran."""
+    x, w = torch.randn(2, 64, 9, 9), torch.randn(8, 64, 3, 3)
+    with config(force="aten"):
+        assert torch.equal(torch_reformer.conv2d(x, w), torch.conv2d(x, w))
+    with config(force="reference"):
+        oracle = torch_reformer.conv2d(x, w)
+    assert not torch.equal(oracle, torch.conv2d(x, w))
+    torch.testing.assert_close(oracle, torch.conv2d(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_forced_solver_that_does_not_apply_is_passed_over():
+    with config(force="aten_nchw"):  # the problem is in NCHW already
+        assert chosen() != "aten_nchw"
+
+
+def test_only_aten_left():
+    with config(forbid=[name for name in config.solvers() if name != "aten"]):
+        assert chosen() == "aten"
+        assert refusal("aten_nhwc") == "it is forbidden by the configuration"
+
+
+def test_workspace_limit():
+    with config(workspace_limit=0):
+        assert refusal("aten_nhwc") == "its workspace is larger than the configured limit"
+        assert refusal("aten") is None
+    assert refusal("aten_nhwc") is None
+
+
+def test_nesting_keeps_what_is_not_named_and_restores():
+    before = config.settings()
+    with config(force="aten", forbid=["aten_nhwc"]) as outer:
+        with config(force=None, deterministic=True) as inner:
+            assert inner == _config.Settings(None, ("aten_nhwc",), before.workspace_limit, True)
+        assert config.settings() == outer
+    assert config.settings() == before
+
+
+def test_restored_after_an_exception():
+    before = config.settings()
+    with pytest.raises(KeyError), config(force="aten"):
+        raise KeyError
+    assert config.settings() == before
+
+
+def test_without_with_it_stays():
+    before = config.settings()
+    restore = config(force="aten_nhwc")
+    assert chosen() == "aten_nhwc"
+    with restore:
+        pass
+    assert config.settings() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"force": "magic"}, "there is no solver 'magic'; there are aten, "),
+        ({"forbid": ["aten_nhwc", "magic"]}, "there is no solver 'magic'; there are aten, "),
+        ({"forbid": ["aten"]}, "the solver 'aten' can't be forbidden"),
+        ({"forbid": "aten_nhwc"}, "forbid must be a list of solver names, got the string 'aten_nhwc'"),
+        ({"workspace_limit": -1}, "the workspace limit must not be negative"),
+    ],
+)
+def test_bad_setting_changes_nothing(settings, sentence):
+    before = config.settings()
+    with pytest.raises(ValueError, match=sentence):
+        config(**settings)
+    assert config.settings() == before
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings"),
+    [
+        ({}, _config.Settings()),
+        ({"FORCE": "", "FORBID": ""}, _config.Settings()),
+        ({"FORCE": "aten"}, _config.Settings(force="aten")),
+        ({"FORBID": "aten_nhwc, gemm_1x1,"}, _config.Settings(forbid=("aten_nhwc", "gemm_1x1"))),
+        ({"WORKSPACE_LIMIT": "1024", "DETERMINISTIC": "1"}, _config.Settings(workspace_limit=1024, deterministic=True)),
+    ],
+)
+def test_environment(environment, settings):
+    assert (
+        _config._from_environment({f"TORCH_REFORMER_{name}": value for name, value in environment.items()}) == settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("WORKSPACE_LIMIT", "1GB", "TORCH_REFORMER_WORKSPACE_LIMIT must be a number of bytes, got '1GB'"),
+        ("WORKSPACE_LIMIT", "-1", "TORCH_REFORMER_WORKSPACE_LIMIT must be a number of bytes, got '-1'"),
+        ("DETERMINISTIC", "yes", "TORCH_REFORMER_DETERMINISTIC must be 0 or 1, got 'yes'"),
+    ],
+)
+def test_bad_environment(name, value, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        _config._from_environment({f"TORCH_REFORMER_{name}": value})
+
+
+def test_environment_is_read_at_import():
+    environment = {**os.environ, "TORCH_REFORMER_FORCE": "aten_nhwc", "TORCH_REFORMER_WORKSPACE_LIMIT": "1048576"}
+    command = [sys.executable, "-m", "torch_reformer", "explain", str(PROBLEM)]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("choice   aten_nhwc: the configuration forces it\n")

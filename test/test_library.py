@@ -1,0 +1,66 @@
+"""The native library needs nothing but torch's stable C ABI and the C and C++ run-time libraries."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from torch_reformer import _native
+
+# Tools of binutils, which every compiler brings along.
+readelf = pytest.mark.skipif(not shutil.which("readelf"), reason="readelf (binutils) is not installed")
+
+NEEDED = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6"}
+NEEDED |= {"libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libgomp.so.1"}
+
+
+def dynamic(option: str) -> str:
+    command = ["readelf", "--wide", "--dyn-syms" if option == "symbols" else "--dynamic", str(_native.PATH)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def symbols() -> dict[str, bool]:
+    """Every dynamic symbol, without its version, and whether the library defines it."""
+    found = {}
+    for line in dynamic("symbols").splitlines():
+        fields = line.split()
+        if len(fields) >= 8 and fields[0].rstrip(":").isdigit():
+            found[fields[7].split("@")[0]] = fields[6] != "UND"
+    return found
+
+
+@readelf
+def test_needed_libraries():
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic("libraries")))
+    assert needed <= NEEDED, "in particular no libpython and no GPU library"
+
+
+@readelf
+def test_torch_is_used_by_its_stable_abi_only():
+    undefined = {name for name, defined in symbols().items() if not defined}
+    assert any(name.startswith("aoti_torch_") for name in undefined)
+    torchs = {name for name in undefined if re.search(r"N2at|N3c10|5torch|caffe2|pybind11", name)}
+    assert not torchs, "C++ symbols of torch change from release to release"
+    assert not {name for name in undefined if re.match(r"_?Py[A-Z_]", name)}, "Python's symbols"
+    assert not {name for name in undefined if re.match(r"(cu|hip|cuda|nvrtc|hiprtc|hsa_|cublas|cudnn)[A-Z]", name)}
+
+
+@readelf
+def test_undefined_symbols_are_known():
+    """Besides torch's: C++ (mangled), its run-time library, and lower-case functions of the C library."""
+    known = re.compile(r"(aoti_torch_|torch_|_Z|__|_Unwind_|_ITM_|GOMP_|[a-z][a-z0-9_]*$)")
+    assert not {name for name, defined in symbols().items() if name and not defined and not known.match(name)}
+
+
+@readelf
+def test_exported_symbols():
+    exported = {name for name, defined in symbols().items() if defined}
+    ours = {name for name in exported if name.startswith("reformer_")}
+    assert {"reformer_candidates", "reformer_set_config"} <= ours
+    mangled = {name for name in exported if "8reformer" in name}
+    assert not mangled, "everything of the library's own is hidden, except its C interface"
+
+
+def test_one_library_for_every_python():
+    assert _native.PATH.name == "_C.abi3.so"

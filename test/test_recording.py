@@ -1,0 +1,43 @@
+"""record_problems: every call of the operators is seen as the problem that the native library decides on."""
+
+import pytest
+import torch
+
+import torch_reformer
+from torch_reformer import ConvProblem, record_problems
+
+
+def test_training_step_meets_all_directions():
+    conv = torch_reformer.nn.Conv2d(4, 6, 3, stride=2, padding=1)
+    x = torch.randn(2, 4, 9, 9, requires_grad=True)
+    with record_problems() as problems:
+        conv(x).sum().backward()
+        with torch.no_grad():
+            conv(x)
+    assert {str(problem): calls for problem, calls in problems.items()} == {
+        "4-9-9-3x3-6-5-5-2-1x1-2x2-1x1-1-NCHW-FP32-F": 2,
+        "6-5-5-3x3-4-9-9-2-1x1-2x2-1x1-0-NCHW-FP32-B": 1,
+        "6-5-5-3x3-4-9-9-2-1x1-2x2-1x1-0-NCHW-FP32-W": 1,
+    }
+
+
+@pytest.mark.parametrize("dtype,name", [(torch.float64, "FP64"), (torch.float16, "FP16"), (torch.bfloat16, "BF16")])
+def test_arguments_left_at_their_defaults(dtype, name):
+    with record_problems() as problems:
+        torch.ops.reformer.conv2d(torch.randn(1, 3, 5, 6).to(dtype), torch.randn(2, 3, 1, 1).to(dtype))
+    assert list(problems) == [ConvProblem(1, 3, 5, 6, 2, 1, 1, dtype=name)]
+
+
+def test_layout_groups_and_pairs():
+    x = torch.randn(2, 4, 8, 9).to(memory_format=torch.channels_last)
+    with record_problems() as problems:
+        torch_reformer.conv2d(x, torch.randn(8, 2, 3, 2), None, (2, 1), (0, 1), (1, 2), 2)
+    expected = ConvProblem(2, 4, 8, 9, 8, 3, 2, 0, 1, 2, 1, 1, 2, groups=2, layout="NHWC")
+    assert list(problems) == [expected]
+
+
+def test_empty_calls_and_other_operators_are_not_counted():
+    with record_problems() as problems:
+        torch_reformer.conv2d(torch.randn(0, 3, 5, 5), torch.randn(2, 3, 3, 3))
+        torch.conv2d(torch.randn(1, 3, 5, 5), torch.randn(2, 3, 3, 3))
+    assert not problems

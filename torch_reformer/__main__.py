@@ -1,0 +1,39 @@
+"""The command line: ``python -m torch_reformer COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from . import collect, explain, info
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_reformer", description="Convolution that picks the fastest kernel for every problem."
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_parser("info", help="versions, devices, configuration").set_defaults(run=info.run)
+    for name, module, help in (
+        ("explain", explain, "which kernel is chosen for a problem, and why"),
+        ("collect", collect, "time every candidate of each problem on this machine"),
+    ):
+        command = commands.add_parser(name, help=help, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command. Bad input ends with a sentence on stderr and status 2."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except (ValueError, OSError) as error:
+        print(f"torch_reformer {options.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What the choice of kernels may do: process-wide settings, also as a context manager and from the environment.
+
+| setting | environment variable | default | meaning |
+|---|---|---|---|
+| ``force`` | ``TORCH_REFORMER_FORCE`` | none | name of the solver to use wherever it applies |
+| ``forbid`` | ``TORCH_REFORMER_FORBID`` | none | names of solvers never to use (comma-separated in the environment) |
+| ``workspace_limit`` | ``TORCH_REFORMER_WORKSPACE_LIMIT`` | 256 MiB | most temporary memory of one call, in bytes |
+| ``deterministic`` | ``TORCH_REFORMER_DETERMINISTIC`` | 0 | 1: only solvers whose results repeat bit for bit |
+| ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
+
+``aten``, PyTorch's own convolution, can't be forbidden, since it is what remains when nothing else applies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Iterator
+
+from . import _native
+
+DEFAULT_WORKSPACE_LIMIT = 256 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    force: str | None = None
+    forbid: tuple[str, ...] = ()
+    workspace_limit: int = DEFAULT_WORKSPACE_LIMIT
+    deterministic: bool = False
+    reduced_accuracy: bool = False
+
+
+_lock = threading.RLock()
+_settings = Settings()
+
+
+def solvers() -> list[str]:
+    """Names of all solvers, in the order in which ties are broken."""
+    return _native.solver_names()
+
+
+def settings() -> Settings:
+    """The settings now in force."""
+    return _settings
+
+
+def _index(name: str) -> int:
+    names = solvers()
+    if name not in names:
+        raise ValueError(f"there is no solver {name!r}; there are {', '.join(names)}")
+    return names.index(name)
+
+
+def _apply(new: Settings) -> None:
+    global _settings
+    forced = -1 if new.force is None else _index(new.force)
+    if "aten" in new.forbid:
+        raise ValueError("the solver 'aten' can't be forbidden: it is what remains when nothing else applies")
+    forbidden = sum(1 << index for index in {_index(name) for name in new.forbid})
+    _native.set_config(forbidden, forced, new.workspace_limit, new.deterministic, new.reduced_accuracy)
+    _settings = new
+
+
+class _Config:
+    """``config(...)`` sets at once; used as ``with config(...):`` it restores what was before at the end.
+
+    Settings that are not named stay as they are. They hold for the whole process, all threads: like PyTorch's own
+    backend flags they are not meant to be changed by one thread while another computes.
+    """
+
+    settings = staticmethod(settings)
+    solvers = staticmethod(solvers)
+
+    def __call__(
+        self,
+        *,
+        force: str | None | object = ...,
+        forbid: Iterable[str] | object = ...,
+        workspace_limit: int | object = ...,
+        deterministic: bool | object = ...,
+        reduced_accuracy: bool | object = ...,
+    ) -> contextlib.AbstractContextManager[Settings]:
+        given = dict(
+            force=force,
+            forbid=forbid,
+            workspace_limit=workspace_limit,
+            deterministic=deterministic,
+            reduced_accuracy=reduced_accuracy,
+        )
+        changes = {name: value for name, value in given.items() if value is not ...}
+        if "forbid" in changes:
+            if isinstance(forbid, str):
+                raise ValueError(f"forbid must be a list of solver names, got the string {forbid!r}")
+            changes["forbid"] = tuple(forbid)
+        with _lock:
+            before = _settings
+            _apply(dataclasses.replace(before, **changes))
+        return _restoring(before)
+
+
+@contextlib.contextmanager
+def _restoring(before: Settings) -> Iterator[Settings]:
+    try:
+        yield _settings
+    finally:
+        with _lock:
+            _apply(before)
+
+
+config = _Config()
+
+
+def _from_environment(environment) -> Settings:
+    found = Settings()
+    if force := environment.get("TORCH_REFORMER_FORCE"):
+        found = dataclasses.replace(found, force=force)
+    if forbid := environment.get("TORCH_REFORMER_FORBID"):
+        found = dataclasses.replace(found, forbid=tuple(name.strip() for name in forbid.split(",") if name.strip()))
+    if limit := environment.get("TORCH_REFORMER_WORKSPACE_LIMIT"):
+        if not limit.isdecimal():
+            raise ValueError(f"TORCH_REFORMER_WORKSPACE_LIMIT must be a number of bytes, got {limit!r}")
+        found = dataclasses.replace(found, workspace_limit=int(limit))
+    for name in ("deterministic", "reduced_accuracy"):
+        variable = f"TORCH_REFORMER_{name.upper()}"
+        if value := environment.get(variable):
+            if value not in ("0", "1"):
+                raise ValueError(f"{variable} must be 0 or 1, got {value!r}")
+            found = dataclasses.replace(found, **{name: value == "1"})
+    return found
+
+
+_apply(_from_environment(os.environ))

@@ -1,0 +1,156 @@
+"""Trains one small residual network on handwritten digits twice, side by side: by this package and by plain PyTorch.
+
+    python -m torch_reformer.demo
+
+Both start from the same weights and see the same batches. Their epochs take turns, so that whatever else the machine
+does disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import torch_reformer
+
+from .explain import candidates
+
+SCALE = 4  # the images are 8x8: as 32x32, convolutions have sizes worth choosing a kernel for
+BATCH = 64
+
+
+class Block(nn.Module):
+    """3x3, depthwise 3x3 and 1x1 convolutions beside a shortcut, which is a strided 1x1 where the size changes."""
+
+    def __init__(self, c: int, k: int, stride: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.Conv2d(c, k, 3, stride, 1, bias=False), nn.BatchNorm2d(k), nn.ReLU()),
+            *(nn.Conv2d(k, k, 3, 1, 1, groups=k, bias=False), nn.BatchNorm2d(k), nn.ReLU()),
+            *(nn.Conv2d(k, k, 1, bias=False), nn.BatchNorm2d(k)),
+        )
+        same = stride == 1 and c == k
+        self.shortcut = nn.Identity() if same else nn.Conv2d(c, k, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 5, padding=2, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
+        *(Block(16, 32, 2), Block(32, 32, 1), Block(32, 64, 2), Block(64, 64, 1)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
+    )
+
+
+def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images and labels to train on, then a fifth of the data to test on. Raises ImportError without scikit-learn."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    data = load_digits()
+    images = torch.from_numpy(data.images).float().div(16).unsqueeze(1)
+    images = F.interpolate(images, scale_factor=SCALE, mode="bilinear")
+    labels = torch.from_numpy(data.target)
+    train, test = train_test_split(range(len(labels)), test_size=0.2, random_state=0, stratify=labels)
+    return images[train], labels[train], images[test], labels[test]
+
+
+class Run:
+    """One network in training, with what it has cost so far."""
+
+    def __init__(self, name: str, model: nn.Module, steps: int):
+        self.name, self.model = name, model
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.0, steps)
+        self.seconds = 0.0
+        self.loss = float("nan")  # mean over the latest epoch
+
+    def step(self, images: Tensor, labels: Tensor) -> float:
+        loss = F.cross_entropy(self.model(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.item()
+
+    def epoch(self, images: Tensor, labels: Tensor, order: list[Tensor], bar) -> None:
+        start, losses = time.perf_counter(), []
+        for batch in order:
+            losses.append(self.step(images[batch], labels[batch]))
+            bar.update()
+        self.seconds += time.perf_counter() - start
+        self.loss = sum(losses) / len(losses)
+
+    @torch.no_grad()
+    def accuracy(self, images: Tensor, labels: Tensor) -> float:
+        self.model.eval()
+        right = (self.model(images).argmax(1) == labels).float().mean().item()
+        self.model.train()
+        return right
+
+
+def train(models: dict[str, nn.Module], images: Tensor, labels: Tensor, epochs: int) -> list[Run]:
+    """Trains each model on the same batches, epoch by epoch in turns."""
+    orders = [torch.randperm(len(labels)).split(BATCH) for _ in range(epochs)]
+    runs = [Run(name, model, sum(map(len, orders))) for name, model in models.items()]
+    with tqdm(total=sum(map(len, orders)) * len(runs), unit="step") as bar:
+        for number, order in enumerate(orders):
+            for run in runs if number % 2 else reversed(runs):
+                run.epoch(images, labels, order, bar)
+            bar.set_postfix({f"loss {run.name}": f"{run.loss:.4f}" for run in runs})
+    return runs
+
+
+def print_result(runs: list[Run], images: Tensor, labels: Tensor) -> None:
+    ours, theirs = runs
+    accuracies = {run: run.accuracy(images, labels) for run in runs}
+    print(f"\n{'':24}{ours.name:>16}{theirs.name:>16}{'difference':>16}")
+    rows = ("loss, last epoch", "{:.5f}", ours.loss, theirs.loss), ("test accuracy", "{:.4f}", *accuracies.values())
+    for title, form, a, b in rows:
+        print(f"{title:24}{form.format(a):>16}{form.format(b):>16}{form.format(abs(a - b)):>16}")
+    ratio = f"{theirs.seconds / ours.seconds:.2f}x"
+    print(f"{'training time, s':24}{ours.seconds:16.1f}{theirs.seconds:16.1f}{ratio:>16}")
+
+
+def print_problems(run: Run, images: Tensor, labels: Tensor) -> None:
+    """The problems of one training step and the kernel chosen for each."""
+    with torch_reformer.record_problems() as problems:
+        run.step(images[:BATCH], labels[:BATCH])
+    width = max(len(str(problem)) for problem in problems)
+    print(f"\n{'convolution problem':{width}}  calls a step  kernel")
+    for problem, calls in problems.items():
+        kernel = next(candidate.name for candidate in candidates(problem) if candidate.chosen)
+        print(f"{problem!s:{width}}  {calls:12}  {kernel}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m torch_reformer.demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    if options.epochs < 1:
+        parser.error(f"--epochs must be at least 1, got {options.epochs}")
+    torch.manual_seed(options.seed)
+    try:
+        train_images, train_labels, test_images, test_labels = digits()
+    except ImportError as error:
+        parser.exit(1, f"the demo trains on scikit-learn's handwritten digits: pip install scikit-learn ({error})\n")
+    plain = network()
+    converted = copy.deepcopy(plain)
+    print(torch_reformer.convert(converted))
+    models = {"torch_reformer": converted, "PyTorch": plain}
+    runs = train(models, train_images, train_labels, options.epochs)
+    print_result(runs, test_images, test_labels)
+    print_problems(runs[0], train_images, train_labels)
+
+
+if __name__ == "__main__":
+    main()

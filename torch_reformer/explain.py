@@ -1,0 +1,116 @@
+"""Which kernel is chosen for a problem, and why: every candidate's word on it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from . import _config, _native
+from .problem import TORCH_DTYPES, ConvProblem
+from .selector.problems import parse_problems
+
+_DIRECTION_WORDS = {"F": "forward", "B": "gradient of the input", "W": "gradient of the weight"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One solver's word on a problem."""
+
+    name: str
+    refusal: str | None  # why it may not be chosen; None if it may
+    estimate_us: float  # microseconds that its cost model expects; 0 if it refused
+    workspace_bytes: int
+    chosen: bool
+
+
+def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidate]:
+    """All solvers in the order in which ties are broken, under the configuration in force.
+
+    Args:
+        device: for example ``cpu-avx512-2t``; this machine's CPU with torch's number of threads if None.
+    """
+    found, chosen = _native.candidates(problem.native(), device)
+    return [
+        Candidate(
+            name=candidate.name.decode(),
+            refusal=candidate.refusal.decode() if candidate.refusal else None,
+            estimate_us=candidate.estimate_us,
+            workspace_bytes=candidate.workspace_bytes,
+            chosen=index == chosen,
+        )
+        for index, candidate in enumerate(found)
+    ]
+
+
+def amount(bytes: int) -> str:
+    """Bytes in words: 0 B, 12.3 KiB, 4.0 MiB."""
+    if bytes < 1024:
+        return f"{bytes} B"
+    value, unit = bytes / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if value >= 1024:
+            value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"
+
+
+def in_words(problem: ConvProblem) -> str:
+    """The problem as a person would say it."""
+    p = problem
+    dtype = str(TORCH_DTYPES[p.dtype]).removeprefix("torch.") if p.dtype in TORCH_DTYPES else p.dtype.lower()
+    geometry = [f"stride {p.stride_h}x{p.stride_w}", f"padding {p.pad_h}x{p.pad_w}"]
+    if (p.dilation_h, p.dilation_w) != (1, 1):
+        geometry.append(f"dilation {p.dilation_h}x{p.dilation_w}")
+    if p.groups > 1:
+        geometry.append(f"{p.groups} groups")
+    if p.bias:
+        geometry.append("bias")
+    input, filter, output = ("x".join(map(str, size)) for size in (p.input_size, p.weight_size, p.output_size))
+    return (
+        f"{_DIRECTION_WORDS[p.direction]} of a {p.kind} convolution, {dtype} in {p.layout}\n"
+        f"input {input}, filter {filter}, output {output}\n"
+        f"{', '.join(geometry)}; {p.flops / 1e6:,.1f} MFLOP"
+    )
+
+
+def _reason(found: list[Candidate]) -> str:
+    applicable = [candidate for candidate in found if candidate.refusal is None]
+    chosen = next(candidate for candidate in found if candidate.chosen)
+    forced = _config.settings().force
+    if forced == chosen.name:
+        return "the configuration forces it"
+    if len(applicable) == 1:
+        why = "nothing else applies"
+    else:
+        why = f"it has the least estimate of the {len(applicable)} that apply"
+    return f"{why}; {forced}, which the configuration forces, does not apply" if forced else why
+
+
+def explain(problem: ConvProblem, device: str | None = None) -> str:
+    """The problem, every candidate with its estimate and workspace or the reason why not, and the choice."""
+    found = candidates(problem, device)
+    chosen = next(candidate.name for candidate in found if candidate.chosen)
+    width = max(len(candidate.name) for candidate in found)
+    lines = [f"problem  {problem}"]
+    lines += [f"         {line}" for line in in_words(problem).splitlines()]
+    lines += [f"device   {_native.device(device)}", ""]
+    for candidate in found:
+        mark = "->" if candidate.chosen else "  "
+        word = f"no: {candidate.refusal}"
+        if candidate.refusal is None:
+            word = f"{candidate.estimate_us:10.1f} us  {amount(candidate.workspace_bytes):>10} workspace"
+        lines.append(f"{mark} {candidate.name:{width}}  {word}")
+    lines += ["", f"choice   {chosen}: {_reason(found)}"]
+    return "\n".join(lines)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("problem", help="a find-db key, or a MIOpenDriver command line in quotes")
+    parser.add_argument(
+        "--device", help="cpu-ISA-THREADSt (such as cpu-avx512-2t), gfxNNN or sm_NN (default: this machine's CPU)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    problems = parse_problems(options.problem)
+    print("\n\n".join(explain(problem, options.device) for problem in problems))
+    return 0

@@ -1,0 +1,55 @@
+"""What is installed and in force: the first thing to send with a report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+
+import torch
+
+from . import __version__, _config, _native
+
+
+def gpus() -> list[str]:
+    """Name and architecture of each GPU that torch sees."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        arch = getattr(properties, "gcnArchName", "").partition(":")[0] if torch.version.hip else ""
+        found.append(f"{properties.name} ({arch or f'sm_{properties.major}{properties.minor}'})")
+    return found
+
+
+def settings_lines() -> list[str]:
+    """Every setting: name, value in force, environment variable with its value."""
+    lines = []
+    for name, value in vars(_config.settings()).items():
+        variable = f"TORCH_REFORMER_{name.upper()}"
+        shown = ", ".join(value) if isinstance(value, tuple) else value
+        shown = "none" if shown in (None, "") else str(shown)
+        lines.append(f"  {name:15} {shown:12} {variable} {os.environ.get(variable, 'is not set')}")
+    return lines
+
+
+def info() -> str:
+    hits, misses = _native.cache_counts()
+    lines = [
+        f"torch_reformer  {__version__}",
+        f"torch           {torch.__version__}",
+        f"Python          {platform.python_version()}",
+        f"CPU             {_native.device(None)}",
+        f"GPUs            {', '.join(gpus()) or 'none'}",
+        "weights         none for this device: the static rule over cost estimates chooses",
+        f"solvers         {', '.join(_config.solvers())}",
+        f"decision cache  {hits} hits, {misses} misses in this thread",
+        "",
+        "configuration",
+        *settings_lines(),
+    ]
+    return "\n".join(lines)
+
+
+def run(options: argparse.Namespace) -> int:
+    print(info())
+    return 0

@@ -1,0 +1,117 @@
+"""Convolution problems and their text form, MIOpen's find-db key."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from . import _native
+
+DIRECTIONS = ("F", "B", "W")  # forward, input_grad, weight_grad
+LAYOUTS = ("NCHW", "NHWC")
+DTYPES = ("FP32", "FP64", "FP16", "BF16", "INT8")
+_WORDS = {"direction": DIRECTIONS, "dtype": DTYPES, "layout": LAYOUTS}  # numbers in the native library
+TORCH_DTYPES = {"FP32": torch.float32, "FP64": torch.float64, "FP16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvProblem:
+    """One convolution in one direction: all that the choice of a kernel may depend on besides the device.
+
+    Sizes are in elements: input ``[n, c, h, w]``, filter ``[k, c / groups, r, s]``. ``str()`` gives MIOpen's find-db
+    key, for example ``64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F``, and :meth:`parse` reads it back. As in
+    MIOpen, the keys of the gradients (``B``, ``W``) name the output's channels and size first.
+    """
+
+    n: int
+    c: int
+    h: int
+    w: int
+    k: int
+    r: int
+    s: int
+    pad_h: int = 0
+    pad_w: int = 0
+    stride_h: int = 1
+    stride_w: int = 1
+    dilation_h: int = 1
+    dilation_w: int = 1
+    groups: int = 1
+    direction: str = "F"
+    dtype: str = "FP32"
+    layout: str = "NCHW"
+    bias: bool = False
+
+    @classmethod
+    def parse(cls, key: str) -> ConvProblem:
+        """Reads a find-db key. Raises ``ValueError`` with a sentence if it is malformed or inconsistent."""
+        raw = _native.problem_parse(key)
+        values = {name: getattr(raw, name) for name in _FIELDS}
+        for name, words in _WORDS.items():
+            values[name] = words[values[name]]
+        values["bias"] = bool(raw.bias)
+        return cls(**values)
+
+    def native(self) -> _native.Problem:
+        """The same problem as the native library's struct. ``ValueError`` for a value that has no place in it."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        for name, value in values.items():
+            if name in _WORDS:
+                if value not in _WORDS[name]:
+                    raise ValueError(f"the {name} of a problem is one of {', '.join(_WORDS[name])}, got {value!r}")
+                values[name] = _WORDS[name].index(value)
+            elif not 0 <= value < 2**31:
+                raise ValueError(f"{name} of a problem must be at least 0 and less than 2^31, got {value}")
+        return _native.Problem(**values)
+
+    def __str__(self) -> str:
+        return _native.problem_str(self.native())
+
+    def replace(self, **changes) -> ConvProblem:
+        """A copy with some members changed."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def out_h(self) -> int:
+        return (self.h + 2 * self.pad_h - self.dilation_h * (self.r - 1) - 1) // self.stride_h + 1
+
+    @property
+    def out_w(self) -> int:
+        return (self.w + 2 * self.pad_w - self.dilation_w * (self.s - 1) - 1) // self.stride_w + 1
+
+    @property
+    def input_size(self) -> tuple[int, int, int, int]:
+        return self.n, self.c, self.h, self.w
+
+    @property
+    def weight_size(self) -> tuple[int, int, int, int]:
+        return self.k, self.c // self.groups, self.r, self.s
+
+    @property
+    def output_size(self) -> tuple[int, int, int, int]:
+        return self.n, self.k, self.out_h, self.out_w
+
+    @property
+    def geometry(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]:
+        """Stride, padding, dilation and groups, as the operators take them."""
+        return (
+            (self.stride_h, self.stride_w),
+            (self.pad_h, self.pad_w),
+            (self.dilation_h, self.dilation_w),
+            self.groups,
+        )
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the direct algorithm."""
+        n, k, out_h, out_w = self.output_size
+        return 2 * n * k * out_h * out_w * (self.c // self.groups) * self.r * self.s
+
+    @property
+    def kind(self) -> str:
+        """The family that tables are grouped by: 1x1, depthwise, grouped, stem (at most 4 channels), 3x3 or other."""
+        return _native.problem_kind(self.native())
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(ConvProblem))

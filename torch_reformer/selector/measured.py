@@ -1,0 +1,129 @@
+"""A database that grows while its problems are measured: find-db text, and beside it what find-db has no place for.
+
+The sidecar ``DB.meta.json`` names the device (with its number of threads) and the versions that were measured, and
+solvers whose results were wrong. Timings of different devices or versions never get into one database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from .. import __version__, _native
+from .._files import read_text, write_text
+from .timings import Record, read_timings, write_timings
+
+
+def _here() -> dict[str, str]:
+    return {"device": _native.device(None), "torch": torch.__version__, "torch_reformer": __version__}
+
+
+class Database:
+    """Opens the database at `path` to add to it, or begins one.
+
+    Raises ``ValueError`` if the one there was measured elsewhere, or was not written by this class.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.records: dict[str, Record] = {}
+        self.wrong: dict[str, dict[str, str]] = {}  # of each problem, by solver: a sentence
+        self.complete = False  # its maker went through all its problems
+        if path.exists():
+            self._load()
+
+    @property
+    def sidecar(self) -> Path:
+        return self.path.with_name(self.path.name + ".meta.json")
+
+    def _load(self) -> None:
+        if not self.sidecar.exists():
+            raise ValueError(f"{self.path} is there but {self.sidecar.name} is not: it is not one to add timings to")
+        try:
+            meta = json.loads(read_text(self.sidecar))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{self.sidecar} is damaged: {error}") from error
+        for what, here in _here().items():
+            if meta.get(what) != here:
+                raise ValueError(
+                    f"{self.path} was measured with {what} {meta.get(what)}, and this is {here}: choose another file"
+                )
+        self.wrong, self.complete = meta.get("wrong", {}), meta.get("complete", False)
+        self.records = {record.key: record for record in read_timings(self.path)}
+
+    def add(self, record: Record, wrong: dict[str, str]) -> None:
+        """Takes a problem's new record in place of an old one."""
+        self.records[record.key] = record
+        self.wrong.pop(record.key, None)
+        if wrong:
+            self.wrong[record.key] = wrong
+
+    def save(self) -> None:
+        # The sidecar first: a database without one is refused, a sidecar without its database does no harm.
+        write_text(
+            self.sidecar, json.dumps({**_here(), "complete": self.complete, "wrong": self.wrong}, indent=1) + "\n"
+        )
+        write_timings(self.path, self.records.values())
+
+    def delete(self) -> None:
+        self.path.unlink()
+        self.sidecar.unlink()
+
+
+def part_path(path: Path, rank: int) -> Path:
+    """Where one of several processes writes its share of the database."""
+    return path.with_name(f"{path.name}.rank{rank}")
+
+
+def parts(path: Path) -> list[Database]:
+    """The shares that are there."""
+    with _alone(path.parent):
+        return _parts(path)
+
+
+def _parts(path: Path) -> list[Database]:
+    prefix = part_path(path, 0).name[:-1]
+    found = (p for p in path.parent.iterdir() if p.name.startswith(prefix) and p.name[len(prefix) :].isdecimal())
+    return [Database(p) for p in sorted(found)]
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; the system lets go of the lock of one that dies."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def merge(path: Path, world_size: int | None = None) -> Database | None:
+    """Moves the shares into the database, and deletes them.
+
+    With `world_size` it does so only if the shares of so many ranks are there and complete, and returns None otherwise:
+    when each rank calls it after its last save, the last one merges.
+    """
+    with _alone(path.parent):
+        found = _parts(path)
+        if world_size is None and not found:
+            raise ValueError(f"there is nothing to merge: no {path}.rank* is there")
+        if world_size is not None:
+            complete = {part.path for part in found if part.complete}
+            if not complete.issuperset(part_path(path, rank) for rank in range(world_size)):
+                return None
+        whole = Database(path)
+        for part in found:
+            for key, record in part.records.items():
+                whole.add(record, part.wrong.get(key, {}))
+        whole.complete = True
+        whole.save()
+        for part in found:
+            part.delete()
+        return whole

@@ -1,0 +1,94 @@
+"""Lists of problems as files and as text: what ``--problems`` and ``explain`` take."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+from .._files import read_text
+from ..problem import DIRECTIONS, ConvProblem
+from .miopen_driver import is_driver_line, parse_driver_line
+
+# members of a JSON line: ConvProblem's, except for the dilation; None: must be given
+_JSON_MEMBERS = {
+    **dict.fromkeys(("c", "h", "w", "k", "r", "s")),
+    **dict.fromkeys(("pad_h", "pad_w"), 0),
+    **dict.fromkeys(("n", "stride_h", "stride_w", "dil_h", "dil_w", "groups"), 1),
+}
+
+
+def _from_json(line: str) -> list[ConvProblem]:
+    try:
+        given = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is no JSON object: {error}") from None
+    values = {}
+    for name, default in _JSON_MEMBERS.items():
+        value = given.get(name, default)
+        if type(value) is not int:
+            raise ValueError(f"{name} must be a whole number, got {value!r}" if name in given else f"{name} is missing")
+        values[name.replace("dil_", "dilation_")] = value
+    return [ConvProblem(**values, direction=direction) for direction in DIRECTIONS]
+
+
+def parse_problems(line: str) -> list[ConvProblem]:
+    """The problems that one line names. It is one of
+
+    * a find-db key, or a line of a find-db with such a key,
+    * a ``MIOpenDriver conv...`` command line (``-F`` says which directions),
+    * a JSON object with members c, h, w, k, r, s and optionally n, pad_h, pad_w, stride_h, stride_w, dil_h, dil_w,
+      groups; others are skipped. It stands for all three directions, with n 1 unless given, in FP32 and NCHW.
+
+    Raises ``ValueError`` with a sentence.
+    """
+    line = line.strip()
+    if line.startswith("{"):
+        problems = _from_json(line)
+    elif is_driver_line(line):
+        problems = parse_driver_line(line)
+    else:
+        return [ConvProblem.parse(line.partition("=")[0])]
+    for problem in problems:
+        str(problem)  # raises if it is none
+    return problems
+
+
+def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterator[ConvProblem]:
+    changes = {name: value for name, value in (("n", batch), ("dtype", dtype)) if value is not None}
+    for direction in directions or [problem.direction]:
+        bias = problem.bias and direction == "F"
+        for layout in layouts or [problem.layout]:
+            variant = problem.replace(direction=direction, layout=layout, bias=bias, **changes)
+            str(variant)  # raises if it is no problem
+            yield variant
+
+
+def read_problems(
+    path: str | os.PathLike,
+    batch: int | None = None,
+    dtype: str | None = None,
+    directions: Sequence[str] | None = None,
+    layouts: Sequence[str] | None = None,
+) -> list[ConvProblem]:
+    """The distinct problems of a file, in its order. Each line is as for :func:`parse_problems`; empty lines and lines
+    that begin with ``#`` are skipped; ``.xz`` and ``.bz2`` are decompressed.
+
+    Args:
+        batch, dtype: replace what the lines say.
+        directions, layouts: each problem is taken in each of these, whatever its line says.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: for a line that is no problem; names file and line.
+    """
+    problems: dict[ConvProblem, None] = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            for problem in parse_problems(line):
+                problems.update(dict.fromkeys(_variants(problem, batch, dtype, directions, layouts)))
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
+    return list(problems)

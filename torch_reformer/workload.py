@@ -1,0 +1,63 @@
+"""A problem as something to run: its tensors, this package's operator on them, and PyTorch's own."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from . import _register  # noqa: F401  registers the operators
+from .problem import TORCH_DTYPES, ConvProblem
+
+_ops = torch.ops.reformer
+_MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+
+
+class Workload:
+    """Random operands of one problem (standard normal, seeded), in its data type and layout."""
+
+    def __init__(self, problem: ConvProblem, device: str | torch.device = "cpu", seed: int = 0):
+        if problem.dtype not in TORCH_DTYPES:
+            raise ValueError(f"{problem}: tensors of data type {problem.dtype} can't be convolved")
+        self.problem = problem
+        generator = torch.Generator().manual_seed(seed)
+
+        def tensor(*size: int) -> Tensor:
+            values = torch.randn(size, generator=generator).to(device, TORCH_DTYPES[problem.dtype])
+            return values.contiguous(memory_format=_MEMORY_FORMATS[problem.layout]) if len(size) == 4 else values
+
+        self.input = tensor(*problem.input_size)
+        self.weight = tensor(*problem.weight_size)
+        self.output_grad = tensor(*problem.output_size)
+        self.bias = tensor(problem.k) if problem.bias else None
+
+    def double(self) -> Workload:
+        """The same operands in fp64, for a result to compare with."""
+        work = copy.copy(self)
+        work.problem = self.problem.replace(dtype="FP64")
+        for name in ("input", "weight", "output_grad"):
+            setattr(work, name, getattr(self, name).double())
+        work.bias = None if self.bias is None else self.bias.double()
+        return work
+
+    def reformer(self) -> Tensor:
+        """This package's operator for the problem's direction."""
+        p = self.problem
+        if p.direction == "F":
+            return _ops.conv2d.default(self.input, self.weight, self.bias, *p.geometry)
+        if p.direction == "B":
+            return _ops.conv2d_input_grad.default(p.input_size, self.weight, self.output_grad, *p.geometry)
+        return _ops.conv2d_weight_grad.default(p.weight_size, self.input, self.output_grad, *p.geometry)
+
+    def torch(self) -> Tensor:
+        """PyTorch's operator: torch.conv2d, or the part of its backward that gives this gradient."""
+        p = self.problem
+        if p.direction == "F":
+            return torch.conv2d(self.input, self.weight, self.bias, *p.geometry)
+        stride, padding, dilation, groups = p.geometry
+        mask = [p.direction == "B", p.direction == "W", False]
+        grads = torch.ops.aten.convolution_backward.default(
+            self.output_grad, self.input, self.weight, None, stride, padding, dilation, False, (0, 0), groups, mask
+        )
+        return grads[0 if p.direction == "B" else 1]
