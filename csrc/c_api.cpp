@@ -6,6 +6,7 @@
 
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
+#include "cpu/selector/features.h"
 #include "decide.h"
 
 namespace {
@@ -86,6 +87,22 @@ int32_t reformer_cost_terms(const ConvProblem* problem, const char* device, doub
     terms[0] = found.flop_us;
     terms[1] = found.bytes_us;
     terms[2] = 1;
+    return 0;
+  });
+}
+
+void reformer_feature_shape(int32_t shape[4]) {
+  const int32_t values[] = {kFeatureVersion, kTokens, kTerms, feature_rows()};
+  std::copy(std::begin(values), std::end(values), shape);
+}
+
+int32_t reformer_features(const ConvProblem* problem, const char* device, int32_t* rows, float* weights) {
+  return guarded(-1, [&] {
+    for (const auto& token : features(*problem, device_of(device)).tokens)
+      for (const Features::Term& term : token) {
+        *rows++ = term.row;
+        *weights++ = term.weight;
+      }
     return 0;
   });
 }

@@ -48,5 +48,11 @@ REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, c
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
 
+// The sequence that the selector reads (cpu/selector/features.h): its version, the numbers of tokens, of terms in each,
+// and of rows of the embedding matrix; then the rows and weights of tokens * terms terms.
+REFORMER_API void reformer_feature_shape(int32_t shape[4]);
+REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problem, const char* device, int32_t* rows,
+                                       float* weights);
+
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);

@@ -6,7 +6,9 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -75,6 +77,15 @@ _cost_class = _declare("reformer_cost_class", ctypes.c_int32, ctypes.POINTER(Pro
 _cost_terms = _declare(
     "reformer_cost_terms", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(ctypes.c_double)
 )
+_feature_shape = _declare("reformer_feature_shape", None, ctypes.POINTER(ctypes.c_int32))
+_features = _declare(
+    "reformer_features",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int32),
+    ctypes.POINTER(ctypes.c_float),
+)
 _set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
@@ -129,6 +140,34 @@ def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, floa
     terms = (ctypes.c_double * 3)()
     _check(_cost_terms(ctypes.byref(problem), device.encode() if device else None, terms))
     return tuple(terms)
+
+
+class FeatureShape(NamedTuple):
+    """Of the sequence that the selector reads (csrc/cpu/selector/features.h)."""
+
+    version: int
+    tokens: int
+    terms: int  # of each token
+    rows: int  # of the embedding matrix
+
+
+def feature_shape() -> FeatureShape:
+    shape = (ctypes.c_int32 * 4)()
+    _feature_shape(shape)
+    return FeatureShape(*shape)
+
+
+def features(problems: Iterable[Problem], device: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of the embedding matrix (int32) and their weights (fp32), ``[problem, token, term]``."""
+    problems = list(problems)
+    shape = len(problems), *feature_shape()[1:3]
+    rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
+    name = device.encode() if device else None
+    for problem, row, weight in zip(problems, rows, weights, strict=True):
+        row_pointer = ctypes.cast(row.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+        weight_pointer = ctypes.cast(weight.data_ptr(), ctypes.POINTER(ctypes.c_float))
+        _check(_features(ctypes.byref(problem), name, row_pointer, weight_pointer))
+    return rows, weights
 
 
 def set_config(

@@ -1,0 +1,145 @@
+#include "features.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reformer {
+namespace {
+
+// Scales: where the knots are, and so how many rows of the embedding matrix a number takes.
+constexpr int kSmall = 8;         // knots 0, 1, ... 8 of a scale of sizes
+constexpr int kSizeOctaves = 11;  // from 8 to 16384, beyond which all sizes are one
+constexpr int kSizeKnots = kSmall + 1 + 4 * kSizeOctaves;
+constexpr int kProductKnots = 44;  // 1, 2, 4, ... 2^43
+constexpr int kSmallKnots = 12;    // 0, 1, ... 11
+constexpr int kAlignments = 7;     // divisible by 1, 2, 4, ... 64
+constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
+
+// Adds terms to tokens in the order in which they are mentioned. Every problem mentions the same terms in the same
+// order, so that a term's rows begin where those of the one before end.
+class Writer {
+ public:
+  void token() {
+    ++token_;
+    term_ = 0;
+  }
+  void one_of(int64_t value, int32_t count) {
+    put(first_ + int32_t(value), 1);
+    first_ += count;
+  }
+  // Between knots 0, 1, ... `knots` - 1.
+  void between(double position, int32_t knots) {
+    position = std::clamp(position, 0.0, knots - 1.0);
+    const int32_t low = std::min(int32_t(position), knots - 2);
+    put(first_ + low, float(1 - (position - low)));
+    put(first_ + low + 1, float(position - low));
+    first_ += knots;
+  }
+  void size(int64_t x) { between(size_position(x), kSizeKnots); }
+  void product(double x) { between(std::log2(std::max(x, 1.0)), kProductKnots); }
+  void small(int64_t x) { one_of(std::min<int64_t>(x, kSmallKnots - 1), kSmallKnots); }
+  void alignment(int64_t x) {
+    int32_t power = 0;
+    while (power < kAlignments - 1 && x > 0 && x % (int64_t{2} << power) == 0) ++power;
+    one_of(power, kAlignments);
+  }
+
+  Features result{};
+  int32_t rows() const { return first_; }
+
+ private:
+  // Linear between the knots of an octave: 8, 10, 12, 14, 16, 20, ...
+  static double size_position(int64_t x) {
+    if (x <= kSmall) return double(x);
+    const int octave = int(std::log2(double(x) / kSmall));
+    const double begin = kSmall * std::exp2(octave);
+    return kSmall + 4 * octave + 4 * (double(x) / begin - 1);
+  }
+  void put(int32_t row, float weight) { result.tokens[size_t(token_)][size_t(term_++)] = {row, weight}; }
+
+  int token_ = -1, term_ = 0;
+  int32_t first_ = 0;
+};
+
+Writer write(const ConvProblem& p, const Device& device) {
+  const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w(), taps = int64_t{p.group_c()} * p.r * p.s;
+  // The matrix product that the problem is: rows and columns of the result of one group, and the length of its sums.
+  int64_t rows = p.group_k(), cols = pixels, depth = taps;
+  if (p.direction == Direction::input_grad) {
+    rows = p.group_c();
+    cols = int64_t{p.n} * p.h * p.w;
+    depth = int64_t{p.group_k()} * p.r * p.s;
+  } else if (p.direction == Direction::weight_grad) {
+    cols = taps;
+    depth = pixels;
+  }
+  const double bytes = double(p.input_numel() + p.weight_numel() + p.output_numel()) * double(element_size(p.dtype));
+
+  Writer w;
+  w.token();  // the context, and the place where the answer is read
+  w.one_of((int64_t(p.direction) * 5 + int64_t(p.dtype)) * 2 + int64_t(p.layout), kContexts);
+  w.one_of(int64_t(p.kind()), kKinds);
+  w.product(device.threads);
+  w.one_of(p.bias, 2);
+  w.token();  // batch
+  w.size(p.n);
+  w.alignment(p.n);
+  w.token();  // input channels of a group
+  w.size(p.group_c());
+  w.alignment(p.group_c());
+  w.token();  // input image
+  w.size(p.h);
+  w.size(p.w);
+  w.alignment(p.h);
+  w.alignment(p.w);
+  w.token();  // output channels of a group
+  w.size(p.group_k());
+  w.alignment(p.group_k());
+  w.token();  // filter
+  w.small(p.r);
+  w.small(p.s);
+  w.token();  // how it moves
+  w.small(p.pad_h);
+  w.small(p.pad_w);
+  w.small(p.stride_h);
+  w.small(p.stride_w);
+  w.small(p.dilation_h);
+  w.small(p.dilation_w);
+  w.token();  // groups
+  w.size(p.groups);
+  w.token();  // output image
+  w.size(p.out_h());
+  w.size(p.out_w());
+  w.alignment(p.out_h());
+  w.alignment(p.out_w());
+  w.token();
+  w.product(double(rows));
+  w.alignment(rows);
+  w.token();
+  w.product(double(cols));
+  w.alignment(cols);
+  w.token();
+  w.product(double(depth));
+  w.alignment(depth);
+  w.token();
+  w.product(double(p.input_numel()));
+  w.token();
+  w.product(double(p.weight_numel()));
+  w.token();
+  w.product(double(p.output_numel()));
+  w.token();  // work, and how much of it for each byte
+  w.product(p.flops());
+  w.product(16 * p.flops() / bytes);
+  return w;
+}
+
+}  // namespace
+
+Features features(const ConvProblem& problem, const Device& device) { return write(problem, device).result; }
+
+int32_t feature_rows() {
+  static const int32_t rows = write(ConvProblem{}, Device{}).rows();
+  return rows;
+}
+
+}  // namespace reformer
