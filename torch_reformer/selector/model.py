@@ -33,8 +33,9 @@ class GammaBlock(nn.Module):
         self.down = nn.Linear(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` is true for positions ``[batch, length]`` that exist."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, first: bool = False) -> Tensor:
+        """``mask`` is true for positions ``[batch, length]`` that exist. With ``first``, only the first position of the
+        result is computed, ``[batch, 1, width]``."""
         q, k, v = self.qkv(F.layer_norm(x, x.shape[-1:])).chunk(3, -1)
         if mask is not None:
             k = k.masked_fill(~mask[..., None], float("-inf"))
@@ -44,4 +45,50 @@ class GammaBlock(nn.Module):
         mixed = q * average + itself * v
         near = F.pad(v, (0, 0, 1, 1))
         mixed = mixed + before * near[..., :-2, :] + after * near[..., 2:, :]
+        if first:
+            x, mixed = x[..., :1, :], mixed[..., :1, :]
         return x + self.dropout(self.down(F.gelu(self.up(mixed), approximate="tanh")))
+
+
+class Reformer(nn.Module):
+    """Scores kernels for a convolution problem: the logits of how probable each is to be the fastest.
+
+    The problem is the sequence of csrc/cpu/selector/features.h. Every token is a weighted sum of rows of the embedding
+    matrix; the first stands for the device too, and what it has become after the last block decides.
+
+    Args:
+        rows: of the embedding matrix.
+        candidates: how many kernels there are to choose from.
+        devices: how many devices one model is trained for.
+        token_dropout: the share of the embedded sequence's elements that is dropped in training.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        candidates: int,
+        width: int = 32,
+        hidden: int = 128,
+        blocks: int = 2,
+        devices: int = 1,
+        token_dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(rows, width) * 0.3)
+        self.device = nn.Parameter(torch.zeros(devices, width))
+        self.blocks = nn.ModuleList(GammaBlock(width, hidden) for _ in range(blocks))
+        self.head = nn.Linear(width, candidates)
+        self.dropout = nn.Dropout(token_dropout)
+
+    def forward(self, rows: Tensor, weights: Tensor, device: Tensor | None = None) -> Tensor:
+        """Logits ``[batch, candidates]`` of sequences given as ``rows`` and ``weights`` ``[batch, token, term]``.
+
+        ``device`` ``[batch]`` says which of the devices each is for (default: the first).
+        """
+        x = (self.embedding[rows] * weights[..., None]).sum(-2)
+        start = self.device[:1] if device is None else self.device[device]
+        x = self.dropout(torch.cat([x[:, :1] + start[:, None], x[:, 1:]], 1))
+        for block in self.blocks[:-1]:
+            x = block(x)
+        x = self.blocks[-1](x, first=True)[:, 0]
+        return self.head(F.layer_norm(x, x.shape[-1:]))
