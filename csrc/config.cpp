@@ -24,9 +24,11 @@ void set_config(const Config& next) {
   const std::lock_guard<std::mutex> lock(mutex);
   current = next;
   current.forbidden &= ~uint64_t{1};  // something must always apply
-  epoch.fetch_add(1, std::memory_order_release);
+  forget_decisions();
 }
 
 uint64_t config_epoch() { return epoch.load(std::memory_order_acquire); }
+
+void forget_decisions() { epoch.fetch_add(1, std::memory_order_release); }
 
 }  // namespace reformer

@@ -19,7 +19,9 @@ constexpr int64_t kDefaultWorkspaceLimit = int64_t{256} << 20;
 Config config();
 // Replaces the configuration and makes every thread's decision cache forget. Throws std::invalid_argument.
 void set_config(const Config& config);
-// Changes with every set_config; decisions made under another epoch are stale.
+// Changes with every set_config and forget_decisions; decisions made under another epoch are stale.
 uint64_t config_epoch();
+// For what else a decision depends on and has just changed.
+void forget_decisions();
 
 }  // namespace reformer

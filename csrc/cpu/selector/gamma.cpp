@@ -1,0 +1,18 @@
+#include "gamma.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "../gemm/kernel.h"
+
+#define REFORMER_ISA_BODY "../selector/gamma_body.h"
+#include "../simd/foreach_isa.h"
+
+namespace reformer {
+
+void infer(const PackedSelector& weights, const Features& features, Isa isa, float* logits) {
+  REFORMER_BY_ISA(isa, infer)(weights, features, gemm_kernels<float>(isa), logits);
+}
+
+}  // namespace reformer

@@ -1,0 +1,50 @@
+// A trained selector: scores the kernels for a problem. Weights come as PyTorch has them and are packed once; logits()
+// then allocates nothing, takes no lock and may be called by any number of threads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gamma.h"
+
+namespace reformer {
+
+struct SelectorShape {
+  int32_t rows;  // of the embedding matrix: feature_rows()
+  int32_t width, hidden, blocks;
+};
+
+// How many tensors a selector of so many blocks has, and the order in which they are given, which is that of
+// Reformer.state_dict(): embedding [rows, width], device [1, width]; for each block taps [3, width], qkv.weight
+// [3 width, width], qkv.bias, up.weight [hidden, width], up.bias, down.weight [width, hidden], down.bias; head.weight
+// [candidates, width], head.bias.
+constexpr int32_t selector_tensors(int32_t blocks) { return 4 + 7 * blocks; }
+
+class Selector {
+ public:
+  // Copies the tensors. `candidates` names the rows of head.weight. Throws std::invalid_argument.
+  Selector(const SelectorShape& shape, std::vector<std::string> candidates, const float* const* tensors);
+
+  const SelectorShape& shape() const { return shape_; }
+  const std::vector<std::string>& candidates() const { return candidates_; }
+
+  // The candidate that is solvers()[index], or -1 if the weights don't know it.
+  int32_t candidate_of(size_t solver_index) const { return candidate_of_[solver_index]; }
+
+  // Writes one logit a candidate. Instruction sets differ in rounding only.
+  void logits(const Features& features, float* out, Isa isa = cpu_isa()) const { infer(packed_, features, isa, out); }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+
+  SelectorShape shape_;
+  std::vector<std::string> candidates_;
+  std::vector<int32_t> candidate_of_;
+  std::unique_ptr<float[], Free> memory_;
+  PackedSelector packed_{};
+};
+
+}  // namespace reformer

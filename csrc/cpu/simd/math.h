@@ -1,0 +1,47 @@
+// Functions of vectors of float, and across one. For an ISA body, after vec.h; no include guard, as there.
+#include <utility>
+
+namespace reformer::REFORMER_ISA {
+
+// The larger of each pair of lanes; b where one is NaN.
+REFORMER_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return a > b ? a : b; }
+REFORMER_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) { return a < b ? a : b; }
+
+// e^x with a relative error below 2e-7; 1e-38 for everything below -87.3, 1e38 for everything above 88. NaN stays NaN.
+REFORMER_INLINE Vec<float> exp(Vec<float> x) {
+  typedef int32_t Bits __attribute__((vector_size(REFORMER_VECTOR_BYTES)));
+  // e^x = 2^n e^r with a whole n and |r| <= ln(2) / 2. Adding kShift rounds to whole numbers, which are then in the low
+  // bits of the sum. ln(2) is taken in two parts, so that the first product is exact.
+  constexpr float kShift = 12582912.0f, kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  x = smaller(broadcast(88.0f), larger(broadcast(-87.3f), x));
+  const Vec<float> shifted = fma<float>(x, broadcast(kLog2e), broadcast(kShift));
+  const Vec<float> n = shifted - kShift;
+  const Vec<float> r = fma<float>(n, broadcast(-kLn2Low), fma<float>(n, broadcast(-kLn2High), x));
+  // (e^r - 1 - r) / r^2, after Cephes' expf.
+  Vec<float> p = broadcast(1.9875691500e-4f);
+  p = fma<float>(p, r, broadcast(1.3981999507e-3f));
+  p = fma<float>(p, r, broadcast(8.3334519073e-3f));
+  p = fma<float>(p, r, broadcast(4.1665795894e-2f));
+  p = fma<float>(p, r, broadcast(1.6666665459e-1f));
+  p = fma<float>(p, r, broadcast(5.0000001201e-1f));
+  p = fma<float>(p, r * r, r + 1.0f);
+  const Bits power = ((Bits)shifted << 23) + (127 << 23);
+  return p * (Vec<float>)power;
+}
+
+template <int kDistance, int... kLane>
+REFORMER_INLINE Vec<float> rotated(Vec<float> v, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(v, v, ((kLane + kDistance) % kLanes<float>)...);
+}
+
+// The sum of all lanes, in every lane.
+template <int kDistance = kLanes<float> / 2>
+REFORMER_INLINE Vec<float> sum_of_lanes(Vec<float> v) {
+  v += rotated<kDistance>(v, std::make_integer_sequence<int, kLanes<float>>{});
+  if constexpr (kDistance > 1)
+    return sum_of_lanes<kDistance / 2>(v);
+  else
+    return v;
+}
+
+}  // namespace reformer::REFORMER_ISA
