@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
-#include "cpu/selector/features.h"
+#include "cpu/selector/registry.h"
 #include "decide.h"
 
 namespace {
@@ -33,6 +34,10 @@ Result guarded(Result failed, const Body& body) {
 }
 
 Device device_of(const char* device) { return device ? Device::parse(device) : Device::cpu(max_threads()); }
+
+int32_t index_of(const Solver& solver) {
+  return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
+}
 
 }  // namespace
 
@@ -63,10 +68,14 @@ int32_t reformer_solver_count() { return static_cast<int32_t>(solvers().size());
 const char* reformer_solver_name(int32_t index) { return solvers()[size_t(index)]->name(); }
 
 int32_t reformer_decide(const ConvProblem* problem, const char* device) {
+  return guarded(-1, [&] { return index_of(decide(*problem, device_of(device))); });
+}
+
+int32_t reformer_decide_all(const ConvProblem* problems, int64_t count, const char* device_text, int32_t* choices) {
   return guarded(-1, [&] {
-    const Solver* choice = &decide(*problem, device_of(device));
-    const auto found = std::find(solvers().begin(), solvers().end(), choice);
-    return static_cast<int32_t>(found - solvers().begin());
+    const Device device = device_of(device_text);
+    for (int64_t i = 0; i < count; ++i) choices[i] = index_of(decide(problems[i], device));
+    return 0;
   });
 }
 
@@ -74,7 +83,8 @@ int32_t reformer_candidates(const ConvProblem* problem, const char* device_text,
   return guarded(-1, [&] {
     problem->check();
     for (const Candidate& candidate : candidates(*problem, device_of(device_text), config()))
-      *result++ = {candidate.solver->name(), candidate.refusal, candidate.estimate_us, candidate.workspace_bytes};
+      *result++ = {candidate.solver->name(), candidate.refusal, candidate.estimate_us, candidate.workspace_bytes,
+                   candidate.probability};
     return reformer_decide(problem, device_text);
   });
 }
@@ -104,6 +114,41 @@ int32_t reformer_features(const ConvProblem* problem, const char* device, int32_
         *weights++ = term.weight;
       }
     return 0;
+  });
+}
+
+int32_t reformer_selector_set(const ReformerSelector* s) {
+  return guarded(-1, [&] {
+    if (s->feature_version != kFeatureVersion)
+      throw std::invalid_argument("the selector for " + std::string(s->arch) + " was trained on version " +
+                                  std::to_string(s->feature_version) + " of the features, and this is version " +
+                                  std::to_string(kFeatureVersion) +
+                                  ": train it anew with `python -m torch_reformer train` of this installation");
+    set_selector(s->arch,
+                 std::make_shared<Selector>(SelectorShape{s->rows, s->width, s->hidden, s->blocks},
+                                            std::vector<std::string>(s->names, s->names + s->candidates), s->tensors));
+    return 0;
+  });
+}
+
+int32_t reformer_selector_remove(const char* arch) {
+  return guarded(-1, [&] {
+    set_selector(arch, nullptr);
+    return 0;
+  });
+}
+
+int32_t reformer_selector_logits(const ConvProblem* problem, const char* device_text, int32_t isa, float* logits) {
+  static_assert(REFORMER_MAX_CANDIDATES == kMaxCandidates);
+  return guarded(-1, [&] {
+    problem->check();
+    const Device device = device_of(device_text);
+    const auto selector = find_selector(device);
+    if (!selector)
+      throw std::invalid_argument("there is no selector for " + device.str() + ": the static rule chooses");
+    if (isa > int32_t(cpu_isa())) throw std::invalid_argument("this machine does not have that instruction set");
+    selector->logits(features(*problem, device), logits, isa < 0 ? cpu_isa() : Isa(isa));
+    return static_cast<int32_t>(selector->candidates().size());
   });
 }
 

@@ -15,6 +15,15 @@ struct ReformerCandidate {
   const char* refusal;  // null if it may be chosen
   double estimate_us;
   int64_t workspace_bytes;
+  double probability;  // NaN if there is no selector, or it does not know this candidate
+};
+
+struct ReformerSelector {
+  const char* arch;  // "cpu", gfxNNN or sm_NN
+  int32_t feature_version;
+  int32_t rows, width, hidden, blocks, candidates;
+  const char* const* names;     // of the candidates
+  const float* const* tensors;  // in the order of cpu/selector/selector.h
 };
 
 struct ReformerConfig {
@@ -40,6 +49,10 @@ REFORMER_API const char* reformer_solver_name(int32_t index);
 // The index of the chosen solver.
 REFORMER_API int32_t reformer_decide(const reformer::ConvProblem* problem, const char* device);
 
+// The choices for `count` problems, as reformer_decide would give them one by one.
+REFORMER_API int32_t reformer_decide_all(const reformer::ConvProblem* problems, int64_t count, const char* device,
+                                         int32_t* choices);
+
 // Fills reformer_solver_count() candidates and returns the index of the choice.
 REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
                                          ReformerCandidate* candidates);
@@ -53,6 +66,16 @@ REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, c
 REFORMER_API void reformer_feature_shape(int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problem, const char* device, int32_t* rows,
                                        float* weights);
+
+// Makes a selector decide for an architecture from now on, or no longer. The tensors are copied.
+REFORMER_API int32_t reformer_selector_set(const ReformerSelector* selector);
+REFORMER_API int32_t reformer_selector_remove(const char* arch);
+
+// The logits of a device's selector, at most REFORMER_MAX_CANDIDATES; returns their number. `isa` is an index of Isa
+// (device.h) that this machine has, or -1 for the best.
+constexpr int32_t REFORMER_MAX_CANDIDATES = 256;
+REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* problem, const char* device, int32_t isa,
+                                              float* logits);
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);

@@ -1,6 +1,11 @@
 #include "decide.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <memory>
+
+#include "cpu/selector/registry.h"
 
 namespace reformer {
 namespace {
@@ -17,17 +22,77 @@ const char* excluded(const Solver& solver, size_t index, const ConvProblem& prob
   return nullptr;
 }
 
+// Why it may not be chosen without being forced; null if it may.
+const char* refusal(const Solver& solver, size_t index, const ConvProblem& problem, const Device& device,
+                    const Config& config) {
+  if (const char* why = solver.refusal(problem, device)) return why;
+  if (!solver.eligible()) return "it is the tests' oracle: it runs only when forced";
+  return excluded(solver, index, problem, device, config);
+}
+
+// For each of solvers() its logit, or kUnknown: the selector does not know it, or is damaged (NaN).
+using Scores = std::array<float, 64>;  // as many as Config::forbidden has bits
+constexpr float kUnknown = -std::numeric_limits<float>::infinity();
+
+Scores scores_of(const Selector& selector, const ConvProblem& problem, const Device& device) {
+  float logits[kMaxCandidates];
+  selector.logits(features(problem, device), logits);
+  Scores scores;
+  for (size_t i = 0; i < solvers().size(); ++i) {
+    const int32_t candidate = selector.candidate_of(i);
+    scores[i] = candidate >= 0 && logits[candidate] > kUnknown ? logits[candidate] : kUnknown;
+  }
+  return scores;
+}
+
+// Null if none of those that the selector knows may be chosen.
+const Solver* most_probable(const Selector& selector, const ConvProblem& problem, const Device& device,
+                            const Config& config) {
+  Scores scores = scores_of(selector, problem, device);
+  for (;;) {  // rarely more than twice
+    const auto best = std::max_element(scores.begin(), scores.begin() + solvers().size());
+    if (*best == kUnknown) return nullptr;
+    const auto index = size_t(best - scores.begin());
+    if (!refusal(*solvers()[index], index, problem, device, config)) return solvers()[index];
+    *best = kUnknown;
+  }
+}
+
+const Solver& least_estimate(const ConvProblem& problem, const Device& device, const Config& config) {
+  const Solver* best = solvers().front();
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < solvers().size(); ++i) {
+    const Solver& solver = *solvers()[i];
+    if (refusal(solver, i, problem, device, config)) continue;
+    const double estimate = solver.estimate_us(problem, device);
+    if (estimate < least) best = &solver, least = estimate;
+  }
+  return *best;
+}
+
 const Solver& choose(const ConvProblem& problem, const Device& device) {
   const Config now = config();
   if (now.forced >= 0) {
     const Solver& forced = *solvers()[size_t(now.forced)];
     if (!forced.refusal(problem, device) && !excluded(forced, size_t(now.forced), problem, device, now)) return forced;
   }
-  const Candidate* best = nullptr;
-  const auto all = candidates(problem, device, now);
-  for (const Candidate& candidate : all)
-    if (!candidate.refusal && (!best || candidate.estimate_us < best->estimate_us)) best = &candidate;
-  return best ? *best->solver : *solvers().front();
+  if (const auto selector = find_selector(device))
+    if (const Solver* best = most_probable(*selector, problem, device, now)) return *best;
+  return least_estimate(problem, device, now);
+}
+
+// Fills in the probabilities: softmax of the logits over those that may be chosen.
+void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
+                       std::vector<Candidate>& candidates) {
+  const Scores scores = scores_of(selector, problem, device);
+  const auto known = [&](size_t i) { return !candidates[i].refusal && scores[i] != kUnknown; };
+  double most = kUnknown, sum = 0;
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (known(i)) most = std::max(most, double(scores[i]));
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (known(i)) sum += candidates[i].probability = std::exp(scores[i] - most);
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (known(i)) candidates[i].probability /= sum;
 }
 
 // A direct-mapped table: bounded, no allocation after the first use, and a collision only costs a second decision.
@@ -64,16 +129,14 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
   std::vector<Candidate> result;
   for (size_t i = 0; i < solvers().size(); ++i) {
     const Solver& solver = *solvers()[i];
-    Candidate candidate{&solver, solver.refusal(problem, device), 0, 0};
-    if (!candidate.refusal && !solver.eligible())
-      candidate.refusal = "it is the tests' oracle: it runs only when forced";
-    if (!candidate.refusal) {
-      candidate.refusal = excluded(solver, i, problem, device, config);
+    Candidate candidate{&solver, refusal(solver, i, problem, device, config)};
+    if (!solver.refusal(problem, device)) {
       candidate.estimate_us = solver.estimate_us(problem, device);
       candidate.workspace_bytes = solver.workspace_bytes(problem, device);
     }
     result.push_back(candidate);
   }
+  if (const auto selector = find_selector(device)) add_probabilities(*selector, problem, device, result);
   return result;
 }
 

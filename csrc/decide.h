@@ -1,6 +1,8 @@
-// The choice: a pure function of problem, device and configuration. No timing, no randomness, the same on every rank.
+// The choice: a pure function of problem, device, weights and configuration. No timing, no randomness, the same on
+// every rank.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "config.h"
@@ -10,16 +12,19 @@ namespace reformer {
 
 struct Candidate {
   const Solver* solver;
-  const char* refusal;      // null if it may be chosen
-  double estimate_us;       // from the solver's cost model; 0 if it refused
-  int64_t workspace_bytes;  // 0 if it refused
+  const char* refusal;          // null if it may be chosen
+  double estimate_us = 0;       // from the solver's cost model; 0 if it refused
+  int64_t workspace_bytes = 0;  // 0 if it refused
+  // To be the fastest of those that may be chosen; NaN if there is no selector, or it does not know this solver.
+  double probability = std::numeric_limits<double>::quiet_NaN();
 };
 
 // Every solver's word on the problem, in the order of solvers(). A solver excluded by the configuration refuses with a
 // sentence that says so.
 std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
 
-// The candidate with the least estimate among those that may be chosen, or the forced one where it applies. Ties go to
+// The forced solver where it applies; or, among those that may be chosen, the one with the greatest logit of the
+// device's selector; or, if there is no selector or it knows none of them, the one with the least estimate. Ties go to
 // the earlier solver. Remembered per thread, so that asking again costs tens of nanoseconds.
 const Solver& decide(const ConvProblem& problem, const Device& device);
 

@@ -6,7 +6,7 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ if not PATH.exists():
     )
 torch.ops.load_library(PATH)
 _lib = ctypes.CDLL(str(PATH))
+
+ISAS = ("plain", "avx2", "avx512")  # reformer::Isa (csrc/device.h)
+MAX_CANDIDATES = 256  # of a selector (csrc/c_api.h)
 
 
 class Problem(ctypes.Structure):
@@ -41,6 +44,18 @@ class Candidate(ctypes.Structure):
         ("refusal", ctypes.c_char_p),
         ("estimate_us", ctypes.c_double),
         ("workspace_bytes", ctypes.c_int64),
+        ("probability", ctypes.c_double),
+    ]
+
+
+class Selector(ctypes.Structure):
+    """Mirrors ReformerSelector (csrc/c_api.h)."""
+
+    _fields_ = [
+        ("arch", ctypes.c_char_p),
+        *((name, ctypes.c_int32) for name in "feature_version rows width hidden blocks candidates".split()),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
     ]
 
 
@@ -70,6 +85,14 @@ _device = _declare("reformer_device", ctypes.c_char_p, ctypes.c_char_p)
 _solver_count = _declare("reformer_solver_count", ctypes.c_int32)
 _solver_name = _declare("reformer_solver_name", ctypes.c_char_p, ctypes.c_int32)
 _decide = _declare("reformer_decide", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p)
+_decide_all = _declare(
+    "reformer_decide_all",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_int64,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int32),
+)
 _candidates = _declare(
     "reformer_candidates", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(Candidate)
 )
@@ -84,6 +107,16 @@ _features = _declare(
     ctypes.POINTER(Problem),
     ctypes.c_char_p,
     ctypes.POINTER(ctypes.c_int32),
+    ctypes.POINTER(ctypes.c_float),
+)
+_selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
+_selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p)
+_selector_logits = _declare(
+    "reformer_selector_logits",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.c_int32,
     ctypes.POINTER(ctypes.c_float),
 )
 _set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
@@ -121,6 +154,16 @@ def solver_names() -> list[str]:
 def decide(problem: Problem, device: str | None = None) -> int:
     """The index of the chosen solver in solver_names()."""
     return _check(_decide(ctypes.byref(problem), device.encode() if device else None))
+
+
+def decide_all(problems: Iterable[Problem], device: str | None = None) -> list[int]:
+    """decide() for each of many problems; a ctypes array of Problem is passed as it is."""
+    if not isinstance(problems, ctypes.Array):
+        problems = list(problems)
+        problems = (Problem * len(problems))(*problems)
+    choices = (ctypes.c_int32 * len(problems))()
+    _check(_decide_all(problems, len(problems), device.encode() if device else None, choices))
+    return list(choices)
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
@@ -168,6 +211,73 @@ def features(problems: Iterable[Problem], device: str | None) -> tuple[torch.Ten
         weight_pointer = ctypes.cast(weight.data_ptr(), ctypes.POINTER(ctypes.c_float))
         _check(_features(ctypes.byref(problem), name, row_pointer, weight_pointer))
     return rows, weights
+
+
+def _selector_shapes(rows: int, width: int, hidden: int, blocks: int, candidates: int) -> dict[str, tuple[int, ...]]:
+    """The parameters of selector.model.Reformer for one device, in the order of csrc/cpu/selector/selector.h."""
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (rows, width), "device": (1, width)}
+    for block in (f"blocks.{index}." for index in range(blocks)):
+        shapes[block + "taps"] = 3, width
+        shapes[block + "qkv.weight"], shapes[block + "qkv.bias"] = (3 * width, width), (3 * width,)
+        shapes[block + "up.weight"], shapes[block + "up.bias"] = (hidden, width), (hidden,)
+        shapes[block + "down.weight"], shapes[block + "down.bias"] = (width, hidden), (width,)
+    shapes["head.weight"], shapes["head.bias"] = (candidates, width), (candidates,)
+    return shapes
+
+
+def set_selector(
+    arch: str,
+    *,
+    feature_version: int,
+    width: int,
+    hidden: int,
+    blocks: int,
+    candidates: list[str],
+    tensors: Mapping[str, torch.Tensor],
+) -> None:
+    """Makes a selector decide for every device of an architecture, in the whole process.
+
+    Args:
+        arch: ``cpu``, or a GPU's architecture (``gfx942``, ``sm_90``).
+        feature_version: of the features that it was trained on.
+        width, hidden: multiples of 16.
+        candidates: what the rows of the head stand for, by solvers' names.
+        tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
+
+    Raises:
+        ValueError: for anything that does not fit, another version of the features included.
+    """
+    rows = len(tensors.get("embedding", ()))
+    shapes = _selector_shapes(rows, width, hidden, blocks, len(candidates))
+    if different := set(shapes) ^ set(tensors):
+        raise ValueError(
+            f"the tensors do not make a selector of {blocks} blocks: {', '.join(sorted(different))} missing or too many"
+        )
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != shape:
+            raise ValueError(f"the selector's {name} must have shape {shape}, got {tuple(tensors[name].shape)}")
+    dense = [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
+    names = (ctypes.c_char_p * len(candidates))(*(name.encode() for name in candidates))
+    pointers = (ctypes.c_void_p * len(dense))(*(tensor.data_ptr() for tensor in dense))
+    description = Selector(
+        arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers
+    )
+    _check(_selector_set(ctypes.byref(description)))
+
+
+def remove_selector(arch: str) -> None:
+    """Lets the static rule decide for an architecture again."""
+    _check(_selector_remove(arch.encode()))
+
+
+def logits(problem: Problem, device: str | None = None, isa: str | None = None) -> torch.Tensor:
+    """What the device's selector says of each of its candidates. ``isa`` (``plain``, ``avx2``, ``avx512``) is the
+    instruction set to compute with: this machine's best if None."""
+    result = torch.empty(MAX_CANDIDATES)
+    pointer = ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    index = -1 if isa is None else ISAS.index(isa)
+    count = _check(_selector_logits(ctypes.byref(problem), device.encode() if device else None, index, pointer))
+    return result[:count]
 
 
 def set_config(
