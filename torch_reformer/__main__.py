@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import collect, explain, info
+from .selector import train
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -18,6 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module, help in (
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
+        ("train", train, "train a selector on databases of timings"),
     ):
         command = commands.add_parser(name, help=help, description=module.__doc__)
         module.add_arguments(command)

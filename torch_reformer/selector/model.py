@@ -85,7 +85,8 @@ class Reformer(nn.Module):
 
         ``device`` ``[batch]`` says which of the devices each is for (default: the first).
         """
-        x = (self.embedding[rows] * weights[..., None]).sum(-2)
+        bags = rows.flatten(0, 1), self.embedding
+        x = F.embedding_bag(*bags, mode="sum", per_sample_weights=weights.flatten(0, 1)).unflatten(0, rows.shape[:2])
         start = self.device[:1] if device is None else self.device[device]
         x = self.dropout(torch.cat([x[:, :1] + start[:, None], x[:, 1:]], 1))
         for block in self.blocks[:-1]:

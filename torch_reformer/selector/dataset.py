@@ -1,0 +1,127 @@
+"""Records of timings as tensors to learn from, and the split that keeps a problem's siblings together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from ..problem import ConvProblem
+from .timings import Record
+
+FOLDS = 20
+
+
+def geometry_group(problem: ConvProblem) -> tuple:
+    """What a problem shares with its siblings: the geometry, whichever side is the input, without batch, direction,
+    data type and layout. Siblings are so alike that a split between them would test memory."""
+    p = problem
+    sides = sorted([(p.c, p.h, p.w), (p.k, p.out_h, p.out_w)])
+    filter = (p.r, p.s, p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups)
+    return *sides, filter
+
+
+def fold_of(problem: ConvProblem) -> int:
+    """One of FOLDS parts, the same for all siblings, in every database and on every machine."""
+    digest = hashlib.blake2b(repr(geometry_group(problem)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % FOLDS
+
+
+def architecture(device: str) -> str:
+    """What weights are made for: all CPUs alike (instruction set and threads are features), each GPU by itself."""
+    return "cpu" if device.startswith("cpu-") else device
+
+
+@dataclass
+class Dataset:
+    """``n`` problems with the times of at most ``e`` solvers each."""
+
+    problems: list[ConvProblem]
+    rows: Tensor  # [n, token, term] of the embedding matrix, int32
+    weights: Tensor  # [n, token, term]
+    entries: Tensor  # [n, e] index of a candidate, or -1
+    log_ratio: Tensor  # [n, e] log(time / the record's best time); 0 where there is no entry
+    device: Tensor  # [n] index of the architecture
+    fold: Tensor  # [n]
+    candidates: list[str]
+    architectures: list[str]
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @property
+    def valid(self) -> Tensor:
+        """[n, e]: whether there is an entry."""
+        return self.entries >= 0
+
+    def select(self, which: Tensor) -> Dataset:
+        """The problems with these indices."""
+        tensors = {name: getattr(self, name)[which] for name in _TENSORS}
+        return Dataset([self.problems[i] for i in which.tolist()], **tensors, **self._names())
+
+    def to(self, device: torch.device) -> Dataset:
+        return Dataset(self.problems, **{n: getattr(self, n).to(device) for n in _TENSORS}, **self._names())
+
+    def _names(self) -> dict:
+        return dict(candidates=self.candidates, architectures=self.architectures)
+
+
+_TENSORS = ("rows", "weights", "entries", "log_ratio", "device", "fold")
+
+
+def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tensor]:
+    """Rows and weights ``[problem, token, term]`` by the native library's definition of the features."""
+    return _native.features((problem.native() for problem in problems), device)
+
+
+def make_dataset(
+    databases: Iterable[tuple[str, Sequence[Record]]], candidates: Sequence[str] = (), least: int = 2
+) -> Dataset:
+    """What can be learnt from databases, each given with its device's name.
+
+    Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. The candidates
+    are the given ones, then all others that were measured, by name; architectures are in order of first mention.
+    """
+    kept: dict[str, list[tuple[ConvProblem, dict[str, float]]]] = {}
+    for device, records in databases:
+        for record in records:
+            times = record.times
+            if len(times) < least:
+                continue
+            try:
+                kept.setdefault(device, []).append((record.problem, times))
+            except ValueError:  # an impossible problem
+                continue
+    if not kept:
+        raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
+    all_times = [times for records in kept.values() for _, times in records]
+    measured = {solver for times in all_times for solver in times}
+    names = [*candidates, *sorted(measured - set(candidates))]
+    index = {name: i for i, name in enumerate(names)}
+    entries = torch.full((len(all_times), max(map(len, all_times))), -1)
+    log_ratio = torch.zeros(entries.shape)
+    for row, times in enumerate(all_times):
+        # By name: an order by time would give the answer away.
+        solvers = sorted(times)
+        ms = torch.tensor([times[solver] for solver in solvers])
+        entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])
+        log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
+    problems = [problem for records in kept.values() for problem, _ in records]
+    sequences = [sequence([problem for problem, _ in records], device) for device, records in kept.items()]
+    architectures = list(dict.fromkeys(map(architecture, kept)))
+    counts = [(architectures.index(architecture(device)), len(records)) for device, records in kept.items()]
+    return Dataset(
+        problems=problems,
+        rows=torch.cat([rows for rows, _ in sequences]),
+        weights=torch.cat([weights for _, weights in sequences]),
+        entries=entries,
+        log_ratio=log_ratio,
+        device=torch.cat([torch.full((count,), number) for number, count in counts]),
+        fold=torch.tensor([fold_of(problem) for problem in problems]),
+        candidates=names,
+        architectures=architectures,
+    )

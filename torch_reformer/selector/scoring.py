@@ -1,0 +1,71 @@
+"""How good choices are on records of timings.
+
+A choice's *slow-down* is its time over the record's best. *Restricted* figures let the selector choose among the
+record's solvers only. *Unmasked* ones let it choose among all that it knows: where that is missing from a record of
+four or more, it was slower than those (MIOpen keeps the four fastest) and is charged the slowest of them; a shorter
+record holds all that apply, so there it goes on to its next choice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .targets import of_entries
+
+FULL_RECORD = 4
+
+
+def restricted(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
+    """The log slow-down ``[n]`` of each record's most probable entry. Where the selector knows none of a record's
+    solvers (logits of minus infinity) it is charged the slowest."""
+    known = of_entries(logits, entries)
+    best, place = known.max(1)
+    slow = log_ratio.gather(1, place[:, None])[:, 0]
+    return torch.where(best.isfinite(), slow, log_ratio.amax(1))
+
+
+def unmasked(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
+    """The log slow-down ``[n]`` of the most probable of all candidates."""
+    choice = logits.argmax(1, keepdim=True)
+    hit = entries == choice
+    found = torch.where(hit, log_ratio, 0.0).sum(1)
+    missing = torch.where(
+        (entries >= 0).sum(1) < FULL_RECORD, restricted(logits, entries, log_ratio), log_ratio.amax(1)
+    )
+    return torch.where(hit.any(1), found, missing)
+
+
+def figures(slow: Tensor, slow_unmasked: Tensor) -> dict[str, float]:
+    """Of log slow-downs: how often the best was chosen, and the distribution of slow-downs."""
+    return {
+        "problems": len(slow),
+        "top1": (slow == 0).double().mean().item(),
+        "slowdown_geomean": slow.double().mean().exp().item(),
+        "slowdown_mean": slow.double().exp().mean().item(),
+        "slowdown_p95": slow.double().exp().quantile(0.95).item(),
+        "unmasked_slowdown_geomean": slow_unmasked.double().mean().exp().item(),
+    }
+
+
+BINS = (0.0, 0.5, 0.7, 0.9, 1.0)
+
+
+def confidence(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> list[dict[str, float]]:
+    """What a probability is worth: for each bin of the chosen entry's probability, how often it was the best, and the
+    geometric mean slow-down where it was not."""
+    probability = of_entries(logits, entries).softmax(1).amax(1)
+    slow = restricted(logits, entries, log_ratio)
+    result = []
+    for low, high in zip(BINS, BINS[1:], strict=False):
+        inside = slow[(probability >= low) & ((probability < high) | (high == 1.0))]
+        wrong = inside[inside > 0]
+        result.append(
+            {
+                "from": low,
+                "problems": len(inside),
+                "right": (inside == 0).double().mean().item() if len(inside) else 0.0,
+                "slowdown_if_wrong": wrong.double().mean().exp().item() if len(wrong) else 1.0,
+            }
+        )
+    return result

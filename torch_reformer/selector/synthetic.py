@@ -1,0 +1,52 @@
+"""Problems near measured ones that nobody has measured: what a teacher is asked about, for a student to learn from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ..problem import DIRECTIONS, ConvProblem
+
+_FACTORS = (0.5, 0.75, 1.25, 1.5, 2.0)
+
+
+def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> ConvProblem:
+    """One problem with up to three of its properties scaled or taken from another one."""
+
+    def size(mine: int, theirs: int) -> int:
+        return theirs if rng.random() < 0.5 else max(1, int(mine * rng.choice(_FACTORS)))
+
+    changes = {}
+    for what in rng.sample(("n", "n", "c", "k", "image", "dtype", "direction", "layout"), rng.choice((1, 2, 2, 3))):
+        if what == "n":
+            changes["n"] = other.n
+        elif what in ("c", "k") and problem.groups == 1:
+            changes[what] = size(getattr(problem, what), getattr(other, what))
+        elif what == "image":
+            factor = rng.choice(_FACTORS)
+            scaled = {side: max(1, int(getattr(problem, side) * factor)) for side in "hw"}
+            changes |= {"h": other.h, "w": other.w} if rng.random() < 0.5 else scaled
+        elif what in ("dtype", "layout"):
+            changes[what] = getattr(other, what)
+        elif what == "direction":
+            changes |= {"direction": rng.choice(DIRECTIONS), "bias": False}
+    return problem.replace(**changes)
+
+
+def neighbours(problems: Sequence[ConvProblem], count: int, seed: int) -> list[ConvProblem]:
+    """``count`` distinct possible problems that are not among these. Fewer if they are hard to find."""
+    rng = random.Random(seed)
+    seen, found = set(problems), []
+    for _ in range(4 * count):
+        if len(found) == count:
+            break
+        problem = _changed(rng.choice(problems), rng.choice(problems), rng)
+        if problem in seen:
+            continue
+        seen.add(problem)
+        try:
+            str(problem)
+        except ValueError:  # an impossible one
+            continue
+        found.append(problem)
+    return found

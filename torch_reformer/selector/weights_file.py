@@ -1,0 +1,80 @@
+"""Weights files: a selector's tensors with all that is needed to use and to judge it.
+
+A file is written by ``torch.save`` and read with ``weights_only=True``. Its dictionary has ``tensors``, the state of a
+:class:`~torch_reformer.selector.model.Reformer` for one device, and ``metadata``: the architecture, the version of the
+features, the candidates in order, the model's sizes, what it was trained on and how, and its scores on problems of
+geometries that it has never seen.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from .model import Reformer
+
+FOLDER = Path(__file__).parent / "weights"
+VARIABLE = "TORCH_REFORMER_WEIGHTS"
+
+
+@dataclass
+class Weights:
+    metadata: dict
+    tensors: dict[str, Tensor]
+
+    @property
+    def architecture(self) -> str:
+        return self.metadata["architecture"]
+
+    @property
+    def candidates(self) -> list[str]:
+        return self.metadata["candidates"]
+
+    def model(self) -> Reformer:
+        rows = self.tensors["embedding"].shape[0]
+        model = Reformer(rows, len(self.candidates), **self.metadata["model"])
+        model.load_state_dict(self.tensors)
+        return model.eval()
+
+    def save(self, path: str | os.PathLike) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        torch.save({"metadata": self.metadata, "tensors": self.tensors}, temporary)
+        os.replace(temporary, path)
+
+
+def load(path: str | os.PathLike) -> Weights:
+    """Reads a weights file.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if it is no weights file, or one for another version of the features.
+    """
+    path = Path(path)
+    path.stat()
+    try:
+        content = torch.load(path, weights_only=True, map_location="cpu")
+        weights = Weights(content["metadata"], content["tensors"])
+        version = weights.metadata["feature_version"]
+    except Exception as error:  # torch.load fails in many ways
+        raise ValueError(f"{path} is no weights file of torch_reformer, or is damaged: {error}") from error
+    here = _native.feature_shape().version
+    if version != here:
+        raise ValueError(
+            f"{path} was trained on version {version} of the features, and this torch_reformer has version {here}: "
+            "train it anew with `python -m torch_reformer train --timings DB "
+            f"--arch {weights.architecture} --out {path}`"
+        )
+    return weights
+
+
+def shipped(architecture: str) -> Path | None:
+    """The package's own weights for an architecture (``cpu``, ``gfx908``, ...), if there are any."""
+    path = FOLDER / f"{architecture}.pt"
+    return path if path.exists() else None
