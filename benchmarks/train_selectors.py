@@ -17,49 +17,73 @@ from pathlib import Path
 import torch
 from results import Row, write_csv
 
-from torch_reformer.selector.fit import FitOptions
+from torch_reformer.selector.dataset import Dataset, make_dataset
+from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.targets import ONE_HOT
 from torch_reformer.selector.timings import read_timings
-from torch_reformer.selector.train import Checkpoint, Recipe, train
+from torch_reformer.selector.train import Checkpoint, Recipe, Trainer, learn, source, teach
 from torch_reformer.selector.weights_file import load
 
-SHIPPED = replace(Recipe(), teachers=4)
-ALONE = replace(Recipe(), teachers=0)
-# gfx942 has few timings of its own: teachers that know the other GPUs too are better.
-DATABASES = {"gfx908": ["gfx908"], "gfx90a": ["gfx90a"], "gfx942": ["gfx942", "gfx90a", "gfx908"]}
+ARCHITECTURES = "gfx908", "gfx90a", "gfx942"
+SHIPPED = Recipe.thorough()
+ALONE = replace(SHIPPED, teachers=0)
+# Other recipes for the selector itself, all with the teachers of the first seed or with none.
 ABLATION = {
-    **{f"no teachers, sharpness {s:g}": replace(ALONE, sharpness=s) for s in (1.0, 4.0, 8.0, 12.0, 16.0)},
+    **{f"no teachers, sharpness {s:g}": replace(ALONE, sharpness=s) for s in (1.0, 4.0, 8.0, 16.0)},
     "no teachers, one-hot": replace(ALONE, sharpness=ONE_HOT),
-    "no teachers, no regret": replace(ALONE, student_fit=FitOptions(steps=6000, regret=0.0)),
-    "no teachers, no membership": replace(ALONE, student_fit=FitOptions(steps=6000, membership=0.0)),
-    "2 teachers": Recipe(),
-    "4 teachers, no synthetic problems": replace(SHIPPED, synthetic=0),
-    "4 teachers, one-hot": replace(SHIPPED, sharpness=ONE_HOT),
-    "4 teachers, sharpness 4": replace(SHIPPED, sharpness=4.0),
-    "4 teachers, width 48": replace(SHIPPED, width=48, hidden=96),
-    "4 teachers, 3 blocks": replace(SHIPPED, blocks=3, hidden=64),
-    "4 larger teachers": replace(SHIPPED, teacher_hidden=256, teacher_blocks=3),
+    "no teachers, no regret term": replace(ALONE, student_fit=replace(SHIPPED.student_fit, regret=0.0)),
+    "no teachers, no membership term": replace(ALONE, student_fit=replace(SHIPPED.student_fit, membership=0.0)),
+    "no invented problems": replace(SHIPPED, invented=0),
+    "teachers only": replace(SHIPPED, teacher_share=1.0),
+    "width 48": replace(SHIPPED, width=48, hidden=96),
 }
-FIELDS = "arch,recipe,seed,problems,top1,slowdown_geomean,slowdown_mean,slowdown_p95,unmasked_slowdown_geomean".split(
-    ","
-)
-FIELDS += ["parameters", "seconds"]
 
 
-def run(task: tuple[str, str, Recipe, argparse.Namespace]) -> dict:
-    arch, name, recipe, options = task
+def _everything(folder: Path) -> tuple[Dataset, list[dict]]:
+    """All databases, and what to note of them."""
+    databases, sources = [], []
+    for arch in ARCHITECTURES:
+        path = folder / f"{arch}.fdb.txt.xz"
+        databases.append((arch, read_timings(path)))
+        sources.append(source(path, *databases[-1]))
+    return make_dataset(databases), sources
+
+
+def _trainer(options: argparse.Namespace, stem: str) -> Trainer:
     torch.set_num_threads(max(1, torch.get_num_threads() // options.jobs))
+    checkpoint = Checkpoint(options.out / f"{stem}.partial", repr((SHIPPED, ABLATION)))
+    return Trainer(checkpoint, torch.device(options.device), quiet=True)
+
+
+def _teachers(options: argparse.Namespace, seed: int) -> list[Path]:
+    return [options.out / f"teacher-{seed}-{number}.partial" for number in range(SHIPPED.teachers)]
+
+
+def train_teacher(task: tuple[argparse.Namespace, int, int]) -> None:
+    options, seed, number = task
+    everything, _ = _everything(options.miopen)
+    recipe = replace(SHIPPED, seed=100 * seed + number, teachers=1)
+    teach(everything, recipe, _trainer(options, f"teacher-{seed}-{number}"))
+    print(f"teacher {number + 1} of seed {seed}", flush=True)
+
+
+def train_selector(task: tuple[argparse.Namespace, str, str, Recipe]) -> tuple[str, str, int, dict]:
+    """Architecture, name of the recipe, seed, and the scores."""
+    options, arch, name, recipe = task
     begin = time.monotonic()
-    databases = [(a, read_timings(options.miopen / f"{a}.fdb.txt.xz")) for a in DATABASES[arch]]
-    stem = f"{arch}-seed{recipe.seed}" if name == "shipped" else f"{arch}-{name.replace(' ', '_').replace(',', '')}"
-    checkpoint = Checkpoint(options.out / f"{stem}.pt.partial", repr(recipe))
-    weights = train(databases, arch, recipe, checkpoint, options.device, quiet=True)
-    checkpoint.path.unlink()
+    everything, sources = _everything(options.miopen)
+    trainer = _trainer(options, f"{arch}-{name}-{recipe.seed}")
+    models = []
+    for path in _teachers(options, recipe.seed)[: recipe.teachers]:
+        finished = torch.load(path, weights_only=True)["finished"][0]
+        sizes = recipe.teacher_width, recipe.teacher_hidden, recipe.teacher_blocks
+        model = Reformer(*finished["embedding"].shape[:1], len(everything.candidates), *sizes, len(ARCHITECTURES))
+        model.load_state_dict(finished)
+        models.append(model.to(trainer.device))
+    weights = learn(everything, arch, [arch], models, recipe, trainer)
     if name == "shipped":
-        weights.metadata["timings"] = [
-            {"file": f"{a}.fdb.txt.xz", "device": a, "records": len(r)} for a, r in databases
-        ]
-        weights.save(options.out / f"{stem}.pt")
+        weights.metadata["timings"] = sources
+        weights.save(options.out / f"{arch}-seed{recipe.seed}.pt")
     scores = dict(weights.metadata["scores"])
     scores["parameters"] = sum(tensor.numel() for tensor in weights.tensors.values())
     scores["seconds"] = round(time.monotonic() - begin)
@@ -73,23 +97,24 @@ def main() -> None:
     parser.add_argument("--miopen", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--arch", nargs="*", choices=list(DATABASES), default=list(DATABASES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ablation", action="store_true", help="other recipes too, for gfx908 with seed 0")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    tasks = [(a, "shipped", replace(SHIPPED, seed=s), options) for a in options.arch for s in range(options.seeds)]
+    seeds = range(options.seeds)
+    tasks = [(options, arch, "shipped", replace(SHIPPED, seed=seed)) for arch in ARCHITECTURES for seed in seeds]
     if options.ablation:
-        tasks += [("gfx908", name, recipe, options) for name, recipe in ABLATION.items()]
-    tasks.sort(key=lambda task: -len(DATABASES[task[0]]))  # the longest first
+        tasks += [(options, "gfx908", name, recipe) for name, recipe in ABLATION.items()]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        results = sorted(pool.imap_unordered(run, tasks, chunksize=1), key=lambda result: result[:3])
-    for arch in options.arch:
-        stems = [options.out / f"{arch}-seed{seed}.pt" for seed in range(options.seeds)]
-        best = min((load(stem) for stem in stems), key=lambda weights: weights.metadata["validation"])
-        best.save(options.out / f"{arch}.pt")
+        pool.map(train_teacher, [(options, s, n) for s in seeds for n in range(SHIPPED.teachers)], chunksize=1)
+        results = sorted(pool.imap_unordered(train_selector, tasks, chunksize=1), key=lambda result: result[:3])
+    for arch in ARCHITECTURES:
+        found = [load(options.out / f"{arch}-seed{seed}.pt") for seed in seeds]
+        min(found, key=lambda weights: weights.metadata["validation"]).save(options.out / f"{arch}.pt")
+    for path in options.out.glob("*.partial"):
+        path.unlink()
     if options.csv:
         write_csv(
             options.csv,

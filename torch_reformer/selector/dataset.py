@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,16 @@ class Dataset:
         tensors = {name: getattr(self, name)[which] for name in _TENSORS}
         return Dataset([self.problems[i] for i in which.tolist()], **tensors, **self._names())
 
+    def of(self, architecture: str) -> tuple[Dataset, Tensor]:
+        """The problems of one architecture with the candidates that were timed on it, and those candidates' places
+        among all."""
+        mine = self.select((self.device == self.architectures.index(architecture)).nonzero()[:, 0])
+        columns = mine.entries[mine.valid].unique()
+        place = torch.full((len(self.candidates) + 1,), -1)  # the last is that of -1, no entry
+        place[columns] = torch.arange(len(columns))
+        names = [self.candidates[column] for column in columns.tolist()]
+        return dataclasses.replace(mine, entries=place[mine.entries], candidates=names), columns
+
     def to(self, device: torch.device) -> Dataset:
         return Dataset(self.problems, **{n: getattr(self, n).to(device) for n in _TENSORS}, **self._names())
 
@@ -78,13 +89,11 @@ def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tens
     return _native.features((problem.native() for problem in problems), device)
 
 
-def make_dataset(
-    databases: Iterable[tuple[str, Sequence[Record]]], candidates: Sequence[str] = (), least: int = 2
-) -> Dataset:
+def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
     """What can be learnt from databases, each given with its device's name.
 
-    Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. The candidates
-    are the given ones, then all others that were measured, by name; architectures are in order of first mention.
+    Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. Candidates and
+    architectures are in the order of their names.
     """
     kept: dict[str, list[tuple[ConvProblem, dict[str, float]]]] = {}
     for device, records in databases:
@@ -99,8 +108,7 @@ def make_dataset(
     if not kept:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
     all_times = [times for records in kept.values() for _, times in records]
-    measured = {solver for times in all_times for solver in times}
-    names = [*candidates, *sorted(measured - set(candidates))]
+    names = sorted({solver for times in all_times for solver in times})
     index = {name: i for i, name in enumerate(names)}
     entries = torch.full((len(all_times), max(map(len, all_times))), -1)
     log_ratio = torch.zeros(entries.shape)
@@ -112,7 +120,7 @@ def make_dataset(
         log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
     problems = [problem for records in kept.values() for problem, _ in records]
     sequences = [sequence([problem for problem, _ in records], device) for device, records in kept.items()]
-    architectures = list(dict.fromkeys(map(architecture, kept)))
+    architectures = sorted(set(map(architecture, kept)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in kept.items()]
     return Dataset(
         problems=problems,

@@ -23,17 +23,17 @@ EVALUATION_BATCH = 8192
 class FitOptions:
     """How one model is trained."""
 
-    steps: int = 2000  # about so many, in whole epochs, unless `epochs` says how many those are
+    steps: int = 6000  # about so many, in whole epochs, unless `epochs` says how many those are
     epochs: int | None = None
     patience: float = 0.3  # it stops after this share of all epochs without a better validation figure
     learning_rate: float = 4e-3
     weight_decay: float = 0.1
-    regret: float = 5.0  # weights of the loss's second and third terms (targets.py)
+    regret: float = 10.0  # weights of the loss's second and third terms (targets.py)
     membership: float = 0.2
 
 
 @torch.no_grad()
-def logits_of(model: Reformer, data: Dataset, devices: Tensor | None = None) -> Tensor:
+def logits_of(model: Reformer, data: Dataset) -> Tensor:
     """Logits ``[n, candidates]``, computed without dropout."""
     model.eval()
     parts = [
@@ -41,7 +41,7 @@ def logits_of(model: Reformer, data: Dataset, devices: Tensor | None = None) -> 
         for rows, weights, device in zip(
             data.rows.split(EVALUATION_BATCH),
             data.weights.split(EVALUATION_BATCH),
-            (data.device if devices is None else devices).split(EVALUATION_BATCH),
+            data.device.split(EVALUATION_BATCH),
             strict=True,
         )
     ]
