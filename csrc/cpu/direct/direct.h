@@ -12,7 +12,7 @@ void direct_correlate(const ConvProblem& problem, const Device& device, const Di
                       const ConvBuffers& buffers);
 
 // The workspace holds the sums of every part of the images, which are added up in the order of the parts.
-int64_t direct_weight_grad_workspace(const ConvProblem& problem, const Device& device, const DirectPlan& plan);
+int64_t direct_weight_grad_workspace(const ConvProblem& problem, const Device& device);
 void direct_weight_grad(const ConvProblem& problem, const Device& device, const DirectPlan& plan,
                         const ConvBuffers& buffers);
 

@@ -11,8 +11,8 @@ namespace reformer {
 namespace {
 
 // Into how many parts the images of each block of groups are split.
-int32_t parts_of(const DirectPlan& plan, int32_t threads, int64_t strips) {
-  if (plan.blocks % threads == 0 || plan.blocks >= 4 * threads) return 1;
+int32_t parts_of(const DirectSizes& sizes, int32_t threads, int64_t strips) {
+  if (sizes.blocks % threads == 0 || sizes.blocks >= 4 * threads) return 1;
   return static_cast<int32_t>(std::min<int64_t>(threads, strips));
 }
 
@@ -118,8 +118,9 @@ class WeightGrad {
 
 }  // namespace
 
-int64_t direct_weight_grad_workspace(const ConvProblem& p, const Device& device, const DirectPlan& plan) {
-  const int64_t parts = parts_of(plan, device.threads, int64_t{p.n} * plan.strips);
+int64_t direct_weight_grad_workspace(const ConvProblem& p, const Device& device) {
+  const DirectSizes sizes(p, device.threads);
+  const int64_t parts = parts_of(sizes, device.threads, int64_t{p.n} * sizes.strips);
   return parts * p.weight_numel() * std::max<int64_t>(4, element_size(p.dtype));
 }
 

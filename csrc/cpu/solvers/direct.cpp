@@ -17,8 +17,7 @@ class Direct final : public Solver {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (p.group_c() > 128) return "it has more than 128 input channels a group";
     if (int64_t{p.stride_h} * p.stride_w > 1024) return "its strides are too large";
-    const DirectPlan plan(p, device.threads);
-    if (plan.strip_numel() * std::max<int64_t>(4, element_size(p.dtype)) > kStripBytes)
+    if (DirectSizes(p, device.threads).strip_numel() * std::max<int64_t>(4, element_size(p.dtype)) > kStripBytes)
       return "a row of all channels of a group does not fit the cache";
     return nullptr;
   }
@@ -26,9 +25,8 @@ class Direct final : public Solver {
   double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return p.direction == Direction::weight_grad
-               ? direct_weight_grad_workspace(p, device, DirectPlan(p, device.threads))
-               : direct_correlate_workspace(p);
+    return p.direction == Direction::weight_grad ? direct_weight_grad_workspace(p, device)
+                                                 : direct_correlate_workspace(p);
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {

@@ -1,0 +1,46 @@
+// The numbers of a direct convolution's plan (plan.h), which say how much memory it takes: what the choice of a solver
+// asks for, without allocating anything.
+#pragma once
+
+#include "../../conv_problem.h"
+
+namespace reformer {
+
+// Of the height or the width.
+struct DirectExtent {
+  int32_t positions;                     // of the target, in one of its phases
+  int32_t source_step, target_step;      // stride in forward and weight_grad: (stride, 1), in input_grad: (1, stride)
+  int32_t before;                        // rows of padding in front of the source
+  int32_t max_shift;                     // over all taps
+  int32_t source_phases, target_phases;  // how many; of the source those that some tap reads
+
+  static DirectExtent of_source(int32_t out, int32_t filter, int32_t pad, int32_t stride, int32_t dilation);
+  static DirectExtent of_target(int32_t in, int32_t filter, int32_t pad, int32_t stride, int32_t dilation);
+  static DirectExtent height(const ConvProblem& problem);
+  static DirectExtent width(const ConvProblem& problem);
+};
+
+struct DirectSizes {
+  int32_t source_channels, target_channels;  // of a group
+  int32_t groups_per_block, blocks;          // groups that are packed together
+  int32_t rows, strips;                      // positions of h in a strip (the last may be shorter), strips in an image
+  int64_t pitch;                             // positions of w with the room for shifts
+  int64_t plane_step;                        // elements from plane to plane of a strip
+  int64_t target_step;                       // elements from channel to channel of a strip of the target, packed alike
+
+  DirectSizes(const ConvProblem& problem, int32_t threads);
+
+  int32_t passes() const { return passes_; }
+  int64_t planes_of_channel() const { return planes_of_channel_; }
+  // Of all channels of a block of groups.
+  int64_t planes_numel() const { return planes_of_channel_ * plane_step * groups_per_block * source_channels; }
+  int64_t target_numel() const { return passes_ * target_step * groups_per_block * target_channels; }
+  int64_t strip_numel() const { return planes_numel() + target_numel(); }
+
+ private:
+  int32_t passes_, planes_of_channel_;  // phases of the target and of the source in both dimensions
+
+  void set_rows(int32_t value, const DirectExtent& h, const DirectExtent& w);
+};
+
+}  // namespace reformer
