@@ -95,15 +95,21 @@ void add_probabilities(const Selector& selector, const ConvProblem& problem, con
     if (known(i)) candidates[i].probability /= sum;
 }
 
-// A direct-mapped table: bounded, no allocation after the first use, and a collision only costs a second decision.
+// Sets of four entries, so that it is bounded, and allocates at the first use only. A network of a few hundred problems
+// fits without any that displace each other: a decision takes a hundred times as long as a hit.
 struct Cache {
+  static constexpr size_t kSets = 512, kWays = 4;
   struct Entry {
     ConvProblem problem;
-    const Solver* solver = nullptr;
-    int32_t threads = 0;
+    int32_t threads;
+    const Solver* solver;
   };
-  static constexpr size_t kEntries = 2048;
-  std::unique_ptr<Entry[]> entries{new Entry[kEntries]};
+  struct Set {
+    uint32_t tags[kWays];  // of the entries: bits of the hash, never 0; 0 if there is none
+    uint32_t next;         // the entry to replace
+    Entry entries[kWays];
+  };
+  std::unique_ptr<Set[]> sets{new Set[kSets]};
   std::string arch;  // of all entries: a thread that changes device starts anew
   DeviceKind kind = DeviceKind::cpu;
   Isa isa = Isa::plain;
@@ -113,11 +119,31 @@ struct Cache {
   void forget_if_stale(const Device& device) {
     const uint64_t now = config_epoch();
     if (epoch == now && kind == device.kind && isa == device.isa && arch == device.arch) return;
-    for (size_t i = 0; i < kEntries; ++i) entries[i].solver = nullptr;
+    for (size_t i = 0; i < kSets; ++i) std::fill(sets[i].tags, sets[i].tags + kWays, sets[i].next = 0);
     epoch = now;
     kind = device.kind;
     isa = device.isa;
     arch = device.arch;
+  }
+
+  const Solver& decide(const ConvProblem& problem, const Device& device) {
+    forget_if_stale(device);
+    const uint64_t key = hash(problem);
+    const uint32_t tag = static_cast<uint32_t>(key >> 32) | 1;
+    Set& set = sets[key % kSets];
+    for (size_t i = 0; i < kWays; ++i) {
+      const Entry& entry = set.entries[i];
+      if (set.tags[i] == tag && entry.threads == device.threads && entry.problem == problem) {
+        ++counts.hits;
+        return *entry.solver;
+      }
+    }
+    ++counts.misses;
+    const Solver& choice = choose(problem, device);
+    const size_t place = set.next++ % kWays;
+    set.tags[place] = tag;
+    set.entries[place] = {problem, device.threads, &choice};
+    return choice;
   }
 };
 
@@ -140,17 +166,7 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
   return result;
 }
 
-const Solver& decide(const ConvProblem& problem, const Device& device) {
-  cache.forget_if_stale(device);
-  Cache::Entry& entry = cache.entries[hash(problem) % Cache::kEntries];
-  if (entry.solver && entry.threads == device.threads && entry.problem == problem) {
-    ++cache.counts.hits;
-    return *entry.solver;
-  }
-  ++cache.counts.misses;
-  entry = {problem, &choose(problem, device), device.threads};
-  return *entry.solver;
-}
+const Solver& decide(const ConvProblem& problem, const Device& device) { return cache.decide(problem, device); }
 
 CacheCounts decision_cache_counts() { return cache.counts; }
 
