@@ -39,6 +39,12 @@ int32_t index_of(const Solver& solver) {
   return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
 }
 
+std::shared_ptr<const Selector> selector_of(const Device& device) {
+  auto selector = find_selector(device);
+  if (!selector) throw std::invalid_argument("there is no selector for " + device.str() + ": the static rule chooses");
+  return selector;
+}
+
 }  // namespace
 
 const char* reformer_error() { return error.c_str(); }
@@ -106,13 +112,16 @@ void reformer_feature_shape(int32_t shape[4]) {
   std::copy(std::begin(values), std::end(values), shape);
 }
 
-int32_t reformer_features(const ConvProblem* problem, const char* device, int32_t* rows, float* weights) {
+int32_t reformer_features(const ConvProblem* problems, int64_t count, const char* device_text, int32_t* rows,
+                          float* weights) {
   return guarded(-1, [&] {
-    for (const auto& token : features(*problem, device_of(device)).tokens)
-      for (const Features::Term& term : token) {
-        *rows++ = term.row;
-        *weights++ = term.weight;
-      }
+    const Device device = device_of(device_text);
+    for (const ConvProblem* problem = problems; problem < problems + count; ++problem)
+      for (const auto& token : features(*problem, device).tokens)
+        for (const Features::Term& term : token) {
+          *rows++ = term.row;
+          *weights++ = term.weight;
+        }
     return 0;
   });
 }
@@ -138,17 +147,19 @@ int32_t reformer_selector_remove(const char* arch) {
   });
 }
 
-int32_t reformer_selector_logits(const ConvProblem* problem, const char* device_text, int32_t isa, float* logits) {
-  static_assert(REFORMER_MAX_CANDIDATES == kMaxCandidates);
+int32_t reformer_selector_candidates(const char* device) {
+  return guarded(-1, [&] { return static_cast<int32_t>(selector_of(device_of(device))->candidates().size()); });
+}
+
+int32_t reformer_selector_logits(const ConvProblem* problems, int64_t count, const char* device_text, int32_t isa,
+                                 float* logits) {
   return guarded(-1, [&] {
-    problem->check();
     const Device device = device_of(device_text);
-    const auto selector = find_selector(device);
-    if (!selector)
-      throw std::invalid_argument("there is no selector for " + device.str() + ": the static rule chooses");
+    const auto selector = selector_of(device);
     if (isa > int32_t(cpu_isa())) throw std::invalid_argument("this machine does not have that instruction set");
-    selector->logits(features(*problem, device), logits, isa < 0 ? cpu_isa() : Isa(isa));
-    return static_cast<int32_t>(selector->candidates().size());
+    for (int64_t i = 0; i < count; ++i, logits += selector->candidates().size())
+      selector->logits(features(problems[i], device), logits, isa < 0 ? cpu_isa() : Isa(isa));
+    return 0;
   });
 }
 

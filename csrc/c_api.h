@@ -62,20 +62,21 @@ REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
 
 // The sequence that the selector reads (cpu/selector/features.h): its version, the numbers of tokens, of terms in each,
-// and of rows of the embedding matrix; then the rows and weights of tokens * terms terms.
+// and of rows of the embedding matrix; then, for each of `count` problems, the rows and weights of tokens * terms
+// terms.
 REFORMER_API void reformer_feature_shape(int32_t shape[4]);
-REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problem, const char* device, int32_t* rows,
-                                       float* weights);
+REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
+                                       int32_t* rows, float* weights);
 
 // Makes a selector decide for an architecture from now on, or no longer. The tensors are copied.
 REFORMER_API int32_t reformer_selector_set(const ReformerSelector* selector);
 REFORMER_API int32_t reformer_selector_remove(const char* arch);
 
-// The logits of a device's selector, at most REFORMER_MAX_CANDIDATES; returns their number. `isa` is an index of Isa
-// (device.h) that this machine has, or -1 for the best.
-constexpr int32_t REFORMER_MAX_CANDIDATES = 256;
-REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* problem, const char* device, int32_t isa,
-                                              float* logits);
+// How many candidates the selector of a device has, and their logits for each of `count` problems. `isa` is an index of
+// Isa (device.h) that this machine has, or -1 for the best.
+REFORMER_API int32_t reformer_selector_candidates(const char* device);
+REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* problems, int64_t count, const char* device,
+                                              int32_t isa, float* logits);
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);

@@ -22,7 +22,6 @@ torch.ops.load_library(PATH)
 _lib = ctypes.CDLL(str(PATH))
 
 ISAS = ("plain", "avx2", "avx512")  # reformer::Isa (csrc/device.h)
-MAX_CANDIDATES = 256  # of a selector (csrc/c_api.h)
 
 
 class Problem(ctypes.Structure):
@@ -105,16 +104,19 @@ _features = _declare(
     "reformer_features",
     ctypes.c_int32,
     ctypes.POINTER(Problem),
+    ctypes.c_int64,
     ctypes.c_char_p,
     ctypes.POINTER(ctypes.c_int32),
     ctypes.POINTER(ctypes.c_float),
 )
 _selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
 _selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p)
+_selector_candidates = _declare("reformer_selector_candidates", ctypes.c_int32, ctypes.c_char_p)
 _selector_logits = _declare(
     "reformer_selector_logits",
     ctypes.c_int32,
     ctypes.POINTER(Problem),
+    ctypes.c_int64,
     ctypes.c_char_p,
     ctypes.c_int32,
     ctypes.POINTER(ctypes.c_float),
@@ -127,6 +129,24 @@ def _check(result):
     if result is None or (isinstance(result, int) and result < 0):
         raise ValueError(_error().decode())
     return result
+
+
+Problems = ctypes.Array | Iterable[Problem]
+
+
+def _array(problems: Problems) -> ctypes.Array:
+    if isinstance(problems, ctypes.Array):
+        return problems
+    problems = list(problems)
+    return (Problem * len(problems))(*problems)
+
+
+def _text(device: str | None) -> bytes | None:
+    return device.encode() if device else None
+
+
+def _floats(tensor: torch.Tensor):
+    return ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_float))
 
 
 def problem_parse(key: str) -> Problem:
@@ -144,7 +164,7 @@ def problem_kind(problem: Problem) -> str:
 
 
 def device(text: str | None) -> str:
-    return _check(_device(text.encode() if text else None)).decode()
+    return _check(_device(_text(text))).decode()
 
 
 def solver_names() -> list[str]:
@@ -153,23 +173,21 @@ def solver_names() -> list[str]:
 
 def decide(problem: Problem, device: str | None = None) -> int:
     """The index of the chosen solver in solver_names()."""
-    return _check(_decide(ctypes.byref(problem), device.encode() if device else None))
+    return _check(_decide(ctypes.byref(problem), _text(device)))
 
 
-def decide_all(problems: Iterable[Problem], device: str | None = None) -> list[int]:
-    """decide() for each of many problems; a ctypes array of Problem is passed as it is."""
-    if not isinstance(problems, ctypes.Array):
-        problems = list(problems)
-        problems = (Problem * len(problems))(*problems)
+def decide_all(problems: Problems, device: str | None = None) -> list[int]:
+    """decide() for each of many problems."""
+    problems = _array(problems)
     choices = (ctypes.c_int32 * len(problems))()
-    _check(_decide_all(problems, len(problems), device.encode() if device else None, choices))
+    _check(_decide_all(problems, len(problems), _text(device), choices))
     return list(choices)
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
     """All candidates in the order of solver_names(), and the index of the chosen one."""
     array = (Candidate * _solver_count())()
-    chosen = _check(_candidates(ctypes.byref(problem), device.encode() if device else None, array))
+    chosen = _check(_candidates(ctypes.byref(problem), _text(device), array))
     return list(array), chosen
 
 
@@ -181,7 +199,7 @@ def cost_class(problem: Problem) -> int:
 def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, float]:
     """The terms of the CPU cost model: flop, bytes and 1, in microseconds of the nominal machine."""
     terms = (ctypes.c_double * 3)()
-    _check(_cost_terms(ctypes.byref(problem), device.encode() if device else None, terms))
+    _check(_cost_terms(ctypes.byref(problem), _text(device), terms))
     return tuple(terms)
 
 
@@ -200,16 +218,13 @@ def feature_shape() -> FeatureShape:
     return FeatureShape(*shape)
 
 
-def features(problems: Iterable[Problem], device: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of the embedding matrix (int32) and their weights (fp32), ``[problem, token, term]``."""
-    problems = list(problems)
+    problems = _array(problems)
     shape = len(problems), *feature_shape()[1:3]
     rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
-    name = device.encode() if device else None
-    for problem, row, weight in zip(problems, rows, weights, strict=True):
-        row_pointer = ctypes.cast(row.data_ptr(), ctypes.POINTER(ctypes.c_int32))
-        weight_pointer = ctypes.cast(weight.data_ptr(), ctypes.POINTER(ctypes.c_float))
-        _check(_features(ctypes.byref(problem), name, row_pointer, weight_pointer))
+    row_pointer = ctypes.cast(rows.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+    _check(_features(problems, len(problems), _text(device), row_pointer, _floats(weights)))
     return rows, weights
 
 
@@ -270,14 +285,14 @@ def remove_selector(arch: str) -> None:
     _check(_selector_remove(arch.encode()))
 
 
-def logits(problem: Problem, device: str | None = None, isa: str | None = None) -> torch.Tensor:
-    """What the device's selector says of each of its candidates. ``isa`` (``plain``, ``avx2``, ``avx512``) is the
-    instruction set to compute with: this machine's best if None."""
-    result = torch.empty(MAX_CANDIDATES)
-    pointer = ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_float))
+def logits(problems: Problems, device: str | None = None, isa: str | None = None) -> torch.Tensor:
+    """What the device's selector says of its candidates, ``[problem, candidate]``. ``isa`` (``plain``, ``avx2``,
+    ``avx512``) is the instruction set to compute with: this machine's best if None."""
+    problems = _array(problems)
+    result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
     index = -1 if isa is None else ISAS.index(isa)
-    count = _check(_selector_logits(ctypes.byref(problem), device.encode() if device else None, index, pointer))
-    return result[:count]
+    _check(_selector_logits(problems, len(problems), _text(device), index, _floats(result)))
+    return result
 
 
 def set_config(

@@ -51,9 +51,9 @@ class Writer {
   // Linear between the knots of an octave: 8, 10, 12, 14, 16, 20, ...
   static double size_position(int64_t x) {
     if (x <= kSmall) return double(x);
-    const int octave = int(std::log2(double(x) / kSmall));
-    const double begin = kSmall * std::exp2(octave);
-    return kSmall + 4 * octave + 4 * (double(x) / begin - 1);
+    int octave = 0;
+    while (x >> octave >= 2 * kSmall) ++octave;
+    return kSmall + 4 * octave + 4 * (double(x) / double(int64_t{kSmall} << octave) - 1);
   }
   void put(int32_t row, float weight) { result.tokens[size_t(token_)][size_t(term_++)] = {row, weight}; }
 

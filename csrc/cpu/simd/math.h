@@ -3,9 +3,21 @@
 
 namespace reformer::REFORMER_ISA {
 
-// The larger of each pair of lanes; b where one is NaN.
-REFORMER_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) { return a > b ? a : b; }
-REFORMER_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) { return a < b ? a : b; }
+// The larger and the smaller of each pair of lanes; b where one is NaN.
+REFORMER_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
+#if defined(REFORMER_ISA_AVX512)
+  return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);  // GCC 12 makes a comparison and a blend of the line below
+#else
+  return a > b ? a : b;
+#endif
+}
+REFORMER_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
+#if defined(REFORMER_ISA_AVX512)
+  return (Vec<float>)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 // e^x with a relative error below 2e-7; 1e-38 for everything below -87.3, 1e38 for everything above 88. NaN stays NaN.
 REFORMER_INLINE Vec<float> exp(Vec<float> x) {
@@ -13,7 +25,8 @@ REFORMER_INLINE Vec<float> exp(Vec<float> x) {
   // e^x = 2^n e^r with a whole n and |r| <= ln(2) / 2. Adding kShift rounds to whole numbers, which are then in the low
   // bits of the sum. ln(2) is taken in two parts, so that the first product is exact.
   constexpr float kShift = 12582912.0f, kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  x = smaller(broadcast(88.0f), larger(broadcast(-87.3f), x));
+  x = smaller(broadcast(88.0f), x);
+  x = larger(broadcast(-87.3f), x);
   const Vec<float> shifted = fma<float>(x, broadcast(kLog2e), broadcast(kShift));
   const Vec<float> n = shifted - kShift;
   const Vec<float> r = fma<float>(n, broadcast(-kLn2Low), fma<float>(n, broadcast(-kLn2High), x));
