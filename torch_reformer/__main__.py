@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import collect, explain, info
-from .selector import train
+from .selector import replay, train
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
         ("train", train, "train a selector on databases of timings"),
+        ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),
     ):
         command = commands.add_parser(name, help=help, description=module.__doc__)
         module.add_arguments(command)

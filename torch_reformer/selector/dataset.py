@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -37,15 +39,23 @@ def architecture(device: str) -> str:
     return "cpu" if device.startswith("cpu-") else device
 
 
+def device_of(path: Path) -> str | None:
+    """What the sidecar of a database that `collect` wrote says."""
+    sidecar = path.with_name(path.name + ".meta.json")
+    return json.loads(sidecar.read_text())["device"] if sidecar.exists() else None
+
+
 @dataclass
 class Dataset:
     """``n`` problems with the times of at most ``e`` solvers each."""
 
+    keys: list[str]  # as the database has them
     problems: list[ConvProblem]
     rows: Tensor  # [n, token, term] of the embedding matrix, int32
     weights: Tensor  # [n, token, term]
     entries: Tensor  # [n, e] index of a candidate, or -1
     log_ratio: Tensor  # [n, e] log(time / the record's best time); 0 where there is no entry
+    best_ms: Tensor  # [n] the record's best time
     device: Tensor  # [n] index of the architecture
     fold: Tensor  # [n]
     candidates: list[str]
@@ -62,7 +72,14 @@ class Dataset:
     def select(self, which: Tensor) -> Dataset:
         """The problems with these indices."""
         tensors = {name: getattr(self, name)[which] for name in _TENSORS}
-        return Dataset([self.problems[i] for i in which.tolist()], **tensors, **self._names())
+        keys, problems = ([some[i] for i in which.tolist()] for some in (self.keys, self.problems))
+        return dataclasses.replace(self, keys=keys, problems=problems, **tensors)
+
+    def known_to(self, candidates: Sequence[str]) -> Dataset:
+        """The same with these candidates first, and then those of this data that are not among them."""
+        names = [*candidates, *(name for name in self.candidates if name not in candidates)]
+        place = torch.tensor([*(names.index(name) for name in self.candidates), -1])  # the last is that of no entry
+        return dataclasses.replace(self, entries=place[self.entries], candidates=names)
 
     def of(self, architecture: str) -> tuple[Dataset, Tensor]:
         """The problems of one architecture with the candidates that were timed on it, and those candidates' places
@@ -75,13 +92,10 @@ class Dataset:
         return dataclasses.replace(mine, entries=place[mine.entries], candidates=names), columns
 
     def to(self, device: torch.device) -> Dataset:
-        return Dataset(self.problems, **{n: getattr(self, n).to(device) for n in _TENSORS}, **self._names())
-
-    def _names(self) -> dict:
-        return dict(candidates=self.candidates, architectures=self.architectures)
+        return dataclasses.replace(self, **{name: getattr(self, name).to(device) for name in _TENSORS})
 
 
-_TENSORS = ("rows", "weights", "entries", "log_ratio", "device", "fold")
+_TENSORS = ("rows", "weights", "entries", "log_ratio", "best_ms", "device", "fold")
 
 
 def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tensor]:
@@ -95,19 +109,19 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. Candidates and
     architectures are in the order of their names.
     """
-    kept: dict[str, list[tuple[ConvProblem, dict[str, float]]]] = {}
+    kept: dict[str, list[tuple[str, ConvProblem, dict[str, float]]]] = {}
     for device, records in databases:
         for record in records:
             times = record.times
             if len(times) < least:
                 continue
             try:
-                kept.setdefault(device, []).append((record.problem, times))
+                kept.setdefault(device, []).append((record.key, record.problem, times))
             except ValueError:  # an impossible problem
                 continue
     if not kept:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
-    all_times = [times for records in kept.values() for _, times in records]
+    keys, problems, all_times = zip(*(entry for records in kept.values() for entry in records), strict=True)
     names = sorted({solver for times in all_times for solver in times})
     index = {name: i for i, name in enumerate(names)}
     entries = torch.full((len(all_times), max(map(len, all_times))), -1)
@@ -118,16 +132,17 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         ms = torch.tensor([times[solver] for solver in solvers])
         entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])
         log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
-    problems = [problem for records in kept.values() for problem, _ in records]
-    sequences = [sequence([problem for problem, _ in records], device) for device, records in kept.items()]
+    sequences = [sequence([problem for _, problem, _ in records], device) for device, records in kept.items()]
     architectures = sorted(set(map(architecture, kept)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in kept.items()]
     return Dataset(
-        problems=problems,
+        keys=list(keys),
+        problems=list(problems),
         rows=torch.cat([rows for rows, _ in sequences]),
         weights=torch.cat([weights for _, weights in sequences]),
         entries=entries,
         log_ratio=log_ratio,
+        best_ms=torch.tensor([min(times.values()) for times in all_times]),
         device=torch.cat([torch.full((count,), number) for number, count in counts]),
         fold=torch.tensor([fold_of(problem) for problem in problems]),
         candidates=names,

@@ -46,11 +46,13 @@ def _invented(near: Dataset, count: int, devices: Sequence[str], seed: int) -> D
     entries = min(ENTRIES, len(near.candidates))
     return replace(
         near,
+        keys=[""] * len(problems),
         problems=[problem for share in shares for problem in share],
         rows=torch.cat([rows for rows, _ in sequences]),
         weights=torch.cat([weights for _, weights in sequences]),
         entries=torch.full((len(problems), entries), -1),
         log_ratio=torch.zeros(len(problems), entries),
+        best_ms=torch.ones(len(problems)),
         device=torch.zeros(len(problems), dtype=torch.long),
         fold=torch.full((len(problems),), -1),
     )
@@ -79,6 +81,9 @@ def lesson(
     return _joined(measured, targets, invented, likely.values.softmax(1))
 
 
+_WHOLE = ("rows", "weights", "best_ms", "device", "fold")
+
+
 def _joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tuple[Dataset, Tensor]:
     width = max(a.entries.shape[1], b.entries.shape[1])
 
@@ -87,9 +92,13 @@ def _joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tup
 
     data = replace(
         a,
+        keys=a.keys + b.keys,
         problems=a.problems + b.problems,
         entries=rows(a.entries, b.entries, -1),
         log_ratio=rows(a.log_ratio, b.log_ratio, 0),
-        **{name: torch.cat([getattr(a, name), getattr(b, name)]) for name in ("rows", "weights", "device", "fold")},
+        **{
+            name: torch.cat([getattr(a, name), getattr(b, name)])
+            for name in ("rows", "weights", "best_ms", "device", "fold")
+        },
     )
     return data, rows(a_targets, b_targets, 0)

@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .. import __version__, _native
-from .dataset import FOLDS, Dataset, architecture, make_dataset
+from .dataset import FOLDS, Dataset, architecture, device_of, make_dataset
 from .fit import Fit, FitOptions, logits_of
 from .lesson import Teachers, lesson, measured_targets
 from .model import Reformer
@@ -192,12 +192,6 @@ def learn(
 def _database(text: str) -> tuple[str | None, Path]:
     device, equals, path = text.partition("=")
     return (device, Path(path)) if equals else (None, Path(text))
-
-
-def device_of(path: Path) -> str | None:
-    """What the sidecar of a database that `collect` wrote says."""
-    sidecar = path.with_name(path.name + ".meta.json")
-    return json.loads(sidecar.read_text())["device"] if sidecar.exists() else None
 
 
 def source(path: Path, device: str, records: Sequence[Record]) -> dict:

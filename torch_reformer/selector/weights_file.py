@@ -41,6 +41,16 @@ class Weights:
         model.load_state_dict(self.tensors)
         return model.eval()
 
+    def activate(self) -> None:
+        """Lets these weights decide for every device of their architecture, in this process."""
+        _native.set_selector(
+            self.architecture,
+            feature_version=self.metadata["feature_version"],
+            candidates=self.candidates,
+            tensors=self.tensors,
+            **self.metadata["model"],
+        )
+
     def save(self, path: str | os.PathLike) -> None:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,3 +88,21 @@ def shipped(architecture: str) -> Path | None:
     """The package's own weights for an architecture (``cpu``, ``gfx908``, ...), if there are any."""
     path = FOLDER / f"{architecture}.pt"
     return path if path.exists() else None
+
+
+def given() -> dict[str, Path]:
+    """The files that TORCH_REFORMER_WEIGHTS names, by their architecture. Raises as :func:`load` does."""
+    paths = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    return {load(path).architecture: path for path in paths}
+
+
+def find(architecture: str) -> Path | None:
+    """The file that decides for an architecture: the user's own, or the package's, or none."""
+    return given().get(architecture) or shipped(architecture)
+
+
+def activate() -> None:
+    """Makes the selectors of this machine decide: the CPU's, and all that the user names."""
+    for path in {"cpu": shipped("cpu"), **given()}.values():
+        if path:
+            load(path).activate()
