@@ -5,8 +5,10 @@ from ._config import config
 from .ops import conv2d
 from .problem import ConvProblem
 from .recording import record_problems
+from .selector import weights_file
 
 __version__ = "0.1.0"
 __all__ = ["ConvProblem", "config", "conv2d", "convert", "nn", "record_problems"]
 
 convert = nn.convert
+weights_file.activate()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+from pathlib import Path
 
 import torch
 
 from . import __version__, _config, _native
+from .selector import weights_file
 
 
 def gpus() -> list[str]:
@@ -32,6 +34,18 @@ def settings_lines() -> list[str]:
     return lines
 
 
+def weights_lines() -> list[str]:
+    """Which files decide, for the CPU and for each architecture that the user names or the package knows."""
+    shipped = {path.stem for path in weights_file.FOLDER.glob("*.pt")}
+    found = {arch: weights_file.find(arch) for arch in sorted({"cpu", *shipped, *weights_file.given()})}
+    lines = [f"{arch}: {'the static rule decides' if path is None else _origin(path)}" for arch, path in found.items()]
+    return [f"{title:16}{line}" for title, line in zip(["weights", *[""] * len(lines)], lines, strict=False)]
+
+
+def _origin(path: Path) -> str:
+    return f"the package's {path.name}" if path.parent == weights_file.FOLDER else str(path)
+
+
 def info() -> str:
     hits, misses = _native.cache_counts()
     lines = [
@@ -40,7 +54,7 @@ def info() -> str:
         f"Python          {platform.python_version()}",
         f"CPU             {_native.device(None)}",
         f"GPUs            {', '.join(gpus()) or 'none'}",
-        "weights         none for this device: the static rule over cost estimates chooses",
+        *weights_lines(),
         f"solvers         {', '.join(_config.solvers())}",
         f"decision cache  {hits} hits, {misses} misses in this thread",
         "",

@@ -116,9 +116,10 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
             if len(times) < least:
                 continue
             try:
-                kept.setdefault(device, []).append((record.key, record.problem, times))
-            except ValueError:  # an impossible problem
+                problem = record.problem
+            except ValueError:  # an impossible one
                 continue
+            kept.setdefault(device, []).append((record.key, problem, times))
     if not kept:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
     keys, problems, all_times = zip(*(entry for records in kept.values() for entry in records), strict=True)

@@ -219,14 +219,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the selector at most (default: as many as a fixed number of steps takes)",
     )
     parser.add_argument("--thorough", action="store_true", help="more and larger teachers: takes a GPU")
+    parser.add_argument("--teachers", type=int, metavar="N", help=f"({Recipe().teachers}; thorough: 4)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="what to train on: cpu (default) or cuda")
 
 
 def run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
-    if options.epochs is not None and options.epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, got {options.epochs}")
+    if options.epochs is not None and options.epochs < 1 or options.teachers is not None and options.teachers < 0:
+        raise ValueError("--epochs must be at least 1 and --teachers at least 0")
     databases, sources = [], []
     for device, path in options.timings:
         records = read_timings(path)
@@ -235,6 +236,8 @@ def run(options: argparse.Namespace) -> int:
         sources.append(source(path, name, records))
     recipe = replace(Recipe.thorough() if options.thorough else Recipe(), seed=options.seed)
     recipe = replace(recipe, student_fit=replace(recipe.student_fit, epochs=options.epochs))
+    if options.teachers is not None:
+        recipe = replace(recipe, teachers=options.teachers)
     fingerprint = json.dumps([sources, asdict(recipe), options.arch, _native.feature_shape()])
     checkpoint = Checkpoint(options.out.with_name(options.out.name + ".partial"), fingerprint)
     devices = list(dict.fromkeys(name for name, _ in databases if architecture(name) == options.arch))
