@@ -14,10 +14,6 @@
 
 namespace reformer::depthwise {
 
-int64_t weight_grad_workspace_bytes(const ConvProblem& problem, const Device& device) {
-  return REFORMER_BY_ISA(device.isa, weight_grad_workspace_bytes)(problem, device.threads);
-}
-
 void weight_grad(const ConvProblem& problem, const Device& device, const ConvBuffers& buffers) {
   REFORMER_BY_ISA(device.isa, weight_grad)(problem, device.threads, buffers);
 }

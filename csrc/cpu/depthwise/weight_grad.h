@@ -26,6 +26,7 @@ struct WeightGradPlan {
   int64_t lead;        // zero columns before x's first in scratch
   int64_t x_pitch;     // vectors of a row of x in scratch
   std::vector<int32_t> x_at, y_at, filter_at;  // where each pixel of a band is in scratch, in vectors
+  void place_pixels();                         // fills these; until then the plan has allocated nothing
 
   int64_t taps() const { return filter.pixels(); }
   int64_t part_steps() const { return (steps + parts - 1) / parts; }

@@ -153,22 +153,12 @@ void weight_grad_as(const depthwise::WeightGradPlan& plan, const T* x, const T* 
   }
 }
 
-inline int64_t weight_grad_workspace_bytes(const ConvProblem& p, int threads) {
-  int64_t bytes = 0;
-  dispatch(p.dtype, [&](auto element) {
-    using S = typename Element<decltype(element)>::Sum;
-    const auto plan = depthwise::plan_weight_grad(p, threads, kLanes<S>);
-    if (plan.parts > 1)
-      bytes = plan.blocks.per_segment * plan.parts * plan.blocks.planes * plan.taps() * int64_t(sizeof(S));
-  });
-  return bytes;
-}
-
 inline void weight_grad(const ConvProblem& p, int threads, const ConvBuffers& b) {
   dispatch(p.dtype, [&](auto element) {
     using T = decltype(element);
     using S = typename Element<T>::Sum;
-    const auto plan = depthwise::plan_weight_grad(p, threads, kLanes<S>);
+    auto plan = depthwise::plan_weight_grad(p, threads, kLanes<S>);
+    plan.place_pixels();
     weight_grad_as(plan, static_cast<const T*>(b.x), static_cast<const T*>(b.y), static_cast<T*>(b.w),
                    static_cast<S*>(b.workspace));
   });

@@ -34,11 +34,20 @@ WeightGradPlan plan_weight_grad(const ConvProblem& p, int threads, int lanes) {
   plan.x_rows = 0;
   for (int64_t row = 0; row < plan.y.height; row += plan.band_rows)
     plan.x_rows = std::max(plan.x_rows, plan.source({row, std::min(row + plan.band_rows, plan.y.height)}).size());
-
-  plan.x_at = scratch_positions(plan.x_rows, plan.x.width, plan.x_pitch, plan.lead);
-  plan.y_at = scratch_positions(plan.band_rows, plan.y.width, plan.y.width, 0);
-  plan.filter_at = scratch_positions(p.r, p.s, p.s, 0);
   return plan;
+}
+
+void WeightGradPlan::place_pixels() {
+  x_at = scratch_positions(x_rows, x.width, x_pitch, lead);
+  y_at = scratch_positions(band_rows, y.width, y.width, 0);
+  filter_at = scratch_positions(filter.height, filter.width, filter.width, 0);
+}
+
+// For the lanes of any instruction set, also one that this machine does not have.
+int64_t weight_grad_workspace_bytes(const ConvProblem& p, const Device& device) {
+  const int sum_bytes = p.dtype == DType::fp64 ? 8 : 4, vector_bytes = 16 << int(device.isa);
+  const WeightGradPlan plan = plan_weight_grad(p, device.threads, vector_bytes / sum_bytes);
+  return plan.parts > 1 ? plan.blocks.per_segment * plan.parts * plan.blocks.planes * plan.taps() * sum_bytes : 0;
 }
 
 Range WeightGradPlan::source(Range y_rows) const {
