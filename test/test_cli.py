@@ -1,13 +1,15 @@
 """The command line's text. Written anew with EXPECTTEST_ACCEPT=1 when solvers or cost models change."""
 
+import math
 import platform
 
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from selectors_for_tests import constant, install
 
 import torch_reformer
-from torch_reformer import config
+from torch_reformer import _native, config
 from torch_reformer.__main__ import main
 
 DEVICE = "cpu-avx512-2t"  # the text must not depend on the machine
@@ -23,7 +25,7 @@ def output(capsys):
     return run
 
 
-def test_explain_forward(output):
+def test_explain_forward(output, static_rule):
     assert_expected_inline(
         output("explain", KEY, "--device", DEVICE),
         """\
@@ -49,7 +51,7 @@ choice   implicit_gemm: it has the least estimate of the 4 that apply
     )
 
 
-def test_explain_command_line(output):
+def test_explain_command_line(output, static_rule):
     line = "./bin/MIOpenDriver conv -n 4 -c 32 -H 28 -W 28 -k 32 -y 5 -x 3 -p 2 -q 1 -u 2 -v 2 -j 2 -g 32 -F 2 -I NHWC"
     assert_expected_inline(
         output("explain", line, "--device", "cpu-plain-1t"),
@@ -76,17 +78,47 @@ choice   direct_depthwise: it has the least estimate of the 5 that apply
     )
 
 
+def test_explain_selector(output, static_rule):
+    names = ["direct", "implicit_gemm", "winograd_2x4", "of another version", "aten"]
+    install(constant([math.log(share) for share in (0.5, 0.25, 0.125, 0.0625, 0.0625)]), names)
+    assert_expected_inline(
+        output("explain", KEY, "--device", DEVICE),
+        """\
+problem  64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F
+         forward of a 3x3 convolution, float16 in NCHW
+         input 32x64x56x56, filter 64x64x3x3, output 32x64x56x56
+         stride 1x1, padding 1x1; 7,398.8 MFLOP
+device   cpu-avx512-2t
+
+   aten                 7.7%   1137528.7 us         0 B workspace
+   aten_nhwc         unknown    537615.2 us    24.6 MiB workspace
+   aten_nchw         no: the tensors have this layout already
+   gemm_1x1          no: the filter is not 1x1 without padding
+   direct_depthwise  no: a group has more than one input channel
+-> direct              61.5%     90478.4 us   144.0 KiB workspace
+   implicit_gemm       30.8%     80112.2 us         0 B workspace
+   winograd_2x4      no: the data type is not fp32
+   winograd_4x4      no: the data type is not fp32
+   reference         no: it is the tests' oracle: it runs only when forced
+
+choice   direct: the selector's most probable of the 4 that apply
+""",
+    )
+    with config(forbid=["aten_nhwc", "direct", "implicit_gemm"]):
+        assert output("explain", KEY, "--device", DEVICE).endswith("choice   aten: nothing else applies\n")
+
+
 def test_explain_every_direction(output):
     text = output("explain", "MIOpenDriver conv -n 1 -F 0", "--device", "cpu-avx2-4t")
     assert text.count("\nchoice   ") == 3
 
 
-def test_explain_forced(output):
+def test_explain_forced(output, static_rule):
     with config(force="aten_nhwc"):
         assert output("explain", KEY, "--device", DEVICE).endswith("choice   aten_nhwc: the configuration forces it\n")
 
 
-def test_explain_forced_in_vain(output):
+def test_explain_forced_in_vain(output, static_rule):
     others = [name for name in config.solvers() if name not in ("aten", "aten_nchw")]
     with config(force="aten_nchw", forbid=others):
         assert output("explain", KEY, "--device", DEVICE).endswith(
@@ -95,7 +127,7 @@ def test_explain_forced_in_vain(output):
 
 
 def test_explain_takes_this_machine(output):
-    assert f"device   {torch_reformer._native.device(None)}\n" in output("explain", KEY)
+    assert f"device   {_native.device(None)}\n" in output("explain", KEY)
 
 
 def test_info(output, monkeypatch):
@@ -104,9 +136,9 @@ def test_info(output, monkeypatch):
     assert lines["torch_reformer"] == torch_reformer.__version__
     assert lines["torch"] == torch.__version__
     assert lines["Python"] == platform.python_version()
-    assert lines["CPU"] == torch_reformer._native.device(None)
+    assert lines["CPU"] == _native.device(None)
     assert lines["solvers"].startswith("aten, aten_nhwc, ")
-    assert lines["weights"].startswith("none for this device")
+    assert lines["weights"].startswith("cpu: ")
     assert lines["forbid"] == "none         TORCH_REFORMER_FORBID aten_nhwc"
     assert lines["workspace_limit"] == "268435456    TORCH_REFORMER_WORKSPACE_LIMIT is not set"
     assert "hits" in lines["decision"]

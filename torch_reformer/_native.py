@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -228,6 +228,9 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
     return rows, weights
 
 
+_selectors: dict[str, dict[str, Any]] = {}
+
+
 def _selector_shapes(rows: int, width: int, hidden: int, blocks: int, candidates: int) -> dict[str, tuple[int, ...]]:
     """The parameters of selector.model.Reformer for one device, in the order of csrc/cpu/selector/selector.h."""
     shapes: dict[str, tuple[int, ...]] = {"embedding": (rows, width), "device": (1, width)}
@@ -278,11 +281,25 @@ def set_selector(
         arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers
     )
     _check(_selector_set(ctypes.byref(description)))
+    _selectors[arch] = {
+        "feature_version": feature_version,
+        "width": width,
+        "hidden": hidden,
+        "blocks": blocks,
+        "candidates": list(candidates),
+        "tensors": tensors,
+    }
+
+
+def selector(arch: str) -> dict[str, Any] | None:
+    """What set_selector() was last given for an architecture, to set it again; None if there is no selector."""
+    return _selectors.get(arch)
 
 
 def remove_selector(arch: str) -> None:
     """Lets the static rule decide for an architecture again."""
     _check(_selector_remove(arch.encode()))
+    _selectors.pop(arch, None)
 
 
 def logits(problems: Problems, device: str | None = None, isa: str | None = None) -> torch.Tensor:

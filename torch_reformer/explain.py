@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 
 from . import _config, _native
@@ -21,6 +22,9 @@ class Candidate:
     estimate_us: float  # microseconds that its cost model expects; 0 if it refused
     workspace_bytes: int
     chosen: bool
+    # That it is the fastest of those that may be chosen, as the device's selector thinks; None if there is no selector,
+    # or it does not know this candidate, or it refused.
+    probability: float | None = None
 
 
 def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidate]:
@@ -37,6 +41,7 @@ def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidat
             estimate_us=candidate.estimate_us,
             workspace_bytes=candidate.workspace_bytes,
             chosen=index == chosen,
+            probability=None if math.isnan(candidate.probability) else candidate.probability,
         )
         for index, candidate in enumerate(found)
     ]
@@ -80,24 +85,31 @@ def _reason(found: list[Candidate]) -> str:
         return "the configuration forces it"
     if len(applicable) == 1:
         why = "nothing else applies"
+    elif chosen.probability is not None:
+        why = f"the selector's most probable of the {len(applicable)} that apply"
     else:
         why = f"it has the least estimate of the {len(applicable)} that apply"
     return f"{why}; {forced}, which the configuration forces, does not apply" if forced else why
 
 
 def explain(problem: ConvProblem, device: str | None = None) -> str:
-    """The problem, every candidate with its estimate and workspace or the reason why not, and the choice."""
+    """The problem, every candidate with its estimate and workspace or the reason why not, and the choice. Where a
+    selector decides, the candidates' probabilities too."""
     found = candidates(problem, device)
     chosen = next(candidate.name for candidate in found if candidate.chosen)
     width = max(len(candidate.name) for candidate in found)
     lines = [f"problem  {problem}"]
     lines += [f"         {line}" for line in in_words(problem).splitlines()]
     lines += [f"device   {_native.device(device)}", ""]
+    selected = any(candidate.probability is not None for candidate in found)
     for candidate in found:
         mark = "->" if candidate.chosen else "  "
         word = f"no: {candidate.refusal}"
         if candidate.refusal is None:
             word = f"{candidate.estimate_us:10.1f} us  {amount(candidate.workspace_bytes):>10} workspace"
+            if selected:
+                unknown = candidate.probability is None
+                word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
         lines.append(f"{mark} {candidate.name:{width}}  {word}")
     lines += ["", f"choice   {chosen}: {_reason(found)}"]
     return "\n".join(lines)
