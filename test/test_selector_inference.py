@@ -111,7 +111,7 @@ def test_the_most_probable_that_applies_is_chosen(problem):
 
 
 def chosen(problem=PROBLEMS[0]) -> str:
-    (choice,) = _native.decide_all([problem.native()])
+    (choice,) = _native.decide_all([problem.native()]).tolist()
     assert choice == _native.decide(problem.native())
     return config.solvers()[choice]
 
@@ -203,8 +203,8 @@ def test_the_decision_cache_keeps_a_network():
 def test_many_more_problems_than_are_remembered():
     problems = natives(ConvProblem(n=1, c=c, h=h, w=3, k=8, r=1, s=1) for c in range(1, 101) for h in range(1, 61))
     install(reformer(len(config.solvers())), config.solvers())
-    first = _native.decide_all(problems)
-    assert _native.decide_all(problems) == first == [_native.decide(problem) for problem in problems]
+    first = _native.decide_all(problems).tolist()
+    assert _native.decide_all(problems).tolist() == first == [_native.decide(problem) for problem in problems]
 
 
 def test_convolutions_run_what_is_chosen():
@@ -282,14 +282,14 @@ def test_threads_decide_while_selectors_are_set():
     right = []
     for model in models:
         install(*model)
-        right.append(_native.decide_all(problems))
+        right.append(_native.decide_all(problems).tolist())
     failures, stop = [], threading.Event()
 
     def work():
         try:
             while not stop.is_set():
-                for choice, allowed in zip(_native.decide_all(problems), zip(*right, strict=True), strict=True):
-                    assert choice in allowed
+                found = _native.decide_all(problems).tolist()
+                assert all(choice in pair for choice, pair in zip(found, zip(*right, strict=True), strict=True))
         except BaseException as error:
             failures.append(error)
 
@@ -302,4 +302,4 @@ def test_threads_decide_while_selectors_are_set():
     for worker in workers:
         worker.join()
     assert not failures, failures[0]
-    assert _native.decide_all(problems) == right[1]
+    assert _native.decide_all(problems).tolist() == right[1]

@@ -176,12 +176,13 @@ def decide(problem: Problem, device: str | None = None) -> int:
     return _check(_decide(ctypes.byref(problem), _text(device)))
 
 
-def decide_all(problems: Problems, device: str | None = None) -> list[int]:
-    """decide() for each of many problems."""
+def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
+    """decide() for each of many problems: indices in solver_names() (int32)."""
     problems = _array(problems)
-    choices = (ctypes.c_int32 * len(problems))()
-    _check(_decide_all(problems, len(problems), _text(device), choices))
-    return list(choices)
+    choices = torch.empty(len(problems), dtype=torch.int32)
+    pointer = ctypes.cast(choices.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+    _check(_decide_all(problems, len(problems), _text(device), pointer))
+    return choices
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
