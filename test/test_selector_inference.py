@@ -75,7 +75,7 @@ def test_logits_are_pytorch(isa, width, hidden, blocks, count):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_logits_of_extreme_weights(isa):
-    """Weights of several units: exponents of hundreds, in softmax and GELU."""
+    """Weights of several units: exponents of hundreds."""
     model = reformer(8, 32, 64, 1, scale=4)
     install(model, [f"kernel {index}" for index in range(8)])
     got, want = _native.logits(natives(PROBLEMS), None, isa), by_pytorch(model, PROBLEMS)
