@@ -29,7 +29,7 @@ SHIPPED = Recipe.thorough()
 ALONE = replace(SHIPPED, teachers=0)
 # Other recipes for the selector itself, all with the teachers of the first seed or with none.
 ABLATION = {
-    **{f"no teachers, sharpness {s:g}": replace(ALONE, sharpness=s) for s in (1.0, 4.0, 8.0, 16.0)},
+    **{f"no teachers, sharpness {s:g}": replace(ALONE, sharpness=s) for s in (1.0, 4.0, 12.0, 32.0)},
     "no teachers, one-hot": replace(ALONE, sharpness=ONE_HOT),
     "no teachers, no regret term": replace(ALONE, student_fit=replace(SHIPPED.student_fit, regret=0.0)),
     "no teachers, no membership term": replace(ALONE, student_fit=replace(SHIPPED.student_fit, membership=0.0)),

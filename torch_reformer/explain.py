@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from . import _config, _native
 from .problem import TORCH_DTYPES, ConvProblem
+from .selector import weights_file
+from .selector.dataset import architecture
 from .selector.problems import parse_problems
 
 _DIRECTION_WORDS = {"F": "forward", "B": "gradient of the input", "W": "gradient of the weight"}
@@ -112,6 +114,23 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
                 word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
         lines.append(f"{mark} {candidate.name:{width}}  {word}")
     lines += ["", f"choice   {chosen}: {_reason(found)}"]
+    weights = weights_file.active.get(architecture(_native.device(device)))
+    probability = next(candidate.probability for candidate in found if candidate.chosen)
+    if weights and probability is not None and (experience := weights.experience(probability)):
+        lines.append(f"         {experience}")
+    return "\n".join(lines)
+
+
+def ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, most: int = 5) -> str:
+    """What weights say of kernels that are not this package's, such as MIOpen's: the most probable ones."""
+    rows, terms = _native.features([problem.native()], device)
+    probabilities = weights.model()(rows, terms)[0].softmax(0)
+    best = probabilities.topk(min(most, len(weights.candidates)))
+    lines = [f"weights for {weights.architecture} rank kernels that are not of this package:"]
+    for probability, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        lines.append(f"   {weights.candidates[index]}  {probability:.1%}")
+    if experience := weights.experience(best.values[0].item()):
+        lines.append(f"   {experience}")
     return "\n".join(lines)
 
 
@@ -124,5 +143,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     problems = parse_problems(options.problem)
-    print("\n\n".join(explain(problem, options.device) for problem in problems))
+    words = [explain(problem, options.device) for problem in problems]
+    path = options.device and weights_file.find(architecture(options.device))
+    if path and not set((weights := weights_file.load(path)).candidates) & set(_native.solver_names()):
+        words = [
+            f"{word}\n{ranking(problem, weights, options.device)}"
+            for word, problem in zip(words, problems, strict=True)
+        ]
+    print("\n\n".join(words))
     return 0

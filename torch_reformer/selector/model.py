@@ -7,9 +7,19 @@ with the same four learnable layers in depth; see docs/selector.md for which cho
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer that keeps the variance of its input: PyTorch's default shrinks it to a third."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.normal_(layer.weight, std=inputs**-0.5)
+    nn.init.zeros_(layer.bias)
+    return layer
 
 
 class GammaBlock(nn.Module):
@@ -18,7 +28,7 @@ class GammaBlock(nn.Module):
     1. ``q, k, v`` = a linear layer of the normalised sequence (matrix product 1).
     2. Every channel of ``v`` is averaged over the sequence with weights ``softmax(k)`` along it, and each position
        takes ``q`` times that average, plus ``v`` of itself and its neighbours times learnable taps. No matrix product.
-    3. 4. A linear layer, GELU, and a linear layer back (matrix products 2 and 3), added to the sequence.
+    3. 4. A linear layer, ReLU, and a linear layer back (matrix products 2 and 3), added to the sequence.
 
     The average without matrix products follows "An Attention Free Transformer" (Zhai et al., arXiv 2105.14103).
     """
@@ -27,10 +37,11 @@ class GammaBlock(nn.Module):
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0):
         super().__init__()
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = _linear(width, 3 * width)
+        nn.init.ones_(self.qkv.bias[:width])  # q: at first the average reaches every position whole
         self.taps = nn.Parameter(torch.tensor([0.0, 1.0, 0.0])[:, None].repeat(1, width))
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
+        self.up = _linear(width, hidden)
+        self.down = _linear(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, first: bool = False) -> Tensor:
@@ -42,12 +53,12 @@ class GammaBlock(nn.Module):
             v = v * mask[..., None]
         average = (k.softmax(-2) * v).sum(-2, keepdim=True)
         before, itself, after = self.taps
-        mixed = q * average + itself * v
         near = F.pad(v, (0, 0, 1, 1))
-        mixed = mixed + before * near[..., :-2, :] + after * near[..., 2:, :]
+        mixed = torch.addcmul(q * average, itself, v)
+        mixed = mixed.addcmul(before, near[..., :-2, :]).addcmul(after, near[..., 2:, :])
         if first:
             x, mixed = x[..., :1, :], mixed[..., :1, :]
-        return x + self.dropout(self.down(F.gelu(self.up(mixed), approximate="tanh")))
+        return x + self.dropout(self.down(F.relu(self.up(mixed))))
 
 
 class Reformer(nn.Module):
@@ -93,3 +104,39 @@ class Reformer(nn.Module):
             x = block(x)
         x = self.blocks[-1](x, first=True)[:, 0]
         return self.head(F.layer_norm(x, x.shape[-1:]))
+
+
+class TransformerBlock(nn.Module):
+    """The plain transformer block, norms first: ``[batch, length, width]`` to the same.
+
+    Six matrix products: the fused projection, the two of attention (PyTorch's fused kernel), the output, and two of the
+    MLP. Norm, initialisation and dropout are those of `GammaBlock`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        heads: int,
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = F.gelu,
+    ):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"heads={heads} does not divide width={width}: every head takes as many channels")
+        self.heads, self.activation = heads, activation
+        self.qkv = _linear(width, 3 * width)
+        self.out = _linear(width, width)
+        self.up = _linear(width, hidden)
+        self.down = _linear(hidden, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``mask`` is true for positions ``[batch, length]`` that exist."""
+        qkv = self.qkv(F.layer_norm(x, x.shape[-1:])).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in qkv)
+        if mask is not None:
+            mask = mask[..., None, None, :]
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(-2, -3).flatten(-2)
+        x = x + self.dropout(self.out(attended))
+        return x + self.dropout(self.down(self.activation(self.up(F.layer_norm(x, x.shape[-1:])))))

@@ -10,9 +10,11 @@ namespace {
 constexpr int kSmall = 8;         // knots 0, 1, ... 8 of a scale of sizes
 constexpr int kSizeOctaves = 11;  // from 8 to 16384, beyond which all sizes are one
 constexpr int kSizeKnots = kSmall + 1 + 4 * kSizeOctaves;
-constexpr int kProductKnots = 44;  // 1, 2, 4, ... 2^43
-constexpr int kSmallKnots = 12;    // 0, 1, ... 11
-constexpr int kAlignments = 7;     // divisible by 1, 2, 4, ... 64
+constexpr int kProductKnots = 44;           // 1, 2, 4, ... 2^43
+constexpr int kSmallKnots = 12;             // 0, 1, ... 11
+constexpr int kAlignments = 7;              // divisible by 1, 2, 4, ... 64
+constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and what its edge is told to
+constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
 
 // Adds terms to tokens in the order in which they are mentioned. Every problem mentions the same terms in the same
@@ -43,6 +45,10 @@ class Writer {
     while (power < kAlignments - 1 && x > 0 && x % (int64_t{2} << power) == 0) ++power;
     one_of(power, kAlignments);
   }
+  // How far the last tile of a matrix product is filled, whatever the tile's size.
+  void edge(int64_t x) { one_of((x % kTile + kTileStep - 1) / kTileStep, kTile / kTileStep + 1); }
+  // A number of tiles: how evenly they go round the processors.
+  void tiles(double x) { between(4 * std::log2(std::max(x, 1.0)), kTileKnots); }
 
   Features result{};
   int32_t rows() const { return first_; }
@@ -115,12 +121,15 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.token();
   w.product(double(rows));
   w.alignment(rows);
+  w.edge(rows);
   w.token();
   w.product(double(cols));
   w.alignment(cols);
+  w.edge(cols);
   w.token();
   w.product(double(depth));
   w.alignment(depth);
+  w.edge(depth);
   w.token();
   w.product(double(p.input_numel()));
   w.token();
@@ -130,6 +139,8 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.token();  // work, and how much of it for each byte
   w.product(p.flops());
   w.product(16 * p.flops() / bytes);
+  const auto tiles = [](int64_t x) { return double((x + kTile / 2 - 1) / (kTile / 2)); };
+  w.tiles(double(p.groups) * tiles(rows) * tiles(cols));
   return w;
 }
 

@@ -86,14 +86,8 @@ inline void mix(const PackedBlock& block, const float* qkv, int32_t rows, int32_
   }
 }
 
-// GELU in its tanh form, in place: x * (1 + tanh(u)) / 2 = x / (1 + e^-2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
-inline void gelu(float* x, int32_t count) {
-  constexpr float kFirst = -1.5957691216f, kThird = -0.0713548162f;  // -2 sqrt(2/pi), and times 0.044715
-  for (int32_t i = 0; i < count; i += kFloats) {
-    const Floats v = load<float>(x + i);
-    const Floats power = exp(v * fma<float>(v * v, broadcast(kThird), broadcast(kFirst)));
-    store<float>(x + i, v / (power + 1.0f));
-  }
+inline void rectify(float* x, int32_t count) {
+  for (int32_t i = 0; i < count; i += kFloats) store<float>(x + i, larger(Floats{}, load<float>(x + i)));
 }
 
 inline void add_to_rows(const float* bias, int32_t rows, int32_t width, float* x) {
@@ -122,7 +116,7 @@ inline void infer(const PackedSelector& net, const Features& features, const Gem
     }
     mix(block, qkv, rows, width, mixed);
     multiply(block.up, kernels, mixed, rows, 0, net.hidden, hidden, net.hidden);
-    gelu(hidden, rows * net.hidden);
+    rectify(hidden, rows * net.hidden);
     add_to_rows(block.down.bias, rows, width, x);
     multiply(block.down, kernels, hidden, rows, 0, width, x, width, true);
   }
