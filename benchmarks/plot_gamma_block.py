@@ -44,7 +44,7 @@ def main() -> None:
         axis.margins(y=0.2)
         axis.set_title(name)
         axis.set_xlabel("latency at batch 1, us (geometric mean)")
-        axis.legend(loc="lower left")
+        axis.legend(loc="best")
     axes[0][0].set_ylabel("test accuracy, %\n(dot: a seed, bar: mean)")
     figure.tight_layout()
     figure.savefig(options.out, dpi=110)
