@@ -161,6 +161,15 @@ def test_gamma_against_loops(device):
     torch.testing.assert_close(block(x)[0], expected)
 
 
+def test_gamma_first_position_alone(device):
+    block = GammaBlock(WIDTH, HIDDEN).to(device).double()
+    torch.nn.init.normal_(block.taps)
+    x = torch.randn(3, 5, WIDTH, device=device, dtype=torch.double)
+    mask = torch.arange(5, device=device) < torch.tensor([[1], [3], [5]], device=device)
+    for given in (None, mask):
+        torch.testing.assert_close(block(x, given, first=True), block(x, given)[:, :1])
+
+
 def test_gradients(block, device):
     x = torch.randn(1, 3, WIDTH, device=device, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(block.double(), x)
