@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 
 import torch
 from hypothesis import strategies as st
@@ -47,6 +49,12 @@ class Case:
         extents = zip((self.h, self.w), (self.r, self.s), self.padding, self.stride, self.dilation, strict=True)
         return self.n, self.k, *((size + 2 * p - d * (f - 1) - 1) // s + 1 for size, f, p, s, d in extents)
 
+    def summed(self, direction: str) -> int:
+        """How many products make an element of the result."""
+        taps = self.r * self.s
+        n, _, out_h, out_w = self.output_size
+        return {"F": self.c // self.groups * taps, "B": self.k // self.groups * taps, "W": n * out_h * out_w}[direction]
+
     def problem(self, direction: str, first, second, bias=False) -> ConvProblem:
         """The problem that the operator of this direction makes of these two operands."""
         (stride, padding, dilation, groups) = self.geometry
@@ -54,6 +62,11 @@ class Case:
         layout = "NHWC" if result_is_channels_last(first, second) else "NCHW"
         dtype = DTYPE_NAMES[first.dtype]
         return ConvProblem(*sizes, *padding, *stride, *dilation, groups, direction, dtype, layout, bias)
+
+
+def examples(count: int) -> int:
+    """Of a random test; fewer where REFORMER_EXAMPLES says what share (test_isa.py)."""
+    return max(1, round(count * float(os.environ.get("REFORMER_EXAMPLES", "1"))))
 
 
 def _channels():
@@ -137,6 +150,30 @@ def solvers_for(problem: ConvProblem) -> list[str]:
     """Names of all solvers that can compute the problem; the oracle can everything."""
     found, _ = _native.candidates(problem.native(), None)
     return [c.name.decode() for c in found if c.refusal is None] + ["reference"]
+
+
+def chosen_for(problem: ConvProblem) -> str:
+    return _native.solver_names()[_native.decide(problem.native())]
+
+
+WINOGRAD = {"winograd_2x4": 3.7, "winograd_4x4": 8.2}
+
+
+def expected_rounding(solver: str, count: int) -> float:
+    """The standard deviation of the fp32 rounding error of `count` products added up, in eps times the root of the sum
+    of their squares.
+
+    An addition rounds by 0.21 eps of its result (uniform within half a unit in the last place, averaged over the
+    mantissas); partial sums grow with the root of the number of terms, so a chain of n rounds by 0.21 sqrt(n / 2).
+    Kernels add in runs of at most 96 and then add up those (csrc/cpu/simd/runs.h), Winograd in runs of 8 over the
+    channels, and its output transform enlarges the errors of all points' products: the factor in WINOGRAD is the root
+    of the sum over points of (row of A)^2 |row of G|^2 |row of B^T|^2, over that of a direct sum, for the worst output
+    of a tile. Where products and transforms are rounded too, that is one more rounding each.
+    """
+    if solver in WINOGRAD:
+        channels = count / 9
+        return WINOGRAD[solver] * 0.21 * math.sqrt(2 + (min(channels, 8) + channels / 8) / 2)
+    return 0.21 * math.sqrt(1 + (min(count, 96) + count / 64) / 2)
 
 
 def significant_strides(tensor: torch.Tensor) -> list:

@@ -11,6 +11,7 @@ template <class T>
 class Correlator {
   using S = typename Element<T>::Sum;
   static constexpr int L = kLanes<S>;
+  static constexpr int64_t kMaxTapRows = 11;  // of a kernel's call: of 9 taps each, more would round much
 
  public:
   Correlator(const depthwise::CorrelatePlan& plan, const T* source, const T* filter, const T* bias, T* result)
@@ -91,16 +92,24 @@ class Correlator {
     row.out += columns.out_first * L;
     row.out_step = columns.out_step * L;
     row.blocks = (columns.out_count + block - 1) / block;
-    if (columns.tap_count == 0) row.tap_rows = 0;
-    int64_t left = columns.tap_count;
+    int64_t left_rows = columns.tap_count == 0 ? 0 : row.tap_rows;
     do {
-      const int taps = with_part(left, columns.in_step, columns.in_dilation,
-                                 [&](auto width, auto step) { row_kernel<width, step>(row, block); });
+      row.tap_rows = std::min(left_rows, kMaxTapRows);
+      Row<S> part = row;
+      int64_t left = columns.tap_count;
+      do {
+        const int taps = with_part(left, columns.in_step, columns.in_dilation,
+                                   [&](auto width, auto step) { row_kernel<width, step>(part, block); });
+        part.init = nullptr;
+        part.x += taps * part.x_tap;
+        part.w += taps * part.w_tap;
+        left -= taps;
+      } while (left > 0);
       row.init = nullptr;
-      row.x += taps * row.x_tap;
-      row.w += taps * row.w_tap;
-      left -= taps;
-    } while (left > 0);
+      row.x += row.tap_rows * row.x_row;
+      row.w += row.tap_rows * row.w_row;
+      left_rows -= row.tap_rows;
+    } while (left_rows > 0);
   }
 
   // The same without touching the zero columns: infinity or NaN times zero is not nothing.

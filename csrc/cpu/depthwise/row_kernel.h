@@ -27,7 +27,7 @@ void row_kernel(const Row<S>& row) {
   for (int64_t block = 0; block < row.blocks; ++block) {
     Vec<S> sum[kBlock];
 #pragma GCC unroll 8
-    for (int i = 0; i < kBlock; ++i) sum[i] = load<S>(row.init ? row.init : out + i * row.out_step);
+    for (int i = 0; i < kBlock; ++i) sum[i] = row.init ? load<S>(row.init) : Vec<S>{};
     const S *x = x_block, *w = row.w;
     for (int64_t r = 0; r < row.tap_rows; ++r) {
 #pragma GCC unroll 9
@@ -40,7 +40,10 @@ void row_kernel(const Row<S>& row) {
       w += row.w_row;
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < kBlock; ++i) store<S>(out + i * row.out_step, sum[i]);
+    for (int i = 0; i < kBlock; ++i) {
+      S* to = out + i * row.out_step;
+      store<S>(to, row.init ? sum[i] : load<S>(to) + sum[i]);  // what is there is added last: shorter chains round less
+    }
     x_block += kBlock * step;
     out += kBlock * row.out_step;
   }

@@ -20,9 +20,12 @@ void tap_kernel(const TapRow<S>& row) {
   // A multiply-add waits for the one before it in the same sum: with few taps each has several sums.
   constexpr int kSums = kTaps >= 4 ? 1 : kTaps == 3 ? 2 : 4;
   const int64_t step = kStep > 0 ? kStep * L : row.x_step, tap = kStep > 0 ? L : row.x_tap;
-  Vec<S> sum[kSums][kTaps] = {};
+  // Long chains of additions round much: the sums of some rows are added to the totals.
+  constexpr int64_t kRun = 64;
+  const int64_t run_rows = std::max<int64_t>(1, kRun / std::max<int64_t>(1, row.columns));
+  Vec<S> sum[kSums][kTaps] = {}, total[kTaps] = {};
   const S *x_row = row.x, *dy_row = row.dy;
-  for (int64_t y = 0; y < row.rows; ++y) {
+  for (int64_t y = 0, run_end = run_rows; y < row.rows; ++y) {
     const S *x = x_row, *dy = dy_row;
     int64_t left = row.columns;
     for (; left >= kColumns; left -= kColumns) {
@@ -45,14 +48,19 @@ void tap_kernel(const TapRow<S>& row) {
     }
     x_row += row.x_row;
     dy_row += row.dy_row;
+    if (y + 1 < run_end && y + 1 < row.rows) continue;
+    run_end += run_rows;
+#pragma GCC unroll 9
+    for (int s = 0; s < kTaps; ++s) {
+#pragma GCC unroll 4
+      for (int i = 1; i < kSums; ++i) sum[0][s] += sum[i][s];
+      total[s] += sum[0][s];
+#pragma GCC unroll 4
+      for (int i = 0; i < kSums; ++i) sum[i][s] = Vec<S>{};
+    }
   }
 #pragma GCC unroll 9
-  for (int s = 0; s < kTaps; ++s) {
-    Vec<S> total = sum[0][s];
-#pragma GCC unroll 4
-    for (int i = 1; i < kSums; ++i) total += sum[i][s];
-    store<S>(row.sums + s * L, load<S>(row.sums + s * L) + total);
-  }
+  for (int s = 0; s < kTaps; ++s) store<S>(row.sums + s * L, load<S>(row.sums + s * L) + total[s]);
 }
 
 }  // namespace reformer::REFORMER_ISA

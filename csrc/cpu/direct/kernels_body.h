@@ -1,4 +1,5 @@
 // The body of kernels.cpp, compiled once for each instruction set: everything, and the tables of it.
+#include "../simd/runs.h"
 #include "../simd/transpose.h"
 #include "copy_body.h"
 #include "dots_body.h"

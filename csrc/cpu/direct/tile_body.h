@@ -24,19 +24,22 @@ void direct_tile(const DirectTile<S>& t) {
     for (int v = 0; v < VECTORS; ++v) sum[m][v] = broadcast(t.bias ? t.bias[m] : S(0));
 
   const S* weights = t.weights;
-  for (int64_t d = 0; d < t.depth; ++d) {
-    const S* plane = t.planes + t.offsets[d];
-    Vec<S> row[VECTORS];
+  const int32_t* offset = t.offsets;
+  add_in_runs<run_length(ROWS, VECTORS)>(sum, t.depth, [&](int64_t depth) {
+    for (const int32_t* const end = offset + depth; offset < end; ++offset) {
+      const S* plane = t.planes + *offset;
+      Vec<S> row[VECTORS];
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v) row[v] = load<S>(plane + v * L);
+      for (int v = 0; v < VECTORS; ++v) row[v] = load<S>(plane + v * L);
 #pragma GCC unroll 8
-    for (int m = 0; m < ROWS; ++m) {
-      const Vec<S> weight = broadcast(weights[m]);
+      for (int m = 0; m < ROWS; ++m) {
+        const Vec<S> weight = broadcast(weights[m]);
 #pragma GCC unroll 8
-      for (int v = 0; v < VECTORS; ++v) sum[m][v] = fma<S>(weight, row[v], sum[m][v]);
+        for (int v = 0; v < VECTORS; ++v) sum[m][v] = fma<S>(weight, row[v], sum[m][v]);
+      }
+      weights += ROWS;
     }
-    weights += ROWS;
-  }
+  });
 
   const int last = t.cols - (VECTORS - 1) * L;  // columns of the last vector
 #pragma GCC unroll 8

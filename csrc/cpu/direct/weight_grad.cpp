@@ -44,6 +44,7 @@ class WeightGrad {
  private:
   static constexpr int64_t kGrain = 1 << 14;  // elements of the result worth another thread
   static constexpr int64_t kTogetherNumel = int64_t{64} << 10;
+  static constexpr int64_t kRunVectors = 256;  // a lane's sum of more products than that would round much
 
   S* sums(int32_t part, int64_t k) const {  // [part][k][tap]
     return static_cast<S*>(b_.workspace) + part * p_.weight_numel() + k * int64_t(offsets_.size());
@@ -77,15 +78,29 @@ class WeightGrad {
     }
   }
 
+  // Of `count` strips, in pieces whose lanes are added up.
   void run_group(const S* planes, const S* packed, int32_t rows, int32_t count, S* to) const {
-    const int64_t taps = int64_t(offsets_.size());
     const int64_t vectors = (rows * plan_.pitch + kernels_.lanes - 1) / kernels_.lanes;
+    const int64_t pieces = (vectors + kRunVectors - 1) / kRunVectors;
+    const int64_t together = std::max<int64_t>(1, kRunVectors / vectors);
+    for (int64_t first = 0; first < count; first += together) {
+      const auto strips = static_cast<int32_t>(std::min(together, count - first));
+      for (int64_t piece = 0; piece < pieces; ++piece) {
+        const int64_t begin = vectors * piece / pieces, end = vectors * (piece + 1) / pieces;
+        run_piece(planes + first * plan_.planes_numel() + begin * kernels_.lanes,
+                  packed + first * plan_.target_numel() + begin * kernels_.lanes, strips, end - begin, to);
+      }
+    }
+  }
+
+  void run_piece(const S* planes, const S* packed, int32_t strips, int64_t vectors, S* to) const {
+    const int64_t taps = int64_t(offsets_.size());
     const int64_t col_blocks = (taps + kernels_.dot_cols - 1) / kernels_.dot_cols;
     for (int32_t m = 0; m < plan_.target_channels; m += kernels_.dot_rows) {
       const int32_t dot_rows = std::min(kernels_.dot_rows, plan_.target_channels - m);
       for (int64_t block = 0; block < col_blocks; ++block) {
         const int64_t d = taps * block / col_blocks, cols = taps * (block + 1) / col_blocks - d;
-        kernels_.dots[dot_rows - 1][cols - 1]({count, vectors, packed + m * plan_.target_step, plan_.target_step,
+        kernels_.dots[dot_rows - 1][cols - 1]({strips, vectors, packed + m * plan_.target_step, plan_.target_step,
                                                plan_.target_numel(), planes, plan_.planes_numel(), offsets_.data() + d,
                                                to + m * taps + d, taps});
       }

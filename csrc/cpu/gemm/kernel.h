@@ -39,12 +39,12 @@ struct GemmKernels {
   }
 };
 
-// How a tile adds up its products: each to the one before, which is fastest, or in runs of kCascade whose sums are then
-// added, for algorithms that enlarge rounding errors.
-enum class GemmSum { chain, cascade };
-constexpr int64_t kCascade = 8;
+// How a tile adds up its products: in runs (simd/runs.h), or in shorter ones for algorithms that enlarge rounding
+// errors.
+enum class GemmSum { runs, cascade };
+constexpr int kCascade = 8;
 
 template <class S>  // float or double
-const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum = GemmSum::chain);
+const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum = GemmSum::runs);
 
 }  // namespace reformer

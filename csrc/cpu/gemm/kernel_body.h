@@ -1,4 +1,5 @@
 // The body of kernel.cpp, compiled once for each instruction set.
+#include "../simd/runs.h"
 #include "tile_shape.h"
 
 namespace reformer::REFORMER_ISA {
@@ -11,7 +12,9 @@ void gemm_tile(const GemmTile<S>& t) {
     return v == VECTORS - 1 && last < L ? load_part<S>(from + v * L, last) : load<S>(from + v * L);
   };
   Vec<S> sum[ROWS][VECTORS];
+#pragma GCC unroll 8
   for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {
       sum[m][v] = broadcast(t.row_bias && !t.accumulate ? t.row_bias[m] : S(0));
       if (t.col_bias && !t.accumulate) sum[m][v] += load_cols(t.col_bias, v);
@@ -35,24 +38,11 @@ void gemm_tile(const GemmTile<S>& t) {
       b += t.b_step;
     }
   };
-  if constexpr (SUM == GemmSum::chain) {
-    add_products(t.depth);
-  } else {
-    Vec<S> total[ROWS][VECTORS] = {};
-    for (int64_t d = 0; d < t.depth; d += kCascade) {
-      add_products(std::min(kCascade, t.depth - d));
-#pragma GCC unroll 8
-      for (int m = 0; m < ROWS; ++m)
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) {
-          total[m][v] += sum[m][v];
-          sum[m][v] = Vec<S>{};
-        }
-    }
-    std::memcpy(sum, total, sizeof sum);
-  }
+  add_in_runs<SUM == GemmSum::cascade ? kCascade : run_length(ROWS, VECTORS)>(sum, t.depth, add_products);
 
+#pragma GCC unroll 8
   for (int m = 0; m < ROWS; ++m)
+#pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {
       S* to = t.c + m * t.c_row + v * L;
       if (t.accumulate) sum[m][v] += load_cols(t.c + m * t.c_row, v);
@@ -77,10 +67,10 @@ GemmKernels<S> make_kernels(std::integer_sequence<int, R...>) {
 
 template <class S>
 const GemmKernels<S>& gemm_kernels(GemmSum sum) {
-  static const GemmKernels<S> chain = make_kernels<S, GemmSum::chain>(std::make_integer_sequence<int, kTileRows>{});
+  static const GemmKernels<S> runs = make_kernels<S, GemmSum::runs>(std::make_integer_sequence<int, kTileRows>{});
   static const GemmKernels<S> cascade =
       make_kernels<S, GemmSum::cascade>(std::make_integer_sequence<int, kCascadeTileRows>{});
-  return sum == GemmSum::chain ? chain : cascade;
+  return sum == GemmSum::runs ? runs : cascade;
 }
 
 }  // namespace reformer::REFORMER_ISA

@@ -1,4 +1,4 @@
-// The definition, as plain loops: the oracle that the tests compare every other solver with. Never chosen.
+// The definition, as plain loops in fp64: the oracle that the tests compare every other solver with. Never chosen.
 
 #include "../../solver_list.h"
 #include "../element.h"
@@ -19,12 +19,12 @@ struct Index {
 
 template <class T>
 void run_as(const ConvProblem& p, const ConvBuffers& b) {
-  using Sum = typename Element<T>::Sum;
   const int32_t out_h = p.out_h(), out_w = p.out_w();
   const Index xi{p.c, p.h, p.w, p.layout}, wi{p.group_c(), p.r, p.s, p.layout}, yi{p.k, out_h, out_w, p.layout};
   T *x = static_cast<T*>(b.x), *w = static_cast<T*>(b.w), *y = static_cast<T*>(b.y);
   const T* bias = static_cast<const T*>(b.bias);
-  const auto value = [](T v) { return Element<T>::load(v); };
+  const auto value = [](T v) { return double{Element<T>::load(v)}; };
+  const auto store = [](double sum) { return Element<T>::store(static_cast<typename Element<T>::Sum>(sum)); };
 
   if (p.direction == Direction::forward) {
     parallel_for(int64_t{p.n} * p.k, 1, [&](int64_t begin, int64_t end) {
@@ -32,7 +32,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
         for (int32_t oh = 0; oh < out_h; ++oh)
           for (int32_t ow = 0; ow < out_w; ++ow) {
             const int64_t n = nk / p.k, k = nk % p.k, first_c = k / p.group_k() * p.group_c();
-            Sum sum = bias ? value(bias[k]) : Sum(0);
+            double sum = bias ? value(bias[k]) : 0;
             for (int32_t c = 0; c < p.group_c(); ++c)
               for (int32_t r = 0; r < p.r; ++r)
                 for (int32_t s = 0; s < p.s; ++s) {
@@ -41,7 +41,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
                   if (ih < 0 || ih >= p.h || iw < 0 || iw >= p.w) continue;
                   sum += value(x[xi(n, first_c + c, ih, iw)]) * value(w[wi(k, c, r, s)]);
                 }
-            y[yi(n, k, oh, ow)] = Element<T>::store(sum);
+            y[yi(n, k, oh, ow)] = store(sum);
           }
     });
   } else if (p.direction == Direction::input_grad) {
@@ -50,7 +50,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
         for (int32_t ih = 0; ih < p.h; ++ih)
           for (int32_t iw = 0; iw < p.w; ++iw) {
             const int64_t n = nc / p.c, c = nc % p.c, group = c / p.group_c();
-            Sum sum = 0;
+            double sum = 0;
             for (int64_t k = group * p.group_k(); k < (group + 1) * p.group_k(); ++k)
               for (int32_t r = 0; r < p.r; ++r)
                 for (int32_t s = 0; s < p.s; ++s) {
@@ -61,7 +61,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
                   if (oh >= out_h || ow >= out_w) continue;
                   sum += value(y[yi(n, k, oh, ow)]) * value(w[wi(k, c % p.group_c(), r, s)]);
                 }
-            x[xi(n, c, ih, iw)] = Element<T>::store(sum);
+            x[xi(n, c, ih, iw)] = store(sum);
           }
     });
   } else {
@@ -70,7 +70,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
         for (int32_t r = 0; r < p.r; ++r)
           for (int32_t s = 0; s < p.s; ++s) {
             const int64_t k = kc / p.group_c(), c = kc % p.group_c(), in_c = k / p.group_k() * p.group_c() + c;
-            Sum sum = 0;
+            double sum = 0;
             for (int32_t n = 0; n < p.n; ++n)
               for (int32_t oh = 0; oh < out_h; ++oh)
                 for (int32_t ow = 0; ow < out_w; ++ow) {
@@ -79,7 +79,7 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
                   if (ih < 0 || ih >= p.h || iw < 0 || iw >= p.w) continue;
                   sum += value(x[xi(n, in_c, ih, iw)]) * value(y[yi(n, k, oh, ow)]);
                 }
-            w[wi(k, c, r, s)] = Element<T>::store(sum);
+            w[wi(k, c, r, s)] = store(sum);
           }
     });
   }
