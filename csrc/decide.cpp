@@ -15,7 +15,7 @@ const char* excluded(const Solver& solver, size_t index, const ConvProblem& prob
   if (config.forbidden >> index & 1) return "it is forbidden by the configuration";
   if (config.deterministic_only && !solver.deterministic())
     return "it is not deterministic, and the configuration asks for that";
-  if (!config.allow_reduced_accuracy && !solver.full_accuracy(problem))
+  if (!config.allow_reduced_accuracy && !solver.full_accuracy(problem, device))
     return "its error may exceed twice PyTorch's, and the configuration does not allow that";
   if (solver.workspace_bytes(problem, device) > config.workspace_limit)
     return "its workspace is larger than the configured limit";

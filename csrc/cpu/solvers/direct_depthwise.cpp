@@ -11,6 +11,7 @@ namespace reformer {
 namespace {
 
 constexpr int64_t kMaxScratchBytes = int64_t{2} << 20;
+constexpr int32_t kMaxSummedChannels = 512;
 
 // At most what a band of one row takes of a thread's scratch memory, in any direction and of any vector width.
 int64_t row_scratch_bytes(const ConvProblem& p) {
@@ -31,6 +32,12 @@ class DirectDepthwise final : public Solver {
     if (p.group_c() != 1) return "a group has more than one input channel";
     if (row_scratch_bytes(p) > kMaxScratchBytes) return "its rows take more scratch memory than a thread keeps";
     return nullptr;
+  }
+
+  // A gradient is summed over the output channels of its input channel one by one, with an error that grows with their
+  // number.
+  bool full_accuracy(const ConvProblem& p, const Device&) const override {
+    return p.direction != Direction::input_grad || p.group_k() <= kMaxSummedChannels;
   }
 
   double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }

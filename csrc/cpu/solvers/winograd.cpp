@@ -28,9 +28,11 @@ class WinogradSolver final : public Solver {
 
   // See winograd/winograd.h for what was measured. PyTorch rounds more in NHWC, where it adds up all products of an
   // output one after another, than in NCHW, where it does so in blocks of 16 channels.
-  bool full_accuracy(const ConvProblem& p) const override {
-    const int32_t channels = p.direction == Direction::forward ? p.c : p.k;
-    return tile_.h == 2 ? channels >= 8 : p.layout == Layout::nhwc && channels >= 32;
+  bool full_accuracy(const ConvProblem& p, const Device&) const override {
+    const bool forward = p.direction == Direction::forward;
+    const int32_t channels = forward ? p.c : p.k, result_channels = forward ? p.k : p.c;
+    // To PyTorch a tensor of one channel is NCHW.
+    return tile_.h == 2 ? channels >= 16 : p.layout == Layout::nhwc && channels >= 32 && result_channels > 1;
   }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
