@@ -62,7 +62,8 @@ Layout suggested_layout(const Tensor& tensor) {
 }  // namespace
 
 Layout result_layout(const Tensor& first, const Tensor& second) {
-  if (first.scalar_type() == torch::headeronly::ScalarType::Double) return Layout::nchw;
+  // cuDNN's fp64 convolutions, unlike those on the CPU, are NCHW.
+  if (first.is_cuda() && first.scalar_type() == torch::headeronly::ScalarType::Double) return Layout::nchw;
   if (first.numel() == 0 || second.numel() == 0) return Layout::nchw;
   const bool nhwc = suggested_layout(first) == Layout::nhwc || suggested_layout(second) == Layout::nhwc;
   return nhwc ? Layout::nhwc : Layout::nchw;

@@ -12,7 +12,8 @@ using torch::stable::Tensor;
 using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
 
 // Layout of what a convolution makes of two operands, as PyTorch decides it: NHWC if the strides of either say
-// channels_last, but never in fp64, and not where there is nothing to compute. The fake kernels have the same rule.
+// channels_last, but not in fp64 on a GPU, and not where there is nothing to compute. The fake kernels have the same
+// rule.
 Layout result_layout(const Tensor& first, const Tensor& second);
 
 // The tensor itself if its elements are dense in this layout, else a copy that is.

@@ -118,7 +118,7 @@ def _result(op: str, size, first_name: str, first: Tensor, second_name: str, sec
 
 def result_is_channels_last(first: Tensor, second: Tensor) -> bool:
     """The rule of result_layout in csrc/tensors.cpp."""
-    if first.dtype == torch.float64 or _is_empty(first) or _is_empty(second):
+    if (first.is_cuda and first.dtype == torch.float64) or _is_empty(first) or _is_empty(second):
         return False
     return _is_channels_last(first) or _is_channels_last(second)
 
