@@ -1,27 +1,39 @@
 #include "device.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace reformer {
 namespace {
 constexpr std::array<const char*, 3> kIsas = {"plain", "avx2", "avx512"};
-}
 
-Isa cpu_isa() {
+Isa detected_isa() {
 #if defined(__x86_64__)
-  static const Isa isa = [] {
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return avx2 && avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::plain;
-  }();
-  return isa;
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx2 && avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::plain;
 #else
   return Isa::plain;
 #endif
+}
+
+// What TORCH_REFORMER_ISA allows; torch_reformer/_config.py complains of values that mean nothing.
+Isa allowed_isa() {
+  const char* name = std::getenv("TORCH_REFORMER_ISA");
+  for (size_t i = 0; name && i < kIsas.size(); ++i)
+    if (std::string_view(name) == kIsas[i]) return static_cast<Isa>(i);
+  return Isa::avx512;
+}
+}  // namespace
+
+Isa cpu_isa() {
+  static const Isa isa = std::min(detected_isa(), allowed_isa());
+  return isa;
 }
 
 Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), threads, {}}; }

@@ -21,6 +21,8 @@ struct Device {
   std::string str() const;
 };
 
-Isa cpu_isa();  // the best instruction set that this CPU and this build have
+// The best instruction set that this CPU and this build have, or a lesser one where the environment says so:
+// TORCH_REFORMER_ISA=avx2 or plain, read once.
+Isa cpu_isa();
 
 }  // namespace reformer

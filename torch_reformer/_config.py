@@ -7,6 +7,7 @@
 | ``workspace_limit`` | ``TORCH_REFORMER_WORKSPACE_LIMIT`` | 256 MiB | most temporary memory of one call, in bytes |
 | ``deterministic`` | ``TORCH_REFORMER_DETERMINISTIC`` | 0 | 1: only solvers whose results repeat bit for bit |
 | ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
+| ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2, avx512 (in the environment only) |
 
 ``aten``, PyTorch's own convolution, can't be forbidden, since it is what remains when nothing else applies.
 """
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from . import _native
 
 DEFAULT_WORKSPACE_LIMIT = 256 << 20
+ISAS = ("plain", "avx2", "avx512")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +117,8 @@ config = _Config()
 
 def _from_environment(environment) -> Settings:
     found = Settings()
+    if (isa := environment.get("TORCH_REFORMER_ISA")) and isa not in ISAS:  # read in csrc/device.cpp
+        raise ValueError(f"TORCH_REFORMER_ISA must be one of {', '.join(ISAS)}, got {isa!r}")
     if force := environment.get("TORCH_REFORMER_FORCE"):
         found = dataclasses.replace(found, force=force)
     if forbid := environment.get("TORCH_REFORMER_FORBID"):

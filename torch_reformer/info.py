@@ -27,11 +27,15 @@ def settings_lines() -> list[str]:
     """Every setting: name, value in force, environment variable with its value."""
     lines = []
     for name, value in vars(_config.settings()).items():
-        variable = f"TORCH_REFORMER_{name.upper()}"
         shown = ", ".join(value) if isinstance(value, tuple) else value
         shown = "none" if shown in (None, "") else str(shown)
-        lines.append(f"  {name:15} {shown:12} {variable} {os.environ.get(variable, 'is not set')}")
-    return lines
+        lines.append(_setting_line(name, shown))
+    return [*lines, _setting_line("isa", _native.device(None).split("-")[1])]
+
+
+def _setting_line(name: str, shown: str) -> str:
+    variable = f"TORCH_REFORMER_{name.upper()}"
+    return f"  {name:15} {shown:12} {variable} {os.environ.get(variable, 'is not set')}"
 
 
 def weights_lines() -> list[str]:

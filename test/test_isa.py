@@ -1,0 +1,47 @@
+"""The kernels for lesser instruction sets than this machine's, as TORCH_REFORMER_ISA chooses them for a process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_reformer import _config, _native
+
+ROOT = Path(__file__).parent.parent
+BEST = _config.ISAS.index(_native.device(None).split("-")[1])
+
+# Within such a process there is nothing to compare with.
+pytestmark = pytest.mark.skipif("TORCH_REFORMER_ISA" in os.environ, reason="TORCH_REFORMER_ISA is set")
+
+
+def run(isa: str, *command: str, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, **environment, "TORCH_REFORMER_ISA": isa}
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", _config.ISAS[:BEST])
+def test_every_solver_agrees_with_pytorch(isa):
+    """Fewer examples of the fuzz test; the whole suite can be run with the variable set, too."""
+    tests = ("test/test_conv2d_correctness.py", "-k", "every_solver or not_finite")
+    done = run(isa, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, REFORMER_EXAMPLES="0.3")
+    assert done.returncode == 0, done.stdout
+
+
+def test_info_shows_it():
+    done = run("plain", "-m", "torch_reformer", "info")
+    assert done.returncode == 0, done.stderr
+    assert "CPU             cpu-plain-" in done.stdout
+    assert "  isa             plain        TORCH_REFORMER_ISA plain\n" in done.stdout
+
+
+def test_more_than_there_is_changes_nothing():
+    code = "from torch_reformer import _native; print(_native.device(None).split('-')[1])"
+    assert run("avx512", "-c", code).stdout == f"{_config.ISAS[BEST]}\n"
+
+
+def test_unknown_is_an_error():
+    done = run("sse", "-c", "import torch_reformer")
+    assert "ValueError: TORCH_REFORMER_ISA must be one of plain, avx2, avx512, got 'sse'" in done.stderr
