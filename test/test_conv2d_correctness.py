@@ -10,7 +10,10 @@ from cases import (
     Case,
     by_pytorch,
     cases,
+    chosen_for,
     directions,
+    examples,
+    expected_rounding,
     in_double,
     ops,
     significant_strides,
@@ -18,7 +21,7 @@ from cases import (
     strided,
     values,
 )
-from hypothesis import assume, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import torch_reformer
@@ -35,17 +38,24 @@ def same(a, b) -> bool:
     return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-def check_accuracy(got, exact, by_torch, spread, dtype):
-    """The error against fp64 is at most twice PyTorch's, or a few units in the last place of the result's scale. That
-    is the root of the sum of squares of the terms: unlike the result it does not cancel, and PyTorch's error can be
-    zero by luck (as it always is in fp64, which is no more exact than the reference: more units are allowed there)."""
-    units = 64 if dtype == torch.float64 else 4
-    floor = units * torch.finfo(dtype).eps * spread.max().sqrt().item()
+def check_accuracy(got, exact, by_torch, spread, solver, count):
+    """The error against fp64 is at most twice PyTorch's, plus a few units in the last place of the result's scale. That
+    is the root of the sum of squares of the terms, which unlike the result does not cancel. (fp64 is no more exact than
+    the reference: more units are allowed there.)
+
+    PyTorch's error is no measure where it may be small by luck, among a few elements; nor of Winograd's algorithm: its
+    transforms round integers too, which PyTorch adds up exactly, and test_winograd.py compares the two where PyTorch
+    uses oneDNN. There it counts as three standard deviations of an honest sum of so many products at least."""
+    units = 64 if got.dtype == torch.float64 else 4
+    scale = spread.max().sqrt().item()
+    floor = units * torch.finfo(got.dtype).eps * scale
     error, theirs = ((result.double() - exact).abs().max().item() for result in (got, by_torch))
+    if got.dtype != torch.float64 and (exact.numel() < 32 or is_transformed(solver)):
+        theirs = max(theirs, 3 * expected_rounding(solver, count) * torch.finfo(torch.float32).eps * scale)
     assert error <= 2 * theirs + floor, f"error {error:.3g}, PyTorch's {theirs:.3g}, floor {floor:.3g}"
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(
     case=cases(),
     dtype=st.sampled_from(DTYPES),
@@ -71,7 +81,8 @@ def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, intege
         squares = (None if added is None else added.double().square(),)
         spread = in_double(case, direction, first.double().square(), second.double().square(), *squares)
         default = run(first, second)
-        for solver in (None, *solvers_for(case.problem(direction, first, second, added is not None))):
+        problem = case.problem(direction, first, second, added is not None)
+        for solver in (None, *solvers_for(problem)):
             event(f"{direction} {solver}")
             with config(force=solver):
                 got = run(first, second)
@@ -82,18 +93,42 @@ def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, intege
             try:
                 if integers and solver and not is_transformed(solver) and not solver.startswith("aten"):
                     assert torch.equal(got, exact.to(dtype)), "integers are not exact"
-                check_accuracy(got, exact, theirs, spread, dtype)
+                check_accuracy(got, exact, theirs, spread, solver or chosen_for(problem), case.summed(direction))
             except AssertionError as error:
                 raise AssertionError(f"{solver}, {direction}: {error}") from error
 
 
-@settings(max_examples=150)
+@pytest.mark.parametrize(
+    ("direction", "case"),
+    [
+        ("F", Case(n=1, c=2, h=4, w=3, k=4, stride=(1, 2), groups=2)),
+        ("F", Case(n=2, c=8, h=6, w=6, k=24, r=2, s=5, stride=(1, 3), groups=8)),
+        ("W", Case(n=2, c=16, h=6, w=1, k=3, r=5, s=5, padding=(0, 2), stride=(3, 2))),
+        ("W", Case(n=3, c=17, h=8, w=1, k=8, r=5, s=3, padding=(1, 1), stride=(3, 2))),
+        ("W", Case(n=1, c=1, h=2, w=2, k=16, r=2, s=2, stride=(1, 3))),
+        ("W", Case(n=2, c=17, h=1, w=1, k=8, r=2, s=3, padding=(1, 2), stride=(2, 2))),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_element_is_left_out(direction, case, threads):
+    """Where oneDNN's bf16 kernels in NHWC do (csrc/aten_solvers.cpp), depending on what was in memory before."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    sizes = case.input_size, case.weight_size, case.output_size
+    for how, _ in itertools.product(STRIDES[:2], range(10)):
+        x, w, y = (strided(values(size, torch.bfloat16, generator, True), how) for size in sizes)
+        (first, second), run = directions(case, x, w, y)[direction]
+        exact = in_double(case, direction, first, second).bfloat16()
+        for solver in (None, *solvers_for(case.problem(direction, first, second))):
+            freed = [torch.full(exact.shape, 3e4, dtype=torch.bfloat16) for _ in range(4)]
+            del freed
+            with config(force=solver):
+                assert torch.equal(run(first, second), exact), solver
+
+
+@settings(max_examples=examples(150))
 @given(case=cases(), dtype=st.sampled_from(DTYPES), strides=st.tuples(*[st.sampled_from(STRIDES)] * 2))
 def test_strides_are_those_of_pytorch(case, dtype, strides):
-    # Open: in fp64 PyTorch keeps channels_last of an image of one pixel, and this package does not.
-    assume(dtype != torch.float64 or case.h * case.w > 1)
-    # In fp64 PyTorch concatenates groups one by one, and cat takes ambiguous strides for channels_last.
-    assume(dtype != torch.float64 or case.groups == 1)
     x, w = (
         strided(torch.ones(s, dtype=dtype), how)
         for s, how in zip((case.input_size, case.weight_size), strides, strict=True)
@@ -118,7 +153,7 @@ def test_strides_of_gradients_are_those_of_pytorch(formats, dtype):
         assert results[0] == results[1], case
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     case=cases(),
     dtype=st.sampled_from(DTYPES),
