@@ -21,7 +21,7 @@ from cases import (
     strided,
     values,
 )
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 import torch_reformer
@@ -45,12 +45,13 @@ def check_accuracy(got, exact, by_torch, spread, solver, count):
 
     PyTorch's error is no measure where it may be small by luck, among a few elements; nor of Winograd's algorithm: its
     transforms round integers too, which PyTorch adds up exactly, and test_winograd.py compares the two where PyTorch
-    uses oneDNN. There it counts as three standard deviations of an honest sum of so many products at least."""
+    uses oneDNN; nor of PyTorch's own kernels for another layout. There it counts as three standard deviations of an
+    honest sum of so many products at least."""
     units = 64 if got.dtype == torch.float64 else 4
     scale = spread.max().sqrt().item()
     floor = units * torch.finfo(got.dtype).eps * scale
     error, theirs = ((result.double() - exact).abs().max().item() for result in (got, by_torch))
-    if got.dtype != torch.float64 and (exact.numel() < 32 or is_transformed(solver)):
+    if got.dtype != torch.float64 and (exact.numel() < 32 or is_transformed(solver) or solver.startswith("aten")):
         theirs = max(theirs, 3 * expected_rounding(solver, count) * torch.finfo(torch.float32).eps * scale)
     assert error <= 2 * theirs + floor, f"error {error:.3g}, PyTorch's {theirs:.3g}, floor {floor:.3g}"
 
@@ -129,6 +130,7 @@ def test_no_element_is_left_out(direction, case, threads):
 @settings(max_examples=examples(150))
 @given(case=cases(), dtype=st.sampled_from(DTYPES), strides=st.tuples(*[st.sampled_from(STRIDES)] * 2))
 def test_strides_are_those_of_pytorch(case, dtype, strides):
+    assume(not case.has_idle_column)
     x, w = (
         strided(torch.ones(s, dtype=dtype), how)
         for s, how in zip((case.input_size, case.weight_size), strides, strict=True)
