@@ -148,7 +148,7 @@ def test_what_refuses_is_not_chosen():
 def test_settings_come_before_the_selector():
     install(constant([1.0, 0.0]), ["implicit_gemm", "aten_nhwc"])
     assert chosen() == "implicit_gemm"
-    with config(force="aten_nhwc"):
+    with config(force="aten_nhwc", reduced_accuracy=True):
         assert chosen() == "aten_nhwc"
     with config(workspace_limit=0):
         assert chosen() == "implicit_gemm" and candidates(PROBLEMS[0])[1].probability is None

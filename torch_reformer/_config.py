@@ -7,7 +7,7 @@
 | ``workspace_limit`` | ``TORCH_REFORMER_WORKSPACE_LIMIT`` | 256 MiB | most temporary memory of one call, in bytes |
 | ``deterministic`` | ``TORCH_REFORMER_DETERMINISTIC`` | 0 | 1: only solvers whose results repeat bit for bit |
 | ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
-| ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2, avx512 (in the environment only) |
+| ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2 or avx512; environment only |
 
 ``aten``, PyTorch's own convolution, can't be forbidden, since it is what remains when nothing else applies.
 """
