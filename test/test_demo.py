@@ -15,7 +15,9 @@ def test_both_networks_learn_alike(capsys):
     assert "converted 15 Conv2d, left 0" in shown
     ours, theirs, _ = map(float, re.search(r"^loss, last epoch\s+(\S+)\s+(\S+)\s+(\S+)$", shown, re.M).groups())
     assert ours == pytest.approx(theirs, rel=0.02)
-    table = [line.split() for line in shown.partition("convolution problem")[2].splitlines()[1:]]
+    table, _, deciding = shown.partition("convolution problem")[2].partition("\n\n")
+    table = [line.split() for line in table.splitlines()[1:]]
+    assert re.search(r"decided each of these in [\d.]+ us, and remembers a decision in [\d.]+ us", deciding)
     # Of the 11 distinct problems each has three directions, but the images need no gradient.
     assert len(table) == 3 * 11 - 1
     assert sum(int(calls) for _, calls, _ in table) == 3 * 15 - 1

@@ -114,10 +114,10 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
                 word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
         lines.append(f"{mark} {candidate.name:{width}}  {word}")
     lines += ["", f"choice   {chosen}: {_reason(found)}"]
-    weights = weights_file.active.get(architecture(_native.device(device)))
+    weights = weights_file.deciding(architecture(_native.device(device)))
     probability = next(candidate.probability for candidate in found if candidate.chosen)
-    if weights and probability is not None and (experience := weights.experience(probability)):
-        lines.append(f"         {experience}")
+    if weights and probability is not None and _config.settings().force != chosen:
+        lines += [f"         {words}" for words in [weights.experience(probability)] if words]
     return "\n".join(lines)
 
 

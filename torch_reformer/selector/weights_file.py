@@ -54,7 +54,7 @@ class Weights:
 
     def activate(self) -> None:
         """Lets these weights decide for every device of their architecture, in this process."""
-        active[self.architecture] = self
+        _active[self.architecture] = self
         _native.set_selector(
             self.architecture,
             feature_version=self.metadata["feature_version"],
@@ -71,7 +71,13 @@ class Weights:
         os.replace(temporary, path)
 
 
-active: dict[str, Weights] = {}  # those that decide in this process, by architecture
+_active: dict[str, Weights] = {}  # by architecture
+
+
+def deciding(architecture: str) -> Weights | None:
+    """The weights that decide for an architecture in this process, if they came from a file."""
+    weights, current = _active.get(architecture), _native.selector(architecture)
+    return weights if weights and current and current["tensors"] is weights.tensors else None
 
 
 def load(path: str | os.PathLike) -> Weights:
