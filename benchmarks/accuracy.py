@@ -1,8 +1,8 @@
 """Errors against PyTorch's: every candidate of every problem, both against float64.
 
 The contract is an error of at most twice that of PyTorch's own operator. A single result may be exact by luck, so the
-root of the mean square of all elements' errors is compared over several draws of the operands, in units of eps times the
-root of the sum of squares of an element's terms (a result may cancel, and be small by luck, too).
+root of the mean square of all elements' errors is compared over several draws of the operands, in units of eps times
+the root of the sum of squares of an element's terms (a result may cancel, and be small by luck, too).
 
     python benchmarks/accuracy.py --problems timm.jsonl --sample 40 --csv OUT.csv
     python benchmarks/accuracy.py        # problems with long sums, many of them of few elements
