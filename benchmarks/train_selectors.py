@@ -35,7 +35,8 @@ ABLATION = {
     "no teachers, no membership term": replace(ALONE, student_fit=replace(SHIPPED.student_fit, membership=0.0)),
     "no invented problems": replace(SHIPPED, invented=0),
     "teachers only": replace(SHIPPED, teacher_share=1.0),
-    "width 48": replace(SHIPPED, width=48, hidden=96),
+    "width 32": replace(SHIPPED, width=32, hidden=128),
+    "4 teachers": replace(SHIPPED, teachers=4),
 }
 
 

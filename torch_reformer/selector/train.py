@@ -58,7 +58,9 @@ class Recipe:
     def thorough(cls, **changes) -> Recipe:
         """Takes a GPU: more and larger teachers, asked about more problems."""
         more = cls(
-            teachers=4,
+            width=48,
+            hidden=96,
+            teachers=8,
             teacher_width=64,
             teacher_hidden=256,
             teacher_blocks=3,
@@ -221,7 +223,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the selector at most (default: as many as a fixed number of steps takes)",
     )
     parser.add_argument("--thorough", action="store_true", help="more and larger teachers: takes a GPU")
-    parser.add_argument("--teachers", type=int, metavar="N", help=f"({Recipe().teachers}; thorough: 4)")
+    parser.add_argument(
+        "--teachers",
+        type=int,
+        metavar="N",
+        help=f"({Recipe().teachers}; thorough: {Recipe.thorough().teachers})",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="what to train on: cpu (default) or cuda")
 
