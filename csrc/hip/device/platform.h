@@ -1,0 +1,69 @@
+// The few words of the GPU's language that kernels use, the same for clang's HIP, hipRTC, nvcc, NVRTC and the emulator
+// of the tests. No vendor header is included, so that any of these compilers takes a kernel as it is.
+#pragma once
+
+#if defined(REFORMER_EMULATOR)
+#include "emulator.h"  // test/emulator: defines all that this file does
+#else
+
+#if defined(__HIP__)
+#define REFORMER_AMD 1
+#if !defined(__global__)  // hipRTC has them built in
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#endif
+#define REFORMER_LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+#define DEVICE __device__ inline __attribute__((always_inline))
+#else
+#define REFORMER_NVIDIA 1
+#define REFORMER_LAUNCH_BOUNDS(threads) __launch_bounds__(threads)
+#define DEVICE __device__ __forceinline__
+#endif
+
+// A kernel that runs in blocks of just so many threads, which lie along x.
+#define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
+#define SHARED __shared__
+#define UNROLL _Pragma("unroll")
+
+namespace reformer {
+
+#if defined(REFORMER_AMD) && defined(__GFX9__)
+constexpr int kWarp = 64;
+#else
+constexpr int kWarp = 32;
+#endif
+
+#if defined(REFORMER_AMD)
+DEVICE int thread_id() { return int(__builtin_amdgcn_workitem_id_x()); }
+DEVICE int block_x() { return int(__builtin_amdgcn_workgroup_id_x()); }
+DEVICE int block_y() { return int(__builtin_amdgcn_workgroup_id_y()); }
+DEVICE int block_z() { return int(__builtin_amdgcn_workgroup_id_z()); }
+
+// All threads of the block; what each wrote to memory before is seen by all after it.
+DEVICE void barrier() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+DEVICE float bits_to_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+DEVICE unsigned float_to_bits(float value) { return __builtin_bit_cast(unsigned, value); }
+
+// The high 32 bits of the product.
+DEVICE unsigned multiply_high(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
+}
+#else
+DEVICE int thread_id() { return int(threadIdx.x); }
+DEVICE int block_x() { return int(blockIdx.x); }
+DEVICE int block_y() { return int(blockIdx.y); }
+DEVICE int block_z() { return int(blockIdx.z); }
+DEVICE void barrier() { __syncthreads(); }
+DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
+DEVICE unsigned float_to_bits(float value) { return __float_as_uint(value); }
+DEVICE unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
+#endif
+
+}  // namespace reformer
+#endif

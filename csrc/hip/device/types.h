@@ -1,0 +1,145 @@
+// Element types and the groups of them that one load or store moves.
+#pragma once
+
+#include "platform.h"
+
+namespace reformer {
+
+using fp32 = float;
+struct fp16 {
+  unsigned short bits;
+};
+struct bf16 {
+  unsigned short bits;
+};
+
+#if defined(REFORMER_NVIDIA)
+DEVICE float to_float(fp16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+DEVICE void from_float(float x, fp16& y) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+DEVICE void from_float(float x, bf16& y) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x)); }
+#else
+DEVICE float to_float(fp16 x) { return float(__builtin_bit_cast(_Float16, x)); }
+DEVICE void from_float(float x, fp16& y) { y = __builtin_bit_cast(fp16, static_cast<_Float16>(x)); }
+// To the nearest, ties to even; NaN stays NaN.
+DEVICE void from_float(float x, bf16& y) {
+  const unsigned bits = float_to_bits(x);
+  y.bits = x != x ? 0x7fc0 : static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+#endif
+DEVICE float to_float(bf16 x) { return bits_to_float(static_cast<unsigned>(x.bits) << 16); }
+DEVICE float to_float(fp32 x) { return x; }
+DEVICE void from_float(float x, fp32& y) { y = x; }
+
+// What a register file holds of 2, 4, 8 or 16 bytes that are moved at once. The compilers' own vector types: structures
+// of arrays end up in memory on AMD's GPUs, and are moved element by element on NVIDIA's.
+template <int kBytes>
+struct Words;
+template <>
+struct Words<2> {
+  unsigned short value;
+};
+template <>
+struct Words<4> {
+  unsigned value;
+};
+#if defined(REFORMER_NVIDIA)
+template <>
+struct Words<8> {
+  uint2 value;
+};
+template <>
+struct Words<16> {
+  uint4 value;
+};
+DEVICE unsigned word(const Words<8>& x, int i) { return i ? x.value.y : x.value.x; }
+DEVICE unsigned word(const Words<16>& x, int i) {
+  return i == 0 ? x.value.x : i == 1 ? x.value.y : i == 2 ? x.value.z : x.value.w;
+}
+DEVICE void set_word(Words<8>& x, int i, unsigned word) { (i ? x.value.y : x.value.x) = word; }
+DEVICE void set_word(Words<16>& x, int i, unsigned word) {
+  (i == 0 ? x.value.x : i == 1 ? x.value.y : i == 2 ? x.value.z : x.value.w) = word;
+}
+#else
+template <>
+struct Words<8> {
+  unsigned value __attribute__((vector_size(8)));
+};
+template <>
+struct Words<16> {
+  unsigned value __attribute__((vector_size(16)));
+};
+DEVICE unsigned word(const Words<8>& x, int i) { return x.value[i]; }
+DEVICE unsigned word(const Words<16>& x, int i) { return x.value[i]; }
+DEVICE void set_word(Words<8>& x, int i, unsigned word) { x.value[i] = word; }
+DEVICE void set_word(Words<16>& x, int i, unsigned word) { x.value[i] = word; }
+#endif
+DEVICE unsigned word(const Words<2>& x, int) { return x.value; }
+DEVICE unsigned word(const Words<4>& x, int) { return x.value; }
+DEVICE void set_word(Words<2>& x, int, unsigned word) { x.value = static_cast<unsigned short>(word); }
+DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
+
+// N neighbours of type T, as they lie in memory.
+template <class T, int N>
+using Pack = Words<N * int(sizeof(T))>;
+
+// Loads and stores of whole packs: the address is a multiple of the pack's size.
+template <class T, int N>
+DEVICE Pack<T, N> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, N>*>(from);
+}
+template <class T, int N>
+DEVICE void store(T* to, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+}
+template <class T, int N>
+DEVICE Pack<T, N> zero_pack() {
+  Pack<T, N> pack{};
+  return pack;
+}
+
+// The pack's element i, i known at compile time after unrolling.
+template <class T>
+DEVICE float element(unsigned word, int i);
+template <>
+DEVICE float element<fp32>(unsigned word, int) {
+  return bits_to_float(word);
+}
+template <>
+DEVICE float element<bf16>(unsigned word, int i) {
+  return bits_to_float(i & 1 ? word & 0xffff0000u : word << 16);
+}
+template <>
+DEVICE float element<fp16>(unsigned word, int i) {
+  return to_float(fp16{static_cast<unsigned short>(i & 1 ? word >> 16 : word)});
+}
+
+template <class T, int N>
+DEVICE void widen(const Pack<T, N>& pack, float (&to)[N]) {
+  constexpr int kPerWord = sizeof(T) == 4 ? 1 : 2;
+  UNROLL
+  for (int i = 0; i < N; ++i) to[i] = element<T>(word(pack, i / kPerWord), i);
+}
+
+template <class T, int N>
+DEVICE Pack<T, N> narrow(const float (&from)[N]) {
+  Pack<T, N> pack{};
+  if constexpr (sizeof(T) == 4) {
+    UNROLL
+    for (int i = 0; i < N; ++i) set_word(pack, i, float_to_bits(from[i]));
+  } else {
+    UNROLL
+    for (int i = 0; i < N; i += 2) {
+      T low, high{};
+      from_float(from[i], low);
+      if (i + 1 < N) from_float(from[i + 1], high);
+      set_word(pack, i / 2, static_cast<unsigned>(high.bits) << 16 | low.bits);
+    }
+  }
+  return pack;
+}
+
+}  // namespace reformer

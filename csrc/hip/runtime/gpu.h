@@ -1,0 +1,49 @@
+// GPUs as the solvers see them: their architecture, and kernels to launch. Everything behind it finds the driver (HIP's
+// or CUDA's, whichever torch uses) at run time; no other part knows which it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace reformer::gpu {
+
+// A kernel of csrc/hip/kernels. From the same three words it is found in the packaged code object of its file, or
+// compiled alone at run time.
+struct Entry {
+  const char* file;       // the stem: "depthwise"
+  const char* name;       // of the extern "C" function
+  const char* arguments;  // what the file's macro X makes this one function of: "forward, bf16, 3, 1, 4, 4"
+};
+
+struct Launch {
+  uint32_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
+  uint32_t threads = 1;       // of a block
+  uint32_t shared_bytes = 0;  // dynamic shared memory of a block
+};
+
+// One of torch's devices, and the stream that work for it goes to.
+struct Queue {
+  int32_t device = 0;
+  void* stream = nullptr;  // cudaStream_t or hipStream_t
+};
+
+// "sm_90" or "gfx942" of torch's GPU of this index; throws std::runtime_error if there is none.
+const std::string& architecture(int32_t device);
+
+// Of that GPU: streaming multiprocessors or compute units.
+int32_t multiprocessors(int32_t device);
+
+// Whether kernels for this architecture are packaged or can be compiled here. A sentence that says why not, or null.
+const char* unavailable(const std::string& architecture);
+
+// Starts the kernel with one argument, a structure of that many bytes, passed by value. Returns before it has run.
+// Throws std::runtime_error with the driver's words, or with the compiler's log.
+void launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes);
+
+template <class Arguments>
+void launch(const Entry& entry, const Launch& shape, const Queue& queue, const Arguments& arguments) {
+  launch(entry, shape, queue, &arguments, sizeof(Arguments));
+}
+
+}  // namespace reformer::gpu
