@@ -45,6 +45,16 @@ std::shared_ptr<const Selector> selector_of(const Device& device) {
   return selector;
 }
 
+std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
+  if (s.feature_version != kFeatureVersion)
+    throw std::invalid_argument("the selector for " + std::string(s.arch) + " was trained on version " +
+                                std::to_string(s.feature_version) + " of the features, and this is version " +
+                                std::to_string(kFeatureVersion) +
+                                ": train it anew with `python -m torch_reformer train` of this installation");
+  return std::make_shared<Selector>(SelectorShape{s.rows, s.width, s.hidden, s.blocks},
+                                    std::vector<std::string>(s.names, s.names + s.candidates), s.tensors);
+}
+
 }  // namespace
 
 const char* reformer_error() { return error.c_str(); }
@@ -126,16 +136,16 @@ int32_t reformer_features(const ConvProblem* problems, int64_t count, const char
   });
 }
 
+int32_t reformer_selector_check(const ReformerSelector* s) {
+  return guarded(-1, [&] {
+    selector_from(*s);
+    return 0;
+  });
+}
+
 int32_t reformer_selector_set(const ReformerSelector* s) {
   return guarded(-1, [&] {
-    if (s->feature_version != kFeatureVersion)
-      throw std::invalid_argument("the selector for " + std::string(s->arch) + " was trained on version " +
-                                  std::to_string(s->feature_version) + " of the features, and this is version " +
-                                  std::to_string(kFeatureVersion) +
-                                  ": train it anew with `python -m torch_reformer train` of this installation");
-    set_selector(s->arch,
-                 std::make_shared<Selector>(SelectorShape{s->rows, s->width, s->hidden, s->blocks},
-                                            std::vector<std::string>(s->names, s->names + s->candidates), s->tensors));
+    set_selector(s->arch, selector_from(*s));
     return 0;
   });
 }

@@ -68,7 +68,9 @@ REFORMER_API void reformer_feature_shape(int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                        int32_t* rows, float* weights);
 
-// Makes a selector decide for an architecture from now on, or no longer. The tensors are copied.
+// Whether a selector could decide. Makes one decide for an architecture from now on, or no longer; the tensors are
+// copied.
+REFORMER_API int32_t reformer_selector_check(const ReformerSelector* selector);
 REFORMER_API int32_t reformer_selector_set(const ReformerSelector* selector);
 REFORMER_API int32_t reformer_selector_remove(const char* arch);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <regex>
 #include <stdexcept>
 
 namespace reformer {
@@ -41,8 +42,10 @@ Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), thread
 Device Device::parse(std::string_view text) {
   const std::string shown = "\"" + std::string(text) + "\"";
   if (text.rfind("cpu-", 0) != 0) {
-    if (text.rfind("gfx", 0) == 0 || text.rfind("sm_", 0) == 0)
-      return {DeviceKind::cuda, Isa::plain, 1, std::string(text)};
+    static const std::regex gpu("(gfx[1-9][0-9a-f]{2,3})(:[a-z]+[+-])*|(sm_[1-9][0-9]{1,2}[a-z]?)");
+    std::cmatch found;
+    if (std::regex_match(text.data(), text.data() + text.size(), found, gpu))
+      return {DeviceKind::cuda, Isa::plain, 1, found[1].str() + found[3].str()};
     throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN");
   }
   const size_t dash = text.find('-', 4);

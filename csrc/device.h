@@ -17,6 +17,8 @@ struct Device {
   std::string arch;      // cuda only
 
   static Device cpu(int32_t threads);  // this machine's CPU
+  // Throws std::invalid_argument, a sentence, for text of another form. Features of an AMD GPU, as in
+  // gfx90a:sramecc+:xnack-, are taken off.
   static Device parse(std::string_view text);
   std::string str() const;
 };

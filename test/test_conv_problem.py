@@ -122,7 +122,7 @@ def test_impossible_problem(changes, sentence):
         _native.candidates(problem.native(), None)
 
 
-@pytest.mark.parametrize("text", ["cpu-plain-1t", "cpu-avx2-64t", "cpu-avx512-2t", "gfx942", "sm_90"])
+@pytest.mark.parametrize("text", ["cpu-plain-1t", "cpu-avx2-64t", "cpu-avx512-2t", "gfx942", "gfx1100", "sm_90"])
 def test_device_text(text):
     assert _native.device(text) == text
 
@@ -132,7 +132,11 @@ def test_this_device():
     assert here.startswith("cpu-") and _native.device(here) == here
 
 
-@pytest.mark.parametrize("text", ["cpu", "tpu", "cuda:0"])
+def test_features_of_a_gpu_are_taken_off():
+    assert _native.device("gfx90a:sramecc+:xnack-") == "gfx90a"
+
+
+@pytest.mark.parametrize("text", ["cpu", "tpu", "cuda:0", "gfx", "gfx1", "gfx../../x", "gfx90a/..", "sm_", "sm_90/x"])
 def test_no_device(text):
     with pytest.raises(ValueError, match=f'"{text}" is no device: give cpu-ISA-THREADSt .* gfxNNN or sm_NN'):
         _native.device(text)

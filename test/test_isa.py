@@ -37,6 +37,18 @@ def test_info_shows_it():
     assert "  isa             plain        TORCH_REFORMER_ISA plain\n" in done.stdout
 
 
+def test_explains_instruction_sets_that_are_not_there():
+    """By numbers alone: code for another instruction set may not run."""
+    code = """
+from torch_reformer import ConvProblem, explain
+for layout in ("NCHW", "NHWC"):
+    for found in explain.candidates(ConvProblem(4, 70, 7, 7, 130, 3, 3, 1, 1, layout=layout), "cpu-avx512-2t"):
+        print(found.name, found.refusal, found.estimate_us, found.workspace_bytes)
+"""
+    lesser, best = run("plain", "-c", code), run(_config.ISAS[BEST], "-c", code)
+    assert lesser.stdout == best.stdout != "", lesser.stderr
+
+
 def test_more_than_there_is_changes_nothing():
     code = "from torch_reformer import _native; print(_native.device(None).split('-')[1])"
     assert run("avx512", "-c", code).stdout == f"{_config.ISAS[BEST]}\n"

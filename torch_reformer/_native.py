@@ -109,6 +109,7 @@ _features = _declare(
     ctypes.POINTER(ctypes.c_int32),
     ctypes.POINTER(ctypes.c_float),
 )
+_selector_check = _declare("reformer_selector_check", ctypes.c_int32, ctypes.POINTER(Selector))
 _selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
 _selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p)
 _selector_candidates = _declare("reformer_selector_candidates", ctypes.c_int32, ctypes.c_char_p)
@@ -244,7 +245,14 @@ def _selector_shapes(rows: int, width: int, hidden: int, blocks: int, candidates
     return shapes
 
 
-def set_selector(
+class _Described(NamedTuple):
+    """A Selector with all that it points to."""
+
+    selector: Selector
+    tensors: list[torch.Tensor]
+
+
+def _describe(
     arch: str,
     *,
     feature_version: int,
@@ -253,19 +261,7 @@ def set_selector(
     blocks: int,
     candidates: list[str],
     tensors: Mapping[str, torch.Tensor],
-) -> None:
-    """Makes a selector decide for every device of an architecture, in the whole process.
-
-    Args:
-        arch: ``cpu``, or a GPU's architecture (``gfx942``, ``sm_90``).
-        feature_version: of the features that it was trained on.
-        width, hidden: multiples of 16.
-        candidates: what the rows of the head stand for, by solvers' names.
-        tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
-
-    Raises:
-        ValueError: for anything that does not fit, another version of the features included.
-    """
+) -> _Described:
     rows = len(tensors.get("embedding", ()))
     shapes = _selector_shapes(rows, width, hidden, blocks, len(candidates))
     if different := set(shapes) ^ set(tensors):
@@ -278,18 +274,33 @@ def set_selector(
     dense = [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
     names = (ctypes.c_char_p * len(candidates))(*(name.encode() for name in candidates))
     pointers = (ctypes.c_void_p * len(dense))(*(tensor.data_ptr() for tensor in dense))
-    description = Selector(
-        arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers
-    )
-    _check(_selector_set(ctypes.byref(description)))
-    _selectors[arch] = {
-        "feature_version": feature_version,
-        "width": width,
-        "hidden": hidden,
-        "blocks": blocks,
-        "candidates": list(candidates),
-        "tensors": tensors,
-    }
+    selector = Selector(arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers)
+    return _Described(selector, dense)
+
+
+def check_selector(arch: str, **description) -> None:
+    """Raises what set_selector() with the same arguments would."""
+    described = _describe(arch, **description)
+    _check(_selector_check(ctypes.byref(described.selector)))
+
+
+def set_selector(arch: str, **description) -> None:
+    """Makes a selector decide for every device of an architecture, in the whole process.
+
+    Args:
+        arch: ``cpu``, or a GPU's architecture (``gfx942``, ``sm_90``).
+        feature_version: of the features that it was trained on.
+        width, hidden: multiples of 16.
+        blocks: how many Γ-blocks.
+        candidates: what the rows of the head stand for, by solvers' names.
+        tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
+
+    Raises:
+        ValueError: for anything that does not fit, another version of the features included.
+    """
+    described = _describe(arch, **description)
+    _check(_selector_set(ctypes.byref(described.selector)))
+    _selectors[arch] = {**description, "candidates": list(description["candidates"])}
 
 
 def selector(arch: str) -> dict[str, Any] | None:

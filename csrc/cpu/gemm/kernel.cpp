@@ -15,4 +15,6 @@ const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum) {
 template const GemmKernels<float>& gemm_kernels<float>(Isa, GemmSum);
 template const GemmKernels<double>& gemm_kernels<double>(Isa, GemmSum);
 
+GemmColumns gemm_columns(Isa isa) { return {REFORMER_BY_ISA(isa, kTileVectors), REFORMER_BY_ISA(isa, kLanes<float>)}; }
+
 }  // namespace reformer

@@ -44,7 +44,14 @@ struct GemmKernels {
 enum class GemmSum { runs, cascade };
 constexpr int kCascade = 8;
 
+// Of an instruction set that this machine has: code compiled for the set fills the table.
 template <class S>  // float or double
 const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum = GemmSum::runs);
+
+// The columns of the largest tile of fp32. Plans take the numbers from here: they may be for any instruction set.
+struct GemmColumns {
+  int32_t vectors, lanes;
+};
+GemmColumns gemm_columns(Isa isa);
 
 }  // namespace reformer

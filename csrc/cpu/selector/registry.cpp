@@ -13,7 +13,7 @@ std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors;
 }  // namespace
 
 void set_selector(const std::string& arch, std::shared_ptr<const Selector> selector) {
-  if (arch != "cpu" && arch.rfind("gfx", 0) != 0 && arch.rfind("sm_", 0) != 0)
+  if (arch != "cpu" && Device::parse(arch).arch != arch)
     throw std::invalid_argument("\"" + arch +
                                 "\" is no architecture that a selector is for: give cpu, gfxNNN or sm_NN");
   {

@@ -157,16 +157,16 @@ class Winograd {
 
 // Chunks and panels of whole vectors, as equal as can be; no panel is wider than the register tile.
 void cut_channels(WinogradPlan& plan, const Device& device) {
-  const GemmKernels<float>& kernels = gemm_kernels<float>(device.isa, GemmSum::cascade);
+  const GemmColumns widest = gemm_columns(device.isa);
   plan.chunks = int32_t(ceil_div(plan.c, kMaxWinogradChunk));
-  plan.chunk = int32_t(round_up(ceil_div(plan.c, plan.chunks), kernels.lanes));
+  plan.chunk = int32_t(round_up(ceil_div(plan.c, plan.chunks), widest.lanes));
   plan.chunks = int32_t(ceil_div(plan.c, plan.chunk));
 
-  const int64_t vectors = ceil_div(plan.k, kernels.lanes);
-  int64_t panels = ceil_div(vectors, kernels.vectors);
+  const int64_t vectors = ceil_div(plan.k, widest.lanes);
+  int64_t panels = ceil_div(vectors, widest.vectors);
   if (shares_input(plan)) panels = std::min(vectors, round_up(panels, device.threads));
   const int64_t width = ceil_div(vectors, panels);
-  plan.panel_cols = int32_t(width * kernels.lanes);
+  plan.panel_cols = int32_t(width * widest.lanes);
   plan.panels = int32_t(ceil_div(vectors, width));
 }
 
