@@ -108,6 +108,14 @@ choice   direct: the selector's most probable of the 4 that apply
         assert output("explain", KEY, "--device", DEVICE).endswith("choice   aten: nothing else applies\n")
 
 
+def test_explain_kernels_of_others(output):
+    """One answer, whatever the device's name says of its features."""
+    text = output("explain", KEY, "--device", "gfx908:sramecc+:xnack-")
+    assert "device   gfx908\n" in text and text.count("->") == 1 and text.count("\nchoice ") == 1
+    assert "choice   ConvAsmImplicitGemmGTCDynamicFwdXdlops: the selector's most probable of the 70 kernels" in text
+    assert " held-out problems with such a choice " in text and "calls PyTorch's convolution on this device" in text
+
+
 def test_explain_every_direction(output):
     text = output("explain", "MIOpenDriver conv -n 1 -F 0", "--device", "cpu-avx2-4t")
     assert text.count("\nchoice   ") == 3
@@ -149,6 +157,7 @@ def test_info(output, monkeypatch):
     [
         (["explain", "nonsense"], 'torch_reformer explain: "nonsense" is not a convolution problem: '),
         (["explain", "MIOpenDriver pool"], "torch_reformer explain: MIOpenDriver is called for 'pool'"),
+        (["explain", KEY, "--device", "gfx../../x"], 'torch_reformer explain: "gfx../../x" is no device: '),
         (["explain", KEY, "--device", "tpu"], 'torch_reformer explain: "tpu" is no device: '),
         (["collect", "--out", "db"], "torch_reformer collect: --problems is missing"),
         (

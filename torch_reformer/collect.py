@@ -116,6 +116,7 @@ def run(options: argparse.Namespace) -> int:
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     problems = read_problems(options.problems, options.batch, options.dtype, options.directions, options.layouts)
     share = problems[: options.limit][rank::world_size]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     whole = Database(options.out)
     database = whole if world_size == 1 else Database(part_path(options.out, rank))
     pending = _pending(share, [whole, *parts(options.out)])

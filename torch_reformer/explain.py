@@ -6,6 +6,8 @@ import argparse
 import math
 from dataclasses import dataclass
 
+import torch
+
 from . import _config, _native
 from .problem import TORCH_DTYPES, ConvProblem
 from .selector import weights_file
@@ -95,14 +97,28 @@ def _reason(found: list[Candidate]) -> str:
 
 
 def explain(problem: ConvProblem, device: str | None = None) -> str:
-    """The problem, every candidate with its estimate and workspace or the reason why not, and the choice. Where a
-    selector decides, the candidates' probabilities too."""
-    found = candidates(problem, device)
-    chosen = next(candidate.name for candidate in found if candidate.chosen)
-    width = max(len(candidate.name) for candidate in found)
+    """The problem, the candidates, and the choice.
+
+    Of each candidate: its estimate and workspace, or the reason why not, and its probability where a selector decides.
+    For a GPU whose weights know only kernels that are not of this package, such as MIOpen's: the most probable of them.
+    """
+    device = _native.device(device)
     lines = [f"problem  {problem}"]
     lines += [f"         {line}" for line in in_words(problem).splitlines()]
-    lines += [f"device   {_native.device(device)}", ""]
+    lines += [f"device   {device}", ""]
+    arch = architecture(device)
+    path = weights_file.find(arch)
+    weights = weights_file.load(path) if path and arch != "cpu" else None
+    if weights and not weights.knows_solvers():
+        return "\n".join([*lines, *_ranking(problem, weights, device)])
+    return "\n".join([*lines, *_candidate_lines(problem, device)])
+
+
+def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
+    found = candidates(problem, device)
+    chosen = next(candidate for candidate in found if candidate.chosen)
+    width = max(len(candidate.name) for candidate in found)
+    lines = []
     selected = any(candidate.probability is not None for candidate in found)
     for candidate in found:
         mark = "->" if candidate.chosen else "  "
@@ -113,25 +129,33 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
                 unknown = candidate.probability is None
                 word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
         lines.append(f"{mark} {candidate.name:{width}}  {word}")
-    lines += ["", f"choice   {chosen}: {_reason(found)}"]
-    weights = weights_file.deciding(architecture(_native.device(device)))
-    probability = next(candidate.probability for candidate in found if candidate.chosen)
-    if weights and probability is not None and _config.settings().force != chosen:
-        lines += [f"         {words}" for words in [weights.experience(probability)] if words]
-    return "\n".join(lines)
+    reason = _reason(found)
+    lines += ["", f"choice   {chosen.name}: {reason}"]
+    weights = weights_file.deciding(architecture(device))
+    if weights and reason.startswith("the selector's"):
+        lines.append(f"         {weights.experience(chosen.probability, problem, device)}")
+    return lines
 
 
-def ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, most: int = 5) -> str:
-    """What weights say of kernels that are not this package's, such as MIOpen's: the most probable ones."""
+def _ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, most: int = 5) -> list[str]:
+    """What weights say of kernels that are not this package's."""
     rows, terms = _native.features([problem.native()], device)
-    probabilities = weights.model()(rows, terms)[0].softmax(0)
+    with torch.no_grad():
+        probabilities = weights.model()(rows, terms)[0].softmax(0)
     best = probabilities.topk(min(most, len(weights.candidates)))
-    lines = [f"weights for {weights.architecture} rank kernels that are not of this package:"]
-    for probability, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        lines.append(f"   {weights.candidates[index]}  {probability:.1%}")
-    if experience := weights.experience(best.values[0].item()):
-        lines.append(f"   {experience}")
-    return "\n".join(lines)
+    names = [weights.candidates[index] for index in best.indices.tolist()]
+    width = max(map(len, names))
+    lines = [
+        f"{mark} {name:{width}}  {probability:>6.1%}"
+        for mark, name, probability in zip(["->", *["  "] * most], names, best.values.tolist(), strict=False)
+    ]
+    return [
+        *lines,
+        "",
+        f"choice   {names[0]}: the selector's most probable of the {len(weights.candidates)} kernels that it knows",
+        f"         {weights.experience(best.values[0].item(), problem, device)}",
+        "         (a kernel of another library: torch_reformer itself calls PyTorch's convolution on this device)",
+    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,12 +167,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     problems = parse_problems(options.problem)
-    words = [explain(problem, options.device) for problem in problems]
-    path = options.device and weights_file.find(architecture(options.device))
-    if path and not set((weights := weights_file.load(path)).candidates) & set(_native.solver_names()):
-        words = [
-            f"{word}\n{ranking(problem, weights, options.device)}"
-            for word, problem in zip(words, problems, strict=True)
-        ]
-    print("\n\n".join(words))
+    print("\n\n".join(explain(problem, options.device) for problem in problems))
     return 0

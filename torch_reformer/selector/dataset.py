@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -35,14 +34,26 @@ def fold_of(problem: ConvProblem) -> int:
 
 
 def architecture(device: str) -> str:
-    """What weights are made for: all CPUs alike (instruction set and threads are features), each GPU by itself."""
+    """What weights are made for, given a device or an architecture: all CPUs alike (instruction set and threads are
+    features), each GPU by itself. ``ValueError`` for what is neither."""
+    if device == "cpu":
+        return device
+    device = _native.device(device)
     return "cpu" if device.startswith("cpu-") else device
 
 
-def device_of(path: Path) -> str | None:
-    """What the sidecar of a database that `collect` wrote says."""
-    sidecar = path.with_name(path.name + ".meta.json")
-    return json.loads(sidecar.read_text())["device"] if sidecar.exists() else None
+IMPOSSIBLE = "of impossible geometry"
+
+
+def useless(record: Record, least: int = 2) -> str | None:
+    """Why nothing can be learnt from a record; None if something can."""
+    if len(record.times) < least:
+        return f"with fewer than {least} times above 0"
+    try:
+        _ = record.problem
+    except ValueError:
+        return IMPOSSIBLE
+    return None
 
 
 @dataclass
@@ -60,6 +71,7 @@ class Dataset:
     fold: Tensor  # [n]
     candidates: list[str]
     architectures: list[str]
+    left_out: Counter[str]  # how many records of the databases, by the reason
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -109,17 +121,14 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. Candidates and
     architectures are in the order of their names.
     """
+    left_out: Counter[str] = Counter()
     kept: dict[str, list[tuple[str, ConvProblem, dict[str, float]]]] = {}
     for device, records in databases:
         for record in records:
-            times = record.times
-            if len(times) < least:
-                continue
-            try:
-                problem = record.problem
-            except ValueError:  # an impossible one
-                continue
-            kept.setdefault(device, []).append((record.key, problem, times))
+            if why := useless(record, least):
+                left_out[why] += 1
+            else:
+                kept.setdefault(device, []).append((record.key, record.problem, record.times))
     if not kept:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
     keys, problems, all_times = zip(*(entry for records in kept.values() for entry in records), strict=True)
@@ -148,4 +157,5 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         fold=torch.tensor([fold_of(problem) for problem in problems]),
         candidates=names,
         architectures=architectures,
+        left_out=left_out,
     )

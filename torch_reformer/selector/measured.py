@@ -24,6 +24,35 @@ def _here() -> dict[str, str]:
     return {"device": _native.device(None), "torch": torch.__version__, "torch_reformer": __version__}
 
 
+def sidecar(path: Path) -> Path:
+    return path.with_name(path.name + ".meta.json")
+
+
+def read_sidecar(path: Path) -> dict | None:
+    """What stands beside the database at `path`, if anything does. ``ValueError``, with the file's name, if it is
+    damaged."""
+    beside = sidecar(path)
+    if not beside.exists():
+        return None
+    try:
+        meta = json.loads(read_text(beside))
+        _native.device(meta["device"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{beside} is damaged, it does not say where {path.name} was measured: {error}") from error
+    return meta
+
+
+def measured_on(path: Path, given: str | None, arch: str, option: str) -> str:
+    """The device that a database is of: the one given, else the one that stands beside it, else the architecture.
+
+    `option` is what to give, for the ``ValueError`` if that does not tell which CPU it was.
+    """
+    device = given or (read_sidecar(path) or {}).get("device", arch)
+    if device == "cpu":
+        raise ValueError(f"which CPU {path} was measured on is not known: give {option}")
+    return _native.device(device)
+
+
 class Database:
     """Opens the database at `path` to add to it, or begins one.
 
@@ -38,17 +67,11 @@ class Database:
         if path.exists():
             self._load()
 
-    @property
-    def sidecar(self) -> Path:
-        return self.path.with_name(self.path.name + ".meta.json")
-
     def _load(self) -> None:
-        if not self.sidecar.exists():
-            raise ValueError(f"{self.path} is there but {self.sidecar.name} is not: it is not one to add timings to")
-        try:
-            meta = json.loads(read_text(self.sidecar))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{self.sidecar} is damaged: {error}") from error
+        meta = read_sidecar(self.path)
+        if meta is None:
+            name = sidecar(self.path).name
+            raise ValueError(f"{self.path} is there but {name} is not: it is not one to add timings to")
         for what, here in _here().items():
             if meta.get(what) != here:
                 raise ValueError(
@@ -67,13 +90,13 @@ class Database:
     def save(self) -> None:
         # The sidecar first: a database without one is refused, a sidecar without its database does no harm.
         write_text(
-            self.sidecar, json.dumps({**_here(), "complete": self.complete, "wrong": self.wrong}, indent=1) + "\n"
+            sidecar(self.path), json.dumps({**_here(), "complete": self.complete, "wrong": self.wrong}, indent=1) + "\n"
         )
         write_timings(self.path, self.records.values())
 
     def delete(self) -> None:
         self.path.unlink()
-        self.sidecar.unlink()
+        sidecar(self.path).unlink()
 
 
 def part_path(path: Path, rank: int) -> Path:

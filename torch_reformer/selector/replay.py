@@ -10,15 +10,19 @@ import argparse
 import csv
 import io
 import json
+import math
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from .._files import read_text
-from .dataset import device_of, fold_of, make_dataset
+from .dataset import IMPOSSIBLE, architecture, fold_of, make_dataset
 from .fit import logits_of
+from .measured import measured_on
 from .scoring import figures, restricted, unmasked
 from .timings import Record, read_timings
 from .weights_file import Weights, find, load
@@ -27,10 +31,17 @@ TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
 
 
 class Replay:
-    """A selector's choices on the records of one device. Raises ``ValueError`` if they leave nothing to choose."""
+    """A selector's choices on the records of one device. Raises ``ValueError`` if they leave nothing to choose, or
+    nothing that it knows."""
 
     def __init__(self, weights: Weights, records: Sequence[Record], device: str):
-        data = make_dataset([(device, records)]).known_to(weights.candidates)
+        data = make_dataset([(device, records)])
+        if set(data.candidates).isdisjoint(weights.candidates):
+            raise ValueError(
+                f"the weights for {weights.architecture} know none of this database's kernels "
+                f"({', '.join(data.candidates[:3])}, ...): give weights that were trained on such timings"
+            )
+        data = data.known_to(weights.candidates)
         known = logits_of(weights.model(), replace(data, device=torch.zeros_like(data.device)))
         unknown = torch.full((len(data), len(data.candidates) - len(weights.candidates)), float("-inf"))
         given = torch.cat([known, unknown], 1), data.entries, data.log_ratio
@@ -48,17 +59,18 @@ class Replay:
             rows.setdefault(property(problem), []).append(row)
         return {value: self.figures(rows[value]) for value in sorted(rows)}
 
-    def against(self, peer: dict[str, float]) -> dict[str, float]:
-        """How much faster our choices are than a peer's, given its milliseconds for each key, where both have one."""
-        both = [row for row, key in enumerate(self.data.keys) if key in peer]
+    def against(self, peer: Peer) -> dict[str, float]:
+        """How much faster our choices are than a peer's, where both have one."""
+        both = [row for row, key in enumerate(self.data.keys) if key in peer.times]
         if not both:
-            return {"problems": 0}
+            return {"problems": 0, "ignored": peer.ignored}
         ours = self.data.best_ms[both].double() * self.slow[both].double().exp()
-        theirs = torch.tensor([peer[self.data.keys[row]] for row in both], dtype=torch.double)
+        theirs = torch.tensor([peer.times[self.data.keys[row]] for row in both], dtype=torch.double)
         ratio = (theirs / ours).sort().values
         cut = int(TRIM * len(ratio))
         return {
             "problems": len(ratio),
+            "ignored": peer.ignored,
             "speedup_geomean": ratio.log().mean().exp().item(),
             "speedup_mean": ratio.mean().item(),
             "speedup_trimmed_mean": ratio[cut : len(ratio) - cut].mean().item(),
@@ -66,15 +78,34 @@ class Replay:
         }
 
 
-def read_peer(path: Path) -> dict[str, float]:
-    """A peer's milliseconds for each key, of a CSV with columns key, solver and ms. Times of 0 are left out."""
-    rows = csv.DictReader(io.StringIO(read_text(path)))
-    if missing := {"key", "ms"} - set(rows.fieldnames or ()):
-        raise ValueError(f"{path} has no column {' and '.join(sorted(missing))}: a peer's are key, solver and ms")
+@dataclass(frozen=True)
+class Peer:
+    """What someone else's choices took."""
+
+    times: dict[str, float]  # milliseconds for each key
+    ignored: int  # rows with times that no kernel takes: 0, negative, infinite or not a number
+
+
+def read_peer(path: Path) -> Peer:
+    """A peer's times, of a CSV with the columns key and ms, and perhaps others."""
+    times: dict[str, float] = {}
+    lines = csv.DictReader(io.StringIO(read_text(path)))
     try:
-        return {row["key"]: float(row["ms"]) for row in rows if float(row["ms"]) > 0}
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: a time is no number: {error}") from None
+        if missing := {"key", "ms"} - set(lines.fieldnames or ()):
+            raise ValueError(f"{path} has no column {' and '.join(sorted(missing))}: a peer's are key and ms")
+        for row in lines:
+            where = f"{path}, line {lines.line_num}"
+            key, ms = row["key"], row["ms"]
+            if key in times:
+                raise ValueError(f"{where}: {key} is there a second time")
+            try:
+                times[key] = float(ms)
+            except (TypeError, ValueError):
+                raise ValueError(f"{where}: a row is a key and its milliseconds, got {ms!r} for those") from None
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {lines.line_num}: it is not CSV: {error}") from None
+    possible = {key: ms for key, ms in times.items() if 0 < ms < math.inf}
+    return Peer(possible, len(times) - len(possible))
 
 
 def _peer(text: str) -> tuple[str, Path]:
@@ -84,38 +115,78 @@ def _peer(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+PEER_HELP = "another's choices, to compare with: a CSV with the columns key and ms (others are ignored)"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timings", type=Path, required=True, metavar="DB", help="find-db text (.xz, .bz2)")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--arch", metavar="NAME", help="replay the weights that decide for it here: cpu, gfx908, ...")
     which.add_argument("--weights", type=Path, metavar="FILE")
-    parser.add_argument("--device", help="that was measured (default: what `collect` noted beside DB, else --arch)")
+    parser.add_argument(
+        "--device",
+        help="that was measured, such as cpu-avx512-2t (default: what `collect` noted beside DB, else --arch)",
+    )
     parser.add_argument("--held-out", action="store_true", help="only problems of geometries never trained on")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=CSV", help="key, solver, ms")
+    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=CSV", help=PEER_HELP)
     parser.add_argument("--json", action="store_true")
 
 
 def run(options: argparse.Namespace) -> int:
-    path = options.weights or find(options.arch)
+    path = options.weights or find(architecture(options.arch))
     if path is None:
         raise ValueError(f"there are no weights for {options.arch}: make some with `python -m torch_reformer train`")
     weights = load(path)
+    device = measured_on(options.timings, options.device, weights.architecture, "--device cpu-avx512-2t or the like")
+    peers = {name: read_peer(csv_path) for name, csv_path in options.peer}
     records = read_timings(options.timings)
+    left_out: Counter[str] = Counter()
     if options.held_out:
-        test = weights.metadata["folds"]["test"]
-        records = [record for record in records if _fold(record) in test]
-    device = options.device or device_of(options.timings) or weights.architecture
+        records, left_out = _held_out(records, weights, options.timings, path)
     replay = Replay(weights, records, device)
-    result = replay.figures()
-    result["peers"] = {name: replay.against(read_peer(csv_path)) for name, csv_path in options.peer}
+    left_out.update(replay.data.left_out)
+    if weights.architecture != architecture(device):
+        print(
+            f"warning: {path} is for {weights.architecture}, and {options.timings} is of {device}: the weights choose "
+            "among the kernels that they know",
+            file=sys.stderr,
+        )
+    of = {"weights": str(path), "device": device, "held_out": options.held_out, "left_out": dict(left_out)}
+    result = {**of, **replay.figures()}
+    result["peers"] = {name: replay.against(peer) for name, peer in peers.items()}
     result["by"] = {
         "direction": replay.by(lambda problem: problem.direction),
         "type": replay.by(lambda problem: problem.dtype),
         "layout": replay.by(lambda problem: problem.layout),
         "kind": replay.by(lambda problem: problem.kind),
     }
-    print(json.dumps(result, indent=1) if options.json else _table(result))
+    print(json.dumps(result, indent=1) if options.json else f"{_head(result)}\n\n{_table(result)}")
     return 0
+
+
+def _held_out(records: list[Record], weights: Weights, timings: Path, path: Path) -> tuple[list[Record], Counter[str]]:
+    """Records of geometries that the weights were not trained on, and how many others there are, by the reason."""
+    test = weights.metadata["folds"]["test"]
+    kept, left_out = [], Counter()
+    for record in records:
+        fold = _fold(record)
+        if fold in test:
+            kept.append(record)
+        else:
+            left_out[IMPOSSIBLE if fold is None else "of geometries trained on"] += 1
+    if not kept:
+        raise ValueError(
+            f"none of the {len(records)} records of {timings} is of a geometry that {path} was never trained on (one "
+            f"geometry in {weights.metadata['folds']['of']} is kept out): leave --held-out away or measure more"
+        )
+    return kept, left_out
+
+
+def _head(result: dict) -> str:
+    kind = "problems of geometries never trained on" if result["held_out"] else "problems, those trained on included"
+    left_out = ", ".join(f"{count:,} record{'s' * (count != 1)} {why}" for why, count in result["left_out"].items())
+    line = f"{result['weights']} on {result['problems']:,} {kind}, device {result['device']}; left out: "
+    return line + (left_out or "no record")
 
 
 def _fold(record: Record) -> int | None:
@@ -141,12 +212,13 @@ def _table(result: dict) -> str:
         lines += [numbers(value, found) for value, found in groups.items()]
     for name, found in result["peers"].items():
         lines.append("")
+        ignored = f"; {found['ignored']} of its times ignored: no kernel takes them" if found["ignored"] else ""
         if not found["problems"]:
-            lines.append(f"{name} has none of these problems")
+            lines.append(f"{name} has none of these problems{ignored}")
             continue
         lines.append(
             f"over {name} on {found['problems']} problems: {found['speedup_geomean']:.3f}x (geomean), "
             f"{found['speedup_mean']:.3f}x (mean), {found['speedup_trimmed_mean']:.3f}x (mean without "
-            f"{TRIM:.0%} at each end), {found['speedup_total']:.3f}x (total time)"
+            f"{TRIM:.0%} at each end), {found['speedup_total']:.3f}x (total time){ignored}"
         )
     return "\n".join(lines)

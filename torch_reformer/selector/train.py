@@ -10,10 +10,12 @@ Interrupted, it goes on where it was when the same command is given again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -22,9 +24,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .. import __version__, _native
-from .dataset import FOLDS, Dataset, architecture, device_of, make_dataset
+from .._files import check_writable
+from . import weights_file
+from .dataset import FOLDS, Dataset, architecture, make_dataset, useless
 from .fit import Fit, FitOptions, logits_of
 from .lesson import Teachers, lesson, measured_targets
+from .measured import measured_on
 from .model import Reformer
 from .scoring import confidence, figures, restricted, unmasked
 from .timings import Record, read_timings
@@ -85,17 +90,26 @@ class Checkpoint:
         self.path = path
         self.content: dict = {"fingerprint": fingerprint, "finished": [], "current": None}
         if path.exists():
-            found = torch.load(path, weights_only=True, map_location="cpu")
-            if found["fingerprint"] != fingerprint:
+            with self.trusted():
+                found = weights_file.read(path)
+                theirs, _, _ = (found[name] for name in self.content)
+                found["finished"] = list(found["finished"])
+            if theirs != fingerprint:
                 raise ValueError(
                     f"{path} is of a training with other databases or options: finish that one, or delete the file"
                 )
             self.content = found
 
     def save(self) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        torch.save(self.content, temporary)
-        temporary.replace(self.path)
+        weights_file.save(self.path, self.content)
+
+    @contextlib.contextmanager
+    def trusted(self) -> Iterator[None]:
+        """For what takes the file's content: it fails in many ways if that is damaged."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"{self.path} is damaged: delete it, and the training begins anew") from error
 
 
 class Trainer:
@@ -112,12 +126,14 @@ class Trainer:
         self.number += 1
         model = model.to(self.device)
         if number < len(content["finished"]):
-            model.load_state_dict(content["finished"][number])
+            with self.checkpoint.trusted():
+                model.load_state_dict(content["finished"][number])
             return model.eval()
         data, validation, targets = data.to(self.device), validation.to(self.device), targets.to(self.device)
         fit = Fit(model, options, len(data), seed)
         if content["current"]:
-            fit.load_state(content["current"])
+            with self.checkpoint.trusted():
+                fit.load_state(content["current"])
         with tqdm(
             total=fit.epochs * fit.steps_an_epoch, initial=fit.step, desc=name, unit="step", disable=self.quiet
         ) as bar:
@@ -201,7 +217,14 @@ def _database(text: str) -> tuple[str | None, Path]:
 def source(path: Path, device: str, records: Sequence[Record]) -> dict:
     """What a weights file notes of a database."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"file": path.name, "device": device, "sha256": digest, "records": len(records)}
+    dtypes = {record.problem.dtype for record in records if not useless(record)}
+    return {
+        "file": path.name,
+        "device": device,
+        "sha256": digest,
+        "records": len(records),
+        "dtypes": sorted(dtypes),
+    }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -233,36 +256,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="what to train on: cpu (default) or cuda")
 
 
+def _training_device(text: str) -> torch.device:
+    try:
+        device = torch.device(text)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"--device {text} is none that PyTorch has here ({reason}): give cpu, or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {text} is none to train on: give cpu, or cuda")
+    return device
+
+
+MOST_SEED = 2**31 - 1
+FEW = 100  # held-out problems, on which scores mean little
+
+
 def run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     if options.epochs is not None and options.epochs < 1 or options.teachers is not None and options.teachers < 0:
         raise ValueError("--epochs must be at least 1 and --teachers at least 0")
+    if not 0 <= options.seed <= MOST_SEED:
+        raise ValueError(f"--seed must be from 0 to {MOST_SEED}, got {options.seed}")
+    device, arch = _training_device(options.device), architecture(options.arch)
+    check_writable(options.out)
     databases, sources = [], []
-    for device, path in options.timings:
+    for given, path in options.timings:
+        name = measured_on(path, given, arch, f"--timings cpu-avx512-2t={path} (or whichever it was)")
         records = read_timings(path)
-        name = device or device_of(path) or options.arch
         databases.append((name, records))
         sources.append(source(path, name, records))
     recipe = replace(Recipe.thorough() if options.thorough else Recipe(), seed=options.seed)
     recipe = replace(recipe, student_fit=replace(recipe.student_fit, epochs=options.epochs))
     if options.teachers is not None:
         recipe = replace(recipe, teachers=options.teachers)
-    fingerprint = json.dumps([sources, asdict(recipe), options.arch, _native.feature_shape()])
+    fingerprint = json.dumps([sources, asdict(recipe), arch, _native.feature_shape()])
     checkpoint = Checkpoint(options.out.with_name(options.out.name + ".partial"), fingerprint)
-    devices = list(dict.fromkeys(name for name, _ in databases if architecture(name) == options.arch))
+    devices = list(dict.fromkeys(name for name, _ in databases if architecture(name) == arch))
     if not devices:
-        raise ValueError(f"no database is of {options.arch}: they are of {', '.join(dict(databases))}")
+        raise ValueError(f"no database is of {arch}: they are of {', '.join(dict(databases))}")
     everything = make_dataset(databases)
-    trainer = Trainer(checkpoint, torch.device(options.device))
-    weights = learn(everything, options.arch, devices, teach(everything, recipe, trainer), recipe, trainer)
+    trainer = Trainer(checkpoint, device)
+    weights = learn(everything, arch, devices, teach(everything, recipe, trainer), recipe, trainer)
     weights.metadata["timings"] = sources
     weights.save(options.out)
     checkpoint.path.unlink(missing_ok=True)
+    _report(options.out, weights, time.monotonic() - begin)
+    return 0
+
+
+def _report(out: Path, weights: Weights, seconds: float) -> None:
     scores = weights.metadata["scores"]
     count = sum(tensor.numel() for tensor in weights.tensors.values())
-    print(f"{options.out}: {count:,} parameters, {time.monotonic() - begin:.0f} s")
+    print(f"{out}: {count:,} parameters, {seconds:.0f} s")
     print(
         f"on {scores['problems']:,} problems of geometries never trained on: the best kernel in {scores['top1']:.1%}, "
         f"slow-down {scores['slowdown_geomean']:.4f} (geometric mean)"
     )
-    return 0
+    if scores["problems"] < FEW:
+        print(
+            f"warning: scores on so few problems mean little; one geometry in {FOLDS} is kept for them: measure more",
+            file=sys.stderr,
+        )

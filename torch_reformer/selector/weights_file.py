@@ -8,7 +8,11 @@ geometries that it has never seen.
 
 from __future__ import annotations
 
+import io
+import math
 import os
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +20,9 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from .._files import write_bytes
+from ..problem import ConvProblem
+from .dataset import FOLDS, architecture
 from .model import Reformer
 
 FOLDER = Path(__file__).parent / "weights"
@@ -35,16 +42,28 @@ class Weights:
     def candidates(self) -> list[str]:
         return self.metadata["candidates"]
 
-    def experience(self, probability: float) -> str | None:
+    def experience(self, probability: float, problem: ConvProblem, device: str) -> str:
         """What became of choices as probable as this one on problems of geometries that it was never trained on."""
-        bins = [found for found in self.metadata["confidence"] if found["from"] <= probability and found["problems"]]
-        if not bins:
-            return None
-        found = bins[-1]
+        if unknown := self._unmeasured(problem, device):
+            return f"how often such a choice is right is not known: {unknown}"
+        found = [found for found in self.metadata["confidence"] if found["from"] <= probability][-1]
+        if not found["problems"]:
+            return "how often such a choice is right is not known: no held-out problem had one"
         return (
             f"of {found['problems']:,} held-out problems with such a choice it was the fastest in "
             f"{found['right']:.0%}, and {found['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
         )
+
+    def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
+        """Why nothing is known of such a problem on such a device; None if it is like those of the training."""
+        sources = [source for source in self.metadata["timings"] if source["device"] == device]
+        if not sources:
+            return f"it was not measured on {device}"
+        if not any(problem.dtype in source.get("dtypes", _DTYPES_IF_NOT_NOTED) for source in sources):
+            return f"no measurements of {problem.dtype} are noted"
+        if max(map(math.prod, (problem.input_size, problem.weight_size, problem.output_size))) >= 2**31:
+            return "it was not measured on tensors of 2^31 elements and more"
+        return None
 
     def model(self) -> Reformer:
         rows = self.tensors["embedding"].shape[0]
@@ -53,22 +72,110 @@ class Weights:
         return model.eval()
 
     def activate(self) -> None:
-        """Lets these weights decide for every device of their architecture, in this process."""
+        """Lets these weights decide for every device of their architecture, in this process.
+
+        Raises ``ValueError`` for weights for the CPU that know none of this package's solvers.
+        """
+        if self.architecture == "cpu" and not self.knows_solvers():
+            raise ValueError(
+                f"the weights for cpu know {', '.join(self.candidates[:3])} and so on, but none of this package's "
+                "solvers: train them on timings of `python -m torch_reformer collect`"
+            )
+        _native.set_selector(self.architecture, **self._description())
         _active[self.architecture] = self
-        _native.set_selector(
-            self.architecture,
-            feature_version=self.metadata["feature_version"],
-            candidates=self.candidates,
-            tensors=self.tensors,
+
+    def knows_solvers(self) -> bool:
+        """Whether they choose among this package's solvers, and not only among kernels of others, such as MIOpen's."""
+        return not set(self.candidates).isdisjoint(_native.solver_names())
+
+    def _description(self) -> dict:
+        return {
+            "feature_version": self.metadata["feature_version"],
+            "candidates": self.candidates,
+            "tensors": self.tensors,
             **self.metadata["model"],
-        )
+        }
+
+    def check(self) -> None:
+        """Raises ``ValueError`` with what does not fit. Nothing is taken for granted of files from elsewhere."""
+        _check_metadata(self.metadata)
+        for name, tensor in self.tensors.items():
+            if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not tensor.isfinite().all():
+                raise ValueError(f"{name} is no tensor of finite float32 numbers")
+        _native.check_selector(self.architecture, **self._description())
 
     def save(self, path: str | os.PathLike) -> None:
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        torch.save({"metadata": self.metadata, "tensors": self.tensors}, temporary)
-        os.replace(temporary, path)
+        save(path, {"metadata": self.metadata, "tensors": self.tensors})
+
+
+def save(path: str | os.PathLike, content: dict) -> None:
+    """``torch.save``, in one step."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def read(path: str | os.PathLike) -> object:
+    """What :func:`save` wrote. ``OSError`` if it can't be read, ``ValueError`` without the file's name if it is
+    damaged."""
+    data = Path(path).read_bytes()
+    try:
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as error:  # torch.load fails in many ways, and says so in many lines
+        raise ValueError("torch.load can't read it") from error
+
+
+# What the databases of all weights hold that were made before `train` noted it.
+_DTYPES_IF_NOT_NOTED = ("FP32", "FP16")
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _few(value: object) -> bool:
+    return _whole(value) and value < 100
+
+
+def _number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _list_of(check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _dict_of(**checks: Callable[[object], bool]) -> Callable[[object], bool]:
+    """With these keys, and perhaps others."""
+    return lambda value: (
+        isinstance(value, dict) and all(key in value and check(value[key]) for key, check in checks.items())
+    )
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+_METADATA = {
+    "candidates": lambda value: _list_of(_text)(value) and len(set(value)) == len(value) > 0,
+    "model": lambda value: _dict_of(width=_whole, hidden=_whole, blocks=_few)(value) and len(value) == 3,
+    "folds": _dict_of(of=lambda value: value == FOLDS, test=_list_of(_whole)),
+    "confidence": lambda value: (
+        _list_of(_dict_of(**{"from": _number}, problems=_whole, right=_number, slowdown_if_wrong=_number))(value)
+        and value[:1] != []
+        and value[0]["from"] == 0
+    ),
+    "scores": _dict_of(problems=_whole, top1=_number, slowdown_geomean=_number),
+    "timings": _list_of(_dict_of(device=_text)),
+}
+
+
+def _check_metadata(metadata: dict) -> None:
+    if architecture(metadata["architecture"]) != metadata["architecture"]:
+        raise ValueError(f"{metadata['architecture']} is a device, not an architecture")
+    for name, fits in _METADATA.items():
+        if not fits(metadata[name]):
+            raise ValueError(f"its {name} can't be {str(metadata[name])[:80]}")
 
 
 _active: dict[str, Weights] = {}  # by architecture
@@ -87,22 +194,22 @@ def load(path: str | os.PathLike) -> Weights:
         OSError: if there is no such file.
         ValueError: if it is no weights file, or one for another version of the features.
     """
-    path = Path(path)
-    path.stat()
+    version = None
     try:
-        content = torch.load(path, weights_only=True, map_location="cpu")
+        content = read(path)
         weights = Weights(content["metadata"], content["tensors"])
         version = weights.metadata["feature_version"]
-    except Exception as error:  # torch.load fails in many ways
-        raise ValueError(f"{path} is no weights file of torch_reformer, or is damaged: {error}") from error
-    here = _native.feature_shape().version
-    if version != here:
-        raise ValueError(
-            f"{path} was trained on version {version} of the features, and this torch_reformer has version {here}: "
-            "train it anew with `python -m torch_reformer train --timings DB "
-            f"--arch {weights.architecture} --out {path}`"
-        )
-    return weights
+        if version == _native.feature_shape().version:
+            weights.check()
+            return weights
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{os.fspath(path)} is no weights file of torch_reformer, or is damaged: {why}") from error
+    raise ValueError(
+        f"{os.fspath(path)} was trained on version {version} of the features, and this torch_reformer has version "
+        f"{_native.feature_shape().version}: train it anew with `python -m torch_reformer train --timings DB "
+        f"--arch {weights.metadata.get('architecture')} --out {os.fspath(path)}`"
+    )
 
 
 def shipped(architecture: str) -> Path | None:
@@ -111,19 +218,34 @@ def shipped(architecture: str) -> Path | None:
     return path if path.exists() else None
 
 
+_given: dict[str, Path] = {}  # by architecture: the files that TORCH_REFORMER_WEIGHTS named at import
+
+
 def given() -> dict[str, Path]:
-    """The files that TORCH_REFORMER_WEIGHTS names, by their architecture. Raises as :func:`load` does."""
-    paths = [Path(text) for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
-    return {load(path).architecture: path for path in paths}
+    """The files that TORCH_REFORMER_WEIGHTS names, by their architecture, as far as they could be used."""
+    return dict(_given)
 
 
 def find(architecture: str) -> Path | None:
     """The file that decides for an architecture: the user's own, or the package's, or none."""
-    return given().get(architecture) or shipped(architecture)
+    return _given.get(architecture) or shipped(architecture)
 
 
 def activate() -> None:
-    """Makes the selectors of this machine decide: the CPU's, and all that the user names."""
-    for path in {"cpu": shipped("cpu"), **given()}.values():
-        if path:
-            load(path).activate()
+    """Makes the selectors of this machine decide: the CPU's, and all that the user names; of several for one
+    architecture the last.
+
+    A file that can't be used is left out with a warning: the commands that would make another have to run.
+    """
+    texts = os.environ.get(VARIABLE, "").split(os.pathsep)
+    named = [Path(os.path.expanduser(text)).absolute() for text in texts if text.strip()]
+    for path in filter(None, [shipped("cpu"), *named]):
+        try:
+            weights = load(path)
+            weights.activate()
+        except (OSError, ValueError) as error:
+            who = VARIABLE if path in named else "the package"
+            warnings.warn(f"{who} names {path} as weights, which is left out: {error}", stacklevel=2)
+        else:
+            if path in named:
+                _given[weights.architecture] = path
