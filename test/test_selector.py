@@ -349,6 +349,14 @@ def test_shipped_weights_load(path):
     assert weights.architecture == path.stem and weights.knows_solvers() == (path.stem == "cpu")
 
 
+def test_import_starts_no_threads():
+    """After a fork they would be missed. PyTorch's pool is told to have several, however few cores there are."""
+    code = "import os, torch; n = lambda: len(os.listdir('/proc/self/task')); torch.set_num_threads(4); before = n()"
+    code += "; import torch_reformer; print(n() - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
+
+
 TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"]
 
 

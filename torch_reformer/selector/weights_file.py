@@ -100,7 +100,7 @@ class Weights:
         """Raises ``ValueError`` with what does not fit. Nothing is taken for granted of files from elsewhere."""
         _check_metadata(self.metadata)
         for name, tensor in self.tensors.items():
-            if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not tensor.isfinite().all():
+            if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not _finite(tensor):
                 raise ValueError(f"{name} is no tensor of finite float32 numbers")
         _native.check_selector(self.architecture, **self._description())
 
@@ -127,6 +127,11 @@ def read(path: str | os.PathLike) -> object:
 
 # What the databases of all weights hold that were made before `train` noted it.
 _DTYPES_IF_NOT_NOTED = ("FP32", "FP16")
+
+
+def _finite(tensor: Tensor) -> bool:
+    """By parts so small that PyTorch starts no threads: an import that did would make a later fork hang."""
+    return all(part.isfinite().all() for part in tensor.flatten().split(1 << 14))
 
 
 def _whole(value: object) -> bool:
