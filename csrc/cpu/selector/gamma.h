@@ -1,14 +1,13 @@
-// The arithmetic of the selector (Reformer in torch_reformer/selector/model.py) on packed weights. No torch, no
-// allocation: everything between the features and the logits is on the stack.
+// A stack of Γ-blocks (GammaBlock in torch_reformer/selector/model.py) with packed weights. gamma_body.h has the
+// arithmetic, which allocates nothing: callers bring the memory.
 #pragma once
 
-#include "../../device.h"
-#include "features.h"
+#include <algorithm>
+#include <cstdint>
 
 namespace reformer {
 
-// Larger networks are refused, so that the stack suffices.
-constexpr int32_t kMaxWidth = 128, kMaxHidden = 512, kMaxBlocks = 16, kMaxCandidates = 256;
+constexpr int32_t kMaxWidth = 128, kMaxHidden = 512, kMaxBlocks = 16;
 constexpr int32_t kPackStep = 16;  // floats; rows begin at multiples of it, so that whole vectors can be read
 
 // A layer y = x M + bias, with the matrix as [inputs, outputs]: the transpose of PyTorch's.
@@ -23,15 +22,17 @@ struct PackedBlock {
   PackedLinear qkv, up, down;
 };
 
-struct PackedSelector {
-  int32_t width, hidden, blocks;
-  const float* embedding;  // [rows, width]
-  const float* device;     // [width]
+struct PackedBlocks {
+  int32_t width, hidden, count;
   PackedBlock block[kMaxBlocks];
-  PackedLinear head;
 };
 
-// Writes head.outputs logits.
-void infer(const PackedSelector& weights, const Features& features, Isa isa, float* logits);
+// The MLP takes so many positions at a time, so that the hidden layer of a long sequence stays in the caches.
+constexpr int32_t kMlpPositions = 64;
+
+// Floats of scratch for a sequence of so many positions, beside the sequence itself.
+constexpr int64_t gamma_scratch(int32_t width, int32_t hidden, int32_t length) {
+  return int64_t{length} * 4 * width + std::min(length, kMlpPositions) * hidden;
+}
 
 }  // namespace reformer

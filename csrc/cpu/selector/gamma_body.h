@@ -1,5 +1,5 @@
-// The body of gamma.cpp, compiled once for each instruction set. Positions are rows of kTokens x width matrices, so
-// that vectors run along the channels.
+// Γ-blocks on a sequence of any length. For an ISA body; no include guard, as in vec.h. Positions are the rows of
+// [length, width] matrices, so that vectors run along the channels.
 #include "../simd/math.h"
 
 namespace reformer::REFORMER_ISA {
@@ -29,17 +29,6 @@ inline void multiply(const PackedLinear& layer, const GemmKernels<float>& kernel
     }
 }
 
-// The sum over terms of row times weight, for every token; the device belongs to the first.
-inline void embed(const PackedSelector& net, const Features& features, float* x) {
-  for (int32_t c = 0; c < net.width; c += kFloats)
-    for (int32_t token = 0; token < kTokens; ++token) {
-      Floats sum = token == 0 ? load<float>(net.device + c) : Floats{};
-      for (const Features::Term& term : features.tokens[size_t(token)])
-        sum = fma<float>(broadcast(term.weight), load<float>(net.embedding + int64_t{term.row} * net.width + c), sum);
-      store<float>(x + token * net.width + c, sum);
-    }
-}
-
 // Layer normalisation without affine parameters.
 inline void normalise(const float* from, int32_t rows, int32_t width, float* to) {
   const float scale = 1.0f / float(width);
@@ -59,13 +48,13 @@ inline void normalise(const float* from, int32_t rows, int32_t width, float* to)
 
 // The part of a block between qkv and up, for the first `rows` positions: q times the average of v with weights
 // softmax(k) along the sequence, plus the taps times v of the neighbours.
-inline void mix(const PackedBlock& block, const float* qkv, int32_t rows, int32_t width, float* mixed) {
+inline void mix(const PackedBlock& block, const float* qkv, int32_t length, int32_t rows, int32_t width, float* mixed) {
   const int32_t step = 3 * width;
   for (int32_t c = 0; c < width; c += kFloats) {
     const float *q = qkv + c, *k = q + width, *v = k + width;
     Floats most = load<float>(k), weights{}, sum{};
-    for (int32_t i = 1; i < kTokens; ++i) most = larger(most, load<float>(k + i * step));
-    for (int32_t i = 0; i < kTokens; ++i) {
+    for (int32_t i = 1; i < length; ++i) most = larger(most, load<float>(k + i * step));
+    for (int32_t i = 0; i < length; ++i) {
       const Floats weight = exp(load<float>(k + i * step) - most);
       weights += weight;
       sum = fma<float>(weight, load<float>(v + i * step), sum);
@@ -75,7 +64,7 @@ inline void mix(const PackedBlock& block, const float* qkv, int32_t rows, int32_
                  tap_after = load<float>(block.taps + 2 * width + c);
     Floats before{}, itself = load<float>(v);
     for (int32_t i = 0; i < rows; ++i) {
-      const Floats after = i + 1 < kTokens ? load<float>(v + (i + 1) * step) : Floats{};
+      const Floats after = i + 1 < length ? load<float>(v + (i + 1) * step) : Floats{};
       Floats result = load<float>(q + i * step) * average;
       result = fma<float>(tap_itself, itself, result);
       result = fma<float>(tap_before, before, result);
@@ -96,32 +85,34 @@ inline void add_to_rows(const float* bias, int32_t rows, int32_t width, float* x
       store<float>(x + row * width + c, load<float>(x + row * width + c) + load<float>(bias + c));
 }
 
-inline void infer(const PackedSelector& net, const Features& features, const GemmKernels<float>& kernels,
-                  float* logits) {
+// x [length, width] becomes what the blocks make of it. Of the last block, only the first `last_rows` positions are
+// computed: 1 or all. scratch has gamma_scratch() floats.
+inline void gamma_blocks(const PackedBlocks& blocks, const GemmKernels<float>& kernels, int32_t length,
+                         int32_t last_rows, float* x, float* scratch) {
+  const int32_t width = blocks.width, hidden_width = blocks.hidden;
   // One after another without gaps, so that together they take as little of the first cache as can be.
-  alignas(64) float scratch[kTokens * (5 * kMaxWidth + kMaxHidden)];
-  const int32_t width = net.width;
-  float *const x = scratch, *const normal = x + kTokens * width, *const mixed = normal,
-               *const qkv = normal + kTokens * width, *const hidden = qkv + kTokens * 3 * width;
-  embed(net, features, x);
-  for (int32_t i = 0; i < net.blocks; ++i) {
-    const PackedBlock& block = net.block[i];
-    const int32_t rows = i + 1 < net.blocks ? kTokens : 1;  // only the first position of the last block is read
-    normalise(x, kTokens, width, normal);
-    if (rows == kTokens) {
-      multiply(block.qkv, kernels, normal, kTokens, 0, 3 * width, qkv, 3 * width);
+  float *const normal = scratch, *const mixed = normal, *const qkv = normal + length * width,
+               *const hidden = qkv + length * 3 * width;
+  for (int32_t i = 0; i < blocks.count; ++i) {
+    const PackedBlock& block = blocks.block[i];
+    const int32_t rows = i + 1 < blocks.count ? length : last_rows;
+    normalise(x, length, width, normal);
+    if (rows == length) {
+      multiply(block.qkv, kernels, normal, length, 0, 3 * width, qkv, 3 * width);
     } else {
-      multiply(block.qkv, kernels, normal, 1, 0, width, qkv, 3 * width);
-      multiply(block.qkv, kernels, normal, kTokens, width, 2 * width, qkv + width, 3 * width);
+      multiply(block.qkv, kernels, normal, rows, 0, width, qkv, 3 * width);
+      multiply(block.qkv, kernels, normal, length, width, 2 * width, qkv + width, 3 * width);
     }
-    mix(block, qkv, rows, width, mixed);
-    multiply(block.up, kernels, mixed, rows, 0, net.hidden, hidden, net.hidden);
-    rectify(hidden, rows * net.hidden);
-    add_to_rows(block.down.bias, rows, width, x);
-    multiply(block.down, kernels, hidden, rows, 0, width, x, width, true);
+    mix(block, qkv, length, rows, width, mixed);
+    for (int32_t row = 0; row < rows; row += kMlpPositions) {
+      const int32_t part = std::min(kMlpPositions, rows - row);
+      float* const to = x + row * width;
+      multiply(block.up, kernels, mixed + row * width, part, 0, hidden_width, hidden, hidden_width);
+      rectify(hidden, part * hidden_width);
+      add_to_rows(block.down.bias, part, width, to);
+      multiply(block.down, kernels, hidden, part, 0, width, to, width, true);
+    }
   }
-  normalise(x, 1, width, normal);
-  multiply(net.head, kernels, normal, 1, 0, net.head.outputs, logits, 0);
 }
 
 }  // namespace reformer::REFORMER_ISA

@@ -2,13 +2,15 @@
 // then allocates nothing, takes no lock and may be called by any number of threads.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "gamma.h"
+#include "infer.h"
+#include "packing.h"
 
 namespace reformer {
+
+constexpr int32_t kMaxCandidates = 256;
 
 struct SelectorShape {
   int32_t rows;  // of the embedding matrix: feature_rows()
@@ -16,8 +18,7 @@ struct SelectorShape {
 };
 
 // How many tensors a selector of so many blocks has, and the order in which they are given, which is that of
-// Reformer.state_dict(): embedding [rows, width], device [1, width]; for each block taps [3, width], qkv.weight
-// [3 width, width], qkv.bias, up.weight [hidden, width], up.bias, down.weight [width, hidden], down.bias; head.weight
+// Reformer.state_dict(): embedding [rows, width], device [1, width]; the blocks' (packing.h); head.weight
 // [candidates, width], head.bias.
 constexpr int32_t selector_tensors(int32_t blocks) { return 4 + 7 * blocks; }
 
@@ -36,14 +37,10 @@ class Selector {
   void logits(const Features& features, float* out, Isa isa = cpu_isa()) const { infer(packed_, features, isa, out); }
 
  private:
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-
   SelectorShape shape_;
   std::vector<std::string> candidates_;
   std::vector<int32_t> candidate_of_;
-  std::unique_ptr<float[], Free> memory_;
+  FloatMemory memory_;
   PackedSelector packed_{};
 };
 

@@ -1,4 +1,4 @@
-#include "gamma.h"
+#include "infer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "../gemm/kernel.h"
 
-#define REFORMER_ISA_BODY "../selector/gamma_body.h"
+#define REFORMER_ISA_BODY "../selector/infer_body.h"
 #include "../simd/foreach_isa.h"
 
 namespace reformer {
