@@ -6,7 +6,8 @@ python benchmarks/gamma_block.py --data ../shared/data/text --latency-only --csv
 Both models are word embedding + learned positions, blocks, mean over the words, linear layer; they differ in the blocks
 alone. Each takes what suits it best of the learning rates and dropouts in `GRID`; all else in training is the same.
 Setting and epoch are chosen on a tenth of the training texts. The last 512 words of a text are read (Keras' customary
-end of a text; 93% of IMDB and 96% of Reuters fit).
+end of a text; 93% of IMDB and 96% of Reuters fit). Latencies are PyTorch's, and on one thread also the Γ-model's in
+this package's C++ (`gamma_cpp`), which uses no more.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from torch_reformer import _native
 from torch_reformer.selector.model import GammaBlock, TransformerBlock
 from torch_reformer.timing import interleaved
 
@@ -348,11 +350,15 @@ def latency_rows(options: argparse.Namespace, recipe: Recipe):
         order = test.lengths.argsort()
         chosen = [order[int((i + 0.5) / options.texts * len(order))] for i in range(options.texts)]
         models = {m: Classifier(m, int(training.labels.max()) + 1, recipe).eval() for m in options.models}
+        in_cpp = _native.SequenceClassifier(models["gamma"].state_dict()) if "gamma" in models else None
         for threads in options.threads:
             torch.set_num_threads(threads)
             for i, text in enumerate(chosen):
                 words = test.words[text, : test.lengths[text]].long()[None]
                 calls = {m: lambda model=model, words=words: model(words) for m, model in models.items()}
+                if in_cpp and threads == 1:  # it has no more
+                    calls["gamma_cpp"] = lambda words=words[0], model=in_cpp: model.logits(words)
+                    torch.testing.assert_close(calls["gamma_cpp"](), calls["gamma"]()[0], atol=1e-5, rtol=1e-5)
                 with torch.inference_mode():
                     times = interleaved(calls, seconds=options.seconds, least=20, most=500)
                 case = f"{name} text={i} words={words.shape[1]} threads={threads}"

@@ -6,6 +6,7 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,15 @@ class Selector(ctypes.Structure):
         ("arch", ctypes.c_char_p),
         *((name, ctypes.c_int32) for name in "feature_version rows width hidden blocks candidates".split()),
         ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
+    ]
+
+
+class _SequenceClassifier(ctypes.Structure):
+    """Mirrors ReformerSequenceClassifier (csrc/c_api.h)."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "words longest width hidden blocks classes".split()),
         ("tensors", ctypes.POINTER(ctypes.c_void_p)),
     ]
 
@@ -119,6 +129,19 @@ _selector_logits = _declare(
     ctypes.POINTER(Problem),
     ctypes.c_int64,
     ctypes.c_char_p,
+    ctypes.c_int32,
+    ctypes.POINTER(ctypes.c_float),
+)
+_sequence_classifier_new = _declare(
+    "reformer_sequence_classifier_new", ctypes.c_void_p, ctypes.POINTER(_SequenceClassifier)
+)
+_sequence_classifier_delete = _declare("reformer_sequence_classifier_delete", None, ctypes.c_void_p)
+_sequence_classifier_logits = _declare(
+    "reformer_sequence_classifier_logits",
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int64,
     ctypes.c_int32,
     ctypes.POINTER(ctypes.c_float),
 )
@@ -230,19 +253,36 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
     return rows, weights
 
 
-_selectors: dict[str, dict[str, Any]] = {}
+def _isa(name: str | None) -> int:
+    return -1 if name is None else ISAS.index(name)
 
 
-def _selector_shapes(rows: int, width: int, hidden: int, blocks: int, candidates: int) -> dict[str, tuple[int, ...]]:
-    """The parameters of selector.model.Reformer for one device, in the order of csrc/cpu/selector/selector.h."""
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (rows, width), "device": (1, width)}
+def _block_shapes(width: int, hidden: int, blocks: int) -> dict[str, tuple[int, ...]]:
+    """The parameters of selector.model.GammaBlock, in the order of csrc/cpu/selector/packing.h."""
+    shapes: dict[str, tuple[int, ...]] = {}
     for block in (f"blocks.{index}." for index in range(blocks)):
         shapes[block + "taps"] = 3, width
         shapes[block + "qkv.weight"], shapes[block + "qkv.bias"] = (3 * width, width), (3 * width,)
         shapes[block + "up.weight"], shapes[block + "up.bias"] = (hidden, width), (hidden,)
         shapes[block + "down.weight"], shapes[block + "down.bias"] = (width, hidden), (width,)
-    shapes["head.weight"], shapes["head.bias"] = (candidates, width), (candidates,)
     return shapes
+
+
+def _dense(what: str, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in the order of shapes, as C++ reads them."""
+    if different := set(shapes) ^ set(tensors):
+        raise ValueError(f"the tensors do not make a {what}: {', '.join(sorted(different))} missing or too many")
+    for name, shape in shapes.items():
+        if (found := tuple(tensors[name].shape)) != shape:
+            raise ValueError(f"the {what.split()[0]}'s {name} must have shape {shape}, got {found}")
+    return [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
+
+
+def _pointers(tensors: list[torch.Tensor]):
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+_selectors: dict[str, dict[str, Any]] = {}
 
 
 class _Described(NamedTuple):
@@ -263,17 +303,14 @@ def _describe(
     tensors: Mapping[str, torch.Tensor],
 ) -> _Described:
     rows = len(tensors.get("embedding", ()))
-    shapes = _selector_shapes(rows, width, hidden, blocks, len(candidates))
-    if different := set(shapes) ^ set(tensors):
-        raise ValueError(
-            f"the tensors do not make a selector of {blocks} blocks: {', '.join(sorted(different))} missing or too many"
-        )
-    for name, shape in shapes.items():
-        if tuple(tensors[name].shape) != shape:
-            raise ValueError(f"the selector's {name} must have shape {shape}, got {tuple(tensors[name].shape)}")
-    dense = [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
+    shapes = {
+        **{"embedding": (rows, width), "device": (1, width)},
+        **_block_shapes(width, hidden, blocks),
+        **{"head.weight": (len(candidates), width), "head.bias": (len(candidates),)},
+    }
+    dense = _dense(f"selector of {blocks} blocks", shapes, tensors)
     names = (ctypes.c_char_p * len(candidates))(*(name.encode() for name in candidates))
-    pointers = (ctypes.c_void_p * len(dense))(*(tensor.data_ptr() for tensor in dense))
+    pointers = _pointers(dense)
     selector = Selector(arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers)
     return _Described(selector, dense)
 
@@ -319,9 +356,43 @@ def logits(problems: Problems, device: str | None = None, isa: str | None = None
     ``avx512``) is the instruction set to compute with: this machine's best if None."""
     problems = _array(problems)
     result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
-    index = -1 if isa is None else ISAS.index(isa)
-    _check(_selector_logits(problems, len(problems), _text(device), index, _floats(result)))
+    _check(_selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
     return result
+
+
+class SequenceClassifier:
+    """The classifier of texts of benchmarks/gamma_block.py in C++: words and learned positions, Γ-blocks, mean over the
+    positions, linear layer. It computes on the calling thread alone, and one thread may call it at a time.
+
+    Args:
+        tensors: the state_dict(). They are copied.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]):
+        words, width = tensors["embedding.weight"].shape
+        longest, self.classes = len(tensors["positions"]), len(tensors["head.weight"])
+        blocks, hidden = sum(name.endswith(".taps") for name in tensors), len(tensors["blocks.0.up.weight"])
+        shapes = {
+            **{"positions": (longest, width), "embedding.weight": (words, width)},
+            **_block_shapes(width, hidden, blocks),
+            **{"head.weight": (self.classes, width), "head.bias": (self.classes,)},
+        }
+        dense = _dense(f"classifier of {blocks} blocks", shapes, tensors)
+        description = _SequenceClassifier(words, longest, width, hidden, blocks, self.classes, _pointers(dense))
+        self._handle = _check(_sequence_classifier_new(ctypes.byref(description)))
+        weakref.finalize(self, _sequence_classifier_delete, self._handle)
+
+    def logits(self, words: torch.Tensor, isa: str | None = None) -> torch.Tensor:
+        """``[class]`` of one text's ``words`` (int64, ``[length]``). ``isa`` as in logits()."""
+        if words.dtype != torch.int64 or words.ndim != 1:
+            raise ValueError(f"words must be int64 [length], got {words.dtype} {list(words.shape)}")
+        words, result = words.cpu().contiguous(), torch.empty(self.classes)
+        pointer = ctypes.cast(words.data_ptr(), ctypes.POINTER(ctypes.c_int64))
+        _check(_sequence_classifier_logits(self._handle, pointer, len(words), _isa(isa), _floats(result)))
+        return result
 
 
 def set_config(

@@ -27,7 +27,7 @@ struct PackedBlocks {
   PackedBlock block[kMaxBlocks];
 };
 
-// The MLP takes so many positions at a time, so that the hidden layer of a long sequence stays in the caches.
+// The MLP takes so many positions at a time, so that the scratch of a long sequence has no hidden layer of its length.
 constexpr int32_t kMlpPositions = 64;
 
 // Floats of scratch for a sequence of so many positions, beside the sequence itself.
