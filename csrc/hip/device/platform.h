@@ -2,6 +2,9 @@
 // of the tests. No vendor header is included, so that any of these compilers takes a kernel as it is.
 #pragma once
 
+// Applies the macro X that a kernel file makes its functions by, to a list of arguments that is a macro itself.
+#define REFORMER_APPLY(X, ...) X(__VA_ARGS__)
+
 #if defined(REFORMER_EMULATOR)
 #include "emulator.h"  // test/emulator: defines all that this file does
 #else
@@ -24,6 +27,8 @@
 // A kernel that runs in blocks of just so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
 #define SHARED __shared__
+// Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16.
+#define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(16))) unsigned char name[]
 #define UNROLL _Pragma("unroll")
 
 namespace reformer {

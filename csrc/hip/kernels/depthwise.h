@@ -1,38 +1,44 @@
-// What the depthwise kernels and their host share: arguments, and the list of the kernels that are compiled.
+// What the depthwise kernels and their host share.
 #pragma once
 
 #include "../device/divide.h"
 
 namespace reformer {
 
-constexpr int kDepthwiseThreads = 128;         // a block of the kernels that compute a picture
-constexpr int kDepthwiseFilterThreads = 256;   // of those that compute a filter
-constexpr int kDepthwiseFinishOutputs = 32;    // elements of a filter that a block of the finish computes
+// Threads of a block.
+constexpr int kDepthwiseThreads_forward = 256, kDepthwiseThreads_input_grad = 256;
+constexpr int kDepthwiseThreads_weight_grad = 128, kDepthwiseThreads_finish = 128;
 
-// Tensors are dense NHWC; the filter is [channels][R][R]. Everything in elements. Forward reads x and writes y;
-// input_grad reads dy and writes dx; weight_grad reads x and dy.
+// Rows of a thread's share of a tile, but for input_grad with strides, where they are the stride.
+template <int ST>
+constexpr int kDepthwiseRows = ST == 1 ? 2 : 1;
+
+constexpr int kDepthwiseFinishOutputs = 32;  // elements of a filter that a block of the finish computes
+
+// Tensors are dense NHWC, filters [channels][R][R]. Sizes in elements.
+//
+// A block computes V << log_lanes channels of tiles of the result (weight_grad: of the output's gradient).
+// It copies what they are computed from, borders included, into shared memory: of x, or of y in input_grad.
 struct DepthwiseArgs {
-  const void* x;       // forward, weight_grad: the input; input_grad: null
-  const void* y;       // input_grad, weight_grad: the output's gradient; forward: null
+  const void* x;       // forward, weight_grad: the input; finish: partial sums
+  const void* y;       // input_grad, weight_grad: the output's gradient
   const void* filter;  // forward, input_grad
-  const void* bias;    // forward: or null
-  void* result;        // a picture; weight_grad: the partial sums, fp32 [splits][R * R][channels]
+  const void* bias;    // forward; may be null
+  void* result;        // weight_grad: partial sums, fp32 [splits][R * R][channels]; finish: the filter
   int channels;
   int h, w, out_h, out_w;  // of x and of y
   int pad_h, pad_w;
-  int rows;   // of y (input_grad: of x) that one thread computes
-  int items;  // strips of rows x strips of columns x pictures (x groups of channels, but for weight_grad)
-  int lanes;  // weight_grad: groups of channels that a block computes, a power of two up to 32
-  int splits;              // weight_grad: parts of the sum over pixels
-  Divider channel_groups;  // V channels each
-  Divider column_strips, row_strips;
-};
-
-// Sums the partial sums of weight_grad.
-struct DepthwiseFinishArgs {
-  const float* partial;  // [splits][taps][channels]
-  void* filter;          // [channels][taps]
-  int splits, taps, channels;
+  int taps;                         // finish: R * R
+  int copy_bytes;                   // at once into shared memory, 16 or 4: a pixel's bytes are a multiple of them
+  int log_lanes;                    // up to 5; neighbouring threads have neighbouring channels
+  int tile_rows, tile_columns;      // in whole strips, the threads' shares of a tile
+  int source_rows, source_columns;  // what a tile is computed from
+  int strips;                       // of a tile
+  int tiles;                        // of all pictures; weight_grad only
+  int splits;                       // weight_grad, finish: parts of the sum over pixels
+  Divider groups_of_channels, tiles_across, tiles_down;  // how many
+  Divider by_source_places, by_tile_places;              // copies of copy_bytes in a row of what is copied
+  Divider by_strips_across;
 };
 
 }  // namespace reformer

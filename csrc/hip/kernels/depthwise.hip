@@ -1,65 +1,369 @@
-// Depthwise convolution in NHWC: square filters of R x R, strides of 1 or 2, one filter a channel.
+// Depthwise convolution in NHWC: square filters of R x R, strides ST of 1 or 2, one filter a channel.
 //
-// A thread computes V neighbouring channels of TW neighbouring columns, and walks down the rows. Every input row is
-// loaded once, and adds to all results that it takes part in, whose sums wait in registers; so memory is read about
-// (TW + R - 1) / TW times, of which the second time and later ones are served by the cache. The rows of sums are a ring,
-// unrolled, so that its indices are known to the compiler.
+// A block copies what a tile of the result is computed from into shared memory, all of it under way at once. A thread
+// computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads
+// serves TW columns, and each pixel R of them.
+#include "../device/async_copy.h"
 #include "../device/types.h"
 #include "depthwise.h"
 
 namespace reformer {
 namespace {
 
-// Where a thread's strip lies.
-struct Strip {
+DEVICE constexpr int log_of(int power_of_two) { return power_of_two == 1 ? 0 : 1 + log_of(power_of_two / 2); }
+
+// Part of a picture in shared memory, [rows][columns][channels of the block], zeros outside of the picture.
+template <class T, int V>
+struct Tile {
+  T* memory;
+  int columns, log_channels;
+
+  // Each thread copies kBytes of some columns, of all rows or of every few.
+  template <int kThreads, int kBytes>
+  DEVICE void fill_by(const T* picture, int height, int width, int all_channels, int first, int top, int left, int rows,
+                      const Divider& by_places) const {
+    constexpr int kElements = kBytes / int(sizeof(T));
+    const int shift = log_channels - log_of(kElements), places = columns << shift;  // of one row
+    int place = thread_id();
+    const int start = divide_with_rest(place, by_places);
+    const int step = places < kThreads ? divide(kThreads, by_places) : 1;
+    if (start >= step) return;
+    for (; place < places; place += kThreads) {
+      const int column = left + (place >> shift), channel = first + (place & ((1 << shift) - 1)) * kElements;
+      const bool inside = unsigned(column) < unsigned(width) && channel < all_channels;
+      const int bottom = inside ? height : 0;
+      const T* from =
+          picture + (inside ? static_cast<long long>((top + start) * width + column) * all_channels + channel : 0);
+      const long long from_step = inside ? static_cast<long long>(step * width) * all_channels : 0;
+      T* to = memory + (start * places + place) * kElements;
+      for (int row = start; row < rows; row += step) {
+        const bool valid = unsigned(top + row) < unsigned(bottom);
+        async_copy<kBytes>(to, valid ? from : picture, valid);
+        from += from_step;
+        to += step * places * kElements;
+      }
+    }
+  }
+
+  template <int kThreads>
+  DEVICE void fill(int copy_bytes, const T* picture, int height, int width, int all_channels, int first, int top,
+                   int left, int rows, const Divider& by_places) const {
+    if (copy_bytes == 16)
+      fill_by<kThreads, 16>(picture, height, width, all_channels, first, top, left, rows, by_places);
+    else
+      fill_by<kThreads, 4>(picture, height, width, all_channels, first, top, left, rows, by_places);
+  }
+
+  template <int kColumns>
+  DEVICE void read(int row, int column, int lane, float (&to)[kColumns][V]) const {
+    const T* from = memory + ((row * columns + column) << log_channels) + lane * V;
+    UNROLL
+    for (int j = 0; j < kColumns; ++j) widen<T, V>(load<T, V>(from + (j << log_channels)), to[j]);
+  }
+};
+
+// Filters in shared memory, fp32 [R * R][channels of the block].
+template <class T, int kThreads, int R, bool kFlipped>
+DEVICE void fill_filter(float* to, const void* filter, int all_channels, int first, int channels) {
+  const T* from = static_cast<const T*>(filter) + first * R * R;
+  const int count = (all_channels - first < channels ? all_channels - first : channels) * R * R;
+  for (int i = thread_id(); i < channels * R * R; i += kThreads) {
+    const int channel = i / (R * R), tap = i % (R * R);
+    to[(kFlipped ? R * R - 1 - tap : tap) * channels + channel] = i < count ? to_float(from[i]) : 0.0f;
+  }
+}
+
+template <int R, int V>
+DEVICE void read_taps(const float* filter, int r, int channels, int lane, float (&taps)[R][V]) {
+  UNROLL
+  for (int s = 0; s < R; ++s) widen<fp32, V>(load<fp32, V>(filter + (r * R + s) * channels + lane * V), taps[s]);
+}
+
+// Of the result: which tile, and where it begins.
+struct Place {
   int channel, column, row, picture;
 };
-
-template <int V>
-DEVICE Strip strip_of(int item, const DepthwiseArgs& p, int columns) {
-  const int column = divide_with_rest(item, p.row_strips);  // for the moment: all but the row strip
-  Strip strip;
-  strip.row = item * p.rows;
-  item = column;
-  strip.picture = divide_with_rest(item, p.column_strips);
-  strip.column = item * columns;
-  strip.channel = 0;
-  return strip;
+DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
+  Place place{0, tile, 0, 0};
+  place.row = divide_with_rest(place.column, p.tiles_across);
+  place.picture = divide_with_rest(place.row, p.tiles_down);
+  place.column *= p.tile_columns;
+  place.row *= p.tile_rows;
+  return place;
 }
 
-// One row of TW columns, zeros outside of the picture.
-template <class T, int V, int kColumns>
-struct Row {
-  Pack<T, V> packs[kColumns];
-
-  // row: of the picture, anything; columns: of which bit j says that column j lies in the picture.
-  DEVICE void read(const T* picture, int row, int height, int width, int column, int channels, unsigned columns,
-                   bool wanted) {
-    const bool inside = wanted && unsigned(row) < unsigned(height);
-    const T* from = picture + (long long)(row * width + column) * channels;
-    UNROLL
-    for (int j = 0; j < kColumns; ++j)
-      packs[j] = inside && (columns >> j & 1) ? load<T, V>(from + (long long)j * channels) : zero_pack<T, V>();
-  }
-  DEVICE void get(int j, float (&to)[V]) const { widen<T, V>(packs[j], to); }
-};
-
-// Bit j: column + j lies in a picture of this width.
-DEVICE unsigned columns_inside(int column, int width, int count) {
-  unsigned bits = 0;
+// One row of a strip into a picture whose rows are so wide.
+template <class T, int V, int TW>
+DEVICE void write(T* picture, int row, int column, int height, int width, int channels, const float (&values)[TW][V]) {
+  T* to = picture + static_cast<long long>(row * width + column) * channels;
+  const unsigned end = unsigned(row) < unsigned(height) ? unsigned(width) : 0;
   UNROLL
-  for (int j = 0; j < count; ++j) bits |= unsigned(column + j) < unsigned(width) ? 1u << j : 0;
-  return bits;
-}
-
-template <class T, int R, int V>
-DEVICE void read_filter(const void* filter, int channel, float (&taps)[R * R][V]) {
-  const T* from = static_cast<const T*>(filter) + channel * R * R;
-  UNROLL
-  for (int v = 0; v < V; ++v) {
-    UNROLL
-    for (int t = 0; t < R * R; ++t) taps[t][v] = to_float(from[v * R * R + t]);
+  for (int j = 0; j < TW; ++j) {
+    const Pack<T, V> pack = narrow<T, V>(values[j]);
+    if (unsigned(column + j) < end) store<T, V>(to, pack);
+    to += channels;
   }
 }
+
+// A correlation with stride ST: y[o] = sum over r of x[o * ST + r - pad] * filter[r], and so for columns. With the
+// filter flipped it is the gradient of the one with stride 1.
+template <class T, int R, int ST, int V, int TW, int kThreads, bool kFlipped>
+DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, int out_h, int out_w, int pad_h,
+                      int pad_w) {
+  constexpr int kRows = kDepthwiseRows<ST>;  // of a strip
+  constexpr int kColumns = (TW - 1) * ST + R;
+  DYNAMIC_SHARED(memory);
+  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels;
+  float* filter = reinterpret_cast<float*>(memory);
+  const Tile<T, V> tile{reinterpret_cast<T*>(filter + R * R * channels), p.source_columns, log_channels};
+
+  int group = block_x();
+  const Place place = place_of(divide_with_rest(group, p.groups_of_channels), p);
+  const int first = group * channels;
+  const T* picture = static_cast<const T*>(source) + static_cast<long long>(place.picture) * h * w * p.channels;
+  tile.template fill<kThreads>(p.copy_bytes, picture, h, w, p.channels, first, place.row * ST - pad_h,
+                               place.column * ST - pad_w, p.source_rows, p.by_source_places);
+  async_commit();
+  fill_filter<T, kThreads, R, kFlipped>(filter, p.filter, p.channels, first, channels);
+  const int lane = thread_id() & ((1 << p.log_lanes) - 1), workers = kThreads >> p.log_lanes,
+            channel = first + lane * V;
+  const bool idle = channel >= p.channels;
+  float bias[V] = {};
+  if (p.bias && !idle) widen<T, V>(load<T, V>(static_cast<const T*>(p.bias) + channel), bias);
+  T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * out_h * out_w * p.channels + channel;
+  async_wait<0>();
+  barrier();
+  if (idle) return;
+
+  for (int strip = thread_id() >> p.log_lanes; strip < p.strips; strip += workers) {
+    int column = strip;
+    const int row = divide_with_rest(column, p.by_strips_across) * kRows;
+    column *= TW;
+    float sums[kRows][TW][V], x[kRows][kColumns][V];
+    UNROLL
+    for (int o = 0; o < kRows; ++o) {
+      UNROLL
+      for (int j = 0; j < TW; ++j) {
+        UNROLL
+        for (int v = 0; v < V; ++v) sums[o][j][v] = bias[v];
+      }
+    }
+    UNROLL
+    for (int o = 0; o + 1 < kRows; ++o) tile.read(row * ST + o, column * ST, lane, x[o]);
+    UNROLL
+    for (int r = 0; r < R; ++r) {
+      tile.read(row * ST + r + kRows - 1, column * ST, lane, x[kRows - 1]);
+      float taps[R][V];
+      read_taps<R, V>(filter, r, channels, lane, taps);
+      UNROLL
+      for (int o = 0; o < kRows; ++o) {
+        UNROLL
+        for (int s = 0; s < R; ++s) {
+          UNROLL
+          for (int j = 0; j < TW; ++j) {
+            UNROLL
+            for (int v = 0; v < V; ++v) sums[o][j][v] += x[o][j * ST + s][v] * taps[s][v];
+          }
+        }
+      }
+      UNROLL
+      for (int o = 0; o + 1 < kRows; ++o) {
+        UNROLL
+        for (int j = 0; j < kColumns; ++j) {
+          UNROLL
+          for (int v = 0; v < V; ++v) x[o][j][v] = x[o + 1][j][v];
+        }
+      }
+    }
+    UNROLL
+    for (int o = 0; o < kRows; ++o)
+      write<T, V, TW>(result, place.row + row + o, place.column + column, out_h, out_w, p.channels, sums[o]);
+  }
+}
+
+template <class T, int R, int ST, int V, int TW>
+DEVICE void forward(const DepthwiseArgs& p) {
+  correlate<T, R, ST, V, TW, kDepthwiseThreads_forward, false>(p, p.x, p.h, p.w, p.out_h, p.out_w, p.pad_h, p.pad_w);
+}
+
+// dx[q * ST + r - pad] gets dy[q] * filter[r] for all r, and so for columns. A strip is ST rows of TW columns that
+// begin where the padded row and column are multiples of ST; so which taps belong to which pixel is known to the
+// compiler.
+template <class T, int R, int ST, int V, int TW>
+DEVICE void input_grad(const DepthwiseArgs& p) {
+  constexpr int kThreads = kDepthwiseThreads_input_grad;
+  if constexpr (ST == 1) {
+    correlate<T, R, 1, V, TW, kThreads, true>(p, p.y, p.out_h, p.out_w, p.h, p.w, R - 1 - p.pad_h, R - 1 - p.pad_w);
+  } else {
+    static_assert(TW % ST == 0);
+    constexpr int kBefore = (R - 1) / ST;  // rows of y, before the one at a strip's beginning, that add to it
+    constexpr int kColumns = kBefore + (TW - 1) / ST + 1;
+    DYNAMIC_SHARED(memory);
+    const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels;
+    float* filter = reinterpret_cast<float*>(memory);
+    const Tile<T, V> tile{reinterpret_cast<T*>(filter + R * R * channels), p.source_columns, log_channels};
+
+    int group = block_x();
+    const Place place = place_of(divide_with_rest(group, p.groups_of_channels), p);
+    const int first = group * channels, top = place.row - p.pad_h % ST, left = place.column - p.pad_w % ST;
+    const T* picture =
+        static_cast<const T*>(p.y) + static_cast<long long>(place.picture) * p.out_h * p.out_w * p.channels;
+    tile.template fill<kThreads>(p.copy_bytes, picture, p.out_h, p.out_w, p.channels, first,
+                                 (top + p.pad_h) / ST - kBefore, (left + p.pad_w) / ST - kBefore, p.source_rows,
+                                 p.by_source_places);
+    async_commit();
+    fill_filter<T, kThreads, R, false>(filter, p.filter, p.channels, first, channels);
+    const int lane = thread_id() & ((1 << p.log_lanes) - 1), workers = kThreads >> p.log_lanes,
+              channel = first + lane * V;
+    T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * p.h * p.w * p.channels + channel;
+    async_wait<0>();
+    barrier();
+    if (channel >= p.channels) return;
+
+    for (int strip = thread_id() >> p.log_lanes; strip < p.strips; strip += workers) {
+      int column = strip;
+      const int row = divide_with_rest(column, p.by_strips_across) * ST;
+      column *= TW;
+      float sums[ST][TW][V] = {};
+      UNROLL
+      for (int back = 0; back <= kBefore; ++back) {
+        float y[kColumns][V];
+        tile.read(row / ST + kBefore - back, column / ST, lane, y);
+        UNROLL
+        for (int u = 0; u < ST; ++u) {
+          const int r = back * ST + u;
+          if (r >= R) continue;
+          float taps[R][V];
+          read_taps<R, V>(filter, r, channels, lane, taps);
+          UNROLL
+          for (int j = 0; j < TW; ++j) {
+            UNROLL
+            for (int s = j % ST; s < R; s += ST) {
+              UNROLL
+              for (int v = 0; v < V; ++v) sums[u][j][v] += y[(j - s) / ST + kBefore][v] * taps[s][v];
+            }
+          }
+        }
+      }
+      UNROLL
+      for (int u = 0; u < ST; ++u) write<T, V, TW>(result, top + row + u, left + column, p.h, p.w, p.channels, sums[u]);
+    }
+  }
+}
+
+// dw[r] = sum over o of y[o] * x[o * ST + r - pad], and so for columns: a part of the tiles a block, always the same
+// and in the same order.
+template <class T, int R, int ST, int V, int TW>
+DEVICE void weight_grad(const DepthwiseArgs& p) {
+  constexpr int kThreads = kDepthwiseThreads_weight_grad, kHalf = kThreads / 2;
+  constexpr int kRows = kDepthwiseRows<ST>;  // of a strip
+  constexpr int kColumns = (TW - 1) * ST + R;
+  DYNAMIC_SHARED(memory);
+  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
+  const Tile<T, V> x_tile{reinterpret_cast<T*>(memory), p.source_columns, log_channels};
+  const Tile<T, V> y_tile{x_tile.memory + p.source_rows * p.source_columns * channels, p.tile_columns, log_channels};
+  const int lane = thread_id() & ((1 << p.log_lanes) - 1), worker = thread_id() >> p.log_lanes,
+            workers = kThreads >> p.log_lanes;
+
+  float sums[R * R][V] = {};
+  for (int tile = block_y(); tile < p.tiles; tile += p.splits) {
+    const Place place = place_of(tile, p);
+    const long long pictures = static_cast<long long>(place.picture) * p.channels;
+    barrier();  // until all have read the tiles before
+    x_tile.template fill<kThreads>(p.copy_bytes, static_cast<const T*>(p.x) + pictures * p.h * p.w, p.h, p.w,
+                                   p.channels, first, place.row * ST - p.pad_h, place.column * ST - p.pad_w,
+                                   p.source_rows, p.by_source_places);
+    y_tile.template fill<kThreads>(p.copy_bytes, static_cast<const T*>(p.y) + pictures * p.out_h * p.out_w, p.out_h,
+                                   p.out_w, p.channels, first, place.row, place.column, p.tile_rows, p.by_tile_places);
+    async_commit();
+    async_wait<0>();
+    barrier();
+    for (int strip = worker; strip < p.strips; strip += workers) {
+      int column = strip;
+      const int row = divide_with_rest(column, p.by_strips_across) * kRows;
+      column *= TW;
+      float y[kRows][TW][V];
+      UNROLL
+      for (int o = 0; o < kRows; ++o) y_tile.read(row + o, column, lane, y[o]);
+      UNROLL
+      for (int i = 0; i < (kRows - 1) * ST + R; ++i) {
+        float x[kColumns][V];
+        x_tile.read(row * ST + i, column * ST, lane, x);
+        UNROLL
+        for (int o = 0; o < kRows; ++o) {
+          const int r = i - o * ST;
+          if (r < 0 || r >= R) continue;
+          UNROLL
+          for (int s = 0; s < R; ++s) {
+            UNROLL
+            for (int v = 0; v < V; ++v) {
+              UNROLL
+              for (int j = 0; j < TW; ++j) sums[r * R + s][v] += x[j * ST + s][v] * y[o][j][v];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // The workers' sums, halving their number each time.
+  float* shared = reinterpret_cast<float*>(memory);
+  for (int half = kHalf; half >> p.log_lanes; half /= 2) {
+    barrier();
+    const int to = thread_id() - half;
+    if (to >= 0 && to < half) {
+      UNROLL
+      for (int t = 0; t < R * R; ++t) {
+        UNROLL
+        for (int v = 0; v < V; ++v) shared[(t * V + v) * half + to] = sums[t][v];
+      }
+    }
+    barrier();
+    if (thread_id() < half) {
+      UNROLL
+      for (int t = 0; t < R * R; ++t) {
+        UNROLL
+        for (int v = 0; v < V; ++v) sums[t][v] += shared[(t * V + v) * half + thread_id()];
+      }
+    }
+  }
+  const int channel = first + lane * V;
+  if (worker || channel >= p.channels) return;
+  float* result = static_cast<float*>(p.result) + static_cast<long long>(block_y()) * R * R * p.channels + channel;
+  UNROLL
+  for (int t = 0; t < R * R; ++t) store<fp32, V>(result + t * p.channels, narrow<fp32, V>(sums[t]));
+}
+
+// Adds up the parts of the sums, p.x, of kDepthwiseFinishOutputs neighbouring elements of the filter a block.
+template <class T, int, int, int, int>
+DEVICE void finish(const DepthwiseArgs& p) {
+  constexpr int kWorkers = kDepthwiseThreads_finish / kDepthwiseFinishOutputs;
+  SHARED float shared[kWorkers][kDepthwiseFinishOutputs];
+  const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
+  const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
+  float sum = 0;
+  if (element < elements)
+    for (int split = worker; split < p.splits; split += kWorkers)
+      sum += static_cast<const float*>(p.x)[static_cast<long long>(split) * elements + element];
+  shared[worker][output] = sum;
+  barrier();
+  if (worker || element >= elements) return;
+  for (int other = 1; other < kWorkers; ++other) sum += shared[other][output];
+  T value;
+  from_float(sum, value);
+  static_cast<T*>(p.result)[element % p.channels * p.taps + element / p.channels] = value;
+}
+
 }  // namespace
 }  // namespace reformer
+
+#define X(what, T, R, ST, V, TW)                                                   \
+  KERNEL(reformer::kDepthwiseThreads_##what)                                       \
+  depthwise_##what##_##T##_##R##_##ST##_##V##_##TW(reformer::DepthwiseArgs args) { \
+    reformer::what<reformer::T, R, ST, V, TW>(args);                               \
+  }
+#ifdef REFORMER_ENTRY
+REFORMER_APPLY(X, REFORMER_ENTRY)
+#else
+#include "depthwise.inc"
+#endif
