@@ -16,7 +16,7 @@
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
 #endif
-#define REFORMER_LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+#define REFORMER_LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #define DEVICE __device__ inline __attribute__((always_inline))
 #else
 #define REFORMER_NVIDIA 1
@@ -24,7 +24,7 @@
 #define DEVICE __device__ __forceinline__
 #endif
 
-// A kernel that runs in blocks of just so many threads, which lie along x.
+// A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
 #define SHARED __shared__
 // Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16.

@@ -5,20 +5,18 @@
 
 namespace reformer {
 
-// Threads of a block.
-constexpr int kDepthwiseThreads_forward = 256, kDepthwiseThreads_input_grad = 256;
-constexpr int kDepthwiseThreads_weight_grad = 128, kDepthwiseThreads_finish = 128;
+constexpr int kDepthwiseThreads = 128;
+constexpr int kDepthwiseFinishOutputs = 32;  // elements of a filter that a block of the finish computes
 
-// Rows of a thread's share of a tile, but for input_grad with strides, where they are the stride.
+// Rows of a strip, a thread's share of a tile. Of input_grad with strides they are the stride.
 template <int ST>
 constexpr int kDepthwiseRows = ST == 1 ? 2 : 1;
 
-constexpr int kDepthwiseFinishOutputs = 32;  // elements of a filter that a block of the finish computes
-
 // Tensors are dense NHWC, filters [channels][R][R]. Sizes in elements.
 //
-// A block computes V << log_lanes channels of tiles of the result (weight_grad: of the output's gradient).
-// It copies what they are computed from, borders included, into shared memory: of x, or of y in input_grad.
+// Block (x, y) computes V << log_lanes channels of every `splits`-th tile of all pictures of the result (weight_grad:
+// of the output's gradient). It copies what a tile is computed from, borders included, into shared memory: of x, or of
+// y in input_grad.
 struct DepthwiseArgs {
   const void* x;       // forward, weight_grad: the input; finish: partial sums
   const void* y;       // input_grad, weight_grad: the output's gradient
@@ -29,15 +27,14 @@ struct DepthwiseArgs {
   int h, w, out_h, out_w;  // of x and of y
   int pad_h, pad_w;
   int taps;                         // finish: R * R
-  int copy_bytes;                   // at once into shared memory, 16 or 4: a pixel's bytes are a multiple of them
+  int copy_bytes;                   // at once into shared memory, 16, 8 or 4; they divide a pixel's bytes
   int log_lanes;                    // up to 5; neighbouring threads have neighbouring channels
-  int tile_rows, tile_columns;      // in whole strips, the threads' shares of a tile
+  int tile_rows, tile_columns;      // in whole strips
   int source_rows, source_columns;  // what a tile is computed from
   int strips;                       // of a tile
-  int tiles;                        // of all pictures; weight_grad only
-  int splits;                       // weight_grad, finish: parts of the sum over pixels
-  Divider groups_of_channels, tiles_across, tiles_down;  // how many
-  Divider by_source_places, by_tile_places;              // copies of copy_bytes in a row of what is copied
+  int tiles, splits;
+  Divider tiles_across, tiles_down;          // of a picture
+  Divider by_source_places, by_tile_places;  // copies of copy_bytes in a row of what is copied
   Divider by_strips_across;
 };
 

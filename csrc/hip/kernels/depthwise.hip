@@ -19,16 +19,16 @@ struct Tile {
   int columns, log_channels;
 
   // Each thread copies kBytes of some columns, of all rows or of every few.
-  template <int kThreads, int kBytes>
+  template <int kBytes>
   DEVICE void fill_by(const T* picture, int height, int width, int all_channels, int first, int top, int left, int rows,
                       const Divider& by_places) const {
     constexpr int kElements = kBytes / int(sizeof(T));
     const int shift = log_channels - log_of(kElements), places = columns << shift;  // of one row
     int place = thread_id();
     const int start = divide_with_rest(place, by_places);
-    const int step = places < kThreads ? divide(kThreads, by_places) : 1;
+    const int step = places < kDepthwiseThreads ? divide(kDepthwiseThreads, by_places) : 1;
     if (start >= step) return;
-    for (; place < places; place += kThreads) {
+    for (; place < places; place += kDepthwiseThreads) {
       const int column = left + (place >> shift), channel = first + (place & ((1 << shift) - 1)) * kElements;
       const bool inside = unsigned(column) < unsigned(width) && channel < all_channels;
       const int bottom = inside ? height : 0;
@@ -45,13 +45,14 @@ struct Tile {
     }
   }
 
-  template <int kThreads>
-  DEVICE void fill(int copy_bytes, const T* picture, int height, int width, int all_channels, int first, int top,
-                   int left, int rows, const Divider& by_places) const {
-    if (copy_bytes == 16)
-      fill_by<kThreads, 16>(picture, height, width, all_channels, first, top, left, rows, by_places);
+  DEVICE void fill(const DepthwiseArgs& p, const T* picture, int height, int width, int first, int top, int left,
+                   int rows, const Divider& by_places) const {
+    if (p.copy_bytes == 16)
+      fill_by<16>(picture, height, width, p.channels, first, top, left, rows, by_places);
+    else if (p.copy_bytes == 8)
+      fill_by<8>(picture, height, width, p.channels, first, top, left, rows, by_places);
     else
-      fill_by<kThreads, 4>(picture, height, width, all_channels, first, top, left, rows, by_places);
+      fill_by<4>(picture, height, width, p.channels, first, top, left, rows, by_places);
   }
 
   template <int kColumns>
@@ -63,13 +64,23 @@ struct Tile {
 };
 
 // Filters in shared memory, fp32 [R * R][channels of the block].
-template <class T, int kThreads, int R, bool kFlipped>
-DEVICE void fill_filter(float* to, const void* filter, int all_channels, int first, int channels) {
-  const T* from = static_cast<const T*>(filter) + first * R * R;
-  const int count = (all_channels - first < channels ? all_channels - first : channels) * R * R;
-  for (int i = thread_id(); i < channels * R * R; i += kThreads) {
-    const int channel = i / (R * R), tap = i % (R * R);
-    to[(kFlipped ? R * R - 1 - tap : tap) * channels + channel] = i < count ? to_float(from[i]) : 0.0f;
+template <class T, int R, bool kFlipped>
+DEVICE void fill_filter(float* to, const DepthwiseArgs& p, int first, int channels) {
+  constexpr int kBatch = R == 3 ? 5 : 16;  // loads under way at once
+  const T* from = static_cast<const T*>(p.filter) + first * R * R;
+  const int count = (p.channels - first < channels ? p.channels - first : channels) * R * R;
+  for (int base = thread_id(); base < channels * R * R; base += kBatch * kDepthwiseThreads) {
+    float taps[kBatch];
+    UNROLL
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = base + b * kDepthwiseThreads;
+      taps[b] = i < count ? to_float(from[i]) : 0.0f;
+    }
+    UNROLL
+    for (int b = 0; b < kBatch; ++b) {
+      const int i = base + b * kDepthwiseThreads, channel = i / (R * R), tap = i % (R * R);
+      if (channel < channels) to[(kFlipped ? R * R - 1 - tap : tap) * channels + channel] = taps[b];
+    }
   }
 }
 
@@ -79,17 +90,35 @@ DEVICE void read_taps(const float* filter, int r, int channels, int lane, float 
   for (int s = 0; s < R; ++s) widen<fp32, V>(load<fp32, V>(filter + (r * R + s) * channels + lane * V), taps[s]);
 }
 
-// Of the result: which tile, and where it begins.
+// Where a tile begins.
 struct Place {
-  int channel, column, row, picture;
+  int column, row, picture;
 };
 DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
-  Place place{0, tile, 0, 0};
+  Place place{tile, 0, 0};
   place.row = divide_with_rest(place.column, p.tiles_across);
   place.picture = divide_with_rest(place.row, p.tiles_down);
   place.column *= p.tile_columns;
   place.row *= p.tile_rows;
   return place;
+}
+
+// All tiles of the block: fill(place, turn) starts the copies of one while compute(place, turn) is at work on the one
+// before, and prepare() while the first is under way. turn is 0 or 1, the half of the shared memory.
+template <class Fill, class Prepare, class Compute>
+DEVICE void for_each_tile(const DepthwiseArgs& p, const Fill& fill, const Prepare& prepare, const Compute& compute) {
+  int tile = block_y(), turn = 0;
+  fill(place_of(tile, p), turn);
+  async_commit();
+  prepare();
+  for (; tile < p.tiles; tile += p.splits, turn ^= 1) {
+    if (tile + p.splits < p.tiles) fill(place_of(tile + p.splits, p), turn ^ 1);
+    async_commit();
+    async_wait<1>();
+    barrier();
+    compute(place_of(tile, p), turn);
+    barrier();
+  }
 }
 
 // One row of a strip into a picture whose rows are so wide.
@@ -107,120 +136,117 @@ DEVICE void write(T* picture, int row, int column, int height, int width, int ch
 
 // A correlation with stride ST: y[o] = sum over r of x[o * ST + r - pad] * filter[r], and so for columns. With the
 // filter flipped it is the gradient of the one with stride 1.
-template <class T, int R, int ST, int V, int TW, int kThreads, bool kFlipped>
+template <class T, int R, int ST, int V, int TW, bool kFlipped>
 DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, int out_h, int out_w, int pad_h,
                       int pad_w) {
-  constexpr int kRows = kDepthwiseRows<ST>;  // of a strip
+  constexpr int kRows = kDepthwiseRows<ST>;
   constexpr int kColumns = (TW - 1) * ST + R;
   DYNAMIC_SHARED(memory);
-  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels;
+  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
   float* filter = reinterpret_cast<float*>(memory);
-  const Tile<T, V> tile{reinterpret_cast<T*>(filter + R * R * channels), p.source_columns, log_channels};
-
-  int group = block_x();
-  const Place place = place_of(divide_with_rest(group, p.groups_of_channels), p);
-  const int first = group * channels;
-  const T* picture = static_cast<const T*>(source) + static_cast<long long>(place.picture) * h * w * p.channels;
-  tile.template fill<kThreads>(p.copy_bytes, picture, h, w, p.channels, first, place.row * ST - pad_h,
-                               place.column * ST - pad_w, p.source_rows, p.by_source_places);
-  async_commit();
-  fill_filter<T, kThreads, R, kFlipped>(filter, p.filter, p.channels, first, channels);
-  const int lane = thread_id() & ((1 << p.log_lanes) - 1), workers = kThreads >> p.log_lanes,
-            channel = first + lane * V;
+  const auto tile_of = [&](int turn) {
+    T* tiles = reinterpret_cast<T*>(filter + R * R * channels);
+    return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
+                      log_channels};
+  };
+  const int lane = thread_id() & ((1 << p.log_lanes) - 1), channel = first + lane * V;
   const bool idle = channel >= p.channels;
   float bias[V] = {};
-  if (p.bias && !idle) widen<T, V>(load<T, V>(static_cast<const T*>(p.bias) + channel), bias);
-  T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * out_h * out_w * p.channels + channel;
-  async_wait<0>();
-  barrier();
-  if (idle) return;
 
-  for (int strip = thread_id() >> p.log_lanes; strip < p.strips; strip += workers) {
-    int column = strip;
-    const int row = divide_with_rest(column, p.by_strips_across) * kRows;
-    column *= TW;
-    float sums[kRows][TW][V], x[kRows][kColumns][V];
-    UNROLL
-    for (int o = 0; o < kRows; ++o) {
-      UNROLL
-      for (int j = 0; j < TW; ++j) {
-        UNROLL
-        for (int v = 0; v < V; ++v) sums[o][j][v] = bias[v];
-      }
-    }
-    UNROLL
-    for (int o = 0; o + 1 < kRows; ++o) tile.read(row * ST + o, column * ST, lane, x[o]);
-    UNROLL
-    for (int r = 0; r < R; ++r) {
-      tile.read(row * ST + r + kRows - 1, column * ST, lane, x[kRows - 1]);
-      float taps[R][V];
-      read_taps<R, V>(filter, r, channels, lane, taps);
+  const auto fill = [&](const Place& place, int turn) {
+    tile_of(turn).fill(p, static_cast<const T*>(source) + static_cast<long long>(place.picture) * h * w * p.channels, h,
+                       w, first, place.row * ST - pad_h, place.column * ST - pad_w, p.source_rows, p.by_source_places);
+  };
+  const auto prepare = [&] {
+    if (p.bias && !idle) widen<T, V>(load<T, V>(static_cast<const T*>(p.bias) + channel), bias);
+    fill_filter<T, R, kFlipped>(filter, p, first, channels);
+  };
+  const auto compute = [&](const Place& place, int turn) {
+    const Tile<T, V> tile = tile_of(turn);
+    T* result =
+        static_cast<T*>(p.result) + static_cast<long long>(place.picture) * out_h * out_w * p.channels + channel;
+    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
+      int column = strip;
+      const int row = divide_with_rest(column, p.by_strips_across) * kRows;
+      column *= TW;
+      float sums[kRows][TW][V], x[kRows][kColumns][V];
       UNROLL
       for (int o = 0; o < kRows; ++o) {
         UNROLL
-        for (int s = 0; s < R; ++s) {
+        for (int j = 0; j < TW; ++j) {
           UNROLL
-          for (int j = 0; j < TW; ++j) {
+          for (int v = 0; v < V; ++v) sums[o][j][v] = bias[v];
+        }
+      }
+      UNROLL
+      for (int o = 0; o + 1 < kRows; ++o) tile.read(row * ST + o, column * ST, lane, x[o]);
+      UNROLL
+      for (int r = 0; r < R; ++r) {
+        tile.read(row * ST + r + kRows - 1, column * ST, lane, x[kRows - 1]);
+        float taps[R][V];
+        read_taps<R, V>(filter, r, channels, lane, taps);
+        UNROLL
+        for (int o = 0; o < kRows; ++o) {
+          UNROLL
+          for (int s = 0; s < R; ++s) {
             UNROLL
-            for (int v = 0; v < V; ++v) sums[o][j][v] += x[o][j * ST + s][v] * taps[s][v];
+            for (int j = 0; j < TW; ++j) {
+              UNROLL
+              for (int v = 0; v < V; ++v) sums[o][j][v] += x[o][j * ST + s][v] * taps[s][v];
+            }
+          }
+        }
+        UNROLL
+        for (int o = 0; o + 1 < kRows; ++o) {
+          UNROLL
+          for (int j = 0; j < kColumns; ++j) {
+            UNROLL
+            for (int v = 0; v < V; ++v) x[o][j][v] = x[o + 1][j][v];
           }
         }
       }
       UNROLL
-      for (int o = 0; o + 1 < kRows; ++o) {
-        UNROLL
-        for (int j = 0; j < kColumns; ++j) {
-          UNROLL
-          for (int v = 0; v < V; ++v) x[o][j][v] = x[o + 1][j][v];
-        }
-      }
+      for (int o = 0; o < kRows; ++o)
+        write<T, V, TW>(result, place.row + row + o, place.column + column, out_h, out_w, p.channels, sums[o]);
     }
-    UNROLL
-    for (int o = 0; o < kRows; ++o)
-      write<T, V, TW>(result, place.row + row + o, place.column + column, out_h, out_w, p.channels, sums[o]);
-  }
+  };
+  for_each_tile(p, fill, prepare, compute);
 }
 
 template <class T, int R, int ST, int V, int TW>
 DEVICE void forward(const DepthwiseArgs& p) {
-  correlate<T, R, ST, V, TW, kDepthwiseThreads_forward, false>(p, p.x, p.h, p.w, p.out_h, p.out_w, p.pad_h, p.pad_w);
+  correlate<T, R, ST, V, TW, false>(p, p.x, p.h, p.w, p.out_h, p.out_w, p.pad_h, p.pad_w);
 }
 
 // dx[q * ST + r - pad] gets dy[q] * filter[r] for all r, and so for columns. A strip is ST rows of TW columns that
 // begin where the padded row and column are multiples of ST; so which taps belong to which pixel is known to the
 // compiler.
 template <class T, int R, int ST, int V, int TW>
-DEVICE void input_grad(const DepthwiseArgs& p) {
-  constexpr int kThreads = kDepthwiseThreads_input_grad;
-  if constexpr (ST == 1) {
-    correlate<T, R, 1, V, TW, kThreads, true>(p, p.y, p.out_h, p.out_w, p.h, p.w, R - 1 - p.pad_h, R - 1 - p.pad_w);
-  } else {
-    static_assert(TW % ST == 0);
-    constexpr int kBefore = (R - 1) / ST;  // rows of y, before the one at a strip's beginning, that add to it
-    constexpr int kColumns = kBefore + (TW - 1) / ST + 1;
-    DYNAMIC_SHARED(memory);
-    const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels;
-    float* filter = reinterpret_cast<float*>(memory);
-    const Tile<T, V> tile{reinterpret_cast<T*>(filter + R * R * channels), p.source_columns, log_channels};
+DEVICE void strided_input_grad(const DepthwiseArgs& p) {
+  static_assert(TW % ST == 0);
+  constexpr int kBefore = (R - 1) / ST;  // rows of y, before the one at a strip's beginning, that add to it
+  constexpr int kColumns = kBefore + (TW - 1) / ST + 1;
+  DYNAMIC_SHARED(memory);
+  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
+  float* filter = reinterpret_cast<float*>(memory);
+  const auto tile_of = [&](int turn) {
+    T* tiles = reinterpret_cast<T*>(filter + R * R * channels);
+    return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
+                      log_channels};
+  };
+  const int lane = thread_id() & ((1 << p.log_lanes) - 1), channel = first + lane * V;
 
-    int group = block_x();
-    const Place place = place_of(divide_with_rest(group, p.groups_of_channels), p);
-    const int first = group * channels, top = place.row - p.pad_h % ST, left = place.column - p.pad_w % ST;
-    const T* picture =
-        static_cast<const T*>(p.y) + static_cast<long long>(place.picture) * p.out_h * p.out_w * p.channels;
-    tile.template fill<kThreads>(p.copy_bytes, picture, p.out_h, p.out_w, p.channels, first,
-                                 (top + p.pad_h) / ST - kBefore, (left + p.pad_w) / ST - kBefore, p.source_rows,
-                                 p.by_source_places);
-    async_commit();
-    fill_filter<T, kThreads, R, false>(filter, p.filter, p.channels, first, channels);
-    const int lane = thread_id() & ((1 << p.log_lanes) - 1), workers = kThreads >> p.log_lanes,
-              channel = first + lane * V;
+  const auto fill = [&](const Place& place, int turn) {
+    const T* y = static_cast<const T*>(p.y) + static_cast<long long>(place.picture) * p.out_h * p.out_w * p.channels;
+    tile_of(turn).fill(p, y, p.out_h, p.out_w, first, (place.row + p.pad_h) / ST - kBefore,
+                       (place.column + p.pad_w) / ST - kBefore, p.source_rows, p.by_source_places);
+  };
+  const auto prepare = [&] { fill_filter<T, R, false>(filter, p, first, channels); };
+  const auto compute = [&](const Place& place, int turn) {
+    const Tile<T, V> tile = tile_of(turn);
     T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * p.h * p.w * p.channels + channel;
-    async_wait<0>();
-    barrier();
-    if (channel >= p.channels) return;
-
-    for (int strip = thread_id() >> p.log_lanes; strip < p.strips; strip += workers) {
+    const bool idle = channel >= p.channels;
+    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * ST;
       column *= TW;
@@ -246,39 +272,50 @@ DEVICE void input_grad(const DepthwiseArgs& p) {
         }
       }
       UNROLL
-      for (int u = 0; u < ST; ++u) write<T, V, TW>(result, top + row + u, left + column, p.h, p.w, p.channels, sums[u]);
+      for (int u = 0; u < ST; ++u)
+        write<T, V, TW>(result, place.row - p.pad_h % ST + row + u, place.column - p.pad_w % ST + column, p.h, p.w,
+                        p.channels, sums[u]);
     }
-  }
+  };
+  for_each_tile(p, fill, prepare, compute);
+}
+
+template <class T, int R, int ST, int V, int TW>
+DEVICE void input_grad(const DepthwiseArgs& p) {
+  if constexpr (ST == 1)
+    correlate<T, R, 1, V, TW, true>(p, p.y, p.out_h, p.out_w, p.h, p.w, R - 1 - p.pad_h, R - 1 - p.pad_w);
+  else
+    strided_input_grad<T, R, ST, V, TW>(p);
 }
 
 // dw[r] = sum over o of y[o] * x[o * ST + r - pad], and so for columns: a part of the tiles a block, always the same
 // and in the same order.
 template <class T, int R, int ST, int V, int TW>
 DEVICE void weight_grad(const DepthwiseArgs& p) {
-  constexpr int kThreads = kDepthwiseThreads_weight_grad, kHalf = kThreads / 2;
-  constexpr int kRows = kDepthwiseRows<ST>;  // of a strip
+  constexpr int kRows = kDepthwiseRows<ST>;
   constexpr int kColumns = (TW - 1) * ST + R;
   DYNAMIC_SHARED(memory);
-  const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
-  const Tile<T, V> x_tile{reinterpret_cast<T*>(memory), p.source_columns, log_channels};
-  const Tile<T, V> y_tile{x_tile.memory + p.source_rows * p.source_columns * channels, p.tile_columns, log_channels};
-  const int lane = thread_id() & ((1 << p.log_lanes) - 1), worker = thread_id() >> p.log_lanes,
-            workers = kThreads >> p.log_lanes;
+  const int log_channels = p.log_lanes + log_of(V), first = block_x() << log_channels;
+  const int x_pixels = p.source_rows * p.source_columns, pixels = x_pixels + p.tile_rows * p.tile_columns;
+  const auto x_tile_of = [&](int turn) {
+    return Tile<T, V>{reinterpret_cast<T*>(memory) + (turn * pixels << log_channels), p.source_columns, log_channels};
+  };
+  const auto y_tile_of = [&](int turn) {
+    return Tile<T, V>{x_tile_of(turn).memory + (x_pixels << log_channels), p.tile_columns, log_channels};
+  };
+  const int lane = thread_id() & ((1 << p.log_lanes) - 1), worker = thread_id() >> p.log_lanes;
 
   float sums[R * R][V] = {};
-  for (int tile = block_y(); tile < p.tiles; tile += p.splits) {
-    const Place place = place_of(tile, p);
+  const auto fill = [&](const Place& place, int turn) {
     const long long pictures = static_cast<long long>(place.picture) * p.channels;
-    barrier();  // until all have read the tiles before
-    x_tile.template fill<kThreads>(p.copy_bytes, static_cast<const T*>(p.x) + pictures * p.h * p.w, p.h, p.w,
-                                   p.channels, first, place.row * ST - p.pad_h, place.column * ST - p.pad_w,
-                                   p.source_rows, p.by_source_places);
-    y_tile.template fill<kThreads>(p.copy_bytes, static_cast<const T*>(p.y) + pictures * p.out_h * p.out_w, p.out_h,
-                                   p.out_w, p.channels, first, place.row, place.column, p.tile_rows, p.by_tile_places);
-    async_commit();
-    async_wait<0>();
-    barrier();
-    for (int strip = worker; strip < p.strips; strip += workers) {
+    x_tile_of(turn).fill(p, static_cast<const T*>(p.x) + pictures * p.h * p.w, p.h, p.w, first,
+                         place.row * ST - p.pad_h, place.column * ST - p.pad_w, p.source_rows, p.by_source_places);
+    y_tile_of(turn).fill(p, static_cast<const T*>(p.y) + pictures * p.out_h * p.out_w, p.out_h, p.out_w, first,
+                         place.row, place.column, p.tile_rows, p.by_tile_places);
+  };
+  const auto compute = [&](const Place&, int turn) {
+    const Tile<T, V> x_tile = x_tile_of(turn), y_tile = y_tile_of(turn);
+    for (int strip = worker; strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * kRows;
       column *= TW;
@@ -304,11 +341,12 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
         }
       }
     }
-  }
+  };
+  for_each_tile(p, fill, [] {}, compute);
 
   // The workers' sums, halving their number each time.
   float* shared = reinterpret_cast<float*>(memory);
-  for (int half = kHalf; half >> p.log_lanes; half /= 2) {
+  for (int half = kDepthwiseThreads / 2; half >> p.log_lanes; half /= 2) {
     barrier();
     const int to = thread_id() - half;
     if (to >= 0 && to < half) {
@@ -337,7 +375,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
 // Adds up the parts of the sums, p.x, of kDepthwiseFinishOutputs neighbouring elements of the filter a block.
 template <class T, int, int, int, int>
 DEVICE void finish(const DepthwiseArgs& p) {
-  constexpr int kWorkers = kDepthwiseThreads_finish / kDepthwiseFinishOutputs;
+  constexpr int kWorkers = kDepthwiseThreads / kDepthwiseFinishOutputs;
   SHARED float shared[kWorkers][kDepthwiseFinishOutputs];
   const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
   const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
@@ -358,7 +396,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
 }  // namespace reformer
 
 #define X(what, T, R, ST, V, TW)                                                   \
-  KERNEL(reformer::kDepthwiseThreads_##what)                                       \
+  KERNEL(reformer::kDepthwiseThreads)                                              \
   depthwise_##what##_##T##_##R##_##ST##_##V##_##TW(reformer::DepthwiseArgs args) { \
     reformer::what<reformer::T, R, ST, V, TW>(args);                               \
   }
