@@ -23,16 +23,20 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-}  // namespace
-
-const std::string& kernels_folder() {
-  static const std::string folder = [] {
+std::string& folder() {
+  static std::string path = [] {
     Dl_info here{};
     dladdr(reinterpret_cast<const void*>(&kernels_folder), &here);
     return (fs::absolute(here.dli_fname ? here.dli_fname : "").parent_path() / "kernels").string();
   }();
-  return folder;
+  return path;
 }
+
+}  // namespace
+
+const std::string& kernels_folder() { return folder(); }
+
+void set_kernels_folder(const std::string& path) { folder() = path; }
 
 std::vector<std::string> runnable_architectures(const std::string& architecture) {
   if (is_amd(architecture)) return {architecture};

@@ -6,8 +6,9 @@
 
 namespace reformer::gpu {
 
-// <package>/kernels, beside this library.
+// <package>/kernels, beside this library; or what a test has set before anything was read from it.
 const std::string& kernels_folder();
+void set_kernels_folder(const std::string& folder);
 
 // The architectures whose code objects a GPU can run, the best first. AMD's run their own only. NVIDIA's of compute
 // capability 9.0 prefer sm_90a, which has instructions that no later GPU has; and all run what was compiled for

@@ -2,14 +2,16 @@
 
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <tuple>
 
 #include "code_objects.h"
+#include "compiled.h"
 #include "driver.h"
+#include "rtc.h"
 
 namespace reformer::gpu {
 namespace {
@@ -89,21 +91,40 @@ class Kernels {
   }
 
  private:
+  // Packaged code may be of a newer CUDA than the driver takes: what torch's own NVRTC makes fits it.
   Driver::Function prepare(const Entry& entry, int32_t device) {
     const std::string& architecture = gpu::architecture(device);
-    if (const std::string* code = packaged_code(entry.file, architecture)) {
-      Driver::Module& module = modules_[{code, device}];
-      if (!module) module = driver().load(*code);
-      if (const auto function = driver().function(module, entry.name, device)) return function;
+    std::string refused;
+    try {
+      if (const auto function = packaged(entry, architecture, device)) return function;
+    } catch (const std::runtime_error& error) {
+      if (no_compiler(architecture)) throw;
+      refused = std::string("; the packaged code was refused: ") + error.what();
     }
-    throw std::runtime_error(std::string("the kernel ") + entry.name + " is not packaged for " + architecture +
-                             ": build the package where a compiler for that is found");
+    try {
+      compiled_.push_back(compile_entry(entry, architecture).code);
+      const auto function = driver().function(driver().load(compiled_.back()), entry.name, device);
+      if (!function) throw std::runtime_error("its source defines no kernel of that name");
+      return function;
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(std::string("kernel ") + entry.name + ": " + error.what() + refused);
+    }
+  }
+
+  // Null if it is not packaged.
+  Driver::Function packaged(const Entry& entry, const std::string& architecture, int32_t device) {
+    const std::string* code = packaged_code(entry.file, architecture);
+    if (!code) return nullptr;
+    Driver::Module& module = modules_[{code, device}];
+    if (!module) module = driver().load(*code);
+    return driver().function(module, entry.name, device);
   }
 
   ReadyTable table_;
   std::mutex mutex_;  // of what follows, and of insertions
   std::map<std::tuple<std::string, std::string, std::string, int32_t>, Ready> all_;
   std::map<std::pair<const std::string*, int32_t>, Driver::Module> modules_;
+  std::deque<std::string> compiled_;  // modules may point to it
 };
 
 Kernels& kernels() {
@@ -122,12 +143,12 @@ const char* unavailable(const std::string& architecture) {
   static std::map<std::string, std::string> reasons;  // by architecture; empty: available
   const std::lock_guard<std::mutex> lock(mutex);
   auto found = reasons.find(architecture);
-  if (found == reasons.end())
-    found = reasons
-                .emplace(architecture, has_packaged_code(architecture)
-                                           ? ""
-                                           : "no kernels for " + architecture + " were built into the package")
-                .first;
+  if (found == reasons.end()) {
+    const char* missing = has_packaged_code(architecture) ? nullptr : no_compiler(architecture);
+    found =
+        reasons.emplace(architecture, missing ? "no kernels for " + architecture + " are packaged, and " + missing : "")
+            .first;
+  }
   return found->second.empty() ? nullptr : found->second.c_str();
 }
 
