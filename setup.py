@@ -1,5 +1,5 @@
 """Builds the one native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11.
-The GPU's kernels are compiled beside it, for the architectures that there is a compiler for (csrc/hip/compile_kernels.py).
+The GPU's kernels are compiled beside it, where a compiler is found (csrc/hip/compile_kernels.py).
 """
 
 import sys

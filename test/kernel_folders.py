@@ -39,7 +39,7 @@ def used(folder: Path) -> Iterator[Path]:
 
 
 def load_nvrtc() -> bool:
-    """Brings NVRTC into the process, as torch for CUDA does: of the wheel nvidia-cuda-nvrtc. False if it isn't there."""
+    """Brings the wheel nvidia-cuda-nvrtc into the process, as torch for CUDA does. False if it isn't installed."""
     for folder in map(Path, sys.path):
         for library in folder.glob("nvidia/*/lib/libnvrtc.so.*"):
             ctypes.CDLL(str(library))

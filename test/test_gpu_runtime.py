@@ -1,4 +1,4 @@
-"""Devices and launches, with drivers that pretend to have GPUs (test/hip/fake_*.c): each test is a process of its own."""
+"""Devices and launches, with drivers that pretend to have GPUs (test/hip/fake_*.c), each test in its own process."""
 
 import os
 import subprocess
@@ -10,6 +10,7 @@ import kernel_folders
 import pytest
 
 TEST = Path(__file__).parent
+pytestmark = pytest.mark.slow  # each process imports torch
 
 PRELUDE = """
 import ctypes, os, threading

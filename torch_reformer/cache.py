@@ -1,7 +1,7 @@
 """What is kept on disk of kernels compiled at run time.
 
-The folder is ``TORCH_REFORMER_CACHE_DIR``, or ``torch_reformer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; it holds at most
-``TORCH_REFORMER_CACHE_LIMIT`` bytes (256 MiB; 0: nothing is kept). It may be cleared at any time.
+The folder is ``TORCH_REFORMER_CACHE_DIR``, or ``torch_reformer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; it holds at
+most ``TORCH_REFORMER_CACHE_LIMIT`` bytes (256 MiB; 0: nothing is kept). It may be cleared at any time.
 """
 
 from __future__ import annotations
