@@ -17,12 +17,6 @@ HIP = TEST.parent / "csrc" / "hip"
 SCALE = _gpu.Entry("scale", "scale_fp32_3", "fp32, 3")
 
 
-class ScaleArgs(ctypes.Structure):
-    """Mirrors reformer::ScaleArgs (test/hip/scale.h)."""
-
-    _fields_ = [("x", ctypes.c_void_p), ("y", ctypes.c_void_p), ("count", ctypes.c_int)]
-
-
 def make(folder: Path) -> Path:
     shutil.copytree(HIP / "device", folder / "src" / "device")
     (folder / "src" / "kernels").mkdir()

@@ -16,7 +16,7 @@ PRELUDE = """
 import ctypes, os, threading
 import pytest
 import kernel_folders
-from kernel_folders import SCALE, ScaleArgs
+from kernel_folders import SCALE
 from pathlib import Path
 fake = ctypes.CDLL(os.environ["FAKE"])
 from torch_reformer import _gpu

@@ -79,7 +79,8 @@ const Api* api_for(const std::string& architecture) { return is_amd(architecture
 std::vector<std::string> options(const std::string& architecture) {
   if (is_amd(architecture)) return {"--offload-arch=" + architecture, "-std=c++17", "-O3"};
   const bool specific = std::stoi(architecture.substr(3)) >= 90;
-  return {"--gpu-architecture=" + architecture + (specific ? "a" : ""), "-std=c++17"};
+  // -default-device: headers shared with the host have functions of the host's.
+  return {"--gpu-architecture=" + architecture + (specific ? "a" : ""), "-std=c++17", "-default-device"};
 }
 
 class Program {
