@@ -1,7 +1,7 @@
 # Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
 #   make demo   trains a small network with torch_reformer and with PyTorch, side by side
 #   make test   the test suite; ARGS="-k conv2d -x" goes to pytest
-#   make build  the native library, in place
+#   make build  the native library and the GPU's kernels, in place; REFORMER_ARCHS="gfx942 sm_90a" says for which GPUs
 #   make lint   ruff and clang-format, checking only;  make format  rewrites
 #   make clean  removes what was built; .venv stays
 PYTHON ?= python3
@@ -9,6 +9,7 @@ BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
+KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
 
 # Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
 # be reached. TORCH=... asks for another version.
@@ -39,7 +40,7 @@ format: $(INSTALLED)
 	@$(BIN)/clang-format -i $(CPP_FILES)
 
 clean:
-	rm -rf build dist *.egg-info $(LIBRARY) .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info $(LIBRARY) torch_reformer/kernels .pytest_cache .ruff_cache .hypothesis
 	find csrc torch_reformer test benchmarks -name __pycache__ -prune -exec rm -r {} +
 
 $(INSTALLED): pyproject.toml
@@ -52,8 +53,9 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 # The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
-$(LIBRARY): $(INSTALLED) setup.py $(shell find csrc -type d) $(CPP_FILES)
+$(LIBRARY): $(INSTALLED) setup.py $(shell find csrc -type d) $(CPP_FILES) $(KERNEL_FILES)
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
 	@$(BIN)/python setup.py build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
+	@grep '^GPU kernels:' build/build.log
 	@touch $@

@@ -1,13 +1,20 @@
-"""Builds the one native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11."""
+"""Builds the one native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11.
+The GPU's kernels are compiled beside it, where a compiler is found (csrc/hip/compile_kernels.py).
+"""
 
+import sys
 from pathlib import Path
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / "csrc/hip"))
+import compile_kernels  # noqa: E402
+
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp"))
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.h"))
+KERNELS = [str(path.relative_to(ROOT)) for path in [Path(compile_kernels.__file__), *compile_kernels.sources()]]
 
 # TORCH_TARGET_VERSION 2.11 makes anything newer, and everything outside the stable ABI, a compile error.
 CXX_FLAGS = [
@@ -23,16 +30,24 @@ CXX_FLAGS = [
     *(f"-isystem{path}" for path in include_paths()),  # torch's headers have warnings of their own
 ]
 
+
+class Build(BuildExtension):
+    def run(self):
+        super().run()
+        in_place = self.inplace or getattr(self, "editable_mode", False)
+        compile_kernels.build((ROOT if in_place else Path(self.build_lib)) / "torch_reformer/kernels")
+
+
 setup(
     ext_modules=[
         CppExtension(
             "torch_reformer._C",
             SOURCES,
-            depends=[*HEADERS, "setup.py"],
+            depends=[*HEADERS, *KERNELS, "setup.py"],
             py_limited_api=True,
             extra_compile_args={"cxx": CXX_FLAGS},
         )
     ],
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

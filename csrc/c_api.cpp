@@ -10,6 +10,10 @@
 #include "cpu/selector/registry.h"
 #include "cpu/selector/sequence_classifier.h"
 #include "decide.h"
+#include "hip/runtime/cache.h"
+#include "hip/runtime/code_objects.h"
+#include "hip/runtime/compiled.h"
+#include "hip/runtime/gpu.h"
 
 namespace {
 
@@ -208,3 +212,42 @@ void reformer_cache_counts(int64_t* hits, int64_t* misses) {
   *hits = counts.hits;
   *misses = counts.misses;
 }
+
+void reformer_gpu_kernels(const char* folder) { gpu::set_kernels_folder(folder); }
+
+const char* reformer_gpu_architecture(int32_t device) {
+  return guarded<const char*>(nullptr, [&] { return gpu::architecture(device).c_str(); });
+}
+
+int32_t reformer_gpu_multiprocessors(int32_t device) {
+  return guarded(-1, [&] { return gpu::multiprocessors(device); });
+}
+
+const char* reformer_gpu_unavailable(const char* architecture) {
+  return guarded<const char*>(nullptr, [&] {
+    const char* why = gpu::unavailable(architecture);
+    return why ? why : "";
+  });
+}
+
+int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
+                            int64_t bytes) {
+  return guarded(-1, [&] {
+    const gpu::Launch shape{launch->blocks[0], launch->blocks[1], launch->blocks[2], launch->threads,
+                            launch->shared_bytes};
+    gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
+                size_t(bytes));
+    return 0;
+  });
+}
+
+int64_t reformer_gpu_compile(const ReformerEntry* entry, const char* architecture, const char** code, int32_t* cached) {
+  return guarded<int64_t>(-1, [&] {
+    gpu::Compiled compiled = gpu::compile_entry({entry->file, entry->name, entry->arguments}, architecture);
+    *cached = compiled.from_cache;
+    *code = keep(std::move(compiled.code));
+    return static_cast<int64_t>(text.size());
+  });
+}
+
+const char* reformer_gpu_cache_folder() { return keep(gpu::cache_folder()); }

@@ -94,3 +94,35 @@ REFORMER_API int32_t reformer_sequence_classifier_logits(void* classifier, const
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);
+
+// GPUs (hip/runtime). An entry is a kernel: file, name and arguments as in hip/runtime/gpu.h.
+struct ReformerEntry {
+  const char* file;
+  const char* name;
+  const char* arguments;
+};
+struct ReformerLaunch {
+  int32_t device;
+  void* stream;
+  uint32_t blocks[3];
+  uint32_t threads, shared_bytes;
+};
+
+// Where code objects and sources are looked for from now on, instead of in the package: for tests.
+REFORMER_API void reformer_gpu_kernels(const char* folder);
+REFORMER_API const char* reformer_gpu_architecture(int32_t device);
+REFORMER_API int32_t reformer_gpu_multiprocessors(int32_t device);
+
+// Why there are no kernels for an architecture; an empty text if there are.
+REFORMER_API const char* reformer_gpu_unavailable(const char* architecture);
+
+REFORMER_API int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch,
+                                         const void* arguments, int64_t bytes);
+
+// Compiles a kernel as a device that has no packaged code for it would, and says how many bytes that made, at `code`
+// until the thread's next call. `cached` becomes 1 if the cache on disk had it.
+REFORMER_API int64_t reformer_gpu_compile(const ReformerEntry* entry, const char* architecture, const char** code,
+                                          int32_t* cached);
+
+// The folder of that cache, or an empty text.
+REFORMER_API const char* reformer_gpu_cache_folder();

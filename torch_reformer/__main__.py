@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import collect, explain, info
+from . import cache, collect, explain, info
 from .selector import replay, train
 
 
@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
         ("collect", collect, "time every candidate of each problem on this machine"),
         ("train", train, "train a selector on databases of timings"),
         ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),
+        ("cache", cache, "the GPU kernels that were compiled at run time"),
     ):
         command = commands.add_parser(name, help=help, description=module.__doc__)
         module.add_arguments(command)

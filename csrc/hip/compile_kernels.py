@@ -1,0 +1,129 @@
+"""Compiles csrc/hip/kernels/*.hip into the package, for every GPU architecture that a compiler is found for.
+
+setup.py calls build(). Beside the code objects (<package>/kernels/<file>.<architecture>.co or .cubin) go the sources,
+from which kernels that were not compiled here are compiled at run time. What is up to date, by the time of its last
+change, is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ARCHITECTURES = ("gfx908", "gfx90a", "gfx942", "sm_80", "sm_90a")
+VARIABLE = "REFORMER_ARCHS"
+AMD_FLAGS = (
+    "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
+    "-mcode-object-version=5"
+).split()
+NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
+
+
+def sources() -> list[Path]:
+    """All that device code is made of."""
+    return sorted(path for folder in ("device", "kernels") for path in (HERE / folder).iterdir() if path.is_file())
+
+
+def architectures() -> tuple[str, ...]:
+    """What REFORMER_ARCHS asks for ("gfx942 sm_90a"; empty for none), or else those that the package is meant for."""
+    asked = os.environ.get(VARIABLE)
+    return ARCHITECTURES if asked is None else tuple(asked.replace(",", " ").split())
+
+
+def _output_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _compiles_for_amd(clang: str) -> bool:
+    """Whether it is clang >= 17 (gfx942) that has AMD's GPUs among its targets and finds the linker that they need."""
+    version = re.search(r"clang version (\d+)", _output_of(clang, "--version"))
+    return (
+        version is not None
+        and int(version[1]) >= 17
+        and "amdgcn" in _output_of(clang, "--print-targets")
+        and shutil.which(_output_of(clang, "-print-prog-name=ld.lld").strip()) is not None
+    )
+
+
+def find_clang() -> str | None:
+    rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
+    names = [str(rocm / "llvm/bin/clang++"), *(f"clang++-{version}" for version in range(25, 16, -1)), "clang++"]
+    return next((path for path in map(shutil.which, names) if path and _compiles_for_amd(path)), None)
+
+
+def find_nvcc() -> str | None:
+    cuda = Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+    return shutil.which("nvcc") or shutil.which(str(cuda / "bin/nvcc"))
+
+
+def command(compiler: str, arch: str, source: Path, result: Path) -> list[str]:
+    if arch.startswith("gfx"):
+        return [compiler, *AMD_FLAGS, f"--offload-arch={arch}", "-c", str(source), "-o", str(result)]
+    return [compiler, *NVIDIA_FLAGS, f"-arch={arch}", str(source), "-o", str(result)]
+
+
+def _compile(compiler: str, arch: str, source: Path, result: Path) -> None:
+    temporary = result.with_suffix(".tmp")  # an interrupted compiler leaves nothing that looks up to date
+    done = subprocess.run(command(compiler, arch, source, temporary), capture_output=True, text=True)
+    if done.returncode:
+        temporary.unlink(missing_ok=True)
+        raise SystemExit(
+            f"{compiler} can't compile {source.name} for {arch} (set {VARIABLE} to the architectures you want, or to "
+            f"nothing):\n{done.stdout}{done.stderr}"
+        )
+    print(done.stderr, end="")  # warnings
+    temporary.replace(result)
+
+
+def _copy_sources(folder: Path) -> None:
+    wanted = {folder / source.relative_to(HERE): source for source in sources()}
+    for path in folder.rglob("*"):
+        if path.is_file() and path not in wanted:
+            path.unlink()
+    for path, source in wanted.items():
+        if not path.exists() or path.read_bytes() != source.read_bytes():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
+
+
+def build(folder: Path) -> None:
+    """Fills a package's folder of kernels, and says in a line what it holds then."""
+    asked = architectures()
+    compilers = {"gfx": find_clang(), "sm_": find_nvcc()}
+    found = {arch: compilers.get(arch[:3]) for arch in asked}
+    missing = [arch for arch, compiler in found.items() if compiler is None]
+    if missing and VARIABLE in os.environ:
+        raise SystemExit(
+            f"{VARIABLE} asks for {', '.join(missing)}, and there is no compiler for that: gfx... needs clang >= 17 "
+            "with lld (Debian: clang-19 and lld-19), sm_... needs nvcc"
+        )
+    _copy_sources(folder / "src")
+
+    kernels = [source for source in sources() if source.suffix == ".hip"]
+    changed = max(path.stat().st_mtime for path in [Path(__file__), *(s for s in sources() if s.suffix != ".hip")])
+    expected, jobs = set(), []
+    for source in kernels:
+        newest = max(changed, source.stat().st_mtime)
+        for arch, compiler in found.items():
+            result = folder / f"{source.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
+            fresh = result.exists() and result.stat().st_mtime > newest
+            if fresh or compiler:
+                expected.add(result)
+            if compiler and not fresh:
+                jobs.append((compiler, arch, source, result))
+    for path in folder.iterdir():
+        if path.is_file() and path not in expected:
+            path.unlink()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: _compile(*job), jobs))
+
+    packaged = [arch for arch in asked if any(path.name.split(".")[1] == arch for path in expected)]
+    print(
+        f"GPU kernels: {', '.join(packaged) or 'none'} ({len(jobs)} compiled, {len(expected) - len(jobs)} up to date)"
+        + (f"; no compiler for {', '.join(missing)}: compiled at first use there" if missing else "")
+    )

@@ -1,0 +1,17 @@
+#include "driver.h"
+
+#include <stdexcept>
+
+namespace reformer::gpu {
+
+const Driver& driver() {
+  // ROCm's torch has HIP's library loaded. CUDA's may be there and not be loaded yet.
+  static const std::unique_ptr<Driver> found = [] {
+    auto hip = hip_driver();
+    return hip ? std::move(hip) : cuda_driver();
+  }();
+  if (!found) throw std::runtime_error("there is no GPU driver: neither libamdhip64 in the process nor libcuda.so.1");
+  return *found;
+}
+
+}  // namespace reformer::gpu

@@ -1,0 +1,41 @@
+// The GPU's driver: HIP's (driver_hip.cpp) or CUDA's (driver_cuda.cpp), found in the process at run time. No header of
+// either is needed to build, and nothing is linked. Numbers of devices are torch's: both go by what the driver makes of
+// CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES in this process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gpu.h"
+
+namespace reformer::gpu {
+
+// What fails throws std::runtime_error with the driver's words.
+class Driver {
+ public:
+  using Module = void*;
+  using Function = void*;
+
+  virtual ~Driver() = default;
+  virtual std::string architecture(int32_t device) const = 0;
+  virtual int32_t multiprocessors(int32_t device) const = 0;
+
+  // A code object, made ready for torch's current device, which is this one; also while a stream is being captured into
+  // a graph. The bytes have to stay where they are.
+  virtual Module load(const std::string& code) const = 0;
+
+  // A kernel of it, allowed all the shared memory that the device has; null if there is none of this name.
+  virtual Function function(Module module, const char* name, int32_t device) const = 0;
+
+  virtual void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const = 0;
+};
+
+// Null if the libraries are not there.
+std::unique_ptr<Driver> hip_driver();
+std::unique_ptr<Driver> cuda_driver();
+
+// The one of this process; throws std::runtime_error if there is none. The first call initialises the driver, as torch
+// does at the first use of a GPU, after which neither works in forked processes.
+const Driver& driver();
+
+}  // namespace reformer::gpu

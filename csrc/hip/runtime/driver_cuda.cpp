@@ -1,0 +1,140 @@
+#include <stdexcept>
+
+#include "driver.h"
+#include "loaded_library.h"
+
+namespace reformer::gpu {
+namespace {
+
+// From cuda.h, which need not be there to build.
+constexpr int kInvalidContext = 201, kNotFound = 500;
+constexpr int kMultiprocessorCount = 16, kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // of a device
+constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;                              // of a function
+constexpr int kRelaxed = 2;                                                                    // capture mode
+
+// CUDA 12.0 and newer, as any torch >= 2.11 has.
+struct Api {
+  int (*init)(unsigned);
+  int (*error_string)(int, const char**);
+  int (*device_attribute)(int*, int, int);
+  int (*retain_primary_context)(void**, int);
+  int (*current_context)(void**);
+  int (*set_current_context)(void*);
+  int (*exchange_capture_mode)(int*);
+  int (*load_library)(void**, const void*, void*, void*, unsigned, void*, void*, unsigned);
+  int (*library_kernel)(void**, void*, const char*);
+  int (*kernel_function)(void**, void*);
+  int (*kernel_attribute)(int*, int, void*, int);
+  int (*set_kernel_attribute)(int, int, void*, int);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+};
+
+class CudaDriver final : public Driver {
+ public:
+  explicit CudaDriver(void* library) {
+    find_symbol(library, "cuInit", api_.init);
+    find_symbol(library, "cuGetErrorString", api_.error_string);
+    find_symbol(library, "cuDeviceGetAttribute", api_.device_attribute);
+    find_symbol(library, "cuDevicePrimaryCtxRetain", api_.retain_primary_context);
+    find_symbol(library, "cuCtxGetCurrent", api_.current_context);
+    find_symbol(library, "cuCtxSetCurrent", api_.set_current_context);
+    find_symbol(library, "cuThreadExchangeStreamCaptureMode", api_.exchange_capture_mode);
+    find_symbol(library, "cuLibraryLoadData", api_.load_library);
+    find_symbol(library, "cuLibraryGetKernel", api_.library_kernel);
+    find_symbol(library, "cuKernelGetFunction", api_.kernel_function);
+    find_symbol(library, "cuKernelGetAttribute", api_.kernel_attribute);
+    find_symbol(library, "cuKernelSetAttribute", api_.set_kernel_attribute);
+    find_symbol(library, "cuLaunchKernel", api_.launch);
+    check(api_.init(0), "cuInit");
+  }
+
+  std::string architecture(int32_t device) const override {
+    return "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
+  }
+
+  int32_t multiprocessors(int32_t device) const override { return attribute(kMultiprocessorCount, device); }
+
+  // Libraries belong to no context, so kernels of them run in the primary one, in green ones, and on any device.
+  Module load(const std::string& code) const override {
+    const RelaxedCapture relaxed(api_);
+    void* library = nullptr;
+    check(api_.load_library(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+    return library;
+  }
+
+  Function function(Module module, const char* name, int32_t device) const override {
+    const RelaxedCapture relaxed(api_);
+    void *kernel = nullptr, *function = nullptr;
+    const int error = api_.library_kernel(&kernel, module, name);
+    if (error == kNotFound) return nullptr;
+    check(error, "cuLibraryGetKernel");
+    bind_context(device);
+    // Copies it to the device now: otherwise the first launch would, which may fall into the capture of a graph.
+    check(api_.kernel_function(&function, kernel), "cuKernelGetFunction");
+    int fixed = 0;
+    check(api_.kernel_attribute(&fixed, kStaticSharedBytes, kernel, device), "cuKernelGetAttribute");
+    const int most = attribute(kMaxSharedBytesOptIn, device) - fixed;
+    check(api_.set_kernel_attribute(kMaxDynamicSharedBytes, most, kernel, device), "cuKernelSetAttribute");
+    return kernel;
+  }
+
+  void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const override {
+    int error = try_launch(function, shape, queue, arguments);
+    if (error == kInvalidContext && bind_context(queue.device)) error = try_launch(function, shape, queue, arguments);
+    check(error, "cuLaunchKernel");
+  }
+
+ private:
+  // While a stream is captured, calls that might touch others are forbidden. Loading code is none of those that harm.
+  class RelaxedCapture {
+   public:
+    explicit RelaxedCapture(const Api& api) : api_(api) { api_.exchange_capture_mode(&mode_); }
+    ~RelaxedCapture() { api_.exchange_capture_mode(&mode_); }
+    RelaxedCapture(const RelaxedCapture&) = delete;
+
+   private:
+    const Api& api_;
+    int mode_ = kRelaxed;
+  };
+
+  void check(int error, const char* call) const {
+    if (!error) return;
+    const char* words = nullptr;
+    api_.error_string(error, &words);
+    throw std::runtime_error(std::string("CUDA: ") + call + ": " + (words ? words : "unknown error") + " (" +
+                             std::to_string(error) + ")");
+  }
+
+  int attribute(int which, int device) const {
+    int value = 0;
+    check(api_.device_attribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+  }
+
+  // A thread that torch has not yet run anything in has no context, even if its current device is right: CUDA's runtime
+  // makes one only when it is called. True if there was none.
+  bool bind_context(int device) const {
+    void* context = nullptr;
+    if (!api_.current_context(&context) && context) return false;
+    check(api_.retain_primary_context(&context, device), "cuDevicePrimaryCtxRetain");
+    check(api_.set_current_context(context), "cuCtxSetCurrent");
+    return true;
+  }
+
+  int try_launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const {
+    void* parameters[] = {const_cast<void*>(arguments)};
+    return api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1,
+                       shape.shared_bytes, queue.stream, parameters, nullptr);
+  }
+
+  Api api_;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> cuda_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  return library ? std::make_unique<CudaDriver>(library) : nullptr;
+}
+
+}  // namespace reformer::gpu

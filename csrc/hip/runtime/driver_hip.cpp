@@ -1,0 +1,113 @@
+#include <array>
+#include <stdexcept>
+
+#include "driver.h"
+#include "loaded_library.h"
+
+namespace reformer::gpu {
+namespace {
+
+// From hip_runtime_api.h, which need not be there to build.
+constexpr int kNotFound = 500;
+constexpr int kMultiprocessorCount = 63;  // of a device
+constexpr int kRelaxed = 2;               // capture mode
+
+// ROCm 6.0 and newer.
+struct Api {
+  int (*init)(unsigned);
+  const char* (*error_string)(int);
+  int (*device_attribute)(int*, int, int);
+  int (*device_properties)(void*, int);
+  int (*exchange_capture_mode)(int*);
+  int (*load_module)(void**, const void*);
+  int (*module_function)(void**, void*, const char*);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+};
+
+class HipDriver final : public Driver {
+ public:
+  explicit HipDriver(void* library) {
+    find_symbol(library, "hipInit", api_.init);
+    find_symbol(library, "hipGetErrorString", api_.error_string);
+    find_symbol(library, "hipDeviceGetAttribute", api_.device_attribute);
+    find_symbol(library, "hipGetDevicePropertiesR0600", api_.device_properties);
+    find_symbol(library, "hipThreadExchangeStreamCaptureMode", api_.exchange_capture_mode);
+    find_symbol(library, "hipModuleLoadData", api_.load_module);
+    find_symbol(library, "hipModuleGetFunction", api_.module_function);
+    find_symbol(library, "hipModuleLaunchKernel", api_.launch);
+    check(api_.init(0), "hipInit");
+  }
+
+  // No attribute has the name; it is one of the device's properties. The structure's layout is tied to the function's
+  // name (R0600), but without HIP's header we would have to count its bytes: instead the name is looked for. It is
+  // "gfx942:sramecc+:xnack-", long after the 256 bytes of the name that is sold, and no other member is text.
+  std::string architecture(int32_t device) const override {
+    std::array<char, 8192> properties{};  // 1472 are used
+    check(api_.device_properties(properties.data(), device), "hipGetDeviceProperties");
+    const std::string_view bytes(properties.data(), properties.size() - 1);
+    const size_t found = bytes.find("gfx", 256);
+    if (found == std::string_view::npos) throw std::runtime_error("HIP: the device's properties name no architecture");
+    const std::string name = properties.data() + found;
+    return name.substr(0, name.find(':'));
+  }
+
+  int32_t multiprocessors(int32_t device) const override {
+    int value = 0;
+    check(api_.device_attribute(&value, kMultiprocessorCount, device), "hipDeviceGetAttribute");
+    return value;
+  }
+
+  Module load(const std::string& code) const override {
+    const RelaxedCapture relaxed(api_);
+    void* module = nullptr;
+    check(api_.load_module(&module, code.data()), "hipModuleLoadData");
+    return module;
+  }
+
+  // All of the 64 KiB of shared memory may be asked for without further ado.
+  Function function(Module module, const char* name, int32_t) const override {
+    const RelaxedCapture relaxed(api_);
+    void* function = nullptr;
+    const int error = api_.module_function(&function, module, name);
+    if (error == kNotFound) return nullptr;
+    check(error, "hipModuleGetFunction");
+    return function;
+  }
+
+  void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const override {
+    void* parameters[] = {const_cast<void*>(arguments)};
+    check(api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1, shape.shared_bytes,
+                      queue.stream, parameters, nullptr),
+          "hipModuleLaunchKernel");
+  }
+
+ private:
+  // As in driver_cuda.cpp.
+  class RelaxedCapture {
+   public:
+    explicit RelaxedCapture(const Api& api) : api_(api) { api_.exchange_capture_mode(&mode_); }
+    ~RelaxedCapture() { api_.exchange_capture_mode(&mode_); }
+    RelaxedCapture(const RelaxedCapture&) = delete;
+
+   private:
+    const Api& api_;
+    int mode_ = kRelaxed;
+  };
+
+  void check(int error, const char* call) const {
+    if (error)
+      throw std::runtime_error(std::string("HIP: ") + call + ": " + api_.error_string(error) + " (" +
+                               std::to_string(error) + ")");
+  }
+
+  Api api_;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> hip_driver() {
+  void* library = loaded_library("libamdhip64");
+  return library ? std::make_unique<HipDriver>(library) : nullptr;
+}
+
+}  // namespace reformer::gpu

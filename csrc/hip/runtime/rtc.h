@@ -1,0 +1,19 @@
+// Compilers at run time: NVRTC, which torch for CUDA brings along, and hipRTC of ROCm. Found by dlopen.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace reformer::gpu {
+
+// Null if there is a compiler for kernels of this architecture; else a sentence's rest: "NVRTC ... is not found".
+const char* no_compiler(const std::string& architecture);
+
+// All that decides what compile() makes of a source, as text: the compiler, its version and the options.
+std::string compiler_and_options(const std::string& architecture);
+
+// A source without includes -> a code object that the driver loads. hipRTC ends the process if it doesn't know the
+// architecture: ask only for those of devices. Throws std::runtime_error with the compiler's log.
+std::string compile(const std::string& source, const std::string& name, const std::string& architecture);
+
+}  // namespace reformer::gpu

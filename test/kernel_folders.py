@@ -1,0 +1,41 @@
+"""Folders of kernels for tests of the GPU runtime: the kernel of test/hip beside the package's device headers."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch_reformer
+from torch_reformer import _gpu
+
+TEST = Path(__file__).parent
+HIP = TEST.parent / "csrc" / "hip"
+SCALE = _gpu.Entry("scale", "scale_fp32_3", "fp32, 3")
+
+
+def make(folder: Path) -> Path:
+    shutil.copytree(HIP / "device", folder / "src" / "device")
+    (folder / "src" / "kernels").mkdir()
+    for path in (TEST / "hip").glob("scale.*"):
+        shutil.copy(path, folder / "src" / "kernels")
+    return folder
+
+
+@contextlib.contextmanager
+def used(folder: Path) -> Iterator[Path]:
+    _gpu.set_kernels_folder(folder)
+    yield folder
+    _gpu.set_kernels_folder(Path(torch_reformer.__file__).parent / "kernels")
+
+
+def load_nvrtc() -> bool:
+    """Brings the wheel nvidia-cuda-nvrtc into the process, as torch for CUDA does. False if it isn't installed."""
+    for folder in map(Path, sys.path):
+        for library in folder.glob("nvidia/*/lib/libnvrtc.so.*"):
+            ctypes.CDLL(str(library))
+            return True
+    return False

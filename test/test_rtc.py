@@ -1,0 +1,172 @@
+"""Kernels compiled at run time, and the cache that keeps them. NVRTC needs no GPU for that."""
+
+import os
+import re
+import time
+
+import kernel_folders
+import pytest
+from kernel_folders import SCALE
+
+from torch_reformer import _gpu, cache
+from torch_reformer.__main__ import main
+
+HAS_NVRTC = kernel_folders.load_nvrtc()
+pytestmark = pytest.mark.skipif(
+    not HAS_NVRTC and not os.environ.get("CI"), reason="NVRTC is not installed: pip install nvidia-cuda-nvrtc"
+)
+
+
+@pytest.fixture(autouse=True)
+def kernels(tmp_path):
+    assert HAS_NVRTC, "NVRTC is missing: pip install nvidia-cuda-nvrtc"
+    with kernel_folders.used(kernel_folders.make(tmp_path / "kernels")) as folder:
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_REFORMER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def compile_scale(arch="sm_90") -> _gpu.Compiled:
+    return _gpu.compile_entry(SCALE, arch)
+
+
+def seconds(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90"])
+def test_compiles_one_entry(arch):
+    code = compile_scale(arch).code
+    assert code.startswith(b"\x7fELF")
+    assert b"scale_fp32_3\0" in code and b"scale_fp32_2\0" not in code
+
+
+def test_is_quick():
+    assert seconds(compile_scale) < 2
+    assert min(seconds(compile_scale) for _ in range(10)) < 5e-3
+
+
+def test_is_kept():
+    first = compile_scale()
+    assert not first.from_cache
+    assert compile_scale() == (first.code, True)
+    assert not compile_scale("sm_80").from_cache
+    other = _gpu.compile_entry(_gpu.Entry("scale", "scale_fp32_4", "fp32, 4"), "sm_90")
+    assert not other.from_cache and b"scale_fp32_4\0" in other.code
+
+
+def test_the_key_knows_every_source_and_no_folder(kernels, tmp_path):
+    compile_scale()
+    with kernel_folders.used(kernels.rename(tmp_path / "elsewhere")) as moved:
+        assert compile_scale().from_cache
+        header = moved / "src/device/types.h"
+        header.write_text(header.read_text() + "// changed\n")
+        assert not compile_scale().from_cache
+
+
+def test_the_log_names_file_and_line(kernels):
+    path = kernels / "src/kernels/scale.h"
+    path.write_text(path.read_text().replace("int count;", "int count;\n  Nonsense more;"))
+    line = path.read_text().splitlines().index("  Nonsense more;") + 1
+    sentence = rf'kernel scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
+    with pytest.raises(ValueError, match=re.compile(sentence, re.S)):
+        compile_scale()
+
+
+def test_wrong_architecture_and_missing_source():
+    with pytest.raises(ValueError, match="(?s)be compiled for sm_11: NVRTC .*invalid value for --gpu-architecture"):
+        compile_scale("sm_11")
+    with pytest.raises(ValueError, match="nothing.hip can't be read"):
+        _gpu.compile_entry(_gpu.Entry("nothing", "x", ""), "sm_90")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "other", "empty"])
+def test_damaged_files_count_as_none(damage):
+    code = compile_scale().code
+    (entry,) = cache.cached()
+    data = bytearray(entry.path.read_bytes())
+    if damage == "cut":
+        data = data[:-100]
+    elif damage == "flip":
+        data[-100] ^= 1
+    elif damage == "other":
+        compile_scale("sm_80")
+        (other,) = (kept for kept in cache.cached() if kept.path != entry.path)
+        data = other.path.read_bytes()
+    else:
+        data = b""
+    entry.path.write_bytes(data)
+    again = compile_scale()
+    assert not again.from_cache and again.code == code
+    assert compile_scale().from_cache
+
+
+def test_processes_may_race(folder):
+    children = []
+    for _ in range(8):
+        if (child := os.fork()) == 0:
+            try:
+                code = compile_scale().code
+                os._exit(0 if b"scale_fp32_3\0" in code else 1)
+            finally:
+                os._exit(2)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 8
+    assert len(list(folder.iterdir())) == 1
+    assert compile_scale().from_cache
+
+
+def test_the_limit_removes_what_was_used_longest_ago(monkeypatch):
+    archs = ["sm_80", "sm_86", "sm_89", "sm_90"]
+    for age, arch in enumerate(archs[:3]):
+        compile_scale(arch)
+        path = next(kept.path for kept in cache.cached() if kept.words["architecture"] == arch)
+        os.utime(path, (1e9 + age, 1e9 + age))
+    assert compile_scale("sm_80").from_cache  # now it is sm_86 that was used longest ago
+    size = max(kept.bytes for kept in cache.cached())
+    monkeypatch.setenv("TORCH_REFORMER_CACHE_LIMIT", str(3 * size + size // 2))
+    compile_scale("sm_90")
+    assert [kept.words["architecture"] for kept in cache.cached()] == ["sm_90", "sm_80", "sm_89"]
+
+
+def test_limit_of_nothing(monkeypatch, folder):
+    monkeypatch.setenv("TORCH_REFORMER_CACHE_LIMIT", "0")
+    assert not compile_scale().from_cache
+    assert not compile_scale().from_cache
+    assert not folder.exists()
+
+
+def test_unwritable_folders_warn_once(monkeypatch, folder, capfd):
+    folder.write_text("a file is in the way")
+    assert not compile_scale().from_cache
+    assert not compile_scale().from_cache
+    assert capfd.readouterr().err.count("can't be kept") <= 1
+
+
+def test_where_it_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("TORCH_REFORMER_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert str(_gpu.cache_folder()) == "/x/torch_reformer"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert str(_gpu.cache_folder()) == "/home/me/.cache/torch_reformer"
+    monkeypatch.delenv("HOME")
+    assert _gpu.cache_folder() is None
+
+
+def test_command_line(capsys, folder):
+    compile_scale()
+    (folder / "mine.txt").write_text("not the cache's")
+    (folder / "damaged.code").write_text("?")
+    assert main(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert "scale scale_fp32_3  sm_90  NVRTC" in shown and "damaged" in shown and "2 kernels, " in shown
+    assert main(["cache", "--clear"]) == 0
+    assert "removed 2 kernels" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]

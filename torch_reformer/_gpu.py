@@ -1,0 +1,115 @@
+"""The GPU runtime (csrc/hip/runtime) without tensors: what it compiles, keeps and launches, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ._native import _check, _declare
+
+
+class Entry(NamedTuple):
+    """A kernel, found by these three words (csrc/hip/runtime/gpu.h)."""
+
+    file: str
+    name: str
+    arguments: str
+
+    def _native(self) -> _Entry:
+        return _Entry(*(word.encode() for word in self))
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("name", ctypes.c_char_p), ("arguments", ctypes.c_char_p)]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("device", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
+        ("blocks", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+    ]
+
+
+_kernels = _declare("reformer_gpu_kernels", None, ctypes.c_char_p)
+_architecture = _declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
+_multiprocessors = _declare("reformer_gpu_multiprocessors", ctypes.c_int32, ctypes.c_int32)
+_unavailable = _declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
+_launch = _declare(
+    "reformer_gpu_launch",
+    ctypes.c_int32,
+    ctypes.POINTER(_Entry),
+    ctypes.POINTER(_Launch),
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+_compile = _declare(
+    "reformer_gpu_compile",
+    ctypes.c_int64,
+    ctypes.POINTER(_Entry),
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_int32),
+)
+_cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
+
+
+def set_kernels_folder(folder: Path) -> None:
+    """Looks for kernels there from now on, instead of in the package: for tests."""
+    _kernels(str(folder).encode())
+
+
+def architecture(device: int) -> str:
+    return _check(_architecture(device)).decode()
+
+
+def multiprocessors(device: int) -> int:
+    return _check(_multiprocessors(device))
+
+
+def unavailable(architecture: str) -> str | None:
+    """Why there are no kernels for an architecture; None if there are."""
+    return _check(_unavailable(architecture.encode())).decode() or None
+
+
+def launch(
+    entry: Entry,
+    arguments: ctypes.Structure,
+    *,
+    blocks: Sequence[int] = (1, 1, 1),
+    threads: int = 1,
+    shared_bytes: int = 0,
+    device: int = 0,
+    stream: int = 0,
+) -> None:
+    """Starts a kernel. The structure is what it takes by value."""
+    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes)
+    native = entry._native()
+    _check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
+
+
+class Compiled(NamedTuple):
+    code: bytes
+    from_cache: bool
+
+
+def compile_entry(entry: Entry, architecture: str) -> Compiled:
+    """What a device of this architecture would run if nothing were packaged for it.
+
+    Raises:
+        ValueError: with the compiler's log, or if there is no compiler. hipRTC ends the process for AMD architectures
+            that it doesn't know.
+    """
+    code, cached, native = ctypes.c_void_p(), ctypes.c_int32(), entry._native()
+    size = _check(_compile(ctypes.byref(native), architecture.encode(), ctypes.byref(code), ctypes.byref(cached)))
+    return Compiled(ctypes.string_at(code, size), bool(cached.value))
+
+
+def cache_folder() -> Path | None:
+    """Where kernels compiled at run time are kept; None if nowhere."""
+    folder = _cache_folder().decode()
+    return Path(folder) if folder else None
