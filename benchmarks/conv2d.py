@@ -24,7 +24,7 @@ from torch_reformer import ConvProblem, config
 from torch_reformer.explain import candidates
 from torch_reformer.selector.problems import read_problems
 from torch_reformer.timing import interleaved, percentiles
-from torch_reformer.workload import Workload
+from torch_reformer.workload import Workload, device_name, usable_device
 
 PYTORCH, CHOSEN = "torch", "torch_reformer"
 
@@ -33,15 +33,17 @@ def force(provider: str) -> None:
     config(force=None if provider in (PYTORCH, CHOSEN) else provider)
 
 
-def measure(problem: ConvProblem, device: str) -> dict:
+def measure(problem: ConvProblem, device: torch.device) -> dict:
     """Times (lists, microseconds) of every provider, and the fastest candidate's ratio to PyTorch."""
     work = Workload(problem, device)
-    names = [candidate.name for candidate in candidates(problem) if candidate.refusal is None]
+    names = [found.name for found in candidates(problem, device_name(work.device)) if found.refusal is None]
     calls = {PYTORCH: work.torch, CHOSEN: work.reformer, **{name: work.reformer for name in names}}
-    times = interleaved(calls, force, seconds=0.03 * len(calls))
+    seconds = 0.03 if work.device.type == "cpu" else 0.003
+    times = interleaved(calls, force, seconds=seconds * len(calls), device=work.device)
     median = {name: percentiles(values)[1] for name, values in times.items()}
     fastest = min(names, key=median.get)
-    again = interleaved({PYTORCH: work.torch, fastest: work.reformer}, force, seconds=0.1)
+    finalists = {PYTORCH: work.torch, fastest: work.reformer}
+    again = interleaved(finalists, force, seconds=3 * seconds, device=work.device)
     torch_us, best_us = (percentiles(values)[1] for values in again.values())
     return {
         "problem": problem,
@@ -103,6 +105,7 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
 
+    device = usable_device(options.device)
     directions = options.directions.split(",")
     problems = read_problems(
         options.problems, batch=options.batch, dtype=options.dtype, directions=directions, layouts=[options.layout]
@@ -115,7 +118,7 @@ def main() -> None:
     with torch.inference_mode():
         for geometry in tqdm(geometries, unit="problem"):
             for direction in directions:
-                results.append(measure(geometry.replace(direction=direction), options.device))
+                results.append(measure(geometry.replace(direction=direction), device))
     for result in results:
         key = str(result["problem"])
         rows += [Row.of("conv2d", key, name, "time_us", values) for name, values in result["times"].items()]

@@ -105,12 +105,15 @@ int32_t reformer_decide_all(const ConvProblem* problems, int64_t count, const ch
   });
 }
 
-int32_t reformer_candidates(const ConvProblem* problem, const char* device_text, ReformerCandidate* result) {
+int32_t reformer_candidates(const ConvProblem* problem, const char* device_text, ReformerCandidate* result,
+                            int32_t* count) {
   return guarded(-1, [&] {
     problem->check();
-    for (const Candidate& candidate : candidates(*problem, device_of(device_text), config()))
-      *result++ = {candidate.solver->name(), candidate.refusal, candidate.estimate_us, candidate.workspace_bytes,
-                   candidate.probability};
+    const auto found = candidates(*problem, device_of(device_text), config());
+    *count = static_cast<int32_t>(found.size());
+    for (const Candidate& candidate : found)
+      *result++ = {candidate.solver->name(),  candidate.refusal,        candidate.estimate_us,
+                   candidate.workspace_bytes, int32_t(candidate.index), candidate.probability};
     return reformer_decide(problem, device_text);
   });
 }

@@ -15,6 +15,7 @@ struct ReformerCandidate {
   const char* refusal;  // null if it may be chosen
   double estimate_us;
   int64_t workspace_bytes;
+  int32_t solver;      // its index among all solvers
   double probability;  // NaN if there is no selector, or it does not know this candidate
 };
 
@@ -58,9 +59,10 @@ REFORMER_API int32_t reformer_decide(const reformer::ConvProblem* problem, const
 REFORMER_API int32_t reformer_decide_all(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                          int32_t* choices);
 
-// Fills reformer_solver_count() candidates and returns the index of the choice.
+// Fills in those of reformer_solver_count() solvers that run on the device, and how many they are; returns the index of
+// the choice among all solvers.
 REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
-                                         ReformerCandidate* candidates);
+                                         ReformerCandidate* candidates, int32_t* count);
 
 // The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);

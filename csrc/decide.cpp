@@ -25,6 +25,7 @@ const char* excluded(const Solver& solver, size_t index, const ConvProblem& prob
 // Why it may not be chosen without being forced; null if it may.
 const char* refusal(const Solver& solver, size_t index, const ConvProblem& problem, const Device& device,
                     const Config& config) {
+  if (!solver.runs_on(device.kind)) return "it does not run on this kind of device";
   if (const char* why = solver.refusal(problem, device)) return why;
   if (!solver.eligible()) return "it is the tests' oracle: it runs only when forced";
   return excluded(solver, index, problem, device, config);
@@ -74,7 +75,9 @@ const Solver& choose(const ConvProblem& problem, const Device& device) {
   const Config now = config();
   if (now.forced >= 0) {
     const Solver& forced = *solvers()[size_t(now.forced)];
-    if (!forced.refusal(problem, device) && !excluded(forced, size_t(now.forced), problem, device, now)) return forced;
+    if (forced.runs_on(device.kind) && !forced.refusal(problem, device) &&
+        !excluded(forced, size_t(now.forced), problem, device, now))
+      return forced;
   }
   if (const auto selector = find_selector(device))
     if (const Solver* best = most_probable(*selector, problem, device, now)) return *best;
@@ -85,14 +88,16 @@ const Solver& choose(const ConvProblem& problem, const Device& device) {
 void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
                        std::vector<Candidate>& candidates) {
   const Scores scores = scores_of(selector, problem, device);
-  const auto known = [&](size_t i) { return !candidates[i].refusal && scores[i] != kUnknown; };
+  const auto known = [&](const Candidate& candidate) {
+    return !candidate.refusal && scores[candidate.index] != kUnknown;
+  };
   double most = kUnknown, sum = 0;
-  for (size_t i = 0; i < candidates.size(); ++i)
-    if (known(i)) most = std::max(most, double(scores[i]));
-  for (size_t i = 0; i < candidates.size(); ++i)
-    if (known(i)) sum += candidates[i].probability = std::exp(scores[i] - most);
-  for (size_t i = 0; i < candidates.size(); ++i)
-    if (known(i)) candidates[i].probability /= sum;
+  for (const Candidate& candidate : candidates)
+    if (known(candidate)) most = std::max(most, double(scores[candidate.index]));
+  for (Candidate& candidate : candidates)
+    if (known(candidate)) sum += candidate.probability = std::exp(scores[candidate.index] - most);
+  for (Candidate& candidate : candidates)
+    if (known(candidate)) candidate.probability /= sum;
 }
 
 // Sets of four entries, so that it is bounded, and allocates at the first use only. A network of a few hundred problems
@@ -155,7 +160,8 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
   std::vector<Candidate> result;
   for (size_t i = 0; i < solvers().size(); ++i) {
     const Solver& solver = *solvers()[i];
-    Candidate candidate{&solver, refusal(solver, i, problem, device, config)};
+    if (!solver.runs_on(device.kind)) continue;
+    Candidate candidate{i, &solver, refusal(solver, i, problem, device, config)};
     if (!solver.refusal(problem, device)) {
       candidate.estimate_us = solver.estimate_us(problem, device);
       candidate.workspace_bytes = solver.workspace_bytes(problem, device);

@@ -11,6 +11,7 @@
 namespace reformer {
 
 struct Candidate {
+  size_t index;  // in solvers()
   const Solver* solver;
   const char* refusal;          // null if it may be chosen
   double estimate_us = 0;       // from the solver's cost model; 0 if it refused
@@ -19,8 +20,8 @@ struct Candidate {
   double probability = std::numeric_limits<double>::quiet_NaN();
 };
 
-// Every solver's word on the problem, in the order of solvers(). A solver excluded by the configuration refuses with a
-// sentence that says so.
+// The word on the problem of every solver that runs on such a device, in the order of solvers(). One excluded by the
+// configuration refuses with a sentence that says so.
 std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
 
 // The forced solver where it applies; or, among those that may be chosen, the one with the greatest logit of the

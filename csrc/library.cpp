@@ -1,5 +1,6 @@
 // The operators: all schemas, all registrations, all checks of arguments. Everything below is free of torch except
 // tensors.cpp and cpu/parallel.cpp.
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -133,7 +134,7 @@ void check_output_grad(const char* op, const ConvProblem& p, const Tensor& grad)
 
 Device device_of(const Tensor& tensor) {
   if (tensor.is_cpu()) return Device::cpu(max_threads());
-  return {DeviceKind::cuda, Isa::plain, 1, "unknown"};
+  return {DeviceKind::cuda, Isa::plain, 1, gpu::architecture(tensor.get_device_index())};
 }
 
 // An empty sum: the result is empty, zero, or the bias alone.
@@ -160,6 +161,8 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   std::optional<Tensor> dense_bias;
   if (bias) dense_bias = torch::stable::contiguous(*bias);
   const Device device = device_of(first);
+  std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
+  if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
   TensorCall call(p, a, b, bias ? &*dense_bias : nullptr);
   decide(p, device).run(p, device, call);
   return call.take_result();

@@ -1,4 +1,4 @@
-// The contract between the choice and the algorithms. No torch, no HIP: an algorithm sees plain pointers.
+// The contract between the choice and the algorithms. No torch, no GPU's headers: an algorithm sees plain pointers.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 #include "conv_problem.h"
 #include "device.h"
+#include "hip/runtime/gpu.h"
 
 namespace reformer {
 
@@ -17,6 +18,7 @@ struct ConvBuffers {
   void* y;
   const void* bias;  // k elements, or null; of the problem's data type
   void* workspace;   // as many bytes as the solver asked for, 64-byte aligned
+  gpu::Queue queue;  // on a GPU: where the pointers belong, each a multiple of 16 bytes, and work goes
 };
 
 // One execution, given to a solver by whoever owns the tensors.
@@ -36,7 +38,10 @@ class Solver {
   // A stable identifier: lower case, digits and underscores. Timings and weights files refer to it.
   virtual const char* name() const = 0;
 
-  // Null if this solver can compute the problem on this kind of device, else a sentence that says why not.
+  virtual bool runs_on(DeviceKind kind) const { return kind == DeviceKind::cpu; }
+
+  // Null if this solver can compute the problem on this device, which is of a kind that it runs on; else a sentence
+  // that says why not.
   virtual const char* refusal(const ConvProblem& problem, const Device& device) const = 0;
 
   // Expected time in microseconds, from a cost model; only asked where refusal() is null.

@@ -14,6 +14,10 @@ const std::vector<const Solver*>& solvers() {
       &implicit_gemm(),
       &winograd_2x4(),
       &winograd_4x4(),
+      &gpu_depthwise_2x4(),
+      &gpu_depthwise_2x7(),
+      &gpu_depthwise_4x4(),
+      &gpu_depthwise_4x7(),
       &reference(),
   };
   // clang-format on

@@ -14,6 +14,10 @@ const Solver& direct();            // cpu/solvers/direct.cpp
 const Solver& implicit_gemm();     // cpu/solvers/implicit_gemm.cpp
 const Solver& winograd_2x4();      // cpu/solvers/winograd.cpp
 const Solver& winograd_4x4();
+const Solver& gpu_depthwise_2x4();  // hip/solvers/depthwise.cpp
+const Solver& gpu_depthwise_2x7();
+const Solver& gpu_depthwise_4x4();
+const Solver& gpu_depthwise_4x7();
 const Solver& reference();  // cpu/solvers/reference.cpp
 
 }  // namespace reformer

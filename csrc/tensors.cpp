@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <dlfcn.h>
 #include <torch/csrc/stable/ops.h>
 
 #include <algorithm>
@@ -19,6 +20,8 @@ std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
 }
 
 bool is_dense(const Tensor& tensor, Layout layout) {
+  // Kernels on GPUs load and store 16 bytes at once.
+  if (!tensor.is_cpu() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16) return false;
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto wanted = dense_strides(sizes, layout);
   for (size_t d = 0; d < 4; ++d)
@@ -38,6 +41,32 @@ Tensor with_strides_of(const Tensor& tensor, Layout layout) {
   TORCH_ERROR_CODE_CHECK(
       aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), wanted.data(), tensor.storage_offset(), &handle));
   return Tensor(handle);
+}
+
+// torch's current stream on its GPU of this index. torch 2.13 has a function for any accelerator; before that
+// each build has one of its own, of one name.
+void* current_stream(int32_t device) {
+  void* stream = nullptr;
+  using NativeHandle = AOTITorchError (*)(StreamHandle, void**);
+  static const auto native_handle = reinterpret_cast<NativeHandle>(dlsym(RTLD_DEFAULT, "torch_stream_native_handle"));
+  if (native_handle) {
+    StreamHandle handle;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_stream(device, &handle));
+    const AOTITorchError error = native_handle(handle, &stream);
+    aoti_torch_delete_stream(handle);
+    TORCH_ERROR_CODE_CHECK(error);
+    return stream;
+  }
+  using CurrentStream = AOTITorchError (*)(int32_t, void**);
+  static const auto get = [] {
+    for (const char* name : {"libtorch_cuda.so", "libtorch_hip.so"})
+      if (void* library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY))
+        if (void* found = dlsym(library, "aoti_torch_get_current_cuda_stream"))
+          return reinterpret_cast<CurrentStream>(found);
+    throw std::runtime_error("this torch does not tell its current stream: torch_reformer needs torch 2.11 or later");
+  }();
+  TORCH_ERROR_CODE_CHECK(get(device, &stream));
+  return stream;
 }
 
 void call_aten(const char* op, StableIValue* stack) {
@@ -101,16 +130,17 @@ ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
   const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
   switch (problem_.direction) {
     case Direction::forward:
-      buffers = {data(first_), data(second_), result_.mutable_data_ptr(), nullptr, nullptr};
+      buffers = {data(first_), data(second_), result_.mutable_data_ptr(), nullptr, nullptr, {}};
       break;
     case Direction::input_grad:
-      buffers = {result_.mutable_data_ptr(), data(first_), data(second_), nullptr, nullptr};
+      buffers = {result_.mutable_data_ptr(), data(first_), data(second_), nullptr, nullptr, {}};
       break;
     case Direction::weight_grad:
-      buffers = {data(first_), result_.mutable_data_ptr(), data(second_), nullptr, nullptr};
+      buffers = {data(first_), result_.mutable_data_ptr(), data(second_), nullptr, nullptr, {}};
       break;
   }
   if (bias_) buffers.bias = bias_->const_data_ptr();
+  if (!first_.is_cpu()) buffers.queue = {first_.get_device_index(), current_stream(first_.get_device_index()), nullptr};
   if (workspace_bytes > 0) {
     const int64_t elements = (workspace_bytes + element_size(problem_.dtype) - 1) / element_size(problem_.dtype);
     const std::array<int64_t, 4> flat = {1, 1, 1, elements};

@@ -41,9 +41,9 @@ def measured(monkeypatch):
     """The problems that were measured, in order."""
     seen = []
 
-    def spy(problem, repeats):
+    def spy(problem, repeats, device):
         seen.append(problem)
-        return measure(problem, repeats)
+        return measure(problem, repeats, device)
 
     monkeypatch.setattr(collect, "measure", spy)
     return seen
@@ -106,11 +106,11 @@ def test_what_is_there_is_not_measured_again(tmp_path, measured):
 def test_interrupted_and_resumed(tmp_path, monkeypatch, measured, capsys):
     out = tmp_path / "db"
 
-    def interrupt(problem, repeats):
+    def interrupt(problem, repeats, device):
         if len(measured) == 3:
             raise KeyboardInterrupt
         measured.append(problem)
-        return measure(problem, repeats)
+        return measure(problem, repeats, device)
 
     with monkeypatch.context() as patch:
         patch.setattr(collect, "measure", interrupt)
@@ -128,9 +128,9 @@ def test_saves_now_and_then(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "SAVE_SECONDS", -1)
     out, counts = tmp_path / "db", []
 
-    def count(problem, repeats):
+    def count(problem, repeats, device):
         counts.append(len(read_timings(out)))
-        return measure(problem, repeats)
+        return measure(problem, repeats, device)
 
     monkeypatch.setattr(collect, "measure", count)
     run(out, "--limit", "3")
@@ -149,7 +149,7 @@ def test_wrong_solver_is_reported_and_left_out(tmp_path, broken, capsys):
 def test_wrong_solver_is_measured_again_once_it_is_right(tmp_path, monkeypatch):
     out = tmp_path / "db"
     with monkeypatch.context() as patch:
-        patch.setattr(collect, "measure", lambda problem, repeats: _without_nhwc(problem))
+        patch.setattr(collect, "measure", lambda problem, repeats, device: _without_nhwc(problem))
         assert run(out, "--limit", "1") == 1
     assert run(out, "--limit", "1") == 0
     assert "aten_nhwc" in read_timings(out)[0].times

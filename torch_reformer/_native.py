@@ -44,6 +44,7 @@ class Candidate(ctypes.Structure):
         ("refusal", ctypes.c_char_p),
         ("estimate_us", ctypes.c_double),
         ("workspace_bytes", ctypes.c_int64),
+        ("solver", ctypes.c_int32),
         ("probability", ctypes.c_double),
     ]
 
@@ -103,7 +104,12 @@ _decide_all = _declare(
     ctypes.POINTER(ctypes.c_int32),
 )
 _candidates = _declare(
-    "reformer_candidates", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(Candidate)
+    "reformer_candidates",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.POINTER(Candidate),
+    ctypes.POINTER(ctypes.c_int32),
 )
 _cost_class = _declare("reformer_cost_class", ctypes.c_int32, ctypes.POINTER(Problem))
 _cost_terms = _declare(
@@ -210,10 +216,10 @@ def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
-    """All candidates in the order of solver_names(), and the index of the chosen one."""
-    array = (Candidate * _solver_count())()
-    chosen = _check(_candidates(ctypes.byref(problem), _text(device), array))
-    return list(array), chosen
+    """All that run on the device, in the order of solver_names(), and the chosen one's index there."""
+    array, count = (Candidate * _solver_count())(), ctypes.c_int32()
+    chosen = _check(_candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
+    return array[: count.value], chosen
 
 
 def cost_class(problem: Problem) -> int:

@@ -22,6 +22,7 @@ from .measure import applicable, measure
 from .problem import DIRECTIONS, LAYOUTS, TORCH_DTYPES, ConvProblem
 from .selector.measured import Database, merge, part_path, parts
 from .selector.problems import read_problems
+from .workload import device_name, usable_device
 
 SAVE_SECONDS = 10  # at most so much work is lost
 
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--problems", type=Path, metavar="FILE", help="JSON lines, find-db keys or MIOpenDriver lines, one a line"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
-    parser.add_argument("--device", choices=["cpu"], default="cpu")
+    parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
     parser.add_argument("--batch", type=_positive, metavar="N", help="instead of the batch that the problems name")
     parser.add_argument("--dtype", type=str.upper, choices=list(TORCH_DTYPES), help="instead of the problems' own")
     parser.add_argument("--directions", type=_listed(DIRECTIONS), help="such as F,B,W; instead of the problems' own")
@@ -58,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--merge", action="store_true", help="only merge the shares DB.rank* that are there into DB")
 
 
-def _pending(problems: list[ConvProblem], known: Iterable[Database]) -> list[ConvProblem]:
+def _pending(problems: list[ConvProblem], known: Iterable[Database], device: torch.device) -> list[ConvProblem]:
     """Those that no database has timings of for just the solvers that apply."""
     measured = {key: set(record.times) for database in known for key, record in database.records.items()}
-    return [problem for problem in problems if measured.get(str(problem)) != applicable(problem).keys()]
+    return [problem for problem in problems if measured.get(str(problem)) != applicable(problem, device).keys()]
 
 
-def _collect(problems: list[ConvProblem], total: int, database: Database, repeats: int) -> int:
+def _collect(problems: list[ConvProblem], total: int, database: Database, repeats: int, device: torch.device) -> int:
     """Measures the problems into the database. Returns how many could not be run."""
     skipped, saved = 0, time.monotonic()
     bar = tqdm(total=total, initial=total - len(problems), unit="problem", mininterval=0.5, dynamic_ncols=True)
@@ -72,7 +73,7 @@ def _collect(problems: list[ConvProblem], total: int, database: Database, repeat
         for problem in problems:
             bar.set_postfix_str(str(problem))
             try:
-                found = measure(problem, repeats)
+                found = measure(problem, repeats, device)
             except ValueError as error:
                 skipped += 1
                 tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
@@ -107,32 +108,34 @@ def _report(database: Database, skipped: int = 0) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Status 0; 1 if a solver computed something wrong, 130 if interrupted."""
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
+    name = device_name(device)
     if options.merge:
-        return _report(merge(options.out))
+        return _report(merge(options.out, device=name))
     if options.problems is None:
         raise ValueError("--problems is missing: which problems should be timed?")
     if options.threads:
         torch.set_num_threads(options.threads)
-    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     problems = read_problems(options.problems, options.batch, options.dtype, options.directions, options.layouts)
     share = problems[: options.limit][rank::world_size]
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    whole = Database(options.out)
-    database = whole if world_size == 1 else Database(part_path(options.out, rank))
-    pending = _pending(share, [whole, *parts(options.out)])
+    whole = Database(options.out, name)
+    database = whole if world_size == 1 else Database(part_path(options.out, rank), name)
+    pending = _pending(share, [whole, *parts(options.out, name)], device)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # torchrun stops its processes so; saves on the way out
     database.complete = False
     database.save()  # finds out now whether it can
     try:
-        skipped = _collect(pending, len(share), database, options.repeats)
+        skipped = _collect(pending, len(share), database, options.repeats, device)
     except KeyboardInterrupt:
         print(f"interrupted; {database.path} has {len(database.records)} problems, the same command goes on")
         return 130
     if world_size == 1:
         return _report(database, skipped)
     # Wrong results make the process that merges fail, not this one: torchrun would stop the others.
-    if merged := merge(options.out, world_size):
+    if merged := merge(options.out, world_size, name):
         return _report(merged)
     print(f"{database.path} is complete; whoever finishes last merges it into {options.out.name}")
     return 0

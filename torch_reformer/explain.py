@@ -32,7 +32,7 @@ class Candidate:
 
 
 def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidate]:
-    """All solvers in the order in which ties are broken, under the configuration in force.
+    """All solvers that run on the device, in the order in which ties are broken, under the configuration in force.
 
     Args:
         device: for example ``cpu-avx512-2t``; this machine's CPU with torch's number of threads if None.
@@ -44,10 +44,10 @@ def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidat
             refusal=candidate.refusal.decode() if candidate.refusal else None,
             estimate_us=candidate.estimate_us,
             workspace_bytes=candidate.workspace_bytes,
-            chosen=index == chosen,
+            chosen=candidate.solver == chosen,
             probability=None if math.isnan(candidate.probability) else candidate.probability,
         )
-        for index, candidate in enumerate(found)
+        for candidate in found
     ]
 
 
@@ -154,7 +154,7 @@ def _ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, m
         "",
         f"choice   {names[0]}: the selector's most probable of the {len(weights.candidates)} kernels that it knows",
         f"         {weights.experience(best.values[0].item(), problem, device)}",
-        "         (a kernel of another library: torch_reformer itself calls PyTorch's convolution on this device)",
+        "         (a kernel of another library: what torch_reformer itself would run is the least estimate of its own)",
     ]
 
 

@@ -15,8 +15,9 @@ from .explain import amount, candidates
 from .problem import TORCH_DTYPES, ConvProblem
 from .selector.timings import Record, Timing
 from .timing import interleaved
-from .workload import Workload
+from .workload import Workload, device_name
 
+_CPU = torch.device("cpu")
 _ALGORITHMS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}  # the find-db's third field, a word for people
 
 
@@ -28,21 +29,25 @@ class Measurement:
     wrong: dict[str, str] = field(default_factory=dict)
 
 
-def applicable(problem: ConvProblem) -> dict[str, int]:
-    """The workspace in bytes of each solver that may compute the problem here, under the configuration in force."""
-    return {found.name: found.workspace_bytes for found in candidates(problem) if found.refusal is None}
+def applicable(problem: ConvProblem, device: torch.device = _CPU) -> dict[str, int]:
+    """The workspace in bytes of each solver that may compute the problem there, under the configuration in force."""
+    found = candidates(problem, device_name(device))
+    return {candidate.name: candidate.workspace_bytes for candidate in found if candidate.refusal is None}
 
 
-def _check_size(p: ConvProblem) -> None:
+def _check_size(p: ConvProblem, device: torch.device) -> None:
     """Raises ``ValueError`` for what the operators refuse, or what would bring the machine down."""
     elements = [math.prod(size) for size in (p.input_size, p.weight_size, p.output_size)]
     if max(elements) >= 2**31:
         raise ValueError("a tensor of it has 2^31 elements or more")
     # operands and results in its type, once more in fp64, and workspace as large as they are
     needed = sum(elements) * (3 * TORCH_DTYPES[p.dtype].itemsize + 16)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu":
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        memory = torch.cuda.get_device_properties(device).total_memory
     if needed > memory // 2:
-        raise ValueError(f"it needs about {amount(needed)}, more than half of this machine's {amount(memory)}")
+        raise ValueError(f"it needs about {amount(needed)}, more than half of the {amount(memory)} that are there")
 
 
 def _reduction_length(p: ConvProblem) -> int:
@@ -70,8 +75,9 @@ def _result(work: Workload, solver: str) -> torch.Tensor:
 
 
 def _exact(work: Workload) -> torch.Tensor:
-    """The result in fp64: PyTorch's, or of the plain loops for groups, which PyTorch takes one by one."""
-    return work.double().torch() if work.problem.groups == 1 else _result(work.double(), "reference")
+    """The result in fp64: PyTorch's, or on a CPU of the plain loops for groups, which PyTorch takes one by one."""
+    loops = work.problem.groups > 1 and work.device.type == "cpu"
+    return _result(work.double(), "reference") if loops else work.double().torch()
 
 
 def _check(work: Workload, solvers: Iterable[str]) -> dict[str, str]:
@@ -96,7 +102,7 @@ def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[fl
 
     def rounds(names: list[str], seconds: float, least: int, most: int) -> dict[str, list[float]]:
         calls = {name: work.reformer for name in names}
-        return interleaved(calls, lambda name: _config.config(force=name), seconds, least, most)
+        return interleaved(calls, lambda name: _config.config(force=name), seconds, least, most, work.device)
 
     times = rounds(solvers, seconds=0, least=1, most=1)
     fastest = min((us[0] for us in times.values()), default=0.0)
@@ -105,18 +111,18 @@ def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[fl
     return {name: times[name] + more.get(name, []) for name in solvers}
 
 
-def measure(problem: ConvProblem, repeats: int = 5) -> Measurement:
+def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU) -> Measurement:
     """Times each applicable solver, in turns, at least `repeats` times; the median counts. A solver that is more than
-    ten times slower than the fastest is timed once.
+    ten times slower than the fastest is timed once. On a GPU it is the time on the GPU (timing.py).
 
     Raises ``ValueError`` with a sentence if the problem can't be run: a data type that PyTorch does not convolve, or
     tensors that are too large.
     """
     if problem.dtype not in TORCH_DTYPES:
         raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
-    _check_size(problem)
-    work = Workload(problem)
-    workspaces = applicable(problem)
+    _check_size(problem, device)
+    work = Workload(problem, device)
+    workspaces = applicable(problem, device)
     with torch.inference_mode(), _config.config():  # the latter: what is forced below ends with it
         wrong = _check(work, workspaces)
         times = _time(work, [name for name in workspaces if name not in wrong], repeats)

@@ -7,11 +7,36 @@ import copy
 import torch
 from torch import Tensor
 
-from . import _register  # noqa: F401  registers the operators
+from . import (
+    _gpu,
+    _native,
+    _register,  # noqa: F401  registers the operators
+)
 from .problem import TORCH_DTYPES, ConvProblem
 
 _ops = torch.ops.reformer
 _MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+
+
+def usable_device(name: str, index: int = 0) -> torch.device:
+    """The CPU, or the GPU of this index if the name has none. Raises ``ValueError`` if torch has no such device."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"{name!r} is no device: give cpu or cuda") from error
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ValueError(f"convolutions run on cpu and cuda, not on {name}")
+    device = torch.device("cuda", index if device.index is None else device.index)
+    if device.index >= torch.cuda.device_count():
+        raise ValueError(f"torch sees {torch.cuda.device_count()} GPUs here: there is no {device}")
+    return device
+
+
+def device_name(device: torch.device) -> str:
+    """As the choice knows it: ``cpu-avx512-2t`` with torch's number of threads, or ``sm_90``."""
+    return _native.device(None) if device.type == "cpu" else _gpu.architecture(device.index)
 
 
 class Workload:
@@ -21,10 +46,11 @@ class Workload:
         if problem.dtype not in TORCH_DTYPES:
             raise ValueError(f"{problem}: tensors of data type {problem.dtype} can't be convolved")
         self.problem = problem
-        generator = torch.Generator().manual_seed(seed)
+        self.device = torch.device(device)
+        generator = torch.Generator(self.device).manual_seed(seed)
 
         def tensor(*size: int) -> Tensor:
-            values = torch.randn(size, generator=generator).to(device, TORCH_DTYPES[problem.dtype])
+            values = torch.randn(size, generator=generator, device=device).to(TORCH_DTYPES[problem.dtype])
             return values.contiguous(memory_format=_MEMORY_FORMATS[problem.layout]) if len(size) == 4 else values
 
         self.input = tensor(*problem.input_size)

@@ -20,8 +20,8 @@ from .._files import read_text, write_text
 from .timings import Record, read_timings, write_timings
 
 
-def _here() -> dict[str, str]:
-    return {"device": _native.device(None), "torch": torch.__version__, "torch_reformer": __version__}
+def _here(device: str | None) -> dict[str, str]:
+    return {"device": _native.device(device), "torch": torch.__version__, "torch_reformer": __version__}
 
 
 def sidecar(path: Path) -> Path:
@@ -54,13 +54,14 @@ def measured_on(path: Path, given: str | None, arch: str, option: str) -> str:
 
 
 class Database:
-    """Opens the database at `path` to add to it, or begins one.
+    """Opens the database at `path` to add to it, or begins one, of timings on this `device` (None: this CPU).
 
     Raises ``ValueError`` if the one there was measured elsewhere, or was not written by this class.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, device: str | None = None):
         self.path = path
+        self._here = _here(device)
         self.records: dict[str, Record] = {}
         self.wrong: dict[str, dict[str, str]] = {}  # of each problem, by solver: a sentence
         self.complete = False  # its maker went through all its problems
@@ -72,7 +73,7 @@ class Database:
         if meta is None:
             name = sidecar(self.path).name
             raise ValueError(f"{self.path} is there but {name} is not: it is not one to add timings to")
-        for what, here in _here().items():
+        for what, here in self._here.items():
             if meta.get(what) != here:
                 raise ValueError(
                     f"{self.path} was measured with {what} {meta.get(what)}, and this is {here}: choose another file"
@@ -89,9 +90,8 @@ class Database:
 
     def save(self) -> None:
         # The sidecar first: a database without one is refused, a sidecar without its database does no harm.
-        write_text(
-            sidecar(self.path), json.dumps({**_here(), "complete": self.complete, "wrong": self.wrong}, indent=1) + "\n"
-        )
+        meta = {**self._here, "complete": self.complete, "wrong": self.wrong}
+        write_text(sidecar(self.path), json.dumps(meta, indent=1) + "\n")
         write_timings(self.path, self.records.values())
 
     def delete(self) -> None:
@@ -104,16 +104,16 @@ def part_path(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}")
 
 
-def parts(path: Path) -> list[Database]:
+def parts(path: Path, device: str | None = None) -> list[Database]:
     """The shares that are there."""
     with _alone(path.parent):
-        return _parts(path)
+        return _parts(path, device)
 
 
-def _parts(path: Path) -> list[Database]:
+def _parts(path: Path, device: str | None) -> list[Database]:
     prefix = part_path(path, 0).name[:-1]
     found = (p for p in path.parent.iterdir() if p.name.startswith(prefix) and p.name[len(prefix) :].isdecimal())
-    return [Database(p) for p in sorted(found)]
+    return [Database(p, device) for p in sorted(found)]
 
 
 @contextlib.contextmanager
@@ -127,21 +127,21 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def merge(path: Path, world_size: int | None = None) -> Database | None:
+def merge(path: Path, world_size: int | None = None, device: str | None = None) -> Database | None:
     """Moves the shares into the database, and deletes them.
 
     With `world_size` it does so only if the shares of so many ranks are there and complete, and returns None otherwise:
     when each rank calls it after its last save, the last one merges.
     """
     with _alone(path.parent):
-        found = _parts(path)
+        found = _parts(path, device)
         if world_size is None and not found:
             raise ValueError(f"there is nothing to merge: no {path}.rank* is there")
         if world_size is not None:
             complete = {part.path for part in found if part.complete}
             if not complete.issuperset(part_path(path, rank) for rank in range(world_size)):
                 return None
-        whole = Database(path)
+        whole = Database(path, device)
         for part in found:
             for key, record in part.records.items():
                 whole.add(record, part.wrong.get(key, {}))

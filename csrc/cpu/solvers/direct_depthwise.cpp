@@ -26,8 +26,7 @@ class DirectDepthwise final : public Solver {
  public:
   const char* name() const override { return "direct_depthwise"; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+  const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (p.group_c() != 1) return "a group has more than one input channel";
     if (row_scratch_bytes(p) > kMaxScratchBytes) return "its rows take more scratch memory than a thread keeps";

@@ -30,8 +30,7 @@ void run_as(const ConvProblem& p, const Device& device, const ConvBuffers& b) {
 class Gemm1x1 final : public Solver {
  public:
   const char* name() const override { return "gemm_1x1"; }
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+  const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (!p.is_1x1()) return "the filter is not 1x1 without padding";
     return nullptr;

@@ -32,8 +32,7 @@ void run_as(const ConvProblem& p, const Device& device, const ConvBuffers& b) {
 class ImplicitGemm final : public Solver {
  public:
   const char* name() const override { return "implicit_gemm"; }
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+  const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     return nullptr;
   }

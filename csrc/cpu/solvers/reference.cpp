@@ -89,8 +89,7 @@ class Reference final : public Solver {
  public:
   const char* name() const override { return "reference"; }
   bool eligible() const override { return false; }
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (device.kind != DeviceKind::cpu) return "it runs on the CPU only";
+  const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     return nullptr;
   }

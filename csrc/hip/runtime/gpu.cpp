@@ -152,7 +152,8 @@ const char* unavailable(const std::string& architecture) {
   return found->second.empty() ? nullptr : found->second.c_str();
 }
 
-void launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t) {
+void launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
+  if (queue.launcher) return queue.launcher(entry, shape, arguments, bytes);
   driver().launch(kernels().get(entry, queue.device).function, shape, queue, arguments);
 }
 

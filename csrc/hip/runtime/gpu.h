@@ -22,10 +22,14 @@ struct Launch {
   uint32_t shared_bytes = 0;  // dynamic shared memory of a block
 };
 
+// Stands in for launch(): for tests, which run kernels on the CPU.
+using Launcher = void (*)(const Entry& entry, const Launch& shape, const void* arguments, size_t bytes);
+
 // One of torch's devices, and the stream that work for it goes to.
 struct Queue {
   int32_t device = 0;
   void* stream = nullptr;  // cudaStream_t or hipStream_t
+  Launcher launcher = nullptr;
 };
 
 // "sm_90" or "gfx942" of torch's GPU of this index; throws std::runtime_error if there is none.

@@ -1,0 +1,219 @@
+// Host side of hip/kernels/depthwise.hip.
+#include "../kernels/depthwise.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "../../solver_list.h"
+#include "gpu_model.h"
+
+namespace reformer {
+namespace {
+
+using gpu::Entry;
+
+struct Kernel {
+  Entry entry;
+  const char* what;
+  DType dtype;
+  int32_t filter, stride, channels, columns;
+};
+
+constexpr DType bf16 = DType::bf16, fp16 = DType::fp16, fp32 = DType::fp32;
+constexpr Kernel kKernels[] = {
+#define X(what, T, R, ST, V, TW)                                          \
+  {{"depthwise", "depthwise_" #what "_" #T "_" #R "_" #ST "_" #V "_" #TW, \
+    #what ", " #T ", " #R ", " #ST ", " #V ", " #TW},                     \
+   #what,                                                                 \
+   T,                                                                     \
+   R,                                                                     \
+   ST,                                                                    \
+   V,                                                                     \
+   TW},
+#include "../kernels/depthwise.inc"
+#undef X
+};
+
+int32_t up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int32_t parts(int32_t value, int32_t size) { return (value + size - 1) / size; }
+
+// The kernels of one shape of strips, by direction, data type, filter and stride.
+class Table {
+ public:
+  Table(int32_t channels, int32_t columns) {
+    for (const Kernel& kernel : kKernels)
+      for (size_t direction = 0; direction < 3; ++direction) {
+        const bool strided_input_grad = direction == size_t(Direction::input_grad) && kernel.stride > 1;
+        const int32_t wanted = strided_input_grad ? up(columns, kernel.stride) : columns;
+        if (!std::strcmp(kernel.what, kWhat[direction]) && kernel.channels == channels && kernel.columns == wanted)
+          table_[direction][size_t(kernel.dtype)][kernel.filter][kernel.stride] = &kernel;
+      }
+  }
+  // Null if there is none.
+  const Kernel* find(const ConvProblem& p) const {
+    if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
+    return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
+  }
+
+ private:
+  static constexpr int32_t kMostFilter = 7, kMostStride = 2;
+  static constexpr const char* kWhat[] = {"forward", "input_grad", "weight_grad"};
+  const Kernel* table_[3][5][kMostFilter + 1][kMostStride + 1] = {};
+};
+
+const Kernel& finish_of(DType dtype) {
+  return *std::find_if(std::begin(kKernels), std::end(kKernels), [&](const Kernel& kernel) {
+    return !std::strcmp(kernel.what, "finish") && kernel.dtype == dtype;
+  });
+}
+
+struct Plan {
+  DepthwiseArgs args{};
+  gpu::Launch launch;
+};
+
+// How a kernel of V channels and TW columns a strip is launched for a problem.
+Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
+  constexpr int32_t kTileBytes = 24 << 10, kBlocksPerUnit = 4, kMostColumns = 32;
+  constexpr double kLanePenalty = 0.12, kSectorPenalty = 0.5;  // of fewer than 32 lanes; of less than 32 bytes a pixel
+  const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
+  const int32_t most_pixel_bytes = bytes == 2 ? 128 : 256;
+  const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
+
+  Plan plan;
+  DepthwiseArgs& a = plan.args;
+  a.channels = p.c;
+  a.h = p.h, a.w = p.w, a.out_h = p.out_h(), a.out_w = p.out_w();
+  a.pad_h = p.pad_h, a.pad_w = p.pad_w;
+  a.taps = filter * filter;
+  a.copy_bytes = p.c * bytes % 16 == 0 ? 16 : p.c * bytes % 8 == 0 ? 8 : 4;
+
+  // Channels of a block: few idle lanes, and long runs of memory.
+  double least = 1e30;
+  for (int32_t log_lanes = 5; log_lanes >= 0; --log_lanes) {
+    const int32_t channels = kernel.channels << log_lanes, pixel = channels * bytes;
+    if (pixel > most_pixel_bytes || pixel < a.copy_bytes) continue;
+    const double cost =
+        double(up(p.c, channels)) / p.c * (1 + kLanePenalty * (5 - log_lanes) + (pixel < 32 ? kSectorPenalty : 0));
+    if (cost < least - 1e-9) least = cost, a.log_lanes = log_lanes;
+  }
+  const int32_t channels = kernel.channels << a.log_lanes, groups = parts(p.c, channels), pixel = channels * bytes;
+
+  // The tiles' sizes. Strips of a strided input_grad begin where the padded row and column are multiples of the stride.
+  const bool strided = input_grad && stride > 1;
+  const int32_t strip_rows = strided ? stride : stride == 1 ? kDepthwiseRows<1> : kDepthwiseRows<2>;
+  const int32_t height = input_grad ? p.h + p.pad_h % stride : p.out_h();
+  const int32_t width = input_grad ? p.w + p.pad_w % stride : p.out_w();
+  const auto source = [&](int32_t size) {
+    return strided ? (filter - 1) / stride + parts(size, stride) : (size - 1) * stride + filter;
+  };
+  a.tile_columns = up(parts(width, parts(width, kMostColumns)), kernel.columns);
+  a.source_columns = source(a.tile_columns);
+  const int32_t across = parts(width, a.tile_columns), slots = units * kBlocksPerUnit;
+  const auto tile_bytes = [&](int32_t rows) {
+    return (source(rows) * a.source_columns + (weight_grad ? rows * a.tile_columns : 0)) * pixel;
+  };
+  for (int32_t down = 1;; ++down) {
+    a.tile_rows = up(parts(height, down), strip_rows);
+    if (a.tile_rows <= strip_rows) break;
+    if (tile_bytes(a.tile_rows) > kTileBytes) continue;
+    const int64_t blocks = int64_t{p.n} * across * parts(height, a.tile_rows) * groups;
+    const int32_t shares = a.tile_rows / strip_rows * (a.tile_columns / kernel.columns) << a.log_lanes;
+    if (weight_grad || blocks >= slots * 4 / 5 || shares <= kDepthwiseThreads) break;
+  }
+  const int32_t down = parts(height, a.tile_rows), strips_across = a.tile_columns / kernel.columns;
+  a.source_rows = source(a.tile_rows);
+  a.strips = a.tile_rows / strip_rows * strips_across;
+  a.tiles = p.n * across * down;
+  a.splits = std::clamp(slots / groups, 1, a.tiles);
+  a.splits = parts(a.tiles, parts(a.tiles, a.splits));
+  a.tiles_across = make_divider(across);
+  a.tiles_down = make_divider(down);
+  a.by_source_places = make_divider(a.source_columns * (pixel / a.copy_bytes));
+  a.by_tile_places = make_divider(a.tile_columns * (pixel / a.copy_bytes));
+  a.by_strips_across = make_divider(strips_across);
+
+  int32_t shared = (a.splits < a.tiles ? 2 : 1) * tile_bytes(a.tile_rows);
+  if (weight_grad)
+    shared = std::max(shared, a.taps * kernel.channels * kDepthwiseThreads / 2 * int32_t(sizeof(float)));
+  else
+    shared += a.taps * channels * int32_t(sizeof(float));
+  plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, kDepthwiseThreads, uint32_t(up(shared, 16))};
+  return plan;
+}
+
+// Strips of so many channels and columns.
+template <int32_t V, int32_t TW>
+class GpuDepthwise final : public Solver {
+ public:
+  explicit GpuDepthwise(const char* name) : name_(name), kernels_(V, TW) {}
+  const char* name() const override { return name_; }
+
+  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (const char* why = gpu::unavailable(device.arch)) return why;
+    if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
+    if (p.layout != Layout::nhwc) return "it reads NHWC only";
+    if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
+    if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
+    if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
+    if (p.c % V) return "the number of channels is no multiple of a thread's";
+    if (!kernels_.find(p)) return "it is not compiled for this size of filter and stride";
+    return nullptr;
+  }
+
+  double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.4); }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return workspace_bytes(p, plan(p, device));
+  }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    Plan plan = this->plan(p, device);
+    const ConvBuffers b = call.buffers(workspace_bytes(p, plan));
+    DepthwiseArgs& a = plan.args;
+    a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
+    a.result = p.direction == Direction::forward ? b.y : p.direction == Direction::input_grad ? b.x : b.workspace;
+    gpu::launch(kernels_.find(p)->entry, plan.launch, b.queue, a);
+    if (p.direction != Direction::weight_grad) return;
+    a.x = b.workspace;
+    a.result = b.w;
+    const gpu::Launch finish{uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs)), 1, 1, kDepthwiseThreads, 0};
+    gpu::launch(finish_of(p.dtype).entry, finish, b.queue, a);
+  }
+
+ private:
+  Plan plan(const ConvProblem& p, const Device& device) const {
+    return make_plan(p, *kernels_.find(p), usual_units(device.arch));
+  }
+  static int64_t workspace_bytes(const ConvProblem& p, const Plan& plan) {
+    return p.direction == Direction::weight_grad ? int64_t{plan.args.splits} * p.r * p.s * p.c * int64_t(sizeof(float))
+                                                 : 0;
+  }
+
+  const char* name_;
+  const Table kernels_;
+};
+
+}  // namespace
+
+const Solver& gpu_depthwise_2x4() {
+  static const GpuDepthwise<2, 4> solver("gpu_depthwise_2x4");
+  return solver;
+}
+const Solver& gpu_depthwise_2x7() {
+  static const GpuDepthwise<2, 7> solver("gpu_depthwise_2x7");
+  return solver;
+}
+const Solver& gpu_depthwise_4x4() {
+  static const GpuDepthwise<4, 4> solver("gpu_depthwise_4x4");
+  return solver;
+}
+const Solver& gpu_depthwise_4x7() {
+  static const GpuDepthwise<4, 7> solver("gpu_depthwise_4x7");
+  return solver;
+}
+
+}  // namespace reformer

@@ -1,0 +1,35 @@
+// What plans and cost models assume of a GPU. A plan depends on the architecture's name alone, not on the device that
+// it runs on: the same choice, and the same bits, on every GPU of a kind.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "../../conv_problem.h"
+
+namespace reformer {
+
+// Multiprocessors or compute units of the architecture's usual GPU. Work is cut into parts for so many.
+inline int32_t usual_units(const std::string& arch) {
+  struct Entry {
+    const char* arch;
+    int32_t units;
+  };
+  for (const Entry& entry : {Entry{"sm_80", 108}, Entry{"sm_86", 84}, Entry{"sm_89", 128}, Entry{"sm_90", 132},
+                             Entry{"sm_100", 148}, Entry{"gfx908", 120}, Entry{"gfx90a", 110}, Entry{"gfx942", 304}})
+    if (arch == entry.arch) return entry.units;
+  return 100;
+}
+
+// Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic, and starts in 3: for
+// ranking until weights exist for a GPU.
+inline double gpu_estimate_us(const ConvProblem& p, double share) {
+  constexpr double kBytesPerUs = 4.3e6, kFlopsPerUs16 = 790e6, kFlopsPerUs32 = 300e6, kStartUs = 3;
+  const double elements = double(p.input_numel()) + double(p.weight_numel()) + double(p.output_numel());
+  const int64_t size = element_size(p.dtype);
+  return kStartUs +
+         std::max(elements * double(size) / kBytesPerUs, p.flops() / (size <= 2 ? kFlopsPerUs16 : kFlopsPerUs32)) /
+             share;
+}
+
+}  // namespace reformer
