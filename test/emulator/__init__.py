@@ -1,0 +1,168 @@
+"""Runs the package's `.hip` kernels on the CPU.
+
+    emulator.launch("csrc/hip/kernels/depthwise.hip", "depthwise_forward_...", grid=(4, 1, 1), threads=128,
+                    arguments=bytes_or_ctypes_structure, shared_bytes=0, seed=0, warp=32)
+
+The file is compiled with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64 (AMD's), once, into
+build/emulator. emulator.cpp says how blocks run and what is an error, which is raised as KernelError. Memory is the
+process's own: an address is `tensor.data_ptr()` or `array.ctypes.data`.
+
+With REFORMER_EMULATOR_SANITIZE=1 kernels are compiled with AddressSanitizer and UndefinedBehaviorSanitizer, which need
+a process that was started for them: `sanitized(arguments)` runs such a Python. This package does not import torch.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / "build" / "emulator"
+SOURCES = [HERE / "emulator.cpp", HERE / "fiber.cpp"]
+WARPS = (32, 64)
+SANITIZE = os.environ.get("REFORMER_EMULATOR_SANITIZE") == "1"
+COMPILER = shlex.split(os.environ.get("CXX") or "g++")
+
+# No unique symbols: the libraries of several kernels must not share their shared memory.
+FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
+FLAGS += [f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast", "-pthread"]
+SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+
+# Of a block, in bytes: that the launches of kernels may ask for.
+MOST_SHARED = {32: 227 << 10, 64: 64 << 10}
+
+
+class KernelError(RuntimeError):
+    """The kernel did what real GPUs leave undefined, or the launch does not fit it."""
+
+
+def missing() -> str | None:
+    """A sentence that says why kernels can't be run here, or None."""
+    if shutil.which(COMPILER[0]) is None:
+        return f"the emulator needs a C++ compiler: there is no {COMPILER[0]}"
+    return None
+
+
+def _compile(arguments: list) -> str:
+    done = subprocess.run([*COMPILER, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join([*COMPILER, *map(str, arguments)])}\n{done.stderr}")
+    return done.stdout
+
+
+def _list_of_kernels(file: Path, flags: list[str]) -> str:
+    """C++ that includes the file and lists its kernels, which are found by the word KERNEL that is left unexpanded."""
+    text = _compile(["-E", "-P", "-x", "c++", *FLAGS, *flags, "-DREFORMER_EMULATOR_LIST", file])
+    kernels = re.findall(r"\bKERNEL\s*\(((?:[^()]|\([^()]*\))*)\)\s*(\w+)\s*\(", text)
+    lines = [f'  make_kernel<&{name}>("{name}", unsigned({threads})),' for threads, name in kernels]
+    return "\n".join(
+        [
+            f'#include "{file}"',
+            '#include "kernel_list.h"',
+            "namespace reformer::emulator {",
+            "const std::vector<Kernel>& kernels() {",
+            "  static const std::vector<Kernel> list = {",
+            *lines,
+            "  };",
+            "  return list;",
+            "}",
+            "}  // namespace reformer::emulator",
+            "",
+        ]
+    )
+
+
+def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
+    """The library with that file's kernels; compiled unless the same text was before."""
+    flags = [f"-DREFORMER_EMULATOR={warp}", *(f"-D{define}" for define in defines)]
+    flags += SANITIZER_FLAGS if SANITIZE else []
+    kernels = _list_of_kernels(file, flags)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        source = Path(folder, file.stem + ".cpp")
+        source.write_text(kernels)
+        key = hashlib.sha256(repr([_compile(["--version"]), FLAGS, flags]).encode())
+        for path in [source, *SOURCES]:
+            key.update(_compile(["-E", "-P", *FLAGS, *flags, path]).encode())
+        library = CACHE / f"{file.stem}-{warp}-{key.hexdigest()[:16]}.so"
+        if not library.exists():
+            made = Path(folder, library.name)
+            _compile([*FLAGS, *flags, source, *SOURCES, "-o", made])
+            made.rename(library)
+    return library
+
+
+def _static_memory(library: Path) -> list[tuple[int, int]]:
+    """Where the kernels' static shared memory lies: (address, bytes) of all variables that are local to functions."""
+    done = subprocess.run(["nm", "-S", "--defined-only", library], capture_output=True, text=True, check=True)
+    # "address bytes kind name"; variables of the emulator's own functions and of the list are not kernels'.
+    symbols = [line.split() for line in done.stdout.splitlines()]
+    local = [symbol for symbol in symbols if len(symbol) == 4 and symbol[3].startswith("_ZZ")]
+    local = [symbol for symbol in local if "reformer8emulator" not in symbol[3] and "emulator_launch" not in symbol[3]]
+    return [(int(address, 16), int(size, 16)) for address, size, kind, _ in local if kind in "bBdDuV"]
+
+
+@functools.cache
+def _library(file: str, warp: int, defines: tuple[str, ...]) -> ctypes.CDLL:
+    path = build(Path(file), warp, defines)
+    library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    library.emulator_launch.restype = ctypes.c_char_p
+    library.emulator_launch.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32]
+    library.emulator_launch.argtypes += [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
+    library.emulator_static_memory.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    library.emulator_static_memory.restype = None
+    for address, size in _static_memory(path):
+        library.emulator_static_memory(address, size)
+    return library
+
+
+def launch(
+    file: str | Path,
+    name: str,
+    *,
+    grid: tuple[int, int, int],
+    threads: int,
+    arguments: bytes | ctypes.Structure,
+    shared_bytes: int = 0,
+    seed: int = 0,
+    warp: int = 32,
+    defines: tuple[str, ...] = (),
+) -> None:
+    """Runs kernel `name` of `file` (a path, or one below the repository) and returns when it has ended.
+
+    `arguments` is the one structure that it takes, by value. `defines` are macros for the compiler, such as
+    `REFORMER_ENTRY=...`, which has one kernel of many compiled. Every `seed` has another order of threads.
+    """
+    if not 0 <= shared_bytes <= MOST_SHARED[warp]:
+        raise KernelError(f"a block has at most {MOST_SHARED[warp]} bytes of shared memory, not {shared_bytes}")
+    library = _library(str(ROOT / file), warp, tuple(defines))
+    data = bytes(arguments)
+    sentence = library.emulator_launch(
+        name.encode(), (ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, data, len(data), seed
+    )
+    if sentence is not None:
+        raise KernelError(sentence.decode())
+
+
+def sanitized(arguments: list[str], timeout: float = 900) -> subprocess.CompletedProcess:
+    """Runs Python with these arguments in a process whose kernels are checked by sanitizers; `test` is in its path."""
+    libraries = [_compile([f"-print-file-name={name}"]).strip() for name in ("libasan.so", "libubsan.so")]
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "REFORMER_EMULATOR_SANITIZE": "1",
+        "PYTHONPATH": str(HERE.parent),
+        "PYTHONMALLOC": "malloc",
+    }
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
