@@ -101,13 +101,13 @@ def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
 
 
 def _static_memory(library: Path) -> list[tuple[int, int]]:
-    """Where the kernels' static shared memory lies: (address, bytes) of all variables that are local to functions."""
-    done = subprocess.run(["nm", "-S", "--defined-only", library], capture_output=True, text=True, check=True)
-    # "address bytes kind name"; variables of the emulator's own functions and of the list are not kernels'.
-    symbols = [line.split() for line in done.stdout.splitlines()]
-    local = [symbol for symbol in symbols if len(symbol) == 4 and symbol[3].startswith("_ZZ")]
-    local = [symbol for symbol in local if "reformer8emulator" not in symbol[3] and "emulator_launch" not in symbol[3]]
-    return [(int(address, 16), int(size, 16)) for address, size, kind, _ in local if kind in "bBdDuV"]
+    """Where the kernels' static shared memory lies, (address, bytes): the variables without a value in functions."""
+    command = ["nm", "--format=sysv", "--defined-only", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # name | address | kind | type | bytes | line | section
+    rows = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if line.count("|") == 6]
+    rows = [row for row in rows if row[0].startswith("_ZZ") and row[6] == ".bss" and "8emulator" not in row[0]]
+    return [(int(row[1], 16), int(row[4], 16)) for row in rows]
 
 
 @functools.cache

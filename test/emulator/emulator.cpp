@@ -76,7 +76,8 @@ class Random {
 
 std::deque<Thread> threads;  // grows, since making a stack takes time
 Thread* running = nullptr;
-std::string error;  // of the thread that ran last
+std::string error;     // of the thread that ran last
+std::string sentence;  // that the launch came to
 const Kernel* kernel = nullptr;
 const void* kernel_arguments = nullptr;
 std::vector<Range> static_memory;
@@ -290,7 +291,6 @@ extern "C" __attribute__((visibility("default"))) const char* emulator_launch(co
                                                                               uint64_t shared_bytes,
                                                                               const void* arguments,
                                                                               uint64_t argument_bytes, uint64_t seed) {
-  static std::string sentence;
   kernel = nullptr;
   for (const Kernel& candidate : kernels())
     if (!strcmp(candidate.name, name)) kernel = &candidate;
