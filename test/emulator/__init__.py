@@ -33,7 +33,8 @@ COMPILER = shlex.split(os.environ.get("CXX") or "g++")
 
 # No unique symbols: the libraries of several kernels must not share their shared memory.
 FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
-FLAGS += [f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast", "-pthread"]
+FLAGS += [f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
+FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
 SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
 # Of a block, in bytes: that the launches of kernels may ask for.
@@ -113,7 +114,7 @@ def _static_memory(library: Path) -> list[tuple[int, int]]:
 @functools.cache
 def _library(file: str, warp: int, defines: tuple[str, ...]) -> ctypes.CDLL:
     path = build(Path(file), warp, defines)
-    library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+    library = ctypes.PyDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)  # which keeps the lock: one launch at a time
     library.emulator_launch.restype = ctypes.c_char_p
     library.emulator_launch.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32]
     library.emulator_launch.argtypes += [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]

@@ -4,8 +4,8 @@
 // blocks, warps and lanes. A thread runs until it waits for others or ends. So results that hang on the order, as where
 // a barrier is missing, differ between seeds, and a seed repeats exactly.
 //
-// Stricter than real GPUs: all threads of a block have to come to the same barrier, all of a warp to the same operation,
-// from the same line, and none may have ended before.
+// Stricter than real GPUs: all threads of a block have to come to the same barrier, all of a warp to the same
+// operation, from the same line, and none may have ended before.
 #include "emulator.h"
 
 #include <dlfcn.h>
@@ -92,7 +92,9 @@ std::string text(const Place& place) {
   return std::string(place.what) + " (" + (slash ? slash + 1 : place.file) + ":" + std::to_string(place.line) + ")";
 }
 
-bool same(const Place& a, const Place& b) { return a.line == b.line && !strcmp(a.what, b.what) && !strcmp(a.file, b.file); }
+bool same(const Place& a, const Place& b) {
+  return a.line == b.line && !strcmp(a.what, b.what) && !strcmp(a.file, b.file);
+}
 
 // "40 threads at barrier (k.hip:12), 24 have ended"
 std::string whereabouts(int first, int last) {
@@ -182,7 +184,8 @@ class Block {
     if (!waiting) return;
     for (int i = first; i < last; ++i) {
       const Thread& thread = threads[size_t(i)];
-      if (thread.state != State::kInWarp || thread.operation != waiting->operation || !same(thread.place, waiting->place))
+      if (thread.state != State::kInWarp || thread.operation != waiting->operation ||
+          !same(thread.place, waiting->place))
         throw std::runtime_error(text(position) + ", warp " + std::to_string(warp) + ": " + whereabouts(first, last) +
                                  "; all threads of a warp have to come to the same operation");
       lanes[i - first] = thread.lane;
@@ -254,7 +257,8 @@ void together(const Place& place, Operation operation, void* lane) {
 unsigned char* dynamic_shared() { return dynamic_memory.get(); }
 
 void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place) {
-  if (reinterpret_cast<uintptr_t>(to) % unsigned(bytes) || (valid && reinterpret_cast<uintptr_t>(from) % unsigned(bytes)))
+  if (reinterpret_cast<uintptr_t>(to) % unsigned(bytes) ||
+      (valid && reinterpret_cast<uintptr_t>(from) % unsigned(bytes)))
     fail(place, "an address is not a multiple of the number of bytes");
   Copy copy{to, {}, bytes};
   if (valid) memcpy(copy.data, from, size_t(bytes));

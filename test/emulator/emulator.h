@@ -1,6 +1,7 @@
-// What csrc/hip/device/platform.h gives to kernels, on the CPU: a GPU for tests, which runs one block at a time, each of
+// What csrc/hip/device/platform.h gives to kernels, on the CPU: a GPU for tests. It runs one block at a time, each of
 // its threads on a stack of its own, and complains of what real GPUs leave undefined. platform.h includes this file in
-// place of its own text when REFORMER_EMULATOR is defined: 32 for NVIDIA's warps and mma.sync, 64 for AMD's and MFMA.
+// place of its own text when REFORMER_EMULATOR is defined: 32 stands for NVIDIA's warps and mma.sync, 64 for AMD's
+// and MFMA.
 #pragma once
 
 #include <cstddef>
@@ -55,11 +56,10 @@ void async_wait(int groups);
 // Ends the launch with an error that says in which block and thread.
 [[noreturn]] void fail(const Place& place, const char* sentence);
 
-// Together, with a function of the warp's lanes: Lane* const (&)[kWarp].
+// Together, with a function of what the kWarp lanes gave.
 template <class Lane, void (*function)(Lane* const*)>
 void together(const Place& place, Lane& lane) {
-  together(
-      place, [](void* const* lanes) { function(reinterpret_cast<Lane* const*>(lanes)); }, &lane);
+  together(place, [](void* const* lanes) { function(reinterpret_cast<Lane* const*>(lanes)); }, &lane);
 }
 
 struct Shuffle {

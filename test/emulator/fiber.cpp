@@ -21,7 +21,7 @@
 #define __asan_unpoison_memory_region(start, size)
 #endif
 
-#if defined(__x86_64__)
+#if defined(REFORMER_OWN_SWITCH)
 // Leaves the stack of whom it is called by, storing the stack pointer at `save`, and returns on the other one. The
 // registers that a function must preserve in the System V ABI wait on the stacks.
 extern "C" void reformer_switch_stacks(void** save, void* load);
@@ -60,7 +60,7 @@ Fiber* running = nullptr;
 const void* caller_stack = nullptr;
 size_t caller_stack_bytes = 0;
 void* caller_fake_stack = nullptr;
-#if defined(__x86_64__)
+#if defined(REFORMER_OWN_SWITCH)
 void* caller_stack_pointer = nullptr;
 #else
 ucontext_t caller_context;
@@ -70,8 +70,8 @@ ucontext_t caller_context;
 
 Fiber::Fiber() {
   const size_t page = size_t(sysconf(_SC_PAGESIZE));
-  void* memory = mmap(nullptr, page + kStackBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, page + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, page, PROT_NONE);  // a stack that grows too long ends here
   memory_ = static_cast<unsigned char*>(memory) + page;
@@ -86,7 +86,7 @@ void Fiber::start(void (*entry)()) {
   __asan_unpoison_memory_region(memory_, kStackBytes);
   entry_ = entry;
   fake_stack_ = nullptr;
-#if defined(__x86_64__)
+#if defined(REFORMER_OWN_SWITCH)
   // As if `enter` had been about to run when it was left: its address to return to, and six registers.
   void** top = reinterpret_cast<void**>(memory_ + kStackBytes - 64);
   *--top = nullptr;  // where `enter` would return to: the end of the chain for debuggers
@@ -111,7 +111,7 @@ void Fiber::enter() {
 void Fiber::resume() {
   running = this;
   __sanitizer_start_switch_fiber(&caller_fake_stack, memory_, kStackBytes);
-#if defined(__x86_64__)
+#if defined(REFORMER_OWN_SWITCH)
   reformer_switch_stacks(&caller_stack_pointer, stack_pointer_);
 #else
   swapcontext(&caller_context, &context_);
@@ -122,7 +122,7 @@ void Fiber::resume() {
 
 void Fiber::leave([[maybe_unused]] bool for_good) {
   __sanitizer_start_switch_fiber(for_good ? nullptr : &fake_stack_, caller_stack, caller_stack_bytes);
-#if defined(__x86_64__)
+#if defined(REFORMER_OWN_SWITCH)
   reformer_switch_stacks(&stack_pointer_, caller_stack_pointer);
 #else
   swapcontext(&context_, &caller_context);

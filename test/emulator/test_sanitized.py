@@ -1,7 +1,8 @@
-"""All that is emulated runs once more under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its own."""
+"""All that is emulated runs once more under the compiler's sanitizers, in processes of their own."""
+
+import pytest
 
 import emulator
-import pytest
 
 FAMILIES = ["test_emulator", "test_tile_gemm"]
 

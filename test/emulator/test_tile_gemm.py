@@ -3,9 +3,10 @@
 import ctypes
 import os
 
-import emulator
 import pytest
 import torch
+
+import emulator
 
 pytestmark = pytest.mark.skipif(
     emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())

@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 FILES = ["tile_gemm", "primitives"]
 
-AMD_FLAGS = "-x hip -std=c++17 -O3 -Wall -Werror --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib".split()
-AMD_FLAGS += ["-mcode-object-version=5", f"-I{ROOT / 'csrc/hip/device'}"]
+AMD_FLAGS = "-x hip -std=c++17 -O3 -Wall -Werror --offload-device-only --no-gpu-bundle-output".split()
+AMD_FLAGS += ["-nogpuinc", "-nogpulib", "-mcode-object-version=5", f"-I{ROOT / 'csrc/hip/device'}"]
 NVIDIA_FLAGS = ["-x", "cu", "-std=c++17", "-O3", "-Werror=all-warnings", f"-I{ROOT / 'csrc/hip/device'}"]
 
 # What the tiles of tile_gemm.hip have to be made of, for fp16, bf16 and fp32 or tf32.

@@ -4,9 +4,9 @@
 namespace reformer {
 
 struct TileGemmArgs {
-  const void* a;  // [rows][depth], or [depth][rows] where lines are along the outer index
-  const void* b;  // [columns][depth], or [depth][columns]
-  float* c;       // [rows][columns]
+  const void* a;             // [rows][depth], or [depth][rows] where lines are along the outer index
+  const void* b;             // [columns][depth], or [depth][columns]
+  float* c;                  // [rows][columns]
   int rows, columns, depth;  // multiples of 16 bytes of elements
 };
 

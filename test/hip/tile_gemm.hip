@@ -1,5 +1,5 @@
-// A matrix product out of async_copy.h and mma.h, for tests of both: a block computes 2 x 2 warps' tiles, and copies the
-// operands of its next step while it multiplies.
+// A matrix product out of async_copy.h and mma.h, for tests of both: a block computes 2 x 2 warps' tiles, and copies
+// the operands of its next step while it multiplies.
 #include "tile_gemm.h"
 
 #include "async_copy.h"
@@ -29,7 +29,8 @@ DEVICE void copy_operand(const Tile& to, const void* from, int outer, int k, int
     const int line = i / Tile::kChunks, chunk = i % Tile::kChunks, element = first + chunk * kElements;
     const bool inside = first_line + line < lines && element < length;
     const long long offset = static_cast<long long>(first_line + line) * length + element;
-    async_copy<16>(to.chunk(line, chunk), static_cast<const typename Tile::Element*>(from) + (inside ? offset : 0), inside);
+    async_copy<16>(to.chunk(line, chunk), static_cast<const typename Tile::Element*>(from) + (inside ? offset : 0),
+                   inside);
   }
 }
 
@@ -71,15 +72,15 @@ DEVICE void tile_gemm(const TileGemmArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-#define X(T, kRows, kColumns, kLinesA, kLinesB)                                                         \
-  KERNEL(reformer::kThreads)                                                                            \
-  tile_gemm_##T##_##kRows##_##kColumns##_##kLinesA##_##kLinesB(reformer::TileGemmArgs args) {           \
-    reformer::tile_gemm<reformer::T, kRows, kColumns, reformer::kLinesA, reformer::kLinesB>(args);      \
+#define X(T, kRows, kColumns, kLinesA, kLinesB)                                                    \
+  KERNEL(reformer::kThreads)                                                                       \
+  tile_gemm_##T##_##kRows##_##kColumns##_##kLinesA##_##kLinesB(reformer::TileGemmArgs args) {      \
+    reformer::tile_gemm<reformer::T, kRows, kColumns, reformer::kLinesA, reformer::kLinesB>(args); \
   }
-#define REFORMER_TILES(T)                                                                               \
-  X(T, 32, 32, along_depth, along_depth) X(T, 32, 32, along_outer, along_depth)                         \
-  X(T, 32, 32, along_depth, along_outer) X(T, 32, 64, along_outer, along_outer)                         \
-  X(T, 16, 64, along_depth, along_depth) X(T, 16, 16, along_outer, along_outer)
-REFORMER_TILES(fp16)
-REFORMER_TILES(bf16)
-REFORMER_TILES(single)
+#define OF_ALL_TYPES(...) X(fp16, __VA_ARGS__) X(bf16, __VA_ARGS__) X(single, __VA_ARGS__)
+OF_ALL_TYPES(32, 32, along_depth, along_depth)
+OF_ALL_TYPES(32, 32, along_outer, along_depth)
+OF_ALL_TYPES(32, 32, along_depth, along_outer)
+OF_ALL_TYPES(32, 64, along_outer, along_outer)
+OF_ALL_TYPES(16, 64, along_depth, along_depth)
+OF_ALL_TYPES(16, 16, along_outer, along_outer)

@@ -1,5 +1,5 @@
-// Matrix products of a warp: WarpTile<T, kRows, kColumns> is a tile of C += A B, of which each thread holds some sums in
-// registers; which ones, only this file's two implementations know. T is fp16, bf16, or 32 bits wide: fp32 with
+// Matrix products of a warp: WarpTile<T, kRows, kColumns> is a tile of C += A B, of which each thread holds some sums
+// in registers; which ones, only this file's two implementations know. T is fp16, bf16, or 32 bits wide: fp32 with
 // AMD's MFMA, which multiplies it exactly, tf32 with NVIDIA's mma.sync, which rounds it to 11 bits. Sums are fp32.
 //
 //   OperandTile<bf16, 64, 32> a{shared_a};                        // 64 rows, a depth of 32: filled, then a barrier

@@ -53,12 +53,12 @@ DEVICE Sums<kSide> multiply_add(const Words<kOperandBytes<T>>& a, const Words<kO
 #else
 template <class T, int kSide>
 DEVICE Sums<kSide> multiply_add(const Words<kOperandBytes<T>>& a, const Words<kOperandBytes<T>>& b, Sums<kSide> c);
-#define REFORMER_MULTIPLY_ADD(T, kSide, Operand, instruction)                                                        \
-  template <>                                                                                                        \
-  DEVICE Sums<kSide> multiply_add<T, kSide>(const Words<kOperandBytes<T>>& a, const Words<kOperandBytes<T>>& b,      \
-                                            Sums<kSide> c) {                                                         \
+#define REFORMER_MULTIPLY_ADD(T, kSide, Operand, instruction)                                                         \
+  template <>                                                                                                         \
+  DEVICE Sums<kSide> multiply_add<T, kSide>(const Words<kOperandBytes<T>>& a, const Words<kOperandBytes<T>>& b,       \
+                                            Sums<kSide> c) {                                                          \
     return __builtin_amdgcn_mfma_f32_##instruction(__builtin_bit_cast(Operand, a), __builtin_bit_cast(Operand, b), c, \
-                                                   0, 0, 0);                                                         \
+                                                   0, 0, 0);                                                          \
   }
 typedef _Float16 Halves4 __attribute__((ext_vector_type(4)));
 typedef short Shorts4 __attribute__((ext_vector_type(4)));

@@ -5,9 +5,9 @@
 //   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and of the depth, in words, t + i / 2 * 4
 //   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and of the depth, in words, t + i * 4
 //   C, 16 x 8:                 register i has row g + i / 2 * 8, column 2 t + i % 2
-// where a word is two neighbours of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just so: lane l
-// gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l / 4. Lanes
-// 8 i to 8 i + 7 say where the lines of matrix i lie.
+// where a word is two neighbours of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just so: lane
+// l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+// Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)
@@ -55,13 +55,13 @@ DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* 
 #else
 template <class T>
 DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b);
-#define REFORMER_MULTIPLY_ADD(T, shape, type)                                                                \
-  template <>                                                                                                \
-  DEVICE void multiply_add<T>(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {                    \
-    asm("mma.sync.aligned." shape ".row.col.f32." type "." type                                              \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                               \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                     \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                 \
+#define REFORMER_MULTIPLY_ADD(T, shape, type)                                             \
+  template <>                                                                             \
+  DEVICE void multiply_add<T>(float (&c)[4], const unsigned (&a)[4], const unsigned* b) { \
+    asm("mma.sync.aligned." shape ".row.col.f32." type "." type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));              \
   }
 REFORMER_MULTIPLY_ADD(fp16, "m16n8k16", "f16")
 REFORMER_MULTIPLY_ADD(bf16, "m16n8k16", "bf16")

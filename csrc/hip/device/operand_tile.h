@@ -9,9 +9,9 @@ namespace reformer {
 // is C's row and B's other index is C's column: both are called the outer one.
 enum class Lines { kAlongDepth, kAlongOuter };
 
-// kOuter x kDepth elements in shared memory. Lines are cut into chunks of 16 bytes, the unit of copies and loads; line i
-// has its chunks in another order, permuted by exclusive or, so that chunk c of 8 neighbouring lines lies in 8 different
-// parts of the 128 bytes that the banks serve at once.
+// kOuter x kDepth elements in shared memory. Lines are cut into chunks of 16 bytes, the unit of copies and loads; line
+// i has its chunks in another order, permuted by exclusive or, so that chunk c of 8 neighbouring lines lies in 8
+// different parts of the 128 bytes that the banks serve at once.
 template <class T, int kOuter, int kDepth, Lines kLines = Lines::kAlongDepth>
 struct OperandTile {
   using Element = T;
