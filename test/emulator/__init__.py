@@ -32,7 +32,7 @@ SANITIZE = os.environ.get("REFORMER_EMULATOR_SANITIZE") == "1"
 COMPILER = shlex.split(os.environ.get("CXX") or "g++")
 
 # No unique symbols: the libraries of several kernels must not share their shared memory.
-FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
+FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
 FLAGS += [f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
 FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
 SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
@@ -61,7 +61,7 @@ def _compile(arguments: list) -> str:
 
 def _list_of_kernels(file: Path, flags: list[str]) -> str:
     """C++ that includes the file and lists its kernels, which are found by the word KERNEL that is left unexpanded."""
-    text = _compile(["-E", "-P", "-x", "c++", *FLAGS, *flags, "-DREFORMER_EMULATOR_LIST", file])
+    text = _compile(["-E", "-P", "-x", "c++", *flags, "-DREFORMER_EMULATOR_LIST", file])
     kernels = re.findall(r"\bKERNEL\s*\(((?:[^()]|\([^()]*\))*)\)\s*(\w+)\s*\(", text)
     lines = [f'  make_kernel<&{name}>("{name}", unsigned({threads})),' for threads, name in kernels]
     return "\n".join(
@@ -81,24 +81,35 @@ def _list_of_kernels(file: Path, flags: list[str]) -> str:
     )
 
 
+@functools.cache
+def _version() -> str:
+    return _compile(["--version"])
+
+
+def _cached(name: str, source: Path, flags: list[str], *more: Path) -> Path:
+    """What the compiler makes of a source (and of objects), kept under a key of all that it is made of."""
+    key = hashlib.sha256(repr([_version(), flags, more]).encode())
+    key.update(_compile(["-E", "-P", *flags, source]).encode())
+    result = CACHE / f"{Path(name).stem}-{key.hexdigest()[:16]}{Path(name).suffix}"
+    if not result.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            made = Path(folder, result.name)
+            _compile([*flags, "-c" if result.suffix == ".o" else "-shared", source, *more, "-o", made])
+            made.rename(result)
+    return result
+
+
 def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
     """The library with that file's kernels; compiled unless the same text was before."""
-    flags = [f"-DREFORMER_EMULATOR={warp}", *(f"-D{define}" for define in defines)]
-    flags += SANITIZER_FLAGS if SANITIZE else []
-    kernels = _list_of_kernels(file, flags)
     CACHE.mkdir(parents=True, exist_ok=True)
+    flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZER_FLAGS if SANITIZE else [])]
+    own = [f"-D{define}" for define in defines if define.startswith("REFORMER_EMULATOR_")]
+    objects = [_cached(f"{source.stem}-{warp}.o", source, [*flags, *own]) for source in SOURCES]
+    flags += [f"-D{define}" for define in defines]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         source = Path(folder, file.stem + ".cpp")
-        source.write_text(kernels)
-        key = hashlib.sha256(repr([_compile(["--version"]), FLAGS, flags]).encode())
-        for path in [source, *SOURCES]:
-            key.update(_compile(["-E", "-P", *FLAGS, *flags, path]).encode())
-        library = CACHE / f"{file.stem}-{warp}-{key.hexdigest()[:16]}.so"
-        if not library.exists():
-            made = Path(folder, library.name)
-            _compile([*FLAGS, *flags, source, *SOURCES, "-o", made])
-            made.rename(library)
-    return library
+        source.write_text(_list_of_kernels(file, flags))
+        return _cached(f"{file.stem}-{warp}.so", source, flags, *objects)
 
 
 def _static_memory(library: Path) -> list[tuple[int, int]]:
