@@ -4,7 +4,7 @@ import pytest
 
 import emulator
 
-FAMILIES = ["test_emulator", "test_tile_gemm"]
+FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated"]
 
 
 @pytest.mark.slow
