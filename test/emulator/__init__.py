@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -53,7 +54,8 @@ def missing() -> str | None:
 
 
 def _compile(arguments: list) -> str:
-    done = subprocess.run([*COMPILER, *map(str, arguments)], capture_output=True, text=True)
+    environment = {**os.environ, "LD_PRELOAD": ""}  # the compiler itself needs no sanitizers
+    done = subprocess.run([*COMPILER, *map(str, arguments)], capture_output=True, text=True, env=environment)
     if done.returncode:
         raise RuntimeError(f"{shlex.join([*COMPILER, *map(str, arguments)])}\n{done.stderr}")
     return done.stdout
@@ -86,7 +88,7 @@ def _version() -> str:
     return _compile(["--version"])
 
 
-def _cached(name: str, source: Path, flags: list[str], *more: Path) -> Path:
+def _cached(name: str, source: Path, flags: Iterable[str], *more: Path) -> Path:
     """What the compiler makes of a source (and of objects), kept under a key of all that it is made of."""
     key = hashlib.sha256(repr([_version(), flags, more]).encode())
     key.update(_compile(["-E", "-P", *flags, source]).encode())
@@ -99,12 +101,17 @@ def _cached(name: str, source: Path, flags: list[str], *more: Path) -> Path:
     return result
 
 
+@functools.cache
+def _machine(warp: int, flags: tuple[str, ...], ucontext: bool) -> tuple[Path, ...]:
+    flags += ("-DREFORMER_EMULATOR_UCONTEXT",) if ucontext else ()
+    return tuple(_cached(f"{source.stem}-{warp}.o", source, flags) for source in SOURCES)
+
+
 def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
     """The library with that file's kernels; compiled unless the same text was before."""
     CACHE.mkdir(parents=True, exist_ok=True)
     flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZER_FLAGS if SANITIZE else [])]
-    own = [f"-D{define}" for define in defines if define.startswith("REFORMER_EMULATOR_")]
-    objects = [_cached(f"{source.stem}-{warp}.o", source, [*flags, *own]) for source in SOURCES]
+    objects = _machine(warp, tuple(flags), "REFORMER_EMULATOR_UCONTEXT" in defines)
     flags += [f"-D{define}" for define in defines]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         source = Path(folder, file.stem + ".cpp")
@@ -114,8 +121,8 @@ def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
 
 def _static_memory(library: Path) -> list[tuple[int, int]]:
     """Where the kernels' static shared memory lies, (address, bytes): the variables without a value in functions."""
-    command = ["nm", "--format=sysv", "--defined-only", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command, environment = ["nm", "--format=sysv", "--defined-only", str(library)], {**os.environ, "LD_PRELOAD": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     # name | address | kind | type | bytes | line | section
     rows = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if line.count("|") == 6]
     rows = [row for row in rows if row[0].startswith("_ZZ") and row[6] == ".bss" and "8emulator" not in row[0]]

@@ -1,4 +1,4 @@
-"""The depthwise kernels' own source on the CPU, against PyTorch in float64: every direction, filter, stride and type."""
+"""The depthwise kernels' own source, on the CPU, against PyTorch in float64: every direction, stride and type."""
 
 import ctypes
 import os
