@@ -34,23 +34,22 @@ class Arguments(ctypes.Structure):
     ]
 
 
-def tile_gemm(a, b, type_name, tile, *, warp, seed=0, defines=()):
+def tile_gemm(a, b, type_name, tile, *, warp, launch=emulator.launch, **options):
     """a [rows, depth] times b [columns, depth] transposed, with operands in memory as the tile's layouts say."""
     tile_rows, tile_columns, lines_a, lines_b = tile
     (rows, depth), columns = a.shape, b.shape[0]
     a = a.to(TYPES[type_name]) if lines_a == "depth" else a.to(TYPES[type_name]).t().contiguous()
     b = b.to(TYPES[type_name]) if lines_b == "depth" else b.to(TYPES[type_name]).t().contiguous()
-    c = torch.full((rows, columns), torch.nan)
-    emulator.launch(
+    c = torch.full((rows, columns), torch.nan, device=a.device)
+    launch(
         "test/hip/tile_gemm.hip",
         f"tile_gemm_{type_name}_{tile_rows}_{tile_columns}_along_{lines_a}_along_{lines_b}",
         grid=(-(-columns // (2 * tile_columns)), -(-rows // (2 * tile_rows)), 1),
         threads=4 * warp,
         arguments=Arguments(a.data_ptr(), b.data_ptr(), c.data_ptr(), rows, columns, depth),
         shared_bytes=2 * 64 * 2 * (tile_rows + tile_columns),
-        seed=seed,
         warp=warp,
-        defines=defines,
+        **options,
     )
     return c
 
