@@ -303,12 +303,12 @@ extern "C" __attribute__((visibility("default"))) const char* emulator_launch(co
   } else if (kernel->argument_bytes != argument_bytes) {
     sentence = std::string(name) + " takes a structure of " + std::to_string(kernel->argument_bytes) + " bytes, not " +
                std::to_string(argument_bytes);
-  } else if (thread_count != kernel->threads) {
-    sentence = std::string(name) + " runs in blocks of " + std::to_string(kernel->threads) + " threads, not " +
+  } else if (thread_count > kernel->threads) {
+    sentence = std::string(name) + " runs in blocks of at most " + std::to_string(kernel->threads) + " threads, not " +
                std::to_string(thread_count);
   } else if (thread_count % reformer::kWarp) {
-    sentence = std::string(name) + " runs in blocks of " + std::to_string(thread_count) +
-               " threads, which is no multiple of the warp's " + std::to_string(reformer::kWarp);
+    sentence = "blocks of " + std::to_string(thread_count) + " threads are no multiple of the warp's " +
+               std::to_string(reformer::kWarp);
   } else {
     std::vector<unsigned char> copy(argument_bytes + 64);
     unsigned char* aligned = copy.data() + (64 - reinterpret_cast<uintptr_t>(copy.data()) % 64);

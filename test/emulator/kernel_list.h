@@ -8,7 +8,7 @@ namespace reformer::emulator {
 
 struct Kernel {
   const char* name;
-  unsigned threads;  // of a block
+  unsigned threads;  // of a block, at most
   size_t argument_bytes;
   void (*call)(const void* arguments);
 };

@@ -15,8 +15,7 @@ pytestmark = pytest.mark.skipif(
 FILE = "csrc/hip/kernels/depthwise.hip"
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TESTED_TYPES = ["bf16"] if emulator.SANITIZE else list(TYPES)  # sanitizers are slow to compile
-THREADS = {"forward": 256, "input_grad": 256, "weight_grad": 128, "finish": 128}  # of depthwise.h
-FINISH_OUTPUTS = 32
+THREADS, FINISH_OUTPUTS = 128, 32  # of depthwise.h
 
 
 class Divider(ctypes.Structure):
@@ -37,7 +36,7 @@ class Arguments(ctypes.Structure):
         *[(name, ctypes.c_int) for name in ("channels", "h", "w", "out_h", "out_w", "pad_h", "pad_w", "taps")],
         *[(name, ctypes.c_int) for name in ("copy_bytes", "log_lanes", "tile_rows", "tile_columns")],
         *[(name, ctypes.c_int) for name in ("source_rows", "source_columns", "strips", "tiles", "splits")],
-        *[(name, Divider) for name in ("groups_of_channels", "tiles_across", "tiles_down")],
+        *[(name, Divider) for name in ("tiles_across", "tiles_down")],
         *[(name, Divider) for name in ("by_source_places", "by_tile_places", "by_strips_across")],
     ]
 
@@ -49,7 +48,7 @@ def run(entry, arguments, grid, shared_bytes, warp, seed):
         FILE,
         name,
         grid=grid,
-        threads=THREADS[entry[0]],
+        threads=THREADS,
         arguments=arguments,
         shared_bytes=shared_bytes,
         seed=seed,
@@ -75,16 +74,16 @@ def tiled(a: Arguments, what, type_name, r, stride, v, tw, pictures):
         height, width = height + a.pad_h % stride, width + a.pad_w % stride
     down, across = -(-height // a.tile_rows), -(-width // a.tile_columns)
     groups = -(-a.channels // channels)
-    a.groups_of_channels, a.tiles_across, a.tiles_down = map(Divider.by, (groups, across, down))
+    a.tiles_across, a.tiles_down = Divider.by(across), Divider.by(down)
     a.by_source_places, a.by_tile_places = (
         Divider.by(columns * channels * size // a.copy_bytes) for columns in (a.source_columns, a.tile_columns)
     )
     a.tiles = pictures * down * across
-    shared_bytes = a.source_rows * a.source_columns * channels * size
+    pixels = a.source_rows * a.source_columns + (a.tile_rows * a.tile_columns if what == "weight_grad" else 0)
+    shared_bytes = 2 * pixels * channels * size  # of one tile, and of the next
     if what == "weight_grad":
-        shared_bytes += a.tile_rows * a.tile_columns * channels * size
-        return (groups, a.splits, 1), max(shared_bytes, r * r * v * THREADS[what] // 2 * 4)
-    return (groups * a.tiles, 1, 1), shared_bytes + r * r * channels * 4
+        return (groups, a.splits, 1), max(shared_bytes, r * r * v * THREADS // 2 * 4)
+    return (groups, a.splits, 1), shared_bytes + r * r * channels * 4
 
 
 def depthwise(what, type_name, r, stride, v, tw, x, y, filter, bias, pad, *, warp, seed):
@@ -98,7 +97,7 @@ def depthwise(what, type_name, r, stride, v, tw, x, y, filter, bias, pad, *, war
     }
     pointers = {key: tensor.data_ptr() for key, tensor in memory.items()}
     a = Arguments(channels=channels, h=h, w=w, out_h=y.shape[2], out_w=y.shape[3], pad_h=pad[0], pad_w=pad[1])
-    a.copy_bytes = 16 if channels * size % 16 == 0 else 4
+    a.copy_bytes = next(count for count in (16, 8, 4) if channels * size % count == 0)
     a.log_lanes = max(2, (16 // size // v).bit_length() - 1)
     a.taps, a.splits = r * r, 3
     grid, shared_bytes = tiled(a, what, type_name, r, stride, v, tw, pictures)

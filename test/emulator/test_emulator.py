@@ -148,7 +148,8 @@ def test_launches_that_do_not_fit(warp):
     most = emulator.MOST_SHARED[warp]
     for change, sentence in [
         ({"name": "missing"}, "there is no kernel missing in this file"),
-        ({"threads": 64}, "missing_wait runs in blocks of 128 threads, not 64"),
+        ({"threads": 192}, "missing_wait runs in blocks of at most 128 threads, not 192"),
+        ({"threads": 100}, f"blocks of 100 threads are no multiple of the warp's {warp}"),
         ({"arguments": bytes(12)}, "missing_wait takes a structure of 8 bytes, not 12"),
         ({"shared_bytes": 1 << 18}, f"a block has at most {most} bytes of shared memory, not 262144"),
     ]:
