@@ -10,6 +10,7 @@ LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
+FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
 # Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
 # be reached. TORCH=... asks for another version.
@@ -31,13 +32,13 @@ build: $(LIBRARY)
 lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@echo "$(BIN)/clang-format --dry-run -Werror csrc"
-	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@echo "$(BIN)/clang-format --dry-run -Werror csrc test"
+	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	@$(BIN)/clang-format -i $(CPP_FILES)
+	@$(BIN)/clang-format -i $(FORMATTED)
 
 clean:
 	rm -rf build dist *.egg-info $(LIBRARY) torch_reformer/kernels .pytest_cache .ruff_cache .hypothesis

@@ -31,6 +31,13 @@
 #define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(16))) unsigned char name[]
 #define UNROLL _Pragma("unroll")
 
+// What matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
+#if defined(REFORMER_NVIDIA)
+#define REFORMER_MMA 1
+#elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+#define REFORMER_MFMA 1
+#endif
+
 namespace reformer {
 
 #if defined(REFORMER_AMD) && defined(__GFX9__)

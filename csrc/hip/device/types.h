@@ -84,7 +84,7 @@ DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
 
 // N neighbours of type T, as they lie in memory.
 template <class T, int N>
-using Pack = Words<N* int(sizeof(T))>;
+using Pack = Words<int(sizeof(T)) * N>;
 
 // Loads and stores of whole packs: the address is a multiple of the pack's size.
 template <class T, int N>

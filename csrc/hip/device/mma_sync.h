@@ -1,0 +1,168 @@
+// WarpTile by NVIDIA's mma.sync and ldmatrix. Included by mma.h.
+//
+// Fragments, from the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... mma.m16n8k8", with
+// g = lane / 4 and t = lane % 4, registers of 32 bits:
+//   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and of the depth, in words, t + i / 2 * 4
+//   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and of the depth, in words, t + i * 4
+//   C, 16 x 8:                 register i has row g + i / 2 * 8, column 2 t + i % 2
+// where a word is two neighbours of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just so: lane
+// l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
+// Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
+#pragma once
+
+#if defined(REFORMER_EMULATOR)
+#include "emulated_matrix.h"
+#endif
+
+namespace reformer {
+namespace mma_sync {
+
+template <bool kTransposed>
+DEVICE void load_matrices(const void* line, unsigned (&to)[4]) {
+#if defined(REFORMER_EMULATOR)
+  emulator::load_matrices<kTransposed>(line, to, emulator::Place{"load_a or load_b", __FILE__, __LINE__});
+#else
+  const unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(line));
+  if constexpr (kTransposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+#endif
+}
+
+// To the nearest, ties away from zero.
+DEVICE unsigned round_to_tf32(unsigned bits) {
+#if defined(REFORMER_EMULATOR)
+  return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
+#else
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(bits_to_float(bits)));
+  return rounded;
+#endif
+}
+
+#if defined(REFORMER_EMULATOR)
+template <class T>
+DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b) {
+  emulator::multiply_add_16x8<T>(c, a, b, emulator::Place{"multiply", __FILE__, __LINE__});
+}
+#else
+template <class T>
+DEVICE void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned* b);
+#define REFORMER_MULTIPLY_ADD(T, shape, type)                                             \
+  template <>                                                                             \
+  DEVICE void multiply_add<T>(float (&c)[4], const unsigned (&a)[4], const unsigned* b) { \
+    asm("mma.sync.aligned." shape ".row.col.f32." type "." type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));              \
+  }
+REFORMER_MULTIPLY_ADD(fp16, "m16n8k16", "f16")
+REFORMER_MULTIPLY_ADD(bf16, "m16n8k16", "bf16")
+REFORMER_MULTIPLY_ADD(tf32, "m16n8k8", "tf32")
+#undef REFORMER_MULTIPLY_ADD
+#endif
+
+// Four registers of 16 outer indices (from `outer` on) by 32 bytes of depth (from k on). Register i has the outer
+// indices' half and the depth's half that i's two bits say: for A the low bit is the outer's, for B the depth's, so
+// that registers 0, 1 and 2, 3 are two fragments.
+template <bool kLowBitIsOuter, class Tile>
+DEVICE void load_fragment(const Tile& tile, int outer, int k, unsigned (&to)[4]) {
+  using T = typename Tile::Element;
+  constexpr int kHalfDepth = 16 / int(sizeof(T));
+  if constexpr (Tile::kAlongDepth || sizeof(T) == 2) {
+    const int matrix = lane_id() / 8, line = lane_id() % 8;
+    const int outer_half = kLowBitIsOuter ? matrix & 1 : matrix >> 1;
+    const int depth_half = kLowBitIsOuter ? matrix >> 1 : matrix & 1;
+    if constexpr (Tile::kAlongDepth)
+      load_matrices<false>(tile.at(outer + outer_half * 8 + line, k + depth_half * kHalfDepth), to);
+    else
+      load_matrices<true>(tile.at(outer + outer_half * 8, k + depth_half * kHalfDepth + line), to);
+  } else {  // ldmatrix can't transpose words
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int outer_half = kLowBitIsOuter ? i & 1 : i >> 1, depth_half = kLowBitIsOuter ? i >> 1 : i & 1;
+      to[i] = float_to_bits(tile.at(outer + outer_half * 8 + g, k + depth_half * kHalfDepth + t)->value);
+    }
+  }
+  if constexpr (sizeof(T) == 4) {
+    UNROLL
+    for (int i = 0; i < 4; ++i) to[i] = round_to_tf32(to[i]);
+  }
+}
+
+}  // namespace mma_sync
+
+template <class T, int kRows, int kColumns>
+class WarpTile {
+  static_assert(kRows % 16 == 0 && kColumns % 16 == 0);
+  float sums_[kRows / 16][kColumns / 8][4];
+
+ public:
+  static constexpr int kDepth = 32 / int(sizeof(T));
+
+  struct A {
+    unsigned words[kRows / 16][4];
+  };
+  struct B {
+    unsigned words[kColumns / 16][4];
+  };
+
+  DEVICE void clear() {
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) sums_[i][j][e] = 0;
+      }
+    }
+  }
+
+  template <class Tile>
+  DEVICE static A load_a(const Tile& tile, int row, int k) {
+    A a;
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) mma_sync::load_fragment<true>(tile, row + i * 16, k, a.words[i]);
+    return a;
+  }
+
+  template <class Tile>
+  DEVICE static B load_b(const Tile& tile, int column, int k) {
+    B b;
+    UNROLL
+    for (int j = 0; j < kColumns / 16; ++j) mma_sync::load_fragment<false>(tile, column + j * 16, k, b.words[j]);
+    return b;
+  }
+
+  DEVICE void multiply(const A& a, const B& b) {
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j)
+        mma_sync::multiply_add<T>(sums_[i][j], a.words[i], b.words[j / 2] + j % 2 * 2);
+    }
+  }
+
+  template <class Function>
+  DEVICE void for_each(Function function) const {
+    const int row = lane_id() / 4, column = lane_id() % 4 * 2;
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) function(i * 16 + e / 2 * 8 + row, j * 8 + column + e % 2, sums_[i][j][e]);
+      }
+    }
+  }
+};
+
+}  // namespace reformer

@@ -1,0 +1,40 @@
+// Tiles of matrices in shared memory, laid out so that the threads of a warp hit different banks.
+#pragma once
+
+#include "types.h"
+
+namespace reformer {
+
+// Which of an operand's two indices runs along its lines of memory. In C = A B, summed over the depth, A's other index
+// is C's row and B's other index is C's column: both are called the outer one.
+enum class Lines { kAlongDepth, kAlongOuter };
+
+// kOuter x kDepth elements in shared memory. Lines are cut into chunks of 16 bytes, the unit of copies and loads; line
+// i has its chunks in another order, permuted by exclusive or, so that chunk c of 8 neighbouring lines lies in 8
+// different parts of the 128 bytes that the banks serve at once.
+template <class T, int kOuter, int kDepth, Lines kLines = Lines::kAlongDepth>
+struct OperandTile {
+  using Element = T;
+  static constexpr bool kAlongDepth = kLines == Lines::kAlongDepth;
+  static constexpr int kLineCount = kAlongDepth ? kOuter : kDepth;
+  static constexpr int kChunkElements = 16 / int(sizeof(T));
+  static constexpr int kChunks = (kAlongDepth ? kDepth : kOuter) / kChunkElements;  // of a line
+  static constexpr int kBytes = kLineCount * kChunks * 16;
+  static_assert((kChunks & (kChunks - 1)) == 0 && kChunks > 0, "lines are a power of two of 16-byte chunks");
+
+  unsigned char* memory;  // kBytes, a multiple of 16
+
+  // Where 16 bytes of a line go.
+  DEVICE unsigned char* chunk(int line, int index) const {
+    constexpr int kLinesPer128Bytes = kChunks < 8 ? 8 / kChunks : 1;
+    constexpr int kMask = (kChunks < 8 ? kChunks : 8) - 1;
+    return memory + (line * kChunks + (index ^ (line / kLinesPer128Bytes & kMask))) * 16;
+  }
+
+  DEVICE T* at(int outer, int depth) const {
+    const int line = kAlongDepth ? outer : depth, element = kAlongDepth ? depth : outer;
+    return reinterpret_cast<T*>(chunk(line, element / kChunkElements)) + element % kChunkElements;
+  }
+};
+
+}  // namespace reformer

@@ -1,0 +1,60 @@
+// What the threads of a warp tell each other. All threads of the warp take part in each of these.
+#pragma once
+
+#include "platform.h"
+
+namespace reformer {
+
+DEVICE int lane_id() { return thread_id() % kWarp; }
+
+// The warp's number in its block.
+DEVICE int warp_id() {
+#if defined(REFORMER_AMD)
+  return __builtin_amdgcn_readfirstlane(thread_id() / kWarp);  // the compiler can't know that it is the same for all
+#else
+  return thread_id() / kWarp;
+#endif
+}
+
+// The emulator has its own shuffles, which know by whom they were called.
+#if !defined(REFORMER_EMULATOR)
+// What that lane gives.
+DEVICE unsigned shuffle_from(unsigned value, int lane) {
+#if defined(REFORMER_AMD)
+  return unsigned(__builtin_amdgcn_ds_bpermute(lane * 4, int(value)));
+#else
+  return __shfl_sync(0xffffffffu, value, lane);
+#endif
+}
+DEVICE float shuffle_from(float value, int lane) { return bits_to_float(shuffle_from(float_to_bits(value), lane)); }
+
+// What lane_id() ^ mask gives; T is float or unsigned.
+template <class T>
+DEVICE T shuffle_xor(T value, int mask) {
+#if defined(REFORMER_AMD)
+  return shuffle_from(value, lane_id() ^ mask);
+#else
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+#endif
+}
+
+// What lane_id() + distance gives, or the own value past the warp's end.
+template <class T>
+DEVICE T shuffle_down(T value, int distance) {
+#if defined(REFORMER_AMD)
+  const int lane = lane_id();
+  return shuffle_from(value, lane + distance < kWarp ? lane + distance : lane);
+#else
+  return __shfl_down_sync(0xffffffffu, value, distance);
+#endif
+}
+#endif
+
+// The sum over the warp, the same bits in every lane: pairs of neighbours' halves, quarters, and so on.
+DEVICE float warp_sum(float value) {
+  UNROLL
+  for (int mask = kWarp / 2; mask; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+}
+
+}  // namespace reformer

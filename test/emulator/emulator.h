@@ -1,0 +1,125 @@
+// What csrc/hip/device/platform.h gives to kernels, on the CPU: a GPU for tests. It runs one block at a time, each of
+// its threads on a stack of its own, and complains of what real GPUs leave undefined. platform.h includes this file in
+// place of its own text when REFORMER_EMULATOR is defined: 32 stands for NVIDIA's warps and mma.sync, 64 for AMD's
+// and MFMA.
+#pragma once
+
+#include <cstddef>
+
+#if REFORMER_EMULATOR == 32
+#define REFORMER_MMA 1
+#elif REFORMER_EMULATOR == 64
+#define REFORMER_MFMA 1
+#else
+#error "REFORMER_EMULATOR has to be the size of a warp: 32 or 64"
+#endif
+
+// The launcher finds kernels by this word; see __init__.py.
+#ifndef REFORMER_EMULATOR_LIST
+#define KERNEL(threads) extern "C" void
+#endif
+#define DEVICE inline
+#define SHARED static
+#define DYNAMIC_SHARED(name) unsigned char* const name = ::reformer::emulator::dynamic_shared()
+#define UNROLL
+
+namespace reformer {
+constexpr int kWarp = REFORMER_EMULATOR;
+
+namespace emulator {
+// Where the thread that runs is.
+struct Position {
+  int thread, x, y, z;
+};
+extern Position position;
+
+// A call in a kernel. Functions that wait for other threads are told their caller's file and line, by default arguments
+// (GCC and clang know no better way in C++17), so that a complaint can name it.
+struct Place {
+  const char* what;  // the function
+  const char* file;
+  int line;
+};
+
+// What a warp does together: lanes[i] is what lane i gave to `together`.
+using Operation = void (*)(void* const* lanes);
+
+// Waits until all threads of the warp have come to this place, and does the operation once for all of them.
+void together(const Place& place, Operation operation, void* lane);
+void block_barrier(const Place& place);
+unsigned char* dynamic_shared();
+
+void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place);
+void async_commit();
+void async_wait(int groups);
+
+// Ends the launch with an error that says in which block and thread.
+[[noreturn]] void fail(const Place& place, const char* sentence);
+
+// Together, with a function of what the kWarp lanes gave.
+template <class Lane, void (*function)(Lane* const*)>
+void together(const Place& place, Lane& lane) {
+  together(place, [](void* const* lanes) { function(reinterpret_cast<Lane* const*>(lanes)); }, &lane);
+}
+
+struct Shuffle {
+  unsigned value;
+  int from;
+  unsigned received;
+};
+inline void shuffle(Shuffle* const* lanes) {
+  for (int lane = 0; lane < kWarp; ++lane) lanes[lane]->received = lanes[lanes[lane]->from]->value;
+}
+}  // namespace emulator
+
+inline int thread_id() { return emulator::position.thread; }
+inline int block_x() { return emulator::position.x; }
+inline int block_y() { return emulator::position.y; }
+inline int block_z() { return emulator::position.z; }
+
+inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::block_barrier({"barrier", file, line});
+}
+
+inline float bits_to_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+inline unsigned float_to_bits(float value) { return __builtin_bit_cast(unsigned, value); }
+inline unsigned multiply_high(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
+}
+
+// Those of warp.h.
+inline unsigned shuffle_from(unsigned value, int lane, const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  const emulator::Place place{"a shuffle", file, line};
+  if (lane < 0 || lane >= kWarp) emulator::fail(place, "no lane of the warp has this number");
+  emulator::Shuffle call{value, lane, 0};
+  emulator::together<emulator::Shuffle, emulator::shuffle>(place, call);
+  return call.received;
+}
+inline float shuffle_from(float value, int lane, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return bits_to_float(shuffle_from(float_to_bits(value), lane, file, line));
+}
+template <class T>
+T shuffle_xor(T value, int mask, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return shuffle_from(value, thread_id() % kWarp ^ mask, file, line);
+}
+template <class T>
+T shuffle_down(T value, int distance, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const int lane = thread_id() % kWarp;
+  return shuffle_from(value, lane + distance < kWarp ? lane + distance : lane, file, line);
+}
+
+// Those of async_copy.h. Until the wait the destination holds no numbers.
+template <int kBytes>
+void async_copy(void* shared, const void* global, bool valid, const char* file = __builtin_FILE(),
+                int line = __builtin_LINE()) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  emulator::async_copy(shared, global, kBytes, valid, {"async_copy", file, line});
+}
+inline void async_commit() { emulator::async_commit(); }
+template <int kPending>
+void async_wait() {
+  emulator::async_wait(kPending);
+}
+
+}  // namespace reformer

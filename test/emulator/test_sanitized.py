@@ -1,0 +1,17 @@
+"""All that is emulated runs once more under the compiler's sanitizers, in processes of their own."""
+
+import pytest
+
+import emulator
+
+FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(emulator.SANITIZE, reason="this process has sanitizers")
+@pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_complaints(family):
+    file = f"test/emulator/{family}.py"
+    done = emulator.sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", file])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
