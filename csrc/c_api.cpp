@@ -4,6 +4,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
@@ -39,6 +40,24 @@ Result guarded(Result failed, const Body& body) {
 }
 
 Device device_of(const char* device) { return device ? Device::parse(device) : Device::cpu(max_threads()); }
+
+// Buffers that a caller owns.
+class PlainCall final : public ConvCall {
+ public:
+  PlainCall(void* x, void* w, void* y, const void* bias, gpu::Launcher launcher)
+      : buffers_{x, w, y, bias, nullptr, {0, nullptr, launcher}} {}
+  ConvBuffers buffers(int64_t workspace_bytes) override {
+    workspace_.resize(size_t(workspace_bytes) + 64);
+    auto address = reinterpret_cast<uintptr_t>(workspace_.data());
+    buffers_.workspace = reinterpret_cast<void*>((address + 63) / 64 * 64);
+    return buffers_;
+  }
+  void aten(Layout) override { throw std::invalid_argument("PyTorch's own convolution takes tensors"); }
+
+ private:
+  ConvBuffers buffers_;
+  std::vector<char> workspace_;
+};
 
 int32_t index_of(const Solver& solver) {
   return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
@@ -115,6 +134,20 @@ int32_t reformer_candidates(const ConvProblem* problem, const char* device_text,
       *result++ = {candidate.solver->name(),  candidate.refusal,        candidate.estimate_us,
                    candidate.workspace_bytes, int32_t(candidate.index), candidate.probability};
     return reformer_decide(problem, device_text);
+  });
+}
+
+int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_t solver, void* x, void* w, void* y,
+                     const void* bias, gpu::Launcher launcher) {
+  return guarded(-1, [&] {
+    problem->check();
+    const Device device = device_of(device_text);
+    const Solver& chosen = *solvers().at(size_t(solver));
+    if (!chosen.runs_on(device.kind)) throw std::invalid_argument("the solver does not run on such a device");
+    if (const char* why = chosen.refusal(*problem, device)) throw std::invalid_argument(why);
+    PlainCall call(x, w, y, bias, launcher);
+    chosen.run(*problem, device, call);
+    return 0;
   });
 }
 

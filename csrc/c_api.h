@@ -7,6 +7,7 @@
 
 #include "config.h"
 #include "conv_problem.h"
+#include "hip/runtime/gpu.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -117,6 +118,11 @@ REFORMER_API int32_t reformer_gpu_multiprocessors(int32_t device);
 
 // Why there are no kernels for an architecture; an empty text if there are.
 REFORMER_API const char* reformer_gpu_unavailable(const char* architecture);
+
+// Runs a solver on plain dense memory, as a device of this name would; a GPU's kernels are given to `launcher`. For
+// tests, which emulate them.
+REFORMER_API int32_t reformer_run(const reformer::ConvProblem* problem, const char* device, int32_t solver, void* x,
+                                  void* w, void* y, const void* bias, reformer::gpu::Launcher launcher);
 
 REFORMER_API int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch,
                                          const void* arguments, int64_t bytes);

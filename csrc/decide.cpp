@@ -22,11 +22,18 @@ const char* excluded(const Solver& solver, size_t index, const ConvProblem& prob
   return nullptr;
 }
 
+// Why it can't compute the problem there; null if it can.
+const char* refusal(const Solver& solver, const ConvProblem& problem, const Device& device) {
+  if (!solver.runs_on(device.kind)) return "it does not run on this kind of device";
+  const bool has_kernels = !solver.runs_on(DeviceKind::cpu);
+  if (const char* why = has_kernels ? gpu::unavailable(device.arch) : nullptr) return why;
+  return solver.refusal(problem, device);
+}
+
 // Why it may not be chosen without being forced; null if it may.
 const char* refusal(const Solver& solver, size_t index, const ConvProblem& problem, const Device& device,
                     const Config& config) {
-  if (!solver.runs_on(device.kind)) return "it does not run on this kind of device";
-  if (const char* why = solver.refusal(problem, device)) return why;
+  if (const char* why = refusal(solver, problem, device)) return why;
   if (!solver.eligible()) return "it is the tests' oracle: it runs only when forced";
   return excluded(solver, index, problem, device, config);
 }
@@ -75,9 +82,7 @@ const Solver& choose(const ConvProblem& problem, const Device& device) {
   const Config now = config();
   if (now.forced >= 0) {
     const Solver& forced = *solvers()[size_t(now.forced)];
-    if (forced.runs_on(device.kind) && !forced.refusal(problem, device) &&
-        !excluded(forced, size_t(now.forced), problem, device, now))
-      return forced;
+    if (!refusal(forced, problem, device) && !excluded(forced, size_t(now.forced), problem, device, now)) return forced;
   }
   if (const auto selector = find_selector(device))
     if (const Solver* best = most_probable(*selector, problem, device, now)) return *best;
@@ -162,7 +167,7 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
     const Solver& solver = *solvers()[i];
     if (!solver.runs_on(device.kind)) continue;
     Candidate candidate{i, &solver, refusal(solver, i, problem, device, config)};
-    if (!solver.refusal(problem, device)) {
+    if (!refusal(solver, problem, device)) {
       candidate.estimate_us = solver.estimate_us(problem, device);
       candidate.workspace_bytes = solver.workspace_bytes(problem, device);
     }

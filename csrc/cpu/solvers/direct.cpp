@@ -12,7 +12,7 @@ class Direct final : public Solver {
  public:
   const char* name() const override { return "direct"; }
 
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (p.group_c() > 128) return "it has more than 128 input channels a group";
     if (int64_t{p.stride_h} * p.stride_w > 1024) return "its strides are too large";

@@ -13,7 +13,7 @@ class WinogradSolver final : public Solver {
 
   const char* name() const override { return name_; }
 
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
     if (device.isa == Isa::plain) return "without fused multiply-add its rounding error is too large";
     if (p.dtype != DType::fp32) return "the data type is not fp32";
     if (p.direction == Direction::weight_grad) return "it has no weight gradient";

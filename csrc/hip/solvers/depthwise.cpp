@@ -152,8 +152,7 @@ class GpuDepthwise final : public Solver {
 
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (const char* why = gpu::unavailable(device.arch)) return why;
+  const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
     if (p.layout != Layout::nhwc) return "it reads NHWC only";
     if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";

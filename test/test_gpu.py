@@ -1,0 +1,132 @@
+"""The solvers of GPUs on a GPU: against fp64, on streams and in graphs, bitwise the same each time. `make test-gpu`."""
+
+import pytest
+import torch
+
+import torch_reformer
+from torch_reformer import ConvProblem, _gpu, _native
+from torch_reformer.explain import candidates
+from torch_reformer.measure import applicable, measure
+from torch_reformer.workload import Workload, device_name
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+SOLVERS = [name for name in _native.solver_names() if name.startswith("gpu_")]
+DTYPES = ["BF16", "FP16", "FP32"]
+
+
+def depthwise(direction, filter, stride, channels, size, dtype, n=3, padding=None):
+    pad = filter // 2 if padding is None else padding
+    return ConvProblem(
+        n, channels, *size, channels, filter, filter, pad, pad, stride, stride,
+        groups=channels, direction=direction, dtype=dtype, layout="NHWC", bias=direction == "F",
+    )  # fmt: skip
+
+
+PROBLEMS = [
+    depthwise(direction, filter, stride, channels, size, dtype)
+    for direction in "FBW"
+    for filter, stride, channels, size in [
+        (3, 1, 72, (57, 31)),
+        (3, 2, 40, (28, 29)),
+        (3, 1, 6, (5, 3)),
+        (5, 1, 130, (14, 14)),
+        (5, 2, 24, (15, 40)),
+        (7, 1, 64, (7, 7)),
+        (7, 2, 36, (19, 20)),
+    ]
+    for dtype in DTYPES
+]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_every_candidate_is_right(problem, gpu):
+    found = measure(problem, 2, gpu)
+    assert not found.wrong
+    assert any(name.startswith("gpu_") for name in found.record.times)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("direction", "FBW")
+def test_bits_are_the_same_each_time(solver, direction, gpu):
+    work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8), gpu)
+    with torch_reformer.config(force=solver):
+        assert solver in applicable(work.problem, gpu)
+        first = work.reformer()
+        assert all(torch.equal(first, work.reformer()) for _ in range(10))
+
+
+def test_side_stream(gpu):
+    problem = depthwise("F", 3, 1, 256, (56, 56), "BF16", n=16)
+    work = Workload(problem, gpu)
+    with torch_reformer.config(force="gpu_depthwise_2x7"):
+        expected = work.reformer()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # What the stream still has to do comes first: the input is ready only after it.
+            delayed = torch.randn(8192, 8192, device=gpu)
+            for _ in range(3):
+                delayed = delayed @ delayed
+            work.input = work.input + (delayed[:1, :1] * 0).nan_to_num().to(work.input.dtype)
+            result = work.reformer()
+        torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("direction", "FBW")
+def test_graph_replays_on_new_input(direction, gpu):
+    work = Workload(depthwise(direction, 5, 1, 96, (20, 20), "FP16"), gpu)
+    with torch_reformer.config(force="gpu_depthwise_2x4"):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # without a call before: loading a kernel must not break the capture
+            captured = work.reformer()
+        for tensor in (work.input, work.weight, work.output_grad):
+            tensor.normal_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(captured, work.reformer())
+
+
+def test_unaligned_and_strided_operands(gpu):
+    problem = depthwise("F", 3, 1, 24, (9, 9), "BF16")
+    work = Workload(problem, gpu)
+    with torch_reformer.config(force="gpu_depthwise_2x4"):
+        expected = work.reformer()
+        storage = torch.empty(work.input.numel() + 1, device=gpu, dtype=work.input.dtype)[1:]
+        unaligned = storage.as_strided(work.input.shape, work.input.stride()).copy_(work.input)
+        assert unaligned.data_ptr() % 16
+        work.input = unaligned
+        assert torch.equal(work.reformer(), expected)
+        work.input = unaligned.expand(2, *unaligned.shape).transpose(0, 1)[:, 1]
+        assert torch.equal(work.reformer(), expected)
+
+
+def test_nan_and_infinity_propagate(gpu):
+    problem = depthwise("F", 3, 1, 16, (8, 8), "FP32", n=1)
+    work = Workload(problem, gpu)
+    work.input[0, 3, 4, 4], work.input[0, 5, 0, 0] = float("nan"), float("inf")
+    with torch_reformer.config(force="gpu_depthwise_2x4"):
+        result = work.reformer()
+    assert torch.equal(result.isnan(), work.torch().isnan())
+    assert torch.equal(result.isinf(), work.torch().isinf())
+
+
+def test_the_device_names_itself(gpu):
+    name = device_name(gpu)
+    assert name.startswith(("sm_", "gfx"))
+    assert _gpu.unavailable(name) is None
+    assert any(found.name.startswith("gpu_") and not found.refusal for found in candidates(PROBLEMS[0], name))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")
+def test_second_device_while_the_first_is_current():
+    problem = depthwise("W", 3, 1, 64, (14, 14), "BF16")
+    with torch_reformer.config(force="gpu_depthwise_2x4"):
+        results = [Workload(problem, f"cuda:{index}").reformer() for index in (0, 1)]
+    assert torch.cuda.current_device() == 0 and results[1].device.index == 1
+    assert results[1].isfinite().all()
