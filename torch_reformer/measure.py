@@ -126,6 +126,8 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
     with torch.inference_mode(), _config.config():  # the latter: what is forced below ends with it
         wrong = _check(work, workspaces)
         times = _time(work, [name for name in workspaces if name not in wrong], repeats)
+    if device.type != "cpu":
+        torch.cuda.empty_cache()  # graphs have memory of their own, which other sizes don't get
     timings = (
         Timing(name, float(f"{statistics.median(us) / 1e3:.6g}"), workspaces[name], _ALGORITHMS[problem.direction])
         for name, us in times.items()

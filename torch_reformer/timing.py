@@ -61,12 +61,17 @@ def _on_cpu(call: Callable[[], object], before: Callable[[], object]) -> Callabl
 
 def _on_gpu(call: Callable[[], object], before: Callable[[], object]) -> Callable[[], float]:
     before()
-    call()  # libraries choose their kernels and load them, which a capture forbids
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(LAUNCHES):
-            call()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # not torch.cuda.graph(), which collects garbage each time
+        call()  # libraries choose their kernels and load them, which a capture forbids
+        torch.cuda.synchronize()
+        graph.capture_begin()
+        try:
+            for _ in range(LAUNCHES):
+                call()
+        finally:
+            graph.capture_end()
     graph.replay()
 
     def microseconds() -> float:

@@ -75,7 +75,7 @@ struct Plan {
 
 // How a kernel of V channels and TW columns a strip is launched for a problem.
 Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
-  constexpr int32_t kTileBytes = 24 << 10, kBlocksPerUnit = 4, kMostColumns = 32;
+  constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32;
   constexpr double kLanePenalty = 0.12, kSectorPenalty = 0.5;  // of fewer than 32 lanes; of less than 32 bytes a pixel
   const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
   const int32_t most_pixel_bytes = bytes == 2 ? 128 : 256;
