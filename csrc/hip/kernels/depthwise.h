@@ -5,12 +5,16 @@
 
 namespace reformer {
 
-constexpr int kDepthwiseThreads = 128;
+constexpr int kDepthwiseThreads = 256;       // of a block at most; of the finish, always
 constexpr int kDepthwiseFinishOutputs = 32;  // elements of a filter that a block of the finish computes
 
 // Rows of a strip, a thread's share of a tile. Of input_grad with strides they are the stride.
 template <int ST>
 constexpr int kDepthwiseRows = ST == 1 ? 2 : 1;
+
+// Floats from one tap to the next of the filters in shared memory: more than channels, so that neighbouring taps lie in
+// different banks, and a multiple of 4 wherever channels are, so that what follows is aligned as well.
+REFORMER_BOTH constexpr int depthwise_filter_pitch(int channels) { return channels + 4; }
 
 // Tensors are dense NHWC, filters [channels][R][R]. Sizes in elements.
 //
@@ -27,6 +31,7 @@ struct DepthwiseArgs {
   int h, w, out_h, out_w;  // of x and of y
   int pad_h, pad_w;
   int taps;                         // finish: R * R
+  int threads;                      // of a block, a power of two
   int copy_bytes;                   // at once into shared memory, 16, 8 or 4; they divide a pixel's bytes
   int log_lanes;                    // up to 5; neighbouring threads have neighbouring channels
   int tile_rows, tile_columns;      // in whole strips

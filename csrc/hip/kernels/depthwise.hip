@@ -20,15 +20,15 @@ struct Tile {
 
   // Each thread copies kBytes of some columns, of all rows or of every few.
   template <int kBytes>
-  DEVICE void fill_by(const T* picture, int height, int width, int all_channels, int first, int top, int left, int rows,
-                      const Divider& by_places) const {
+  DEVICE void fill_by(int threads, const T* picture, int height, int width, int all_channels, int first, int top,
+                      int left, int rows, const Divider& by_places) const {
     constexpr int kElements = kBytes / int(sizeof(T));
     const int shift = log_channels - log_of(kElements), places = columns << shift;  // of one row
     int place = thread_id();
     const int start = divide_with_rest(place, by_places);
-    const int step = places < kDepthwiseThreads ? divide(kDepthwiseThreads, by_places) : 1;
+    const int step = places < threads ? divide(threads, by_places) : 1;
     if (start >= step) return;
-    for (; place < places; place += kDepthwiseThreads) {
+    for (; place < places; place += threads) {
       const int column = left + (place >> shift), channel = first + (place & ((1 << shift) - 1)) * kElements;
       const bool inside = unsigned(column) < unsigned(width) && channel < all_channels;
       const int bottom = inside ? height : 0;
@@ -48,11 +48,11 @@ struct Tile {
   DEVICE void fill(const DepthwiseArgs& p, const T* picture, int height, int width, int first, int top, int left,
                    int rows, const Divider& by_places) const {
     if (p.copy_bytes == 16)
-      fill_by<16>(picture, height, width, p.channels, first, top, left, rows, by_places);
+      fill_by<16>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
     else if (p.copy_bytes == 8)
-      fill_by<8>(picture, height, width, p.channels, first, top, left, rows, by_places);
+      fill_by<8>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
     else
-      fill_by<4>(picture, height, width, p.channels, first, top, left, rows, by_places);
+      fill_by<4>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
   }
 
   template <int kColumns>
@@ -63,31 +63,31 @@ struct Tile {
   }
 };
 
-// Filters in shared memory, fp32 [R * R][channels of the block].
+// Filters in shared memory, fp32 [R * R][pitch].
 template <class T, int R, bool kFlipped>
-DEVICE void fill_filter(float* to, const DepthwiseArgs& p, int first, int channels) {
+DEVICE void fill_filter(float* to, int pitch, const DepthwiseArgs& p, int first, int channels) {
   constexpr int kBatch = R == 3 ? 5 : 16;  // loads under way at once
   const T* from = static_cast<const T*>(p.filter) + first * R * R;
   const int count = (p.channels - first < channels ? p.channels - first : channels) * R * R;
-  for (int base = thread_id(); base < channels * R * R; base += kBatch * kDepthwiseThreads) {
+  for (int base = thread_id(); base < channels * R * R; base += kBatch * p.threads) {
     float taps[kBatch];
     UNROLL
     for (int b = 0; b < kBatch; ++b) {
-      const int i = base + b * kDepthwiseThreads;
+      const int i = base + b * p.threads;
       taps[b] = i < count ? to_float(from[i]) : 0.0f;
     }
     UNROLL
     for (int b = 0; b < kBatch; ++b) {
-      const int i = base + b * kDepthwiseThreads, channel = i / (R * R), tap = i % (R * R);
-      if (channel < channels) to[(kFlipped ? R * R - 1 - tap : tap) * channels + channel] = taps[b];
+      const int i = base + b * p.threads, channel = i / (R * R), tap = i % (R * R);
+      if (channel < channels) to[(kFlipped ? R * R - 1 - tap : tap) * pitch + channel] = taps[b];
     }
   }
 }
 
 template <int R, int V>
-DEVICE void read_taps(const float* filter, int r, int channels, int lane, float (&taps)[R][V]) {
+DEVICE void read_taps(const float* filter, int r, int pitch, int lane, float (&taps)[R][V]) {
   UNROLL
-  for (int s = 0; s < R; ++s) widen<fp32, V>(load<fp32, V>(filter + (r * R + s) * channels + lane * V), taps[s]);
+  for (int s = 0; s < R; ++s) widen<fp32, V>(load<fp32, V>(filter + (r * R + s) * pitch + lane * V), taps[s]);
 }
 
 // Where a tile begins.
@@ -143,9 +143,10 @@ DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, 
   constexpr int kColumns = (TW - 1) * ST + R;
   DYNAMIC_SHARED(memory);
   const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
+  const int pitch = depthwise_filter_pitch(channels);
   float* filter = reinterpret_cast<float*>(memory);
   const auto tile_of = [&](int turn) {
-    T* tiles = reinterpret_cast<T*>(filter + R * R * channels);
+    T* tiles = reinterpret_cast<T*>(filter + R * R * pitch);
     return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
                       log_channels};
   };
@@ -159,13 +160,13 @@ DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, 
   };
   const auto prepare = [&] {
     if (p.bias && !idle) widen<T, V>(load<T, V>(static_cast<const T*>(p.bias) + channel), bias);
-    fill_filter<T, R, kFlipped>(filter, p, first, channels);
+    fill_filter<T, R, kFlipped>(filter, pitch, p, first, channels);
   };
   const auto compute = [&](const Place& place, int turn) {
     const Tile<T, V> tile = tile_of(turn);
     T* result =
         static_cast<T*>(p.result) + static_cast<long long>(place.picture) * out_h * out_w * p.channels + channel;
-    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
+    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * kRows;
       column *= TW;
@@ -184,7 +185,7 @@ DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, 
       for (int r = 0; r < R; ++r) {
         tile.read(row * ST + r + kRows - 1, column * ST, lane, x[kRows - 1]);
         float taps[R][V];
-        read_taps<R, V>(filter, r, channels, lane, taps);
+        read_taps<R, V>(filter, r, pitch, lane, taps);
         UNROLL
         for (int o = 0; o < kRows; ++o) {
           UNROLL
@@ -228,9 +229,10 @@ DEVICE void strided_input_grad(const DepthwiseArgs& p) {
   constexpr int kColumns = kBefore + (TW - 1) / ST + 1;
   DYNAMIC_SHARED(memory);
   const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
+  const int pitch = depthwise_filter_pitch(channels);
   float* filter = reinterpret_cast<float*>(memory);
   const auto tile_of = [&](int turn) {
-    T* tiles = reinterpret_cast<T*>(filter + R * R * channels);
+    T* tiles = reinterpret_cast<T*>(filter + R * R * pitch);
     return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
                       log_channels};
   };
@@ -241,12 +243,12 @@ DEVICE void strided_input_grad(const DepthwiseArgs& p) {
     tile_of(turn).fill(p, y, p.out_h, p.out_w, first, (place.row + p.pad_h) / ST - kBefore,
                        (place.column + p.pad_w) / ST - kBefore, p.source_rows, p.by_source_places);
   };
-  const auto prepare = [&] { fill_filter<T, R, false>(filter, p, first, channels); };
+  const auto prepare = [&] { fill_filter<T, R, false>(filter, pitch, p, first, channels); };
   const auto compute = [&](const Place& place, int turn) {
     const Tile<T, V> tile = tile_of(turn);
     T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * p.h * p.w * p.channels + channel;
     const bool idle = channel >= p.channels;
-    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
+    for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * ST;
       column *= TW;
@@ -260,7 +262,7 @@ DEVICE void strided_input_grad(const DepthwiseArgs& p) {
           const int r = back * ST + u;
           if (r >= R) continue;
           float taps[R][V];
-          read_taps<R, V>(filter, r, channels, lane, taps);
+          read_taps<R, V>(filter, r, pitch, lane, taps);
           UNROLL
           for (int j = 0; j < TW; ++j) {
             UNROLL
@@ -315,7 +317,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
   };
   const auto compute = [&](const Place&, int turn) {
     const Tile<T, V> x_tile = x_tile_of(turn), y_tile = y_tile_of(turn);
-    for (int strip = worker; strip < p.strips; strip += kDepthwiseThreads >> p.log_lanes) {
+    for (int strip = worker; strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * kRows;
       column *= TW;
@@ -346,7 +348,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
 
   // The workers' sums, halving their number each time.
   float* shared = reinterpret_cast<float*>(memory);
-  for (int half = kDepthwiseThreads / 2; half >> p.log_lanes; half /= 2) {
+  for (int half = p.threads / 2; half >> p.log_lanes; half /= 2) {
     barrier();
     const int to = thread_id() - half;
     if (to >= 0 && to < half) {

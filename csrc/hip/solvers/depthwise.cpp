@@ -120,14 +120,17 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
     if (tile_bytes(a.tile_rows) > kTileBytes) continue;
     const int64_t blocks = int64_t{p.n} * across * parts(height, a.tile_rows) * groups;
     const int32_t shares = a.tile_rows / strip_rows * (a.tile_columns / kernel.columns) << a.log_lanes;
-    if (weight_grad || blocks >= slots * 4 / 5 || shares <= kDepthwiseThreads) break;
+    if (weight_grad || blocks >= slots * 4 / 5 || shares <= 128) break;
   }
   const int32_t down = parts(height, a.tile_rows), strips_across = a.tile_columns / kernel.columns;
   a.source_rows = source(a.tile_rows);
   a.strips = a.tile_rows / strip_rows * strips_across;
   a.tiles = p.n * across * down;
-  a.splits = std::clamp(slots / groups, 1, a.tiles);
-  a.splits = parts(a.tiles, parts(a.tiles, a.splits));
+  // Several tiles a block, of which it copies one while it computes another, only where there are many: else one each.
+  a.splits = a.tiles;
+  if (a.tiles * groups > 2 * slots) a.splits = parts(a.tiles, parts(a.tiles, std::max(1, slots / groups)));
+  // More threads of few registers, fewer of many; and no idle ones.
+  a.threads = filter < 7 && a.strips << a.log_lanes > 128 ? 256 : 128;
   a.tiles_across = make_divider(across);
   a.tiles_down = make_divider(down);
   a.by_source_places = make_divider(a.source_columns * (pixel / a.copy_bytes));
@@ -136,10 +139,10 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
 
   int32_t shared = (a.splits < a.tiles ? 2 : 1) * tile_bytes(a.tile_rows);
   if (weight_grad)
-    shared = std::max(shared, a.taps * kernel.channels * kDepthwiseThreads / 2 * int32_t(sizeof(float)));
+    shared = std::max(shared, a.taps * kernel.channels * a.threads / 2 * int32_t(sizeof(float)));
   else
-    shared += a.taps * channels * int32_t(sizeof(float));
-  plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, kDepthwiseThreads, uint32_t(up(shared, 16))};
+    shared += a.taps * depthwise_filter_pitch(channels) * int32_t(sizeof(float));
+  plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
   return plan;
 }
 
