@@ -5,7 +5,10 @@
 
 namespace reformer {
 
-constexpr int kDepthwiseThreads = 256;       // of a block at most; of the finish, always
+// Threads of a block, at most; the launch says how many.
+constexpr int kDepthwiseThreads_forward = 256, kDepthwiseThreads_input_grad = 256;
+constexpr int kDepthwiseThreads_weight_grad = 128, kDepthwiseThreads_finish = 128;
+
 constexpr int kDepthwiseFinishOutputs = 32;  // elements of a filter that a block of the finish computes
 
 // Rows of a strip, a thread's share of a tile. Of input_grad with strides they are the stride.

@@ -377,7 +377,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
 // Adds up the parts of the sums, p.x, of kDepthwiseFinishOutputs neighbouring elements of the filter a block.
 template <class T, int, int, int, int>
 DEVICE void finish(const DepthwiseArgs& p) {
-  constexpr int kWorkers = kDepthwiseThreads / kDepthwiseFinishOutputs;
+  constexpr int kWorkers = kDepthwiseThreads_finish / kDepthwiseFinishOutputs;
   SHARED float shared[kWorkers][kDepthwiseFinishOutputs];
   const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
   const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
@@ -398,7 +398,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
 }  // namespace reformer
 
 #define X(what, T, R, ST, V, TW)                                                   \
-  KERNEL(reformer::kDepthwiseThreads)                                              \
+  KERNEL(reformer::kDepthwiseThreads_##what)                                       \
   depthwise_##what##_##T##_##R##_##ST##_##V##_##TW(reformer::DepthwiseArgs args) { \
     reformer::what<reformer::T, R, ST, V, TW>(args);                               \
   }

@@ -75,7 +75,7 @@ struct Plan {
 
 // How a kernel of V channels and TW columns a strip is launched for a problem.
 Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
-  constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32;
+  constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32, kThreads = 128;
   constexpr double kLanePenalty = 0.12, kSectorPenalty = 0.5;  // of fewer than 32 lanes; of less than 32 bytes a pixel
   const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
   const int32_t most_pixel_bytes = bytes == 2 ? 128 : 256;
@@ -120,7 +120,7 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
     if (tile_bytes(a.tile_rows) > kTileBytes) continue;
     const int64_t blocks = int64_t{p.n} * across * parts(height, a.tile_rows) * groups;
     const int32_t shares = a.tile_rows / strip_rows * (a.tile_columns / kernel.columns) << a.log_lanes;
-    if (weight_grad || blocks >= slots * 4 / 5 || shares <= 128) break;
+    if (weight_grad || blocks >= slots * 4 / 5 || shares <= kThreads) break;
   }
   const int32_t down = parts(height, a.tile_rows), strips_across = a.tile_columns / kernel.columns;
   a.source_rows = source(a.tile_rows);
@@ -129,8 +129,9 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
   // Several tiles a block, of which it copies one while it computes another, only where there are many: else one each.
   a.splits = a.tiles;
   if (a.tiles * groups > 2 * slots) a.splits = parts(a.tiles, parts(a.tiles, std::max(1, slots / groups)));
-  // More threads of few registers, fewer of many; and no idle ones.
-  a.threads = filter < 7 && a.strips << a.log_lanes > 128 ? 256 : 128;
+  // Few blocks get more threads, where these don't take many registers each.
+  const bool few = a.tiles * groups <= slots && filter < 7 && !weight_grad;
+  a.threads = few && a.strips << a.log_lanes > kThreads ? 2 * kThreads : kThreads;
   a.tiles_across = make_divider(across);
   a.tiles_down = make_divider(down);
   a.by_source_places = make_divider(a.source_columns * (pixel / a.copy_bytes));
@@ -166,7 +167,11 @@ class GpuDepthwise final : public Solver {
     return nullptr;
   }
 
-  double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.4); }
+  // Columns of a strip that lie outside of the picture are computed in vain.
+  double estimate_us(const ConvProblem& p, const Device&) const override {
+    const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
+    return gpu_estimate_us(p, 0.4 * width / up(width, kernels_.find(p)->columns));
+  }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
     return workspace_bytes(p, plan(p, device));
@@ -182,7 +187,8 @@ class GpuDepthwise final : public Solver {
     if (p.direction != Direction::weight_grad) return;
     a.x = b.workspace;
     a.result = b.w;
-    const gpu::Launch finish{uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs)), 1, 1, kDepthwiseThreads, 0};
+    const gpu::Launch finish{uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs)), 1, 1,
+                             kDepthwiseThreads_finish, 0};
     gpu::launch(finish_of(p.dtype).entry, finish, b.queue, a);
   }
 
