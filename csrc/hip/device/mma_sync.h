@@ -163,6 +163,22 @@ class WarpTile {
       }
     }
   }
+
+  // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.
+  DEVICE void store(float* to, int pitch) const {
+    to += lane_id() / 4 * pitch + lane_id() % 4 * 2;
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; e += 2) {
+          const float pair[2] = {sums_[i][j][e], sums_[i][j][e + 1]};
+          reformer::store<fp32, 2>(to + (i * 16 + e * 4) * pitch + j * 8, narrow<fp32, 2>(pair));
+        }
+      }
+    }
+  }
 };
 
 }  // namespace reformer
