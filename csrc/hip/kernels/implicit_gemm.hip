@@ -104,8 +104,8 @@ struct Fetched {
   DEVICE void load(const Source& source) {
     UNROLL
     for (int l = 0; l < Source::kCount; ++l) {
-      Words<16> zeros{};
-      words[l] = source.exists(l) && source.valid(l) ? *reinterpret_cast<const Words<16>*>(source.address(l)) : zeros;
+      words[l] = Words<16>{};
+      if (source.exists(l) && source.valid(l)) words[l] = *reinterpret_cast<const Words<16>*>(source.address(l));
     }
   }
   DEVICE void store(const Source& source, const typename Source::Tile& to) const {
