@@ -11,7 +11,7 @@ enum class Lines { kAlongDepth, kAlongOuter };
 
 // kOuter x kDepth elements in shared memory. Lines are cut into chunks of 16 bytes, the unit of copies and loads; line
 // i has its chunks in another order, permuted by exclusive or, so that chunk c of 8 neighbouring lines lies in 8
-// different parts of the 128 bytes that the banks serve at once.
+// different parts of the 128 bytes that the banks serve at once. Lines 8 apart have the same order.
 template <class T, int kOuter, int kDepth, Lines kLines = Lines::kAlongDepth>
 struct OperandTile {
   using Element = T;
@@ -19,7 +19,8 @@ struct OperandTile {
   static constexpr int kLineCount = kAlongDepth ? kOuter : kDepth;
   static constexpr int kChunkElements = 16 / int(sizeof(T));
   static constexpr int kChunks = (kAlongDepth ? kDepth : kOuter) / kChunkElements;  // of a line
-  static constexpr int kBytes = kLineCount * kChunks * 16;
+  static constexpr int kLineBytes = kChunks * 16;
+  static constexpr int kBytes = kLineCount * kLineBytes;
   static_assert((kChunks & (kChunks - 1)) == 0 && kChunks > 0, "lines are a power of two of 16-byte chunks");
 
   unsigned char* memory;  // kBytes, a multiple of 16

@@ -30,6 +30,7 @@
 // Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16.
 #define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(16))) unsigned char name[]
 #define UNROLL _Pragma("unroll")
+#define NOT_UNROLLED _Pragma("unroll 1")
 
 // What matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
 #if defined(REFORMER_NVIDIA)

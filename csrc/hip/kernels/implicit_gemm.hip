@@ -8,14 +8,6 @@
 #include "implicit_gemm.h"
 
 namespace reformer {
-namespace {
-
-#if defined(REFORMER_MMA)
-constexpr bool kAsync = true;
-#else
-constexpr bool kAsync = false;
-#endif
-
 // What fp32 is multiplied as.
 template <class T>
 struct Multiplied {
@@ -36,6 +28,7 @@ struct Shape {
   static constexpr int kThreads = kDown * kAcross * kWarp;
   static constexpr int kWarpRows = kRows / kDown, kWarpColumns = kColumns / kAcross;
   static constexpr int kDepth = implicit_gemm_step_bytes(kWarp) / int(sizeof(T));
+  static constexpr int kParts = implicit_gemm_step_bytes(kWarp) / 32;  // of a step, as long as a fragment
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   using Sums = WarpTile<typename Multiplied<T>::type, kWarpRows, kWarpColumns>;
@@ -44,6 +37,14 @@ struct Shape {
   template <Lines kLines>
   using TileB = OperandTile<typename Multiplied<T>::type, kColumns, kDepth, kLines>;
 };
+
+namespace {
+
+#if defined(REFORMER_MMA)
+constexpr bool kAsync = true;
+#else
+constexpr bool kAsync = false;
+#endif
 
 // What a block computes.
 struct Place {
@@ -70,6 +71,18 @@ struct Steps {
 DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
   const int most = divide(all + p.splits - 1, p.by_splits), first = split * most;
   return {first, all - first < most ? all - first : most};
+}
+
+// from + offset, by one instruction and without a register for the offset's sign.
+template <class T>
+DEVICE const T* at(const T* from, int offset) {
+#if defined(REFORMER_NVIDIA)
+  const T* sum;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(offset), "n"(int(sizeof(T))), "l"(from));
+  return sum;
+#else
+  return from + offset;
+#endif
 }
 
 DEVICE int least(int a, int b) { return a < b ? a : b; }
@@ -130,7 +143,7 @@ struct Straight : Part<Tile, kThreads> {
     UNROLL
     for (int l = 0; l < Mine::kCount; ++l) offsets[l] = least(first_line + Mine::line(l), lines - 1) * pitch;
   }
-  DEVICE const T* address(int l) const { return from + offsets[l]; }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
   DEVICE bool valid(int) const { return depth < 0; }
   DEVICE void advance() {
     from += kDepth;
@@ -188,7 +201,7 @@ struct Gathered : Part<Tile, kThreads> {
       if (unsigned(rows[l] + h) < unsigned(p.source_h) && unsigned(columns[l] + w) < unsigned(p.source_w))
         inside |= 1u << l;
   }
-  DEVICE const T* address(int l) const { return from + offsets[l]; }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
   DEVICE bool valid(int l) const { return depth < p.depth_of_tap && (!kTaps || (inside >> l & 1)); }
   DEVICE void advance() {
     depth += kDepth;
@@ -224,7 +237,7 @@ struct Transposed : Part<Tile, kThreads> {
     from = matrix + least(first_outer + Mine::chunk() * Mine::kElements, outers - Mine::kElements) +
            static_cast<long long>(depth) * pitch;
   }
-  DEVICE const T* address(int l) const { return from + l * Mine::kApart * pitch; }
+  DEVICE const T* address(int l) const { return at(from, l * Mine::kApart * pitch); }
   DEVICE bool valid(int l) const { return depth + l * Mine::kApart < end; }
   DEVICE void advance() {
     from += kDepth * pitch;
@@ -295,7 +308,7 @@ struct GatheredColumns : Part<Tile, kThreads> {
       offsets[l] = ((number * p.source_h + rows[l]) * p.source_w + columns[l]) * p.source_channels;
     }
   }
-  DEVICE const T* address(int l) const { return from + offsets[l]; }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
   DEVICE bool valid(int l) const {
     return unsigned(rows[l]) < unsigned(p.source_h) && unsigned(columns[l]) < unsigned(p.source_w) &&
            depth + l * Mine::kApart < end;
@@ -320,18 +333,19 @@ struct GatheredColumns : Part<Tile, kThreads> {
   }
 };
 
-// sums += a b, for the warp's part of a step's tiles; fragments of the next bytes are loaded before these are
-// multiplied.
-template <class Shape, class TileA, class TileB>
-DEVICE void multiply_step(const TileA& a, const TileB& b, typename Shape::Sums& sums) {
+// sums += a b, for the warp's part of a step's tiles. Fragments of the next bytes are loaded before these are
+// multiplied. What else there is to do is done while the first ones come.
+template <class Shape, class TileA, class TileB, class Function>
+DEVICE void multiply_step(const TileA& a, const TileB& b, typename Shape::Sums& sums, Function meanwhile) {
   using Sums = typename Shape::Sums;
-  constexpr int kParts = Shape::kDepth / Sums::kDepth;
-  const int row = warp_id() / Shape::kAcross * Shape::kWarpRows,
-            column = warp_id() % Shape::kAcross * Shape::kWarpColumns;
+  constexpr int kParts = Shape::kParts;
+  const int row = warp_id() / Shape::kAcross * Shape::kWarpRows;
+  const int column = warp_id() % Shape::kAcross * Shape::kWarpColumns;
   typename Sums::A fragments_a[2];
   typename Sums::B fragments_b[2];
   fragments_a[0] = Sums::load_a(a, row, 0);
   fragments_b[0] = Sums::load_b(b, column, 0);
+  meanwhile();
   UNROLL
   for (int i = 0; i < kParts; ++i) {
     if (i + 1 < kParts) {
@@ -351,23 +365,32 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
   if constexpr (kAsync) {
     constexpr int kAhead = Shape::kStages - 1;
     int to = 0, from = 0;
-    for (int step = -kAhead; step < steps; ++step) {
-      if (step >= 0) {
-        async_wait<kAhead - 1>();
-        barrier();  // that step's tiles are there, and nobody needs those of the step before
-      }
-      if (step + kAhead < steps) {
+    NOT_UNROLLED
+    for (int step = 0; step < kAhead; ++step) {
+      if (step < steps) {
         copy(a, TileA{shared + to});
         copy(b, TileB{shared + to + TileA::kBytes});
         a.advance();
         b.advance();
-        to = to == kAll - kStage ? 0 : to + kStage;
       }
       async_commit();
-      if (step >= 0) {
-        multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums);
-        from = from == kAll - kStage ? 0 : from + kStage;
-      }
+      to += kStage;
+    }
+    NOT_UNROLLED
+    for (int step = 0; step < steps; ++step) {
+      async_wait<kAhead - 1>();
+      barrier();  // that step's tiles are there, and nobody needs those of the step before
+      multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums, [&] {
+        if (step + kAhead < steps) {
+          copy(a, TileA{shared + to});
+          copy(b, TileB{shared + to + TileA::kBytes});
+          a.advance();
+          b.advance();
+        }
+        async_commit();
+      });
+      from = from == kAll - kStage ? 0 : from + kStage;
+      to = to == kAll - kStage ? 0 : to + kStage;
     }
   } else {
     Fetched<SourceA> next_a;
@@ -388,7 +411,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
         next_a.load(a);
         next_b.load(b);
       }
-      multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums);
+      multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums, [] {});
       if (more) {
         next_a.store(a, TileA{shared + to});
         next_b.store(b, TileB{shared + to + TileA::kBytes});
