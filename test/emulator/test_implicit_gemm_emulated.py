@@ -76,22 +76,22 @@ class Problem:
         result = torch.full_like(tensor(self.expected), torch.nan)
         index = kernels()[kernel]
         args, finish = ((ctypes.c_char * size())() for size in (planner().args_bytes, planner().finish_args_bytes))
-        numbers, problem = (ctypes.c_int64 * 13)(), (ctypes.c_int32 * 16)(*self.numbers)
+        numbers, problem = (ctypes.c_int64 * 15)(), (ctypes.c_int32 * 16)(*self.numbers)
         with_bias = bias and self.direction == 0
 
         def plan(workspace):
             addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), values.data_ptr() if with_bias else None]
             pointers = (ctypes.c_void_p * 6)(*addresses, result.data_ptr(), workspace)
-            sentence = planner().plan(problem, index, splits, warp, pointers, args, finish, numbers)
+            sentence = planner().plan(problem, index, splits, 1, warp, pointers, args, finish, numbers)
             if sentence is not None:
                 raise ValueError(sentence.decode())
 
         plan(None)
-        workspace = torch.full([numbers[12] // 4], torch.nan)
+        workspace = torch.full([numbers[14] // 4], torch.nan)
         plan(workspace.data_ptr())
         launches = [(kernel, args, numbers[:5])]
-        if numbers[10] > 1:
-            launches.append((planner().finish_name(self.type[1]).decode(), finish, numbers[5:10]))
+        if numbers[12] > 1:
+            launches.append((planner().finish_name(self.type[1]).decode(), finish, numbers[6:11]))
         for name, arguments, (*grid, threads, shared) in launches:
             entry = planner().kernel_arguments(kernels()[name]).decode()
             emulator.launch(
@@ -105,7 +105,6 @@ class Problem:
                 warp=warp,
                 defines=(f"REFORMER_ENTRY={entry}", *defines),
             )
-        self.splits = numbers[10]
         return result.double()
 
 

@@ -26,33 +26,39 @@ int args_bytes() { return int(sizeof(ImplicitGemmArgs)); }
 int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
 const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->name; }
 
-// numbers: blocks x, y, z, threads, shared bytes; the same of the finish; splits, steps, workspace bytes.
-const char* plan(const int32_t* problem, int kernel, int splits, int warp, void* const* pointers, void* args,
-                 void* finish_args, int64_t* numbers) {
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; partials, steps, workspace bytes.
+const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int warp, void* const* pointers,
+                 void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   ImplicitGemmPlan plan;
-  if (const char* sentence = plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], splits, warp, plan))
+  if (const char* sentence =
+          plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster}, warp, plan))
     return sentence;
   bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   *static_cast<ImplicitGemmArgs*>(args) = plan.args;
   *static_cast<ImplicitGemmFinishArgs*>(finish_args) = plan.finish_args;
   for (const ImplicitGemmLaunch& launch : {plan.launch, plan.finish_launch}) {
     for (const uint32_t number :
-         {launch.blocks_x, launch.blocks_y, launch.blocks_z, launch.threads, launch.shared_bytes})
+         {launch.blocks_x, launch.blocks_y, launch.blocks_z, launch.threads, launch.shared_bytes, launch.cluster_z})
       *numbers++ = number;
   }
-  *numbers++ = plan.splits;
+  *numbers++ = plan.partials;
   *numbers++ = plan.steps;
   *numbers++ = plan.workspace_bytes;
   return nullptr;
 }
 
-// Fills `to`, of 4, and returns how many; 0 if the kernel is not for the problem.
-int splits_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors, int32_t* to) {
+// Fills `to` with pairs, splits and clusters, at most 16 of them, and returns how many; 0 if the kernel is not for
+// this.
+int cuts_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors, int clusters, int32_t* to) {
   ImplicitGemmPlan plan;
-  if (plan_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], 1, warp, plan)) return 0;
+  if (plan_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], {}, warp, plan)) return 0;
   int count = 0;
-  for (const int splits : implicit_gemm_splits(plan, multiprocessors)) to[count++] = splits;
+  for (const ImplicitGemmCut& cut : implicit_gemm_cuts(plan, multiprocessors, clusters != 0)) {
+    *to++ = cut.splits;
+    *to++ = cut.cluster;
+    ++count;
+  }
   return count;
 }
 }

@@ -47,10 +47,12 @@ struct ImplicitGemmAxis {
 struct ImplicitGemmArgs {
   const void *a, *b;
   const void* bias;   // of as many elements as the result has channels, or null
-  void* result;       // or the partial sums, if there are several splits: fp32 [splits] of the result
+  void* result;       // or the partial sums, if there are several: fp32 [partials] of the result
   int rows, columns;  // of a group; rows of the class with the most
   int result_pitch;   // from row to row
   int splits;         // parts of the depth
+  int log_cluster;    // of the number of neighbouring splits whose blocks add up their sums before they are stored
+  int partials;       // the parts that are left then
   long long result_numel;
   Divider column_tiles, groups, by_splits;
 

@@ -4,6 +4,7 @@
 // A block computes a tile of the result, step by step along the depth. Copies of the operands into shared memory run
 // some steps ahead. Where a thread copies from is worked out once; a step adds to it.
 #include "../device/async_copy.h"
+#include "../device/cluster.h"
 #include "../device/mma.h"
 #include "implicit_gemm.h"
 
@@ -459,24 +460,42 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
     if (warp_row / kSlab * kSlab == slab)
       sums.store(staged + (warp_row - slab) * kPitch + warp_id() % Shape::kAcross * Shape::kWarpColumns, kPitch);
     barrier();
-    for (int i = thread_id() / kAcross; i < kSlab; i += Shape::kThreads / kAcross) {
-      const int row = place.row + slab + i;
+    // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
+    const bool together = kClusters && p.log_cluster;
+    const int share = kSlab >> p.log_cluster, first = together ? (block_z() & ((1 << p.log_cluster) - 1)) * share : 0;
+    if (together) cluster_barrier();
+    for (int i = thread_id() / kAcross; i < share; i += Shape::kThreads / kAcross) {
+      const int row = place.row + slab + first + i;
       if (row >= rows || !wanted) break;
+      const float* from = staged + (first + i) * kPitch + element;
       float values[kElements];
-      UNROLL
-      for (int e = 0; e < kElements; e += 4) {
-        float four[4];
-        widen<fp32, 4>(load<fp32, 4>(staged + i * kPitch + element + e), four);
+      if (together) {
         UNROLL
-        for (int f = 0; f < 4; ++f) values[e + f] = four[f];
+        for (int e = 0; e < kElements; ++e) values[e] = 0;
+        for (int rank = 0; rank < 1 << p.log_cluster; rank += 2) {
+          float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
+          UNROLL
+          for (int i = 0; i < 2 * kElements / 4; ++i)
+            load_from_block(rank + i % 2, from + i / 2 * 4, sums_there[i % 2][i / 2]);
+          UNROLL
+          for (int e = 0; e < kElements; ++e) values[e] += sums_there[0][e / 4][e % 4] + sums_there[1][e / 4][e % 4];
+        }
+      } else {
+        UNROLL
+        for (int e = 0; e < kElements; e += 4) {
+          float four[4];
+          widen<fp32, 4>(load<fp32, 4>(from + e), four);
+          UNROLL
+          for (int f = 0; f < 4; ++f) values[e + f] = four[f];
+        }
       }
       const long long offset =
           static_cast<long long>(pixel_of(row)) * p.result_pitch + place.group * p.result_group + column;
-      if (p.splits == 1) {
+      if (p.partials == 1) {
         epilogue(offset, values);
         store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
       } else {
-        float* to = static_cast<float*>(p.result) + place.split * p.result_numel + offset;
+        float* to = static_cast<float*>(p.result) + (place.split >> p.log_cluster) * p.result_numel + offset;
         UNROLL
         for (int e = 0; e < kElements; e += 4) {
           const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
@@ -485,6 +504,7 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
       }
     }
   }
+  if (kClusters && p.log_cluster) cluster_barrier();  // until nobody reads this block's
 }
 
 // forward, and input_grad with kTransposed: the filter's lines are the depth then.

@@ -3,10 +3,10 @@
 //
 //   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
 //     ImplicitGemmPlan plan;
-//     if (const char* why_not = plan_implicit_gemm(problem, kernel, splits, warp, plan)) ...
+//     if (const char* why_not = plan_implicit_gemm(problem, kernel, cut, warp, plan)) ...
 //     bind(plan, x, y, filter, bias, result, workspace);
 //     launch(kernel.name, plan.launch, plan.args);
-//     if (plan.splits > 1) launch(implicit_gemm_finish(problem.dtype).name, plan.finish_launch, plan.finish_args);
+//     if (plan.partials > 1) launch(implicit_gemm_finish(problem.dtype).name, plan.finish_launch, plan.finish_args);
 #pragma once
 
 #include <cstdint>
@@ -63,12 +63,19 @@ inline const ImplicitGemmKernel* implicit_gemm_finish(DType dtype) {
 
 struct ImplicitGemmLaunch {
   uint32_t blocks_x = 1, blocks_y = 1, blocks_z = 1, threads = 1, shared_bytes = 0;
+  uint32_t cluster_z = 1;  // blocks of a cluster, along z: if it is not 1, the launch has to ask for them
+};
+
+// How the depth is cut: into parts, of which a cluster's blocks (sm_90 and later; 1, 2, 4 or 8) add up theirs. Parts
+// that are left then are added up by the finish.
+struct ImplicitGemmCut {
+  int splits = 1, cluster = 1;
 };
 
 struct ImplicitGemmPlan {
   ImplicitGemmArgs args{};
   ImplicitGemmLaunch launch;
-  int splits = 1;
+  int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
   int steps = 0;                // along the depth, of all splits together
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
@@ -187,10 +194,10 @@ inline const char* refuse_implicit_gemm(const ConvProblem& p) {
   return nullptr;
 }
 
-// splits: parts that the depth is cut into; fewer are made where it hasn't as many steps. warp: 32 or 64 threads.
-// Returns a sentence that says why this kernel doesn't compute the problem, or null.
-inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel, int splits, int warp,
-                                      ImplicitGemmPlan& plan) {
+// Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns a sentence
+// that says why this kernel doesn't compute the problem, or null.
+inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel, ImplicitGemmCut cut,
+                                      int warp, ImplicitGemmPlan& plan) {
   if (const char* sentence = refuse_implicit_gemm(p)) return sentence;
   if (!kernel.computes(p.direction) || kernel.dtype != p.dtype) return "the kernel is for another direction or type";
   const bool unpadded = p.is_1x1();
@@ -207,9 +214,13 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
 
   ImplicitGemmArgs& a = plan.args;
   plan.steps = steps;
-  splits = splits < steps ? splits : steps;
-  splits = implicit_gemm::ceil_div(steps, implicit_gemm::ceil_div(steps, splits));  // none is empty
-  plan.splits = a.splits = splits;
+  if (steps < 1) steps = 1;
+  int splits = cut.splits < steps ? cut.splits : steps;
+  splits = implicit_gemm::ceil_div(steps, implicit_gemm::ceil_div(steps, splits));  // none is empty,
+  splits = implicit_gemm::ceil_div(splits, cut.cluster) * cut.cluster;              // unless to complete a cluster
+  for (a.log_cluster = 0; 1 << a.log_cluster < cut.cluster;) ++a.log_cluster;
+  a.splits = splits;
+  plan.partials = a.partials = splits / cut.cluster;
   a.by_splits = make_divider(splits);
   a.groups = make_divider(p.groups);
   const int column_tiles = implicit_gemm::ceil_div(a.columns, kernel.columns);
@@ -228,11 +239,13 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
   plan.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
   plan.launch.shared_bytes = uint32_t(tiles > sums ? tiles : sums);
 
-  if (splits > 1) {
-    plan.workspace_bytes = a.result_numel * 4 * splits;
+  plan.launch.cluster_z = uint32_t(cut.cluster);
+
+  if (plan.partials > 1) {
+    plan.workspace_bytes = a.result_numel * 4 * plan.partials;
     ImplicitGemmFinishArgs& finish = plan.finish_args;
     finish.numel = a.result_numel;
-    finish.splits = splits;
+    finish.splits = plan.partials;
     finish.channels = make_divider(p.k);
     const int64_t elements = implicit_gemm_finish_elements(warp);
     plan.finish_launch.blocks_x = uint32_t((finish.numel + elements - 1) / elements);
@@ -248,20 +261,30 @@ inline void bind(ImplicitGemmPlan& plan, Direction direction, const void* x, con
   plan.args.a = direction == Direction::forward ? x : y;
   plan.args.b = direction == Direction::weight_grad ? x : filter;
   plan.args.bias = plan.finish_args.bias = bias;
-  plan.args.result = plan.splits > 1 ? workspace : result;
+  plan.args.result = plan.partials > 1 ? workspace : result;
   plan.finish_args.partial = static_cast<const float*>(workspace);
   plan.finish_args.result = result;
 }
 
-// Splits worth trying, of a kernel that covers the problem with so many blocks: as many as fill the GPU once, and about
-// half and twice as many, each of at least two steps.
-inline std::vector<int> implicit_gemm_splits(const ImplicitGemmPlan& whole, int multiprocessors) {
+// Cuts worth trying, of a kernel that covers the problem with so many blocks: none; as many splits as fill the GPU
+// once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no finish.
+inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& whole, int multiprocessors,
+                                                       bool clusters) {
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y;
-  std::vector<int> all = {1};
+  std::vector<ImplicitGemmCut> all = {{1, 1}};
+  int last = 1;
+  if (clusters)
+    for (const int size : {2, 4, 8})
+      if (size * 2 <= whole.steps && blocks * size <= int64_t{multiprocessors} * 12) all.push_back({size, size});
   for (const int waves : {1, 2, 4}) {
     const int64_t wanted = (int64_t{multiprocessors} * waves + blocks / 2) / blocks;
-    const int splits = int(wanted < whole.steps / 2 ? wanted : whole.steps / 2);
-    if (splits > all.back() && whole.args.result_numel * splits < (int64_t{1} << 27)) all.push_back(splits);
+    int splits = int(wanted < whole.steps / 2 ? wanted : whole.steps / 2);
+    const bool clustered = clusters && splits > 8;
+    if (clustered) splits = implicit_gemm::ceil_div(splits, 8) * 8;
+    if (splits <= last || whole.args.result_numel * splits >= int64_t{1} << (clustered ? 30 : 27)) continue;
+    last = splits;
+    if (clustered) all.push_back({splits, 8});
+    all.push_back({splits, 1});
   }
   return all;
 }
