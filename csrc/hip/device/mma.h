@@ -28,6 +28,9 @@ struct tf32 {
 
 #if defined(REFORMER_MMA)
 #include "mma_sync.h"
+#if defined(REFORMER_WGMMA_GROUPS)
+#include "mma_wgmma.h"
+#endif
 #elif defined(REFORMER_MFMA)
 #include "mma_mfma.h"
 #else

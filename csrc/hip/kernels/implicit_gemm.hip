@@ -21,6 +21,77 @@ struct Multiplied<fp32> {
 };
 #endif
 
+// The sums of a block, kDown x kAcross warps that have kRows x kColumns each. A step's tiles are multiplied in kParts;
+// meanwhile() is what else there is to do.
+template <class T, int kRows, int kColumns, int kAcross, int kParts>
+class WarpSums {
+  using Tile = WarpTile<T, kRows, kColumns>;
+  Tile tile_;
+  const int column_ = warp_id() % kAcross * kColumns;
+
+ public:
+  const int row = warp_id() / kAcross * kRows;
+
+  DEVICE WarpSums() { tile_.clear(); }
+  // After waiting for own copies, and before the barrier.
+  DEVICE static void publish() {}
+  // Fragments of the next part are loaded before one is multiplied.
+  template <class TileA, class TileB, class Function>
+  DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
+    typename Tile::A fragments_a[2];
+    typename Tile::B fragments_b[2];
+    fragments_a[0] = Tile::load_a(a, row, 0);
+    fragments_b[0] = Tile::load_b(b, column_, 0);
+    meanwhile();
+    UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      if (i + 1 < kParts) {
+        fragments_a[(i + 1) & 1] = Tile::load_a(a, row, (i + 1) * Tile::kDepth);
+        fragments_b[(i + 1) & 1] = Tile::load_b(b, column_, (i + 1) * Tile::kDepth);
+      }
+      tile_.multiply(fragments_a[i & 1], fragments_b[i & 1]);
+    }
+  }
+  // The warp's sums, from its first row on.
+  DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
+};
+
+// Warps that have 16 rows and all columns are warpgroups where there are instructions for these.
+constexpr bool are_groups(int warp_rows, int down, int across, int columns, int bytes) {
+  return warp_rows == 16 && down % 4 == 0 && across == 1 && columns % 64 == 0 && bytes == 2;
+}
+template <bool kGroups, class T, int kRows, int kColumns, int kAcross, int kParts>
+struct SumsOf {
+  using type = WarpSums<T, kRows, kColumns, kAcross, kParts>;
+};
+#if defined(REFORMER_WGMMA_GROUPS)
+constexpr bool kHasGroups = true;
+template <class T, int kColumns>
+class GroupSums {
+  GroupTile<T, kColumns> tile_;
+  const int group_ = wgmma::group_id();
+
+ public:
+  const int row = warp_id() * 16;
+
+  DEVICE GroupSums() { tile_.clear(); }
+  DEVICE static void publish() { wgmma::publish(); }
+  template <class TileA, class TileB, class Function>
+  DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
+    tile_.start(a, group_ * 64, b);
+    meanwhile();
+    wgmma::wait();
+  }
+  DEVICE void store(float* to, int pitch) const { tile_.store(to, pitch); }
+};
+template <class T, int kRows, int kColumns, int kAcross, int kParts>
+struct SumsOf<true, T, kRows, kColumns, kAcross, kParts> {
+  using type = GroupSums<T, kColumns>;
+};
+#else
+constexpr bool kHasGroups = false;
+#endif
+
 template <class T_, int kRows_, int kColumns_, int kDown_, int kAcross_, int kStages_>
 struct Shape {
   using T = T_;
@@ -32,7 +103,8 @@ struct Shape {
   static constexpr int kParts = implicit_gemm_step_bytes(kWarp) / 32;  // of a step, as long as a fragment
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
-  using Sums = WarpTile<typename Multiplied<T>::type, kWarpRows, kWarpColumns>;
+  static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
+  using Sums = typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts>::type;
   template <Lines kLines>
   using TileA = OperandTile<typename Multiplied<T>::type, kRows, kDepth, kLines>;
   template <Lines kLines>
@@ -52,15 +124,17 @@ struct Place {
   int row, column, group, split;
   int class_h, class_w;
 };
-template <class Shape>
+template <class Shape, bool kClasses>
 DEVICE Place place_of(const ImplicitGemmArgs& p) {
   Place place{};
   place.column = block_x();  // neighbours share their rows, of which there is more to read
   place.row = divide_with_rest(place.column, p.column_tiles) * Shape::kRows;
   place.column *= Shape::kColumns;
   place.group = block_y();
-  place.class_w = divide_with_rest(place.group, p.groups);
-  place.class_h = divide_with_rest(place.class_w, p.classes_w);
+  if (kClasses && p.scattered) {
+    place.class_w = divide_with_rest(place.group, p.groups);
+    place.class_h = divide_with_rest(place.class_w, p.classes_w);
+  }
   place.split = block_z();
   return place;
 }
@@ -70,6 +144,7 @@ struct Steps {
   int first, count;
 };
 DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
+  if (p.splits == 1) return {0, all};
   const int most = divide(all + p.splits - 1, p.by_splits), first = split * most;
   return {first, all - first < most ? all - first : most};
 }
@@ -334,29 +409,6 @@ struct GatheredColumns : Part<Tile, kThreads> {
   }
 };
 
-// sums += a b, for the warp's part of a step's tiles. Fragments of the next bytes are loaded before these are
-// multiplied. What else there is to do is done while the first ones come.
-template <class Shape, class TileA, class TileB, class Function>
-DEVICE void multiply_step(const TileA& a, const TileB& b, typename Shape::Sums& sums, Function meanwhile) {
-  using Sums = typename Shape::Sums;
-  constexpr int kParts = Shape::kParts;
-  const int row = warp_id() / Shape::kAcross * Shape::kWarpRows;
-  const int column = warp_id() % Shape::kAcross * Shape::kWarpColumns;
-  typename Sums::A fragments_a[2];
-  typename Sums::B fragments_b[2];
-  fragments_a[0] = Sums::load_a(a, row, 0);
-  fragments_b[0] = Sums::load_b(b, column, 0);
-  meanwhile();
-  UNROLL
-  for (int i = 0; i < kParts; ++i) {
-    if (i + 1 < kParts) {
-      fragments_a[(i + 1) & 1] = Sums::load_a(a, row, (i + 1) * Sums::kDepth);
-      fragments_b[(i + 1) & 1] = Sums::load_b(b, column, (i + 1) * Sums::kDepth);
-    }
-    sums.multiply(fragments_a[i & 1], fragments_b[i & 1]);
-  }
-}
-
 // All steps; shared memory is the caller's again after it.
 template <class Shape, class SourceA, class SourceB>
 DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, typename Shape::Sums& sums) {
@@ -380,8 +432,9 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
     NOT_UNROLLED
     for (int step = 0; step < steps; ++step) {
       async_wait<kAhead - 1>();
+      sums.publish();
       barrier();  // that step's tiles are there, and nobody needs those of the step before
-      multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums, [&] {
+      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [&] {
         if (step + kAhead < steps) {
           copy(a, TileA{shared + to});
           copy(b, TileB{shared + to + TileA::kBytes});
@@ -412,7 +465,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
         next_a.load(a);
         next_b.load(b);
       }
-      multiply_step<Shape>(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, sums, [] {});
+      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [] {});
       if (more) {
         next_a.store(a, TileA{shared + to});
         next_b.store(b, TileB{shared + to + TileA::kBytes});
@@ -453,12 +506,10 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
   const int element = thread_id() % kAcross * kElements, column = place.column + element;
   const bool wanted = column < p.columns;
   const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
-  const int warp_row = warp_id() / Shape::kAcross * Shape::kWarpRows;
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
     if (slab) barrier();
-    if (warp_row / kSlab * kSlab == slab)
-      sums.store(staged + (warp_row - slab) * kPitch + warp_id() % Shape::kAcross * Shape::kWarpColumns, kPitch);
+    if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
     barrier();
     // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
     const bool together = kClusters && p.log_cluster;
@@ -515,7 +566,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   using TileA = typename Shape::template TileA<Lines::kAlongDepth>;
   using TileB = typename Shape::template TileB<kTransposed ? Lines::kAlongOuter : Lines::kAlongDepth>;
   DYNAMIC_SHARED(shared);
-  const Place place = place_of<Shape>(p);
+  const Place place = place_of<Shape, kTransposed>(p);
   const ImplicitGemmAxis& height = p.heights[kTransposed ? place.class_h : 0];
   const ImplicitGemmAxis& width = p.widths[kTransposed ? place.class_w : 0];
   const int rows = p.pictures * height.count * width.count;
@@ -525,7 +576,6 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   const int first = steps.first * kDepth;
 
   typename Shape::Sums sums;
-  sums.clear();
   Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, static_cast<const T*>(p.a) + place.group * p.a_group, height,
                                                       width, place.row, rows, first);
   const T* filter = static_cast<const T*>(p.b) + place.group * p.b_group;
@@ -566,12 +616,11 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   using TileA = typename Shape::template TileA<Lines::kAlongOuter>;
   using TileB = typename Shape::template TileB<Lines::kAlongOuter>;
   DYNAMIC_SHARED(shared);
-  const Place place = place_of<Shape>(p);
+  const Place place = place_of<Shape, false>(p);
   const Steps steps = steps_of((p.pixels + kDepth - 1) / kDepth, place.split, p);
   const int first = steps.first * kDepth;
 
   typename Shape::Sums sums;
-  sums.clear();
   Transposed<T, TileA, kThreads, kDepth> a(static_cast<const T*>(p.a) + place.group * p.a_group, place.row, p.rows,
                                            p.a_pitch, first, p.pixels);
   const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
@@ -632,6 +681,12 @@ constexpr bool pointwise = true, general = false;
       reformer::ImplicitGemmArgsOf_##what args) {                                                            \
     reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \
   }
+// Entries that are there for wgmma's sake; the emulator has them too.
+#if defined(REFORMER_WGMMA_GROUPS) || defined(REFORMER_EMULATOR)
+#define X_GROUPS(...) X(__VA_ARGS__)
+#else
+#define X_GROUPS(...)
+#endif
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)
 #else

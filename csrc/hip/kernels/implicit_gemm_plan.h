@@ -29,6 +29,8 @@ struct ImplicitGemmKernel {
   const char* name;       // of the extern "C" function
   const char* arguments;  // what the macro X makes it of
 
+  // Whether it is meant for wgmma, and compiled for sm_90a only.
+  bool for_groups() const { return rows == 16 * warps_down; }
   bool computes(Direction direction) const { return int(part) == int(direction); }
 };
 static_assert(int(ImplicitGemmPart::weight_grad) == int(Direction::weight_grad));
@@ -46,9 +48,11 @@ inline const std::vector<ImplicitGemmKernel>& implicit_gemm_kernels() {
    stages,                                                                                           \
    "implicit_gemm_" #what "_" #T "_" #kind "_" #rows "x" #columns "_" #down "x" #across "_" #stages, \
    #what ", " #T ", " #kind ", " #rows ", " #columns ", " #down ", " #across ", " #stages},
+#define X_GROUPS(...) X(__VA_ARGS__)
   static const std::vector<ImplicitGemmKernel> all = {
 #include "implicit_gemm.inc"
   };
+#undef X_GROUPS
 #undef X
   (void)general;
   return all;
