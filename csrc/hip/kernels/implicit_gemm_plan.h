@@ -279,7 +279,7 @@ inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& w
   int last = 1;
   if (clusters)
     for (const int size : {2, 4, 8})
-      if (size * 2 <= whole.steps && blocks * size <= int64_t{multiprocessors} * 12) all.push_back({size, size});
+      if (size * 2 <= whole.steps && blocks * size <= int64_t{multiprocessors} * 6) all.push_back({size, size});
   for (const int waves : {1, 2, 4}) {
     const int64_t wanted = (int64_t{multiprocessors} * waves + blocks / 2) / blocks;
     int splits = int(wanted < whole.steps / 2 ? wanted : whole.steps / 2);
