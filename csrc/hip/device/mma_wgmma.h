@@ -30,7 +30,11 @@ DEVICE int group_id() { return __shfl_sync(0xffffffffu, thread_id() / 128, 0); }
 // Before the first of several instructions, and after the last of them.
 DEVICE void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Until at most so many groups of instructions, ended by commit(), are under way.
+template <int kPending>
+DEVICE void wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 
 // c += a b, of a depth of 16. kOuterA, kOuterB: the operand's lines lie along its outer index.
 template <class T, int kColumns, bool kOuterA, bool kOuterB>
@@ -115,7 +119,7 @@ class GroupTile {
   }
 
   // Adds the product of the group's rows of A, from `row` on, and all of B. It is under way when this returns: neither
-  // the sums nor the operands may be touched before wgmma::wait().
+  // the sums nor the operands may be touched before wgmma::wait<0>().
   template <class TileA, class TileB>
   DEVICE void start(const TileA& a, int row, const TileB& b) {
     static_assert(TileA::kLineBytes == 128 && TileB::kLineBytes == 128);
@@ -131,6 +135,16 @@ class GroupTile {
       wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(sums_, from_a + (i * kStepA >> 4),
                                                                                  from_b + (i * kStepB >> 4));
     wgmma::commit();
+  }
+
+  // Waits, and tells the compiler that the sums have changed: it must not move what reads them before this.
+  DEVICE void finish() {
+    wgmma::wait<0>();
+    UNROLL
+    for (int j = 0; j < kColumns / 8; ++j) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[j][e])::"memory");
+    }
   }
 
   // This warp's 16 rows, to floats in memory; see WarpTile.

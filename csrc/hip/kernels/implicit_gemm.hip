@@ -33,7 +33,10 @@ struct Shape {
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
-  using Sums = typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts>::type;
+  // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
+  static constexpr int kLag = kGroups && kColumns == 256;
+  using Sums =
+      typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
   template <Lines kLines>
   using TileA = OperandTile<typename Multiplied<T>::type, kRows, kDepth, kLines>;
   template <Lines kLines>
@@ -85,7 +88,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
   using TileB = typename SourceB::Tile;
   constexpr int kStage = TileA::kBytes + TileB::kBytes, kAll = kStage * Shape::kStages;
   if constexpr (kAsync) {
-    constexpr int kAhead = Shape::kStages - 1;
+    constexpr int kAhead = Shape::kStages - 1 - Shape::kLag;
     int to = 0, from = 0;
     NOT_UNROLLED
     for (int step = 0; step < kAhead; ++step) {
@@ -102,7 +105,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
     for (int step = 0; step < steps; ++step) {
       async_wait<kAhead - 1>();
       sums.publish();
-      barrier();  // that step's tiles are there, and nobody needs those of the step before
+      barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
       sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [&] {
         if (step + kAhead < steps) {
           copy(a, TileA{shared + to});
@@ -115,6 +118,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
       from = from == kAll - kStage ? 0 : from + kStage;
       to = to == kAll - kStage ? 0 : to + kStage;
     }
+    sums.finish();
   } else {
     Fetched<SourceA> next_a;
     Fetched<SourceB> next_b;

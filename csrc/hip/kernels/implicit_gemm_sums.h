@@ -36,6 +36,8 @@ class WarpSums {
       tile_.multiply(fragments_a[i & 1], fragments_b[i & 1]);
     }
   }
+  // After the last step.
+  DEVICE void finish() {}
   // The warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
 };
@@ -44,13 +46,14 @@ class WarpSums {
 constexpr bool are_groups(int warp_rows, int down, int across, int columns, int bytes) {
   return warp_rows == 16 && down % 4 == 0 && across == 1 && columns % 64 == 0 && bytes == 2;
 }
-template <bool kGroups, class T, int kRows, int kColumns, int kAcross, int kParts>
+template <bool kGroups, class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
 struct SumsOf {
   using type = WarpSums<T, kRows, kColumns, kAcross, kParts>;
 };
 #if defined(REFORMER_WGMMA_GROUPS)
 constexpr bool kHasGroups = true;
-template <class T, int kColumns>
+// kLag: steps that are still multiplied when the next one begins.
+template <class T, int kColumns, int kLag>
 class GroupSums {
   GroupTile<T, kColumns> tile_;
   const int group_ = wgmma::group_id();
@@ -63,14 +66,18 @@ class GroupSums {
   template <class TileA, class TileB, class Function>
   DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
     tile_.start(a, group_ * 64, b);
+    if constexpr (kLag) wgmma::wait<kLag>();
     meanwhile();
-    wgmma::wait();
+    if constexpr (!kLag) wgmma::wait<0>();
+  }
+  DEVICE void finish() {
+    if constexpr (kLag) tile_.finish();
   }
   DEVICE void store(float* to, int pitch) const { tile_.store(to, pitch); }
 };
-template <class T, int kRows, int kColumns, int kAcross, int kParts>
-struct SumsOf<true, T, kRows, kColumns, kAcross, kParts> {
-  using type = GroupSums<T, kColumns>;
+template <class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
+struct SumsOf<true, T, kRows, kColumns, kAcross, kParts, kLag> {
+  using type = GroupSums<T, kColumns, kLag>;
 };
 #else
 constexpr bool kHasGroups = false;
