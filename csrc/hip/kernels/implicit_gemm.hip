@@ -3,6 +3,9 @@
 //
 // A block computes a tile of the result, step by step along the depth. Copies of the operands into shared memory run
 // some steps ahead. Where a thread copies from is worked out once; a step adds to it.
+//
+// Instructions of a step on sm_90a (nvcc 13.0; bf16, 128 x 128): forward 257 of a warp of four, of which 128 multiply,
+// 378 with taps; by warpgroups 87 and 143 of a warp of eight, of which 4 multiply. Nothing spills.
 #include "../device/cluster.h"
 #include "implicit_gemm_operands.h"
 #include "implicit_gemm_sums.h"
