@@ -22,6 +22,7 @@
 #define SHARED static
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::reformer::emulator::dynamic_shared()
 #define UNROLL
+#define NOT_UNROLLED
 
 namespace reformer {
 constexpr int kWarp = REFORMER_EMULATOR;

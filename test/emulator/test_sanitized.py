@@ -4,7 +4,7 @@ import pytest
 
 import emulator
 
-FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated"]
+FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated", "test_implicit_gemm_emulated"]
 
 
 @pytest.mark.slow
@@ -13,5 +13,7 @@ FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated"]
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_complaints(family):
     file = f"test/emulator/{family}.py"
-    done = emulator.sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", file])
+    done = emulator.sanitized(
+        ["-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "--tb=short", file]
+    )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

@@ -9,6 +9,7 @@
 //   for (int k = 0; k < 32; k += tile.kDepth)                     // 32 bytes' worth: 16 elements, or 8 of fp32
 //     tile.multiply(tile.load_a(a, row, k), tile.load_b(b, column, k));  // from A's row, B's column: multiples of 16
 //   tile.for_each([&](int row, int column, float sum) { ... });   // in the tile; every element once in the warp
+//   tile.store(memory, pitch);                                    // the same, to floats
 //
 // All threads of the warp take part in load_a, load_b and multiply.
 #pragma once
@@ -27,6 +28,9 @@ struct tf32 {
 
 #if defined(REFORMER_MMA)
 #include "mma_sync.h"
+#if defined(REFORMER_WGMMA_GROUPS)
+#include "mma_wgmma.h"
+#endif
 #elif defined(REFORMER_MFMA)
 #include "mma_mfma.h"
 #else

@@ -69,32 +69,43 @@ REFORMER_MULTIPLY_ADD(tf32, "m16n8k8", "tf32")
 #undef REFORMER_MULTIPLY_ADD
 #endif
 
-// Four registers of 16 outer indices (from `outer` on) by 32 bytes of depth (from k on). Register i has the outer
-// indices' half and the depth's half that i's two bits say: for A the low bit is the outer's, for B the depth's, so
-// that registers 0, 1 and 2, 3 are two fragments.
-template <bool kLowBitIsOuter, class Tile>
-DEVICE void load_fragment(const Tile& tile, int outer, int k, unsigned (&to)[4]) {
+// kCount times four registers of 16 outer indices (from `outer` on, a multiple of 8) by 32 bytes of depth (from k on).
+// Register i has the outer indices' half and the depth's half that i's two bits say: for A the low bit is the outer's,
+// for B the depth's, so that registers 0, 1 and 2, 3 are two fragments.
+template <bool kLowBitIsOuter, int kCount, class Tile>
+DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kCount][4]) {
   using T = typename Tile::Element;
   constexpr int kHalfDepth = 16 / int(sizeof(T));
-  if constexpr (Tile::kAlongDepth || sizeof(T) == 2) {
-    const int matrix = lane_id() / 8, line = lane_id() % 8;
-    const int outer_half = kLowBitIsOuter ? matrix & 1 : matrix >> 1;
-    const int depth_half = kLowBitIsOuter ? matrix >> 1 : matrix & 1;
-    if constexpr (Tile::kAlongDepth)
-      load_matrices<false>(tile.at(outer + outer_half * 8 + line, k + depth_half * kHalfDepth), to);
-    else
-      load_matrices<true>(tile.at(outer + outer_half * 8, k + depth_half * kHalfDepth + line), to);
-  } else {  // ldmatrix can't transpose words
-    const int g = lane_id() / 4, t = lane_id() % 4;
+  const int matrix = lane_id() / 8, line = lane_id() % 8;
+  const int outer_half = kLowBitIsOuter ? matrix & 1 : matrix >> 1;
+  const int depth_half = kLowBitIsOuter ? matrix >> 1 : matrix & 1;
+  if constexpr (Tile::kAlongDepth) {
+    // Lines of the same permutation, so that an address serves all.
+    const void* const first = tile.at(outer + outer_half * 8 + line, k + depth_half * kHalfDepth);
     UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int outer_half = kLowBitIsOuter ? i & 1 : i >> 1, depth_half = kLowBitIsOuter ? i >> 1 : i & 1;
-      to[i] = float_to_bits(tile.at(outer + outer_half * 8 + g, k + depth_half * kHalfDepth + t)->value);
+    for (int j = 0; j < kCount; ++j)
+      load_matrices<false>(static_cast<const unsigned char*>(first) + j * 16 * Tile::kLineBytes, to[j]);
+  } else {
+    UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      if constexpr (sizeof(T) == 2) {
+        load_matrices<true>(tile.at(outer + j * 16 + outer_half * 8, k + depth_half * kHalfDepth + line), to[j]);
+      } else {  // ldmatrix can't transpose words
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int half = kLowBitIsOuter ? i & 1 : i >> 1, part = kLowBitIsOuter ? i >> 1 : i & 1;
+          to[j][i] = float_to_bits(tile.at(outer + j * 16 + half * 8 + g, k + part * kHalfDepth + t)->value);
+        }
+      }
     }
   }
   if constexpr (sizeof(T) == 4) {
     UNROLL
-    for (int i = 0; i < 4; ++i) to[i] = round_to_tf32(to[i]);
+    for (int j = 0; j < kCount; ++j) {
+      UNROLL
+      for (int i = 0; i < 4; ++i) to[j][i] = round_to_tf32(to[j][i]);
+    }
   }
 }
 
@@ -129,16 +140,14 @@ class WarpTile {
   template <class Tile>
   DEVICE static A load_a(const Tile& tile, int row, int k) {
     A a;
-    UNROLL
-    for (int i = 0; i < kRows / 16; ++i) mma_sync::load_fragment<true>(tile, row + i * 16, k, a.words[i]);
+    mma_sync::load_fragments<true>(tile, row, k, a.words);
     return a;
   }
 
   template <class Tile>
   DEVICE static B load_b(const Tile& tile, int column, int k) {
     B b;
-    UNROLL
-    for (int j = 0; j < kColumns / 16; ++j) mma_sync::load_fragment<false>(tile, column + j * 16, k, b.words[j]);
+    mma_sync::load_fragments<false>(tile, column, k, b.words);
     return b;
   }
 
@@ -160,6 +169,22 @@ class WarpTile {
       for (int j = 0; j < kColumns / 8; ++j) {
         UNROLL
         for (int e = 0; e < 4; ++e) function(i * 16 + e / 2 * 8 + row, j * 8 + column + e % 2, sums_[i][j][e]);
+      }
+    }
+  }
+
+  // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.
+  DEVICE void store(float* to, int pitch) const {
+    to += lane_id() / 4 * pitch + lane_id() % 4 * 2;
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int j = 0; j < kColumns / 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; e += 2) {
+          const float pair[2] = {sums_[i][j][e], sums_[i][j][e + 1]};
+          reformer::store<fp32, 2>(to + (i * 16 + e * 4) * pitch + j * 8, narrow<fp32, 2>(pair));
+        }
       }
     }
   }

@@ -11,7 +11,8 @@ enum class Lines { kAlongDepth, kAlongOuter };
 
 // kOuter x kDepth elements in shared memory. Lines are cut into chunks of 16 bytes, the unit of copies and loads; line
 // i has its chunks in another order, permuted by exclusive or, so that chunk c of 8 neighbouring lines lies in 8
-// different parts of the 128 bytes that the banks serve at once.
+// different parts of the 128 bytes that the banks serve at once. Lines 8 apart have the same order. Lines of more than
+// 128 bytes are cut into panels of these, one after another. (That is also how wgmma of sm_90a wants its operands.)
 template <class T, int kOuter, int kDepth, Lines kLines = Lines::kAlongDepth>
 struct OperandTile {
   using Element = T;
@@ -19,6 +20,9 @@ struct OperandTile {
   static constexpr int kLineCount = kAlongDepth ? kOuter : kDepth;
   static constexpr int kChunkElements = 16 / int(sizeof(T));
   static constexpr int kChunks = (kAlongDepth ? kDepth : kOuter) / kChunkElements;  // of a line
+  static constexpr int kPanelChunks = kChunks < 8 ? kChunks : 8;
+  static constexpr int kLineBytes = kPanelChunks * 16;  // in a panel
+  static constexpr int kPanelBytes = kLineCount * kLineBytes;
   static constexpr int kBytes = kLineCount * kChunks * 16;
   static_assert((kChunks & (kChunks - 1)) == 0 && kChunks > 0, "lines are a power of two of 16-byte chunks");
 
@@ -26,9 +30,9 @@ struct OperandTile {
 
   // Where 16 bytes of a line go.
   DEVICE unsigned char* chunk(int line, int index) const {
-    constexpr int kLinesPer128Bytes = kChunks < 8 ? 8 / kChunks : 1;
-    constexpr int kMask = (kChunks < 8 ? kChunks : 8) - 1;
-    return memory + (line * kChunks + (index ^ (line / kLinesPer128Bytes & kMask))) * 16;
+    constexpr int kLinesPer128Bytes = 8 / kPanelChunks;
+    const int order = line / kLinesPer128Bytes & (kPanelChunks - 1);
+    return memory + index / kPanelChunks * kPanelBytes + line * kLineBytes + (index % kPanelChunks ^ order) * 16;
   }
 
   DEVICE T* at(int outer, int depth) const {

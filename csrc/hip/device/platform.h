@@ -27,13 +27,18 @@
 // A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
 #define SHARED __shared__
-// Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16.
-#define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(16))) unsigned char name[]
+// Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16. wgmma's operands
+// begin at multiples of 1024.
+#define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(1024))) unsigned char name[]
 #define UNROLL _Pragma("unroll")
+#define NOT_UNROLLED _Pragma("unroll 1")
 
 // What matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
 #if defined(REFORMER_NVIDIA)
 #define REFORMER_MMA 1
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define REFORMER_WGMMA_GROUPS 1  // sm_90a
+#endif
 #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
 #define REFORMER_MFMA 1
 #endif

@@ -1,0 +1,33 @@
+// Clusters: blocks that run at the same time and read each other's shared memory, on sm_90 and later, if the launch
+// asks for them. Source: PTX ISA, "barrier.cluster", "mapa" and "ld.shared::cluster".
+#pragma once
+
+#include "types.h"
+
+namespace reformer {
+
+#if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool kClusters = true;
+
+// All threads of all blocks of the cluster; what each wrote to memory before is seen by all after it.
+DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Four floats at the same place of another block's shared memory; the address is a multiple of 16.
+DEVICE void load_from_block(int rank, const float* shared, float (&to)[4]) {
+  const unsigned own = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile(
+      "{\n\t.reg .u32 there;\n\tmapa.shared::cluster.u32 there, %4, %5;\n\t"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n\t}"
+      : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+      : "r"(own), "r"(rank)
+      : "memory");
+}
+#else
+constexpr bool kClusters = false;
+DEVICE void cluster_barrier() {}
+DEVICE void load_from_block(int, const float*, float (&)[4]) {}
+#endif
+
+}  // namespace reformer

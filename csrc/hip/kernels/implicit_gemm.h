@@ -1,0 +1,100 @@
+// What the implicit GEMM kernels and their host share: arguments and the numbers that both have to agree on.
+#pragma once
+
+#include "../device/divide.h"
+
+namespace reformer {
+
+// How many bytes of depth a step multiplies. NVIDIA's GPUs (warps of 32) copy asynchronously and have the shared memory
+// for whole lines of 128 bytes; AMD's have 64 KB for a block.
+constexpr int implicit_gemm_step_bytes(int warp) { return warp == 32 ? 128 : 64; }
+
+// Tiles that are in shared memory at once: those being copied, and the one that is multiplied. Without asynchronous
+// copies the next tile waits in registers, and two are enough.
+constexpr int implicit_gemm_stages(int stages, int warp) { return warp == 32 ? stages : 2; }
+
+// A line of sums in shared memory, on their way to global memory, in floats: so many that the threads of a warp which
+// hold neighbouring rows hit different banks.
+constexpr int implicit_gemm_sums_pitch(int columns) { return columns + 8; }
+
+// Sums that wait there at once: all of a block's, or, where they'd need more than 64 KB of an AMD GPU, a row of warps'.
+constexpr int implicit_gemm_slab_rows(int rows, int columns, int warps_down, int warp) {
+  return warp == 64 && rows * implicit_gemm_sums_pitch(columns) * 4 > 32768 ? rows / warps_down : rows;
+}
+
+constexpr int kImplicitGemmMostClasses = 4;  // of pixels, along each axis
+constexpr int kImplicitGemmFinishWarps = 8;  // of a block of the finish
+// Elements that it computes: four a lane, the same ones in each warp, which share the splits.
+constexpr int implicit_gemm_finish_elements(int warp) { return warp * 4; }
+
+// Pixels of the result that read the source at the same taps, along one axis: all of them in forward; in input_grad
+// those with the same remainder by the stride. Pixel i lies at first + i * result_step in the result, and its tap t
+// reads the source at origin + i * source_step + t * tap_step.
+struct ImplicitGemmAxis {
+  int count, first, origin;
+  int taps, first_tap;  // and where in the filter the first of them is
+  Divider by_count, by_taps;
+};
+
+// A product of matrices, summed over its depth; one for each group of channels. Tensors are NHWC, the filter is KRSC.
+//
+//               rows                  columns         depth       a       b       result
+//   forward     pixels of y           k               taps, c     x       filter  y
+//   input_grad  pixels of dx          c               taps, k     dy      filter  dx
+//   weight_grad k                     taps, c         pixels      dy      x       the filter's gradient
+//
+// All in elements. "Channels" are of all groups, those of a group are called rows, columns or depth.
+struct ImplicitGemmArgs {
+  const void *a, *b;
+  const void* bias;   // of as many elements as the result has channels, or null
+  void* result;       // or the partial sums, if there are several: fp32 [partials] of the result
+  int rows, columns;  // of a group; rows of the class with the most
+  int result_pitch;   // from row to row
+  int splits;         // parts of the depth
+  int log_cluster;    // of the number of neighbouring splits whose blocks add up their sums before they are stored
+  int partials;       // the parts that are left then
+  long long result_numel;
+  Divider column_tiles, groups, by_splits;
+
+  // The picture that is gathered: a, in weight_grad b.
+  int pictures, source_h, source_w, source_channels;
+  // From group to group.
+  int a_group, b_group, result_group;
+
+  // forward, input_grad
+  int same_pixels;    // 1: pixel i of the source belongs to row i
+  int depth_of_tap;   // channels of a group ...
+  int depth_per_tap;  // ... rounded up to steps in input_grad
+  int source_step_h, source_step_w, tap_step_h, tap_step_w;
+  int filter_pitch;                    // from k to k
+  int filter_pitch_h, filter_pitch_w;  // from tap to tap, as many apart as a class's taps are
+  int filter_tap_h, filter_tap_w;      // from tap to neighbouring tap
+  int scattered;                       // 1: rows are not neighbours in the result
+  int result_h, result_w, result_step_h, result_step_w;
+  Divider by_depth_per_tap, classes_w;
+  ImplicitGemmAxis heights[kImplicitGemmMostClasses], widths[kImplicitGemmMostClasses];
+
+  // weight_grad
+  int pixels, a_pitch;  // of a, and from one to the next
+  int out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+  // What a step adds to a pixel's place in b, and what has to be added past the end of a line and of a picture.
+  int step_h, step_w, step_offset, line_offset, picture_offset;
+  Divider by_out_h, by_out_w, by_channels, by_filter_w;
+};
+
+// Adds up partial sums.
+struct ImplicitGemmFinishArgs {
+  const float* partial;  // [splits][numel]
+  const void* bias;      // [channels] or null
+  void* result;          // [numel / channels][channels]
+  long long numel;       // a multiple of 4, as channels is
+  int splits;
+  Divider channels;
+};
+
+using ImplicitGemmArgsOf_forward = ImplicitGemmArgs;
+using ImplicitGemmArgsOf_input_grad = ImplicitGemmArgs;
+using ImplicitGemmArgsOf_weight_grad = ImplicitGemmArgs;
+using ImplicitGemmArgsOf_finish = ImplicitGemmFinishArgs;
+
+}  // namespace reformer

@@ -1,0 +1,370 @@
+// Convolution as a product of matrices, of which one is gathered from the picture while it is multiplied.
+// implicit_gemm.h has a table of what rows, columns and depth are in each direction.
+//
+// A block computes a tile of the result, step by step along the depth. Copies of the operands into shared memory run
+// some steps ahead. Where a thread copies from is worked out once; a step adds to it.
+//
+// Instructions of a step on sm_90a (nvcc 13.0; bf16, 128 x 128): forward 257 of a warp of four, of which 128 multiply,
+// 378 with taps; by warpgroups 87 and 143 of a warp of eight, of which 4 multiply. Nothing spills.
+#include "../device/cluster.h"
+#include "implicit_gemm_operands.h"
+#include "implicit_gemm_sums.h"
+
+namespace reformer {
+
+// What fp32 is multiplied as.
+template <class T>
+struct Multiplied {
+  using type = T;
+};
+#if defined(REFORMER_MMA)
+template <>
+struct Multiplied<fp32> {
+  using type = tf32;
+};
+#endif
+
+template <class T_, int kRows_, int kColumns_, int kDown_, int kAcross_, int kStages_>
+struct Shape {
+  using T = T_;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kDown = kDown_, kAcross = kAcross_;
+  static constexpr int kStages = implicit_gemm_stages(kStages_, kWarp);
+  static constexpr int kThreads = kDown * kAcross * kWarp;
+  static constexpr int kWarpRows = kRows / kDown, kWarpColumns = kColumns / kAcross;
+  static constexpr int kDepth = implicit_gemm_step_bytes(kWarp) / int(sizeof(T));
+  static constexpr int kParts = implicit_gemm_step_bytes(kWarp) / 32;  // of a step, as long as a fragment
+  static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
+  static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
+  static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
+  // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
+  static constexpr int kLag = kGroups && kColumns == 256;
+  using Sums =
+      typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
+  template <Lines kLines>
+  using TileA = OperandTile<typename Multiplied<T>::type, kRows, kDepth, kLines>;
+  template <Lines kLines>
+  using TileB = OperandTile<typename Multiplied<T>::type, kColumns, kDepth, kLines>;
+};
+
+namespace {
+
+#if defined(REFORMER_MMA)
+constexpr bool kAsync = true;
+#else
+constexpr bool kAsync = false;
+#endif
+
+// What a block computes.
+struct Place {
+  int row, column, group, split;
+  int class_h, class_w;
+};
+template <class Shape, bool kClasses>
+DEVICE Place place_of(const ImplicitGemmArgs& p) {
+  Place place{};
+  place.column = block_x();  // neighbours share their rows, of which there is more to read
+  place.row = divide_with_rest(place.column, p.column_tiles) * Shape::kRows;
+  place.column *= Shape::kColumns;
+  place.group = block_y();
+  if (kClasses && p.scattered) {
+    place.class_w = divide_with_rest(place.group, p.groups);
+    place.class_h = divide_with_rest(place.class_w, p.classes_w);
+  }
+  place.split = block_z();
+  return place;
+}
+
+// The steps that a split takes.
+struct Steps {
+  int first, count;
+};
+DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
+  if (p.splits == 1) return {0, all};
+  const int most = divide(all + p.splits - 1, p.by_splits), first = split * most;
+  return {first, all - first < most ? all - first : most};
+}
+
+// All steps; shared memory is the caller's again after it.
+template <class Shape, class SourceA, class SourceB>
+DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, typename Shape::Sums& sums) {
+  using TileA = typename SourceA::Tile;
+  using TileB = typename SourceB::Tile;
+  constexpr int kStage = TileA::kBytes + TileB::kBytes, kAll = kStage * Shape::kStages;
+  if constexpr (kAsync) {
+    constexpr int kAhead = Shape::kStages - 1 - Shape::kLag;
+    int to = 0, from = 0;
+    NOT_UNROLLED
+    for (int step = 0; step < kAhead; ++step) {
+      if (step < steps) {
+        copy(a, TileA{shared + to});
+        copy(b, TileB{shared + to + TileA::kBytes});
+        a.advance();
+        b.advance();
+      }
+      async_commit();
+      to += kStage;
+    }
+    NOT_UNROLLED
+    for (int step = 0; step < steps; ++step) {
+      async_wait<kAhead - 1>();
+      sums.publish();
+      barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
+      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [&] {
+        if (step + kAhead < steps) {
+          copy(a, TileA{shared + to});
+          copy(b, TileB{shared + to + TileA::kBytes});
+          a.advance();
+          b.advance();
+        }
+        async_commit();
+      });
+      from = from == kAll - kStage ? 0 : from + kStage;
+      to = to == kAll - kStage ? 0 : to + kStage;
+    }
+    sums.finish();
+  } else {
+    Fetched<SourceA> next_a;
+    Fetched<SourceB> next_b;
+    if (steps > 0) {
+      next_a.load(a);
+      next_b.load(b);
+      next_a.store(a, TileA{shared});
+      next_b.store(b, TileB{shared + TileA::kBytes});
+      barrier();
+    }
+    for (int step = 0; step < steps; ++step) {
+      const int from = step % 2 * kStage, to = kStage - from;
+      const bool more = step + 1 < steps;
+      if (more) {
+        a.advance();
+        b.advance();
+        next_a.load(a);
+        next_b.load(b);
+      }
+      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [] {});
+      if (more) {
+        next_a.store(a, TileA{shared + to});
+        next_b.store(b, TileB{shared + to + TileA::kBytes});
+        barrier();
+      }
+    }
+  }
+  barrier();
+}
+
+// What happens to sums before they are rounded and stored: of kElements neighbouring columns, always the same of a
+// thread. Programs that are fused into the convolution take this one's place.
+template <class T, int kElements>
+struct AddBias {
+  float bias[kElements] = {};
+
+  // channel: of the result, the first of kElements that are there.
+  DEVICE AddBias(const ImplicitGemmArgs& p, int channel) {
+    if (p.bias) widen<T, kElements>(load<T, kElements>(static_cast<const T*>(p.bias) + channel), bias);
+  }
+  // offset: of the first of the values, in the result.
+  DEVICE void operator()(long long offset, float (&values)[kElements]) const {
+    UNROLL
+    for (int e = 0; e < kElements; ++e) values[e] += bias[e];
+  }
+};
+
+// Stores the block's sums, by way of shared memory, so that a thread has neighbours to store. pixel_of(row) is the
+// result's line that a row is.
+template <class Shape, template <class, int> class Epilogue, class PixelOf>
+DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                       const Place& place, int rows, PixelOf pixel_of) {
+  using T = typename Shape::T;
+  constexpr int kElements = 16 / int(sizeof(T)), kAcross = Shape::kColumns / kElements;
+  constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
+  static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
+  float* staged = reinterpret_cast<float*>(shared);
+  const int element = thread_id() % kAcross * kElements, column = place.column + element;
+  const bool wanted = column < p.columns;
+  const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
+  UNROLL
+  for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
+    if (slab) barrier();
+    if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
+    barrier();
+    // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
+    const bool together = kClusters && p.log_cluster;
+    const int share = kSlab >> p.log_cluster, first = together ? (block_z() & ((1 << p.log_cluster) - 1)) * share : 0;
+    if (together) cluster_barrier();
+    for (int i = thread_id() / kAcross; i < share; i += Shape::kThreads / kAcross) {
+      const int row = place.row + slab + first + i;
+      if (row >= rows || !wanted) break;
+      const float* from = staged + (first + i) * kPitch + element;
+      float values[kElements];
+      if (together) {
+        UNROLL
+        for (int e = 0; e < kElements; ++e) values[e] = 0;
+        for (int rank = 0; rank < 1 << p.log_cluster; rank += 2) {
+          float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
+          UNROLL
+          for (int i = 0; i < 2 * kElements / 4; ++i)
+            load_from_block(rank + i % 2, from + i / 2 * 4, sums_there[i % 2][i / 2]);
+          UNROLL
+          for (int e = 0; e < kElements; ++e) values[e] += sums_there[0][e / 4][e % 4] + sums_there[1][e / 4][e % 4];
+        }
+      } else {
+        UNROLL
+        for (int e = 0; e < kElements; e += 4) {
+          float four[4];
+          widen<fp32, 4>(load<fp32, 4>(from + e), four);
+          UNROLL
+          for (int f = 0; f < 4; ++f) values[e + f] = four[f];
+        }
+      }
+      const long long offset =
+          static_cast<long long>(pixel_of(row)) * p.result_pitch + place.group * p.result_group + column;
+      if (p.partials == 1) {
+        epilogue(offset, values);
+        store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
+      } else {
+        float* to = static_cast<float*>(p.result) + (place.split >> p.log_cluster) * p.result_numel + offset;
+        UNROLL
+        for (int e = 0; e < kElements; e += 4) {
+          const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
+          store<fp32, 4>(to + e, narrow<fp32, 4>(four));
+        }
+      }
+    }
+  }
+  if (kClusters && p.log_cluster) cluster_barrier();  // until nobody reads this block's
+}
+
+// forward, and input_grad with kTransposed: the filter's lines are the depth then.
+template <class Shape, bool kPointwise, bool kTransposed>
+DEVICE void correlate(const ImplicitGemmArgs& p) {
+  using T = typename Shape::T;
+  constexpr int kThreads = Shape::kThreads, kDepth = Shape::kDepth;
+  using TileA = typename Shape::template TileA<Lines::kAlongDepth>;
+  using TileB = typename Shape::template TileB<kTransposed ? Lines::kAlongOuter : Lines::kAlongDepth>;
+  DYNAMIC_SHARED(shared);
+  const Place place = place_of<Shape, kTransposed>(p);
+  const ImplicitGemmAxis& height = p.heights[kTransposed ? place.class_h : 0];
+  const ImplicitGemmAxis& width = p.widths[kTransposed ? place.class_w : 0];
+  const int rows = p.pictures * height.count * width.count;
+  if (place.row >= rows) return;
+  const int taps = height.taps * width.taps, depth = taps * p.depth_per_tap;
+  const Steps steps = steps_of((depth + kDepth - 1) / kDepth, place.split, p);
+  const int first = steps.first * kDepth;
+
+  typename Shape::Sums sums;
+  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, static_cast<const T*>(p.a) + place.group * p.a_group, height,
+                                                      width, place.row, rows, first);
+  const T* filter = static_cast<const T*>(p.b) + place.group * p.b_group;
+  if constexpr (!kTransposed) {
+    Straight<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, depth);
+    multiply<Shape>(a, b, steps.count, shared, sums);
+  } else if constexpr (kPointwise) {
+    Transposed<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, p.depth_of_tap);
+    multiply<Shape>(a, b, steps.count, shared, sums);
+  } else {
+    FilterTaps<T, TileB, kThreads, kDepth> b(p, filter, height, width, place.column, first);
+    multiply<Shape>(a, b, steps.count, shared, sums);
+  }
+  store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&](int row) {
+    if (!kTransposed || !p.scattered) return row;
+    int column = row;
+    int line = divide_with_rest(column, width.by_count);
+    const int number = divide_with_rest(line, height.by_count);
+    return (number * p.result_h + height.first + line * p.result_step_h) * p.result_w + width.first +
+           column * p.result_step_w;
+  });
+}
+
+template <class Shape, bool kPointwise>
+DEVICE void forward(const ImplicitGemmArgs& p) {
+  correlate<Shape, kPointwise, false>(p);
+}
+
+template <class Shape, bool kPointwise>
+DEVICE void input_grad(const ImplicitGemmArgs& p) {
+  correlate<Shape, kPointwise, true>(p);
+}
+
+template <class Shape, bool kPointwise>
+DEVICE void weight_grad(const ImplicitGemmArgs& p) {
+  using T = typename Shape::T;
+  constexpr int kThreads = Shape::kThreads, kDepth = Shape::kDepth;
+  using TileA = typename Shape::template TileA<Lines::kAlongOuter>;
+  using TileB = typename Shape::template TileB<Lines::kAlongOuter>;
+  DYNAMIC_SHARED(shared);
+  const Place place = place_of<Shape, false>(p);
+  const Steps steps = steps_of((p.pixels + kDepth - 1) / kDepth, place.split, p);
+  const int first = steps.first * kDepth;
+
+  typename Shape::Sums sums;
+  Transposed<T, TileA, kThreads, kDepth> a(static_cast<const T*>(p.a) + place.group * p.a_group, place.row, p.rows,
+                                           p.a_pitch, first, p.pixels);
+  const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
+  if constexpr (kPointwise) {
+    Transposed<T, TileB, kThreads, kDepth> b(picture, place.column, p.columns, p.source_channels, first, p.pixels);
+    multiply<Shape>(a, b, steps.count, shared, sums);
+  } else {
+    GatheredColumns<T, TileB, kThreads, kDepth> b(p, picture, place.column, first, p.pixels);
+    multiply<Shape>(a, b, steps.count, shared, sums);
+  }
+  store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+}
+
+// Adds up the splits' sums: a warp every eighth of them, then the warps' sums, always in the same order.
+template <class Shape, bool>
+DEVICE void finish(const ImplicitGemmFinishArgs& p) {
+  using T = typename Shape::T;
+  constexpr int kWarps = Shape::kThreads / kWarp;
+  SHARED float shared[kWarps][kWarp * 4];
+  const int lane = lane_id(), warp = warp_id();
+  const long long element = (static_cast<long long>(block_x()) * kWarp + lane) * 4;
+  float sums[4] = {};
+  if (element < p.numel) {
+    for (int split = warp; split < p.splits; split += kWarps) {
+      float part[4];
+      widen<fp32, 4>(load<fp32, 4>(p.partial + split * p.numel + element), part);
+      UNROLL
+      for (int e = 0; e < 4; ++e) sums[e] += part[e];
+    }
+  }
+  UNROLL
+  for (int e = 0; e < 4; ++e) shared[warp][lane + e * kWarp] = sums[e];
+  barrier();
+  if (warp || element >= p.numel) return;
+  for (int other = 1; other < kWarps; ++other) {
+    UNROLL
+    for (int e = 0; e < 4; ++e) sums[e] += shared[other][lane + e * kWarp];
+  }
+  if (p.bias) {
+    int channel = int(element);
+    divide_with_rest(channel, p.channels);
+    float bias[4];
+    widen<T, 4>(load<T, 4>(static_cast<const T*>(p.bias) + channel), bias);
+    UNROLL
+    for (int e = 0; e < 4; ++e) sums[e] += bias[e];
+  }
+  store<T, 4>(static_cast<T*>(p.result) + element, narrow<T, 4>(sums));
+}
+
+constexpr bool pointwise = true, general = false;
+
+}  // namespace
+}  // namespace reformer
+
+#define X(what, T, kind, rows, columns, down, across, stages)                                                \
+  KERNEL(down * across * reformer::kWarp)                                                                    \
+  implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(                   \
+      reformer::ImplicitGemmArgsOf_##what args) {                                                            \
+    reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \
+  }
+// Entries that are there for wgmma's sake; the emulator has them too.
+#if defined(REFORMER_WGMMA_GROUPS) || defined(REFORMER_EMULATOR)
+#define X_GROUPS(...) X(__VA_ARGS__)
+#else
+#define X_GROUPS(...)
+#endif
+#ifdef REFORMER_ENTRY
+REFORMER_APPLY(X, REFORMER_ENTRY)
+#else
+#include "implicit_gemm.inc"
+#endif

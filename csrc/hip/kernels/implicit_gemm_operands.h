@@ -1,0 +1,270 @@
+// Where an implicit GEMM's operands come from, step by step along the depth.
+#pragma once
+
+#include "../device/async_copy.h"
+#include "../device/operand_tile.h"
+#include "implicit_gemm.h"
+
+namespace reformer {
+
+// from + offset, by one instruction and without a register for the offset's sign.
+template <class T>
+DEVICE const T* at(const T* from, int offset) {
+#if defined(REFORMER_NVIDIA)
+  const T* sum;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(offset), "n"(int(sizeof(T))), "l"(from));
+  return sum;
+#else
+  return from + offset;
+#endif
+}
+
+DEVICE int least(int a, int b) { return a < b ? a : b; }
+
+// The part of a tile that one thread copies: the same chunk of kCount lines. The sources below derive from it, and say
+// where line l of the part is to be read, and whether it is, or zeros are to be written.
+template <class Tile_, int kThreads>
+struct Part {
+  using Tile = Tile_;
+  static constexpr int kApart = kThreads / Tile::kChunks;
+  static constexpr int kCount = (Tile::kLineCount + kApart - 1) / kApart;
+  static constexpr int kElements = Tile::kChunkElements;
+  static_assert(kThreads % Tile::kChunks == 0);
+
+  DEVICE static int chunk() { return thread_id() % Tile::kChunks; }
+  DEVICE static int line(int l) { return thread_id() / Tile::kChunks + l * kApart; }
+  DEVICE static bool exists(int l) { return Tile::kLineCount % kApart == 0 || line(l) < Tile::kLineCount; }
+};
+
+template <class Source>
+DEVICE void copy(const Source& source, const typename Source::Tile& to) {
+  UNROLL
+  for (int l = 0; l < Source::kCount; ++l)
+    if (source.exists(l)) async_copy<16>(to.chunk(source.line(l), source.chunk()), source.address(l), source.valid(l));
+}
+
+// The same by way of registers.
+template <class Source>
+struct Fetched {
+  Words<16> words[Source::kCount];
+
+  DEVICE void load(const Source& source) {
+    UNROLL
+    for (int l = 0; l < Source::kCount; ++l) {
+      words[l] = Words<16>{};
+      if (source.exists(l) && source.valid(l)) words[l] = *reinterpret_cast<const Words<16>*>(source.address(l));
+    }
+  }
+  DEVICE void store(const Source& source, const typename Source::Tile& to) const {
+    UNROLL
+    for (int l = 0; l < Source::kCount; ++l)
+      if (source.exists(l)) *reinterpret_cast<Words<16>*>(to.chunk(source.line(l), source.chunk())) = words[l];
+  }
+};
+
+// A matrix whose lines lie along the depth. Lines past the last one repeat it: what comes of them is not stored.
+template <class T, class Tile, int kThreads, int kDepth>
+struct Straight : Part<Tile, kThreads> {
+  using Mine = Part<Tile, kThreads>;
+  const T* from;
+  int depth, offsets[Mine::kCount];
+
+  // depth: that of the thread's chunk in the first step, less what there is in all.
+  DEVICE Straight(const T* matrix, int first_line, int lines, int pitch, int first_depth, int all_depth) {
+    depth = first_depth + Mine::chunk() * Mine::kElements;
+    from = matrix + depth;
+    depth -= all_depth;
+    UNROLL
+    for (int l = 0; l < Mine::kCount; ++l) offsets[l] = least(first_line + Mine::line(l), lines - 1) * pitch;
+  }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
+  DEVICE bool valid(int) const { return depth < 0; }
+  DEVICE void advance() {
+    from += kDepth;
+    depth += kDepth;
+  }
+};
+
+// Pixels, one a line, and the source's channels at each of their taps: the depth. With kTaps false there is one tap,
+// inside of the picture.
+template <class T, class Tile, int kThreads, int kDepth, bool kTaps>
+struct Gathered : Part<Tile, kThreads> {
+  using Mine = Part<Tile, kThreads>;
+  const ImplicitGemmArgs& p;
+  const int taps_h, taps_w;
+  const T* from;  // of this chunk at this tap, less the pixel's offset
+  int depth;      // of this chunk in this tap
+  int offsets[Mine::kCount];
+  int rows[Mine::kCount], columns[Mine::kCount];  // of the source, at tap 0
+  int tap_h = 0, tap_w = 0;
+  unsigned inside = ~0u;  // bit l: this tap of line l is
+
+  DEVICE Gathered(const ImplicitGemmArgs& args, const T* picture, const ImplicitGemmAxis& height,
+                  const ImplicitGemmAxis& width, int first_row, int all_rows, int first_depth)
+      : p(args), taps_h(height.taps), taps_w(width.taps) {
+    UNROLL
+    for (int l = 0; l < Mine::kCount; ++l) {
+      int pixel = least(first_row + Mine::line(l), all_rows - 1);
+      if (kTaps || !p.same_pixels) {
+        int column = pixel;
+        int row = divide_with_rest(column, width.by_count);
+        const int number = divide_with_rest(row, height.by_count);
+        row = row * p.source_step_h + height.origin;
+        column = column * p.source_step_w + width.origin;
+        pixel = (number * p.source_h + row) * p.source_w + column;
+        if constexpr (kTaps) rows[l] = row, columns[l] = column;
+      }
+      offsets[l] = pixel * p.source_channels;
+    }
+    depth = first_depth + Mine::chunk() * Mine::kElements;
+    from = picture;
+    if constexpr (kTaps) {
+      tap_w = divide_with_rest(depth, p.by_depth_per_tap);
+      tap_h = divide_with_rest(tap_w, width.by_taps);
+      from += (tap_h * p.tap_step_h * p.source_w + tap_w * p.tap_step_w) * p.source_channels;
+      look();
+    }
+    from += depth;
+  }
+  DEVICE void look() {
+    const int h = tap_h * p.tap_step_h, w = tap_w * p.tap_step_w;
+    inside = 0;
+    if (tap_h >= taps_h) return;
+    UNROLL
+    for (int l = 0; l < Mine::kCount; ++l)
+      if (unsigned(rows[l] + h) < unsigned(p.source_h) && unsigned(columns[l] + w) < unsigned(p.source_w))
+        inside |= 1u << l;
+  }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
+  DEVICE bool valid(int l) const { return depth < p.depth_of_tap && (!kTaps || (inside >> l & 1)); }
+  DEVICE void advance() {
+    depth += kDepth;
+    from += kDepth;
+    if constexpr (kTaps) {
+      if (depth < p.depth_per_tap) return;
+      do {
+        depth -= p.depth_per_tap;
+        int pixels = p.tap_step_w;
+        if (++tap_w == taps_w) {
+          tap_w = 0;
+          ++tap_h;
+          pixels += p.tap_step_h * p.source_w - p.tap_step_w * taps_w;
+        }
+        from += pixels * p.source_channels - p.depth_per_tap;
+      } while (depth >= p.depth_per_tap);
+      look();
+    }
+  }
+};
+
+// A matrix whose lines are the depth. Chunks past the last one repeat it.
+template <class T, class Tile, int kThreads, int kDepth>
+struct Transposed : Part<Tile, kThreads> {
+  using Mine = Part<Tile, kThreads>;
+  const T* from;
+  const int pitch, end;  // of the depth, of a tap
+  int depth;             // of line 0
+
+  DEVICE Transposed(const T* matrix, int first_outer, int outers, int line_pitch, int first_depth, int last_depth)
+      : pitch(line_pitch), end(last_depth) {
+    depth = first_depth + Mine::line(0);
+    from = matrix + least(first_outer + Mine::chunk() * Mine::kElements, outers - Mine::kElements) +
+           static_cast<long long>(depth) * pitch;
+  }
+  DEVICE const T* address(int l) const { return at(from, l * Mine::kApart * pitch); }
+  DEVICE bool valid(int l) const { return depth + l * Mine::kApart < end; }
+  DEVICE void advance() {
+    from += kDepth * pitch;
+    depth += kDepth;
+  }
+};
+
+// The filter, transposed: lines are the k at each of a class's taps.
+template <class T, class Tile, int kThreads, int kDepth>
+struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
+  using Lined = Transposed<T, Tile, kThreads, kDepth>;
+  const ImplicitGemmArgs& p;
+  const int taps_w;
+  int tap_w;
+
+  DEVICE FilterTaps(const ImplicitGemmArgs& args, const T* filter, const ImplicitGemmAxis& height,
+                    const ImplicitGemmAxis& width, int first_column, int first_depth)
+      : Lined(filter, first_column, args.columns, args.filter_pitch, 0, args.depth_of_tap),
+        p(args),
+        taps_w(width.taps) {
+    tap_w = divide_with_rest(first_depth, p.by_depth_per_tap);
+    const int tap_h = divide_with_rest(tap_w, width.by_taps);
+    this->depth += first_depth;
+    this->from += first_depth * p.filter_pitch + height.first_tap * p.filter_tap_h + tap_h * p.filter_pitch_h +
+                  width.first_tap * p.filter_tap_w + tap_w * p.filter_pitch_w;
+  }
+  DEVICE void advance() {
+    Lined::advance();
+    if (this->depth < p.depth_per_tap) return;  // for all threads: it is a whole number of steps
+    this->depth -= p.depth_per_tap;
+    int tap = p.filter_pitch_w;
+    if (++tap_w == taps_w) {
+      tap_w = 0;
+      tap += p.filter_pitch_h - p.filter_pitch_w * taps_w;
+    }
+    this->from += tap - p.depth_per_tap * p.filter_pitch;
+  }
+};
+
+// The picture at the filter's taps: columns are taps and channels, lines are the result's pixels.
+template <class T, class Tile, int kThreads, int kDepth>
+struct GatheredColumns : Part<Tile, kThreads> {
+  using Mine = Part<Tile, kThreads>;
+  const ImplicitGemmArgs& p;
+  const T* from;
+  const int end;
+  int depth, last_row, last_column;  // of the source: those of the last pixel's tap, plus a stride
+  int rows[Mine::kCount], columns[Mine::kCount], offsets[Mine::kCount];
+
+  DEVICE GatheredColumns(const ImplicitGemmArgs& args, const T* picture, int first_column, int first_depth,
+                         int last_depth)
+      : p(args), end(last_depth) {
+    int channel = least(first_column + Mine::chunk() * Mine::kElements, p.columns - Mine::kElements);
+    int tap_w = divide_with_rest(channel, p.by_channels);
+    const int tap_h = divide_with_rest(tap_w, p.by_filter_w);
+    const int top = tap_h * p.dilation_h - p.pad_h, left = tap_w * p.dilation_w - p.pad_w;
+    last_row = top + p.out_h * p.stride_h;
+    last_column = left + p.out_w * p.stride_w;
+    from = picture + channel;
+    depth = first_depth + Mine::line(0);
+    UNROLL
+    for (int l = 0; l < Mine::kCount; ++l) {
+      int column = depth + l * Mine::kApart;
+      int row = divide_with_rest(column, p.by_out_w);
+      const int number = divide_with_rest(row, p.by_out_h);
+      rows[l] = row * p.stride_h + top;
+      columns[l] = column * p.stride_w + left;
+      offsets[l] = ((number * p.source_h + rows[l]) * p.source_w + columns[l]) * p.source_channels;
+    }
+  }
+  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
+  DEVICE bool valid(int l) const {
+    return unsigned(rows[l]) < unsigned(p.source_h) && unsigned(columns[l]) < unsigned(p.source_w) &&
+           depth + l * Mine::kApart < end;
+  }
+  DEVICE void advance() {
+    depth += kDepth;
+    UNROLL
+    for (int l = 0; l < Mine::kCount; ++l) {
+      rows[l] += p.step_h;
+      columns[l] += p.step_w;
+      offsets[l] += p.step_offset;
+      if (columns[l] >= last_column) {
+        columns[l] -= p.out_w * p.stride_w;
+        rows[l] += p.stride_h;
+        offsets[l] += p.line_offset;
+      }
+      if (rows[l] >= last_row) {
+        rows[l] -= p.out_h * p.stride_h;
+        offsets[l] += p.picture_offset;
+      }
+    }
+  }
+};
+
+}  // namespace reformer

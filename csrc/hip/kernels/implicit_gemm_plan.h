@@ -1,0 +1,296 @@
+// How the implicit GEMM kernels are launched for a problem: pure functions, without a GPU, for solvers, tests and
+// timings.
+//
+//   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
+//     ImplicitGemmPlan plan;
+//     if (const char* why_not = plan_implicit_gemm(problem, kernel, cut, warp, plan)) ...
+//     bind(plan, x, y, filter, bias, result, workspace);
+//     launch(kernel.name, plan.launch, plan.args);
+//     if (plan.partials > 1) launch(implicit_gemm_finish(problem.dtype).name, plan.finish_launch, plan.finish_args);
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "../../conv_problem.h"
+#include "implicit_gemm.h"
+
+namespace reformer {
+
+enum class ImplicitGemmPart : uint8_t { forward, input_grad, weight_grad, finish };
+
+// One of those in implicit_gemm.inc.
+struct ImplicitGemmKernel {
+  ImplicitGemmPart part;
+  DType dtype;
+  bool pointwise;
+  int rows, columns, warps_down, warps_across, stages;
+  const char* name;       // of the extern "C" function
+  const char* arguments;  // what the macro X makes it of
+
+  // Whether it is meant for wgmma, and compiled for sm_90a only.
+  bool for_groups() const { return rows == 16 * warps_down; }
+  bool computes(Direction direction) const { return int(part) == int(direction); }
+};
+static_assert(int(ImplicitGemmPart::weight_grad) == int(Direction::weight_grad));
+
+inline const std::vector<ImplicitGemmKernel>& implicit_gemm_kernels() {
+  constexpr bool pointwise = true, general = false;
+#define X(what, T, kind, rows, columns, down, across, stages)                                        \
+  {ImplicitGemmPart::what,                                                                           \
+   DType::T,                                                                                         \
+   kind,                                                                                             \
+   rows,                                                                                             \
+   columns,                                                                                          \
+   down,                                                                                             \
+   across,                                                                                           \
+   stages,                                                                                           \
+   "implicit_gemm_" #what "_" #T "_" #kind "_" #rows "x" #columns "_" #down "x" #across "_" #stages, \
+   #what ", " #T ", " #kind ", " #rows ", " #columns ", " #down ", " #across ", " #stages},
+#define X_GROUPS(...) X(__VA_ARGS__)
+  static const std::vector<ImplicitGemmKernel> all = {
+#include "implicit_gemm.inc"
+  };
+#undef X_GROUPS
+#undef X
+  (void)general;
+  return all;
+}
+
+// The kernel that adds up partial sums, or null.
+inline const ImplicitGemmKernel* implicit_gemm_finish(DType dtype) {
+  for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels())
+    if (kernel.part == ImplicitGemmPart::finish && kernel.dtype == dtype) return &kernel;
+  return nullptr;
+}
+
+struct ImplicitGemmLaunch {
+  uint32_t blocks_x = 1, blocks_y = 1, blocks_z = 1, threads = 1, shared_bytes = 0;
+  uint32_t cluster_z = 1;  // blocks of a cluster, along z: if it is not 1, the launch has to ask for them
+};
+
+// How the depth is cut: into parts, of which a cluster's blocks (sm_90 and later; 1, 2, 4 or 8) add up theirs. Parts
+// that are left then are added up by the finish.
+struct ImplicitGemmCut {
+  int splits = 1, cluster = 1;
+};
+
+struct ImplicitGemmPlan {
+  ImplicitGemmArgs args{};
+  ImplicitGemmLaunch launch;
+  int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
+  int steps = 0;                // along the depth, of all splits together
+  int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
+  ImplicitGemmFinishArgs finish_args{};
+  ImplicitGemmLaunch finish_launch;
+};
+
+namespace implicit_gemm {
+
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+inline ImplicitGemmAxis make_axis(int count, int first, int origin, int taps, int first_tap) {
+  return {count, first, origin, taps, first_tap, make_divider(count), make_divider(taps ? taps : 1)};
+}
+
+// The classes of an axis of dx, those with the most taps first, as they take longest; and how many there are.
+inline int make_classes(int size, int filter, int pad, int stride, int dilation, ImplicitGemmAxis* to) {
+  int count = 0;
+  for (int first = 0; first < stride && first < size; ++first) {
+    int taps = 0, first_tap = 0;
+    for (int tap = filter - 1; tap >= 0; --tap)
+      if ((first + pad - tap * dilation) % stride == 0) first_tap = tap, ++taps;
+    const int origin = taps ? (first + pad - first_tap * dilation) / stride : 0;
+    int at = count++;
+    for (; at > 0 && to[at - 1].taps < taps; --at) to[at] = to[at - 1];
+    to[at] = make_axis(ceil_div(size - first, stride), first, origin, taps, first_tap);
+  }
+  return count;
+}
+
+inline void plan_correlation(const ConvProblem& p, bool pointwise, int depth, ImplicitGemmPlan& plan, int& classes,
+                             int& all_steps) {
+  ImplicitGemmArgs& a = plan.args;
+  const bool forward = p.direction == Direction::forward;
+  const int out_h = p.out_h(), out_w = p.out_w();
+  int classes_h = 1, classes_w = 1;
+  a.pictures = p.n;
+  a.filter_pitch = p.r * p.s * p.group_c();
+  a.filter_tap_w = p.group_c();
+  a.filter_tap_h = p.s * p.group_c();
+  a.b_group = p.group_k() * a.filter_pitch;
+  if (forward) {
+    a.source_h = p.h, a.source_w = p.w, a.source_channels = p.c;
+    a.a_group = a.depth_of_tap = a.depth_per_tap = p.group_c();
+    a.columns = a.result_group = p.group_k();
+    a.result_pitch = p.k;
+    a.source_step_h = p.stride_h, a.source_step_w = p.stride_w;
+    a.tap_step_h = p.dilation_h, a.tap_step_w = p.dilation_w;
+    a.heights[0] = make_axis(out_h, 0, -p.pad_h, p.r, 0);
+    a.widths[0] = make_axis(out_w, 0, -p.pad_w, p.s, 0);
+  } else {
+    a.source_h = out_h, a.source_w = out_w, a.source_channels = p.k;
+    a.a_group = a.depth_of_tap = p.group_k();
+    a.depth_per_tap = ceil_div(p.group_k(), depth) * depth;
+    a.columns = a.result_group = p.group_c();
+    a.result_pitch = p.c;
+    a.source_step_h = a.source_step_w = 1;
+    const int common_h = std::gcd(p.stride_h, p.dilation_h), common_w = std::gcd(p.stride_w, p.dilation_w);
+    a.tap_step_h = -p.dilation_h / common_h, a.tap_step_w = -p.dilation_w / common_w;
+    a.filter_pitch_h = p.stride_h / common_h * a.filter_tap_h;
+    a.filter_pitch_w = p.stride_w / common_w * a.filter_tap_w;
+    a.scattered = p.stride_h > 1 || p.stride_w > 1;
+    a.result_h = p.h, a.result_w = p.w, a.result_step_h = p.stride_h, a.result_step_w = p.stride_w;
+    classes_h = make_classes(p.h, p.r, p.pad_h, p.stride_h, p.dilation_h, a.heights);
+    classes_w = make_classes(p.w, p.s, p.pad_w, p.stride_w, p.dilation_w, a.widths);
+  }
+  a.same_pixels = pointwise && p.stride_h == 1 && p.stride_w == 1;
+  a.by_depth_per_tap = make_divider(a.depth_per_tap);
+  a.classes_w = make_divider(classes_w);
+  classes = classes_h * classes_w;
+  int most_h = 0, most_w = 0;
+  for (int i = 0; i < classes_h; ++i) most_h = a.heights[i].count > most_h ? a.heights[i].count : most_h;
+  for (int i = 0; i < classes_w; ++i) most_w = a.widths[i].count > most_w ? a.widths[i].count : most_w;
+  a.rows = p.n * most_h * most_w;
+  all_steps = ceil_div(a.heights[0].taps * a.widths[0].taps * a.depth_per_tap, depth);
+}
+
+inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& plan, int& all_steps) {
+  ImplicitGemmArgs& a = plan.args;
+  a.rows = p.group_k();
+  a.columns = a.result_pitch = p.r * p.s * p.group_c();
+  a.source_h = p.h, a.source_w = p.w, a.source_channels = p.c;
+  a.a_group = p.group_k(), a.b_group = p.group_c(), a.result_group = a.rows * a.columns;
+  a.a_pitch = p.k;
+  a.out_h = p.out_h(), a.out_w = p.out_w();
+  a.pixels = p.n * a.out_h * a.out_w;
+  a.stride_h = p.stride_h, a.stride_w = p.stride_w, a.pad_h = p.pad_h, a.pad_w = p.pad_w;
+  a.dilation_h = p.dilation_h, a.dilation_w = p.dilation_w;
+  const int pictures = depth / (a.out_h * a.out_w), rest = depth % (a.out_h * a.out_w);
+  a.step_h = rest / a.out_w * p.stride_h, a.step_w = rest % a.out_w * p.stride_w;
+  a.step_offset = ((pictures * p.h + a.step_h) * p.w + a.step_w) * p.c;
+  a.line_offset = (p.stride_h * p.w - a.out_w * p.stride_w) * p.c;
+  a.picture_offset = (p.h - a.out_h * p.stride_h) * p.w * p.c;
+  a.by_out_h = make_divider(a.out_h), a.by_out_w = make_divider(a.out_w);
+  a.by_channels = make_divider(p.group_c()), a.by_filter_w = make_divider(p.s);
+  all_steps = ceil_div(a.pixels, depth);
+}
+
+}  // namespace implicit_gemm
+
+// Why no kernel of this family computes the problem, or null.
+inline const char* refuse_implicit_gemm(const ConvProblem& p) {
+  if (p.layout != Layout::nhwc) return "implicit GEMM is for NHWC";
+  if (p.dtype != DType::bf16 && p.dtype != DType::fp16 && p.dtype != DType::fp32)
+    return "implicit GEMM is for bf16, fp16 and fp32";
+  const int elements = p.dtype == DType::fp32 ? 4 : 8;
+  if (p.group_c() % elements || p.group_k() % elements)
+    return "implicit GEMM copies 16 bytes: a group's channels have to be multiples of that, of the input and the "
+           "output";
+  constexpr int64_t most = (int64_t{1} << 31) - (1 << 24);  // places a step beyond are computed, though not read
+  if (p.input_numel() >= most || p.output_numel() >= most || p.weight_numel() >= most)
+    return "implicit GEMM counts elements by 32 bits";
+  if (p.direction == Direction::input_grad &&
+      (p.stride_h > kImplicitGemmMostClasses || p.stride_w > kImplicitGemmMostClasses))
+    return "implicit GEMM computes input_grad for strides up to 4";
+  if (p.groups > 65535 / (kImplicitGemmMostClasses * kImplicitGemmMostClasses)) return "there are too many groups";
+  return nullptr;
+}
+
+// Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns a sentence
+// that says why this kernel doesn't compute the problem, or null.
+inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel, ImplicitGemmCut cut,
+                                      int warp, ImplicitGemmPlan& plan) {
+  if (const char* sentence = refuse_implicit_gemm(p)) return sentence;
+  if (!kernel.computes(p.direction) || kernel.dtype != p.dtype) return "the kernel is for another direction or type";
+  const bool unpadded = p.is_1x1();
+  const bool pointwise = unpadded && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
+  if (kernel.pointwise && !pointwise) return "the kernel is for filters of 1x1 without padding";
+
+  plan = {};
+  const int bytes = p.dtype == DType::fp32 ? 4 : 2, depth = implicit_gemm_step_bytes(warp) / bytes;
+  int classes = 1, steps = 0;
+  if (p.direction == Direction::weight_grad)
+    implicit_gemm::plan_weight_grad(p, depth, plan, steps);
+  else
+    implicit_gemm::plan_correlation(p, kernel.pointwise, depth, plan, classes, steps);
+
+  ImplicitGemmArgs& a = plan.args;
+  plan.steps = steps;
+  if (steps < 1) steps = 1;
+  int splits = cut.splits < steps ? cut.splits : steps;
+  splits = implicit_gemm::ceil_div(steps, implicit_gemm::ceil_div(steps, splits));  // none is empty,
+  splits = implicit_gemm::ceil_div(splits, cut.cluster) * cut.cluster;              // unless to complete a cluster
+  for (a.log_cluster = 0; 1 << a.log_cluster < cut.cluster;) ++a.log_cluster;
+  a.splits = splits;
+  plan.partials = a.partials = splits / cut.cluster;
+  a.by_splits = make_divider(splits);
+  a.groups = make_divider(p.groups);
+  const int column_tiles = implicit_gemm::ceil_div(a.columns, kernel.columns);
+  a.column_tiles = make_divider(column_tiles);
+  a.result_numel = p.direction == Direction::forward      ? p.output_numel()
+                   : p.direction == Direction::input_grad ? p.input_numel()
+                                                          : p.weight_numel();
+
+  const int stages = implicit_gemm_stages(kernel.stages, warp), steps_each = implicit_gemm::ceil_div(steps, splits);
+  const int tiles = (kernel.rows + kernel.columns) * depth * bytes * (steps_each < stages ? steps_each : stages);
+  const int sums = implicit_gemm_slab_rows(kernel.rows, kernel.columns, kernel.warps_down, warp) *
+                   implicit_gemm_sums_pitch(kernel.columns) * 4;
+  plan.launch.blocks_x = uint32_t(implicit_gemm::ceil_div(a.rows, kernel.rows)) * uint32_t(column_tiles);
+  plan.launch.blocks_y = uint32_t(p.groups * classes);
+  plan.launch.blocks_z = uint32_t(splits);
+  plan.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
+  plan.launch.shared_bytes = uint32_t(tiles > sums ? tiles : sums);
+
+  plan.launch.cluster_z = uint32_t(cut.cluster);
+
+  if (plan.partials > 1) {
+    plan.workspace_bytes = a.result_numel * 4 * plan.partials;
+    ImplicitGemmFinishArgs& finish = plan.finish_args;
+    finish.numel = a.result_numel;
+    finish.splits = plan.partials;
+    finish.channels = make_divider(p.k);
+    const int64_t elements = implicit_gemm_finish_elements(warp);
+    plan.finish_launch.blocks_x = uint32_t((finish.numel + elements - 1) / elements);
+    plan.finish_launch.threads = uint32_t(kImplicitGemmFinishWarps * warp);
+  }
+  return nullptr;
+}
+
+// Sets the pointers. x, y, filter: those that the direction reads; result: what it computes; bias: forward's, or null;
+// workspace: plan.workspace_bytes, or null if that is 0.
+inline void bind(ImplicitGemmPlan& plan, Direction direction, const void* x, const void* y, const void* filter,
+                 const void* bias, void* result, void* workspace) {
+  plan.args.a = direction == Direction::forward ? x : y;
+  plan.args.b = direction == Direction::weight_grad ? x : filter;
+  plan.args.bias = plan.finish_args.bias = bias;
+  plan.args.result = plan.partials > 1 ? workspace : result;
+  plan.finish_args.partial = static_cast<const float*>(workspace);
+  plan.finish_args.result = result;
+}
+
+// Cuts worth trying, of a kernel that covers the problem with so many blocks: none; as many splits as fill the GPU
+// once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no finish.
+inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& whole, int multiprocessors,
+                                                       bool clusters) {
+  const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y;
+  std::vector<ImplicitGemmCut> all = {{1, 1}};
+  int last = 1;
+  if (clusters)
+    for (const int size : {2, 4, 8})
+      if (size * 2 <= whole.steps && blocks * size <= int64_t{multiprocessors} * 6) all.push_back({size, size});
+  for (const int waves : {1, 2, 4}) {
+    const int64_t wanted = (int64_t{multiprocessors} * waves + blocks / 2) / blocks;
+    int splits = int(wanted < whole.steps / 2 ? wanted : whole.steps / 2);
+    const bool clustered = clusters && splits > 8;
+    if (clustered) splits = implicit_gemm::ceil_div(splits, 8) * 8;
+    if (splits <= last || whole.args.result_numel * splits >= int64_t{1} << (clustered ? 30 : 27)) continue;
+    last = splits;
+    if (clustered) all.push_back({splits, 8});
+    all.push_back({splits, 1});
+  }
+  return all;
+}
+
+}  // namespace reformer

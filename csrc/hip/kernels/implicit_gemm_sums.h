@@ -1,0 +1,86 @@
+// The sums that an implicit GEMM's block computes, whichever instructions do it.
+#pragma once
+
+#include "../device/mma.h"
+
+namespace reformer {
+
+// The sums of a block, kDown x kAcross warps that have kRows x kColumns each. A step's tiles are multiplied in kParts;
+// meanwhile() is what else there is to do.
+template <class T, int kRows, int kColumns, int kAcross, int kParts>
+class WarpSums {
+  using Tile = WarpTile<T, kRows, kColumns>;
+  Tile tile_;
+  const int column_ = warp_id() % kAcross * kColumns;
+
+ public:
+  const int row = warp_id() / kAcross * kRows;
+
+  DEVICE WarpSums() { tile_.clear(); }
+  // After waiting for own copies, and before the barrier.
+  DEVICE static void publish() {}
+  // Fragments of the next part are loaded before one is multiplied.
+  template <class TileA, class TileB, class Function>
+  DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
+    typename Tile::A fragments_a[2];
+    typename Tile::B fragments_b[2];
+    fragments_a[0] = Tile::load_a(a, row, 0);
+    fragments_b[0] = Tile::load_b(b, column_, 0);
+    meanwhile();
+    UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      if (i + 1 < kParts) {
+        fragments_a[(i + 1) & 1] = Tile::load_a(a, row, (i + 1) * Tile::kDepth);
+        fragments_b[(i + 1) & 1] = Tile::load_b(b, column_, (i + 1) * Tile::kDepth);
+      }
+      tile_.multiply(fragments_a[i & 1], fragments_b[i & 1]);
+    }
+  }
+  // After the last step.
+  DEVICE void finish() {}
+  // The warp's sums, from its first row on.
+  DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
+};
+
+// Warps that have 16 rows and all columns are warpgroups where there are instructions for these.
+constexpr bool are_groups(int warp_rows, int down, int across, int columns, int bytes) {
+  return warp_rows == 16 && down % 4 == 0 && across == 1 && columns % 64 == 0 && bytes == 2;
+}
+template <bool kGroups, class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
+struct SumsOf {
+  using type = WarpSums<T, kRows, kColumns, kAcross, kParts>;
+};
+#if defined(REFORMER_WGMMA_GROUPS)
+constexpr bool kHasGroups = true;
+// kLag: steps that are still multiplied when the next one begins.
+template <class T, int kColumns, int kLag>
+class GroupSums {
+  GroupTile<T, kColumns> tile_;
+  const int group_ = wgmma::group_id();
+
+ public:
+  const int row = warp_id() * 16;
+
+  DEVICE GroupSums() { tile_.clear(); }
+  DEVICE static void publish() { wgmma::publish(); }
+  template <class TileA, class TileB, class Function>
+  DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
+    tile_.start(a, group_ * 64, b);
+    if constexpr (kLag) wgmma::wait<kLag>();
+    meanwhile();
+    if constexpr (!kLag) wgmma::wait<0>();
+  }
+  DEVICE void finish() {
+    if constexpr (kLag) tile_.finish();
+  }
+  DEVICE void store(float* to, int pitch) const { tile_.store(to, pitch); }
+};
+template <class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
+struct SumsOf<true, T, kRows, kColumns, kAcross, kParts, kLag> {
+  using type = GroupSums<T, kColumns, kLag>;
+};
+#else
+constexpr bool kHasGroups = false;
+#endif
+
+}  // namespace reformer

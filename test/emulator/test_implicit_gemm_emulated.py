@@ -1,0 +1,197 @@
+"""Convolution by the implicit GEMM kernels, emulated: exact on small integers."""
+
+import ctypes
+import functools
+import os
+import subprocess
+
+import pytest
+import torch
+
+import emulator
+
+pytestmark = pytest.mark.skipif(
+    emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())
+)
+
+FILE = "csrc/hip/kernels/implicit_gemm.hip"
+DIRECTIONS = ["forward", "input_grad", "weight_grad"]
+# torch's type and DType's number
+TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
+PATHS = {"mma_sync": (32, ()), "mfma": (64, ()), "mfma_gfx908": (64, ("REFORMER_MFMA_BF16_PAIRS",))}
+
+
+@functools.cache
+def planner() -> ctypes.CDLL:
+    """test/hip/implicit_gemm_plan.cpp, compiled."""
+    emulator.CACHE.mkdir(parents=True, exist_ok=True)
+    library = emulator.CACHE / f"implicit_gemm_plan-{os.getpid()}.so"
+    source = emulator.ROOT / "test/hip/implicit_gemm_plan.cpp"
+    subprocess.run(
+        [*emulator.COMPILER, "-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", library],
+        check=True,
+    )
+    loaded = ctypes.CDLL(str(library))
+    library.unlink()
+    for function in (loaded.kernel_name, loaded.kernel_arguments, loaded.finish_name, loaded.plan):
+        function.restype = ctypes.c_char_p
+    return loaded
+
+
+@functools.cache
+def kernels() -> dict[str, int]:
+    return {planner().kernel_name(i).decode(): i for i in range(planner().kernel_count())}
+
+
+class Problem:
+    """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
+
+    def __init__(
+        self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1
+    ):
+        self.direction, self.type = DIRECTIONS.index(direction), TYPES[type_name]
+        self.numbers = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups, self.direction, self.type[1]]
+        generator = torch.Generator().manual_seed(0)
+
+        def integers(*sizes, most=2):
+            return torch.randint(-most, most + 1, sizes, generator=generator).double()
+
+        self.x, self.filter, self.bias = integers(n, c, h, w), integers(k, c // groups, r, s), integers(k, most=9)
+        conv = functools.partial(torch.conv2d, stride=stride, padding=pad, dilation=dilation, groups=groups)
+        x, filter = self.x.requires_grad_(), self.filter.requires_grad_()
+        result = conv(x, filter, self.bias)
+        self.y = integers(*result.shape)
+        grads = torch.autograd.grad(conv(x, filter), [x, filter], self.y)
+        self.x, self.filter = x.detach(), filter.detach()
+        self.expected = (result.detach(), *grads)[self.direction]
+
+    def run(self, kernel, splits, *, warp, seed=0, defines=(), bias=True):
+        """What the kernel computes, in NCHW."""
+
+        def tensor(values):
+            return values.to(self.type[0]).contiguous(memory_format=torch.channels_last)
+
+        x, y, filter = tensor(self.x), tensor(self.y), tensor(self.filter)
+        values = self.bias.to(self.type[0])
+        result = torch.full_like(tensor(self.expected), torch.nan)
+        index = kernels()[kernel]
+        args, finish = ((ctypes.c_char * size())() for size in (planner().args_bytes, planner().finish_args_bytes))
+        numbers, problem = (ctypes.c_int64 * 15)(), (ctypes.c_int32 * 16)(*self.numbers)
+        with_bias = bias and self.direction == 0
+
+        def plan(workspace):
+            addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), values.data_ptr() if with_bias else None]
+            pointers = (ctypes.c_void_p * 6)(*addresses, result.data_ptr(), workspace)
+            sentence = planner().plan(problem, index, splits, 1, warp, pointers, args, finish, numbers)
+            if sentence is not None:
+                raise ValueError(sentence.decode())
+
+        plan(None)
+        workspace = torch.full([numbers[14] // 4], torch.nan)
+        plan(workspace.data_ptr())
+        launches = [(kernel, args, numbers[:5])]
+        if numbers[12] > 1:
+            launches.append((planner().finish_name(self.type[1]).decode(), finish, numbers[6:11]))
+        for name, arguments, (*grid, threads, shared) in launches:
+            entry = planner().kernel_arguments(kernels()[name]).decode()
+            emulator.launch(
+                FILE,
+                name,
+                grid=tuple(grid),
+                threads=threads,
+                arguments=bytes(arguments),
+                shared_bytes=shared,
+                seed=seed,
+                warp=warp,
+                defines=(f"REFORMER_ENTRY={entry}", *defines),
+            )
+        return result.double()
+
+
+def name_of(direction, type_name, kind, tile):
+    return f"implicit_gemm_{direction}_{type_name}_{kind}_{tile}"
+
+
+def check(problem, kernel, splits, path, *, seed=0):
+    warp, defines = PATHS[path]
+    result = problem.run(kernel, splits, warp=warp, seed=seed, defines=defines)
+    torch.testing.assert_close(result, problem.expected.to(problem.type[0]).double(), rtol=0, atol=0)
+
+
+# n, c, h, w, k, r, s
+GENERAL = {
+    "3x3": ((2, 24, 7, 9, 40, 3, 3), dict(pad=(1, 1))),
+    "3x3 strides": ((1, 72, 9, 8, 24, 3, 3), dict(pad=(1, 1), stride=(2, 2))),
+    "strides 2, 3": ((1, 16, 10, 11, 72, 3, 5), dict(pad=(0, 2), stride=(2, 3))),
+    "dilation": ((1, 8, 9, 12, 16, 3, 3), dict(pad=(2, 1), dilation=(2, 3))),
+    "dilation and strides": ((1, 16, 11, 12, 8, 3, 2), dict(pad=(2, 3), stride=(2, 4), dilation=(2, 3))),
+    "groups": ((2, 48, 5, 6, 24, 3, 1), dict(pad=(1, 0), groups=3)),
+    "5x5": ((1, 8, 6, 6, 136, 5, 5), dict(pad=(2, 2))),
+    "filter below strides": ((1, 16, 7, 9, 16, 1, 2), dict(stride=(3, 4))),
+    "padded 1x1": ((1, 16, 3, 4, 16, 1, 1), dict(pad=(1, 2))),
+}
+POINTWISE = {
+    "1x1": ((1, 72, 9, 9, 88, 1, 1), {}),
+    "few channels": ((3, 8, 7, 5, 16, 1, 1), {}),
+    "groups": ((1, 48, 5, 6, 32, 1, 1), dict(groups=2)),
+}
+STRIDED = {"strides": ((2, 40, 7, 9, 72, 1, 1), dict(stride=(2, 3)))}
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("path", ["mma_sync", "mfma"])
+def test_general(path, direction, type_name, name, splits):
+    sizes, others = GENERAL[name]
+    problem = Problem(direction, type_name, *sizes, **others)
+    check(problem, name_of(direction, type_name, "general", "64x32_2x2_4"), splits, path)
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("name", [*POINTWISE, *STRIDED])
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("path", ["mma_sync", "mfma"])
+def test_pointwise(path, direction, type_name, name, splits):
+    sizes, others = {**POINTWISE, **STRIDED}[name]
+    problem = Problem(direction, type_name, *sizes, **others)
+    kind = "general" if name in STRIDED and direction == "weight_grad" else "pointwise"
+    check(problem, name_of(direction, type_name, kind, "32x64_2x2_4"), splits, path, seed=1)
+
+
+def tiles(direction):
+    """All that there are, of bf16."""
+    start = f"implicit_gemm_{direction}_bf16_general_"
+    return [name.removeprefix(start) for name in kernels() if name.startswith(start)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["general", "pointwise"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("path", ["mma_sync", "mfma"])
+def test_all_tiles(path, direction, kind):
+    sizes = (1, 136, 12, 13, 136, 3, 3) if kind == "general" else (1, 200, 17, 16, 136, 1, 1)
+    problem = Problem(direction, "bf16", *sizes, pad=(1, 1) if kind == "general" else (0, 0))
+    for tile in tiles(direction):
+        check(problem, name_of(direction, "bf16", kind, tile), 1, path)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_bf16_of_gfx908(direction):
+    problem = Problem(direction, "bf16", 1, 72, 9, 8, 24, 3, 3, pad=(1, 1), stride=(2, 2))
+    check(problem, name_of(direction, "bf16", "general", "64x32_2x2_4"), 2, "mfma_gfx908")
+
+
+def test_refusals():
+    def complaint(type_name, kernel, *sizes, direction="forward", **others):
+        with pytest.raises(ValueError) as error:
+            Problem(direction, type_name, *sizes, **others).run(kernel, 1, warp=32)
+        return str(error.value)
+
+    general, pointwise = (name_of("forward", "bf16", kind, "64x64_2x2_4") for kind in ("general", "pointwise"))
+    assert "multiples" in complaint("bf16", general, 1, 12, 5, 5, 8, 3, 3)
+    assert complaint("bf16", pointwise, 1, 8, 5, 5, 8, 3, 3) == "the kernel is for filters of 1x1 without padding"
+    assert "another direction or type" in complaint("fp16", general, 1, 8, 5, 5, 8, 3, 3)
+    assert "strides up to 4" in complaint("bf16", general, 1, 8, 9, 9, 8, 3, 3, direction="input_grad", stride=(5, 1))

@@ -1,0 +1,64 @@
+// implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
+#include "../../csrc/hip/kernels/implicit_gemm_plan.h"
+
+using namespace reformer;
+
+namespace {
+// 14 numbers as ConvProblem has them, then its direction and type.
+ConvProblem problem_of(const int32_t* numbers) {
+  ConvProblem p;
+  int32_t* const members[] = {&p.n,     &p.c,     &p.h,        &p.w,        &p.k,          &p.r,          &p.s,
+                              &p.pad_h, &p.pad_w, &p.stride_h, &p.stride_w, &p.dilation_h, &p.dilation_w, &p.groups};
+  for (int32_t* member : members) *member = *numbers++;
+  p.direction = static_cast<Direction>(numbers[0]);
+  p.dtype = static_cast<DType>(numbers[1]);
+  p.layout = Layout::nhwc;
+  return p;
+}
+}  // namespace
+
+extern "C" {
+
+int kernel_count() { return int(implicit_gemm_kernels().size()); }
+const char* kernel_name(int i) { return implicit_gemm_kernels()[size_t(i)].name; }
+const char* kernel_arguments(int i) { return implicit_gemm_kernels()[size_t(i)].arguments; }
+int args_bytes() { return int(sizeof(ImplicitGemmArgs)); }
+int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
+const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->name; }
+
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; partials, steps, workspace bytes.
+const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int warp, void* const* pointers,
+                 void* args, void* finish_args, int64_t* numbers) {
+  const ConvProblem p = problem_of(problem);
+  ImplicitGemmPlan plan;
+  if (const char* sentence =
+          plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster}, warp, plan))
+    return sentence;
+  bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
+  *static_cast<ImplicitGemmArgs*>(args) = plan.args;
+  *static_cast<ImplicitGemmFinishArgs*>(finish_args) = plan.finish_args;
+  for (const ImplicitGemmLaunch& launch : {plan.launch, plan.finish_launch}) {
+    for (const uint32_t number :
+         {launch.blocks_x, launch.blocks_y, launch.blocks_z, launch.threads, launch.shared_bytes, launch.cluster_z})
+      *numbers++ = number;
+  }
+  *numbers++ = plan.partials;
+  *numbers++ = plan.steps;
+  *numbers++ = plan.workspace_bytes;
+  return nullptr;
+}
+
+// Fills `to` with pairs, splits and clusters, at most 16 of them, and returns how many; 0 if the kernel is not for
+// this.
+int cuts_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors, int clusters, int32_t* to) {
+  ImplicitGemmPlan plan;
+  if (plan_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], {}, warp, plan)) return 0;
+  int count = 0;
+  for (const ImplicitGemmCut& cut : implicit_gemm_cuts(plan, multiprocessors, clusters != 0)) {
+    *to++ = cut.splits;
+    *to++ = cut.cluster;
+    ++count;
+  }
+  return count;
+}
+}
