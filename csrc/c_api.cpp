@@ -269,8 +269,8 @@ const char* reformer_gpu_unavailable(const char* architecture) {
 int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
                             int64_t bytes) {
   return guarded(-1, [&] {
-    const gpu::Launch shape{launch->blocks[0], launch->blocks[1], launch->blocks[2], launch->threads,
-                            launch->shared_bytes};
+    const gpu::Launch shape{launch->blocks[0], launch->blocks[1],    launch->blocks[2],
+                            launch->threads,   launch->shared_bytes, launch->cluster_z};
     gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
                 size_t(bytes));
     return 0;

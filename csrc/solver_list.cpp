@@ -18,6 +18,14 @@ const std::vector<const Solver*>& solvers() {
       &gpu_depthwise_2x7(),
       &gpu_depthwise_4x4(),
       &gpu_depthwise_4x7(),
+      &gpu_gemm_128x256(),
+      &gpu_gemm_128x128(),
+      &gpu_gemm_128x64(),
+      &gpu_gemm_64x128(),
+      &gpu_gemm_64x64(),
+      &gpu_gemm_128x32(),
+      &gpu_gemm_64x32(),
+      &gpu_gemm_32x32(),
       &reference(),
   };
   // clang-format on

@@ -18,6 +18,14 @@ const Solver& gpu_depthwise_2x4();  // hip/solvers/depthwise.cpp
 const Solver& gpu_depthwise_2x7();
 const Solver& gpu_depthwise_4x4();
 const Solver& gpu_depthwise_4x7();
+const Solver& gpu_gemm_128x256();  // hip/solvers/implicit_gemm.cpp
+const Solver& gpu_gemm_128x128();
+const Solver& gpu_gemm_128x64();
+const Solver& gpu_gemm_64x128();
+const Solver& gpu_gemm_64x64();
+const Solver& gpu_gemm_128x32();
+const Solver& gpu_gemm_64x32();
+const Solver& gpu_gemm_32x32();
 const Solver& reference();  // cpu/solvers/reference.cpp
 
 }  // namespace reformer

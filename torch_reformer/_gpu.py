@@ -34,6 +34,7 @@ class _Launch(ctypes.Structure):
         ("blocks", ctypes.c_uint32 * 3),
         ("threads", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint32),
+        ("cluster_z", ctypes.c_uint32),
     ]
 
 
@@ -58,7 +59,7 @@ _compile = _declare(
     ctypes.POINTER(ctypes.c_int32),
 )
 Launcher = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(_Entry), ctypes.POINTER(ctypes.c_uint32 * 5), ctypes.c_void_p, ctypes.c_size_t
+    None, ctypes.POINTER(_Entry), ctypes.POINTER(ctypes.c_uint32 * 6), ctypes.c_void_p, ctypes.c_size_t
 )
 _run = _declare(
     "reformer_run",
@@ -109,8 +110,10 @@ def run(
 
     def launch(entry, shape, arguments, size):
         words = (entry.contents.file, entry.contents.name, entry.contents.arguments)
-        *blocks, threads, shared_bytes = shape.contents
+        *blocks, threads, shared_bytes, cluster = shape.contents
         try:
+            if cluster > 1:
+                raise NotImplementedError("clusters of blocks can't be emulated")
             if not failed:
                 launcher(
                     Entry(*(word.decode() for word in words)),
@@ -136,11 +139,12 @@ def launch(
     blocks: Sequence[int] = (1, 1, 1),
     threads: int = 1,
     shared_bytes: int = 0,
+    cluster: int = 1,
     device: int = 0,
     stream: int = 0,
 ) -> None:
-    """Starts a kernel. The structure is what it takes by value."""
-    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes)
+    """Starts a kernel. The structure is what it takes by value; cluster: blocks of a cluster, along z."""
+    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster)
     native = entry._native()
     _check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
 

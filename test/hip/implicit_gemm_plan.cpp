@@ -20,11 +20,11 @@ ConvProblem problem_of(const int32_t* numbers) {
 extern "C" {
 
 int kernel_count() { return int(implicit_gemm_kernels().size()); }
-const char* kernel_name(int i) { return implicit_gemm_kernels()[size_t(i)].name; }
-const char* kernel_arguments(int i) { return implicit_gemm_kernels()[size_t(i)].arguments; }
+const char* kernel_name(int i) { return implicit_gemm_kernels()[size_t(i)].entry.name; }
+const char* kernel_arguments(int i) { return implicit_gemm_kernels()[size_t(i)].entry.arguments; }
 int args_bytes() { return int(sizeof(ImplicitGemmArgs)); }
 int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
-const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->name; }
+const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
 
 // numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; partials, steps, workspace bytes.
 const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int warp, void* const* pointers,
@@ -37,7 +37,7 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   *static_cast<ImplicitGemmArgs*>(args) = plan.args;
   *static_cast<ImplicitGemmFinishArgs*>(finish_args) = plan.finish_args;
-  for (const ImplicitGemmLaunch& launch : {plan.launch, plan.finish_launch}) {
+  for (const gpu::Launch& launch : {plan.launch, plan.finish_launch}) {
     for (const uint32_t number :
          {launch.blocks_x, launch.blocks_y, launch.blocks_z, launch.threads, launch.shared_bytes, launch.cluster_z})
       *numbers++ = number;

@@ -357,11 +357,13 @@ constexpr bool pointwise = true, general = false;
       reformer::ImplicitGemmArgsOf_##what args) {                                                            \
     reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \
   }
-// Entries that are there for wgmma's sake; the emulator has them too.
-#if defined(REFORMER_WGMMA_GROUPS) || defined(REFORMER_EMULATOR)
+// Entries for wgmma, and those that do without where there is none.
+#if defined(REFORMER_WGMMA_GROUPS)
 #define X_GROUPS(...) X(__VA_ARGS__)
+#define X_WARPS(...)
 #else
 #define X_GROUPS(...)
+#define X_WARPS(...) X(__VA_ARGS__)
 #endif
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)

@@ -27,6 +27,20 @@ struct Api {
   int (*kernel_attribute)(int*, int, void*, int);
   int (*set_kernel_attribute)(int, int, void*, int);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  int (*launch_extended)(const void*, void*, void**, void**);
+};
+
+// CUlaunchAttribute and CUlaunchConfig.
+struct ClusterDimension {
+  int id = 4, padding = 0;
+  unsigned x = 1, y = 1, z = 1, rest[13] = {};
+};
+static_assert(sizeof(ClusterDimension) == 72);
+struct Configuration {
+  unsigned grid[3], block[3], shared_bytes;
+  void* stream;
+  ClusterDimension* attributes;
+  unsigned count;
 };
 
 class CudaDriver final : public Driver {
@@ -45,6 +59,7 @@ class CudaDriver final : public Driver {
     find_symbol(library, "cuKernelGetAttribute", api_.kernel_attribute);
     find_symbol(library, "cuKernelSetAttribute", api_.set_kernel_attribute);
     find_symbol(library, "cuLaunchKernel", api_.launch);
+    find_symbol(library, "cuLaunchKernelEx", api_.launch_extended);
     check(api_.init(0), "cuInit");
   }
 
@@ -123,6 +138,17 @@ class CudaDriver final : public Driver {
 
   int try_launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const {
     void* parameters[] = {const_cast<void*>(arguments)};
+    if (shape.cluster_z > 1) {
+      ClusterDimension cluster;
+      cluster.z = shape.cluster_z;
+      const Configuration configuration{{shape.blocks_x, shape.blocks_y, shape.blocks_z},
+                                        {shape.threads, 1, 1},
+                                        shape.shared_bytes,
+                                        queue.stream,
+                                        &cluster,
+                                        1};
+      return api_.launch_extended(&configuration, function, parameters, nullptr);
+    }
     return api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1,
                        shape.shared_bytes, queue.stream, parameters, nullptr);
   }

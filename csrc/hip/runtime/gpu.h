@@ -20,6 +20,7 @@ struct Launch {
   uint32_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
   uint32_t threads = 1;       // of a block
   uint32_t shared_bytes = 0;  // dynamic shared memory of a block
+  uint32_t cluster_z = 1;     // blocks of a cluster, along z; more than 1 only on sm_90 and later
 };
 
 // Stands in for launch(): for tests, which run kernels on the CPU.

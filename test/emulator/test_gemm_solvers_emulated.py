@@ -1,0 +1,46 @@
+"""The implicit GEMM solvers of GPUs on the CPU, host side and kernels, against PyTorch."""
+
+import os
+
+import pytest
+
+import emulator
+from emulator import solvers
+from torch_reformer import ConvProblem, _native
+
+pytestmark = pytest.mark.skipif(
+    emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())
+)
+SOLVERS = [name for name in _native.solver_names() if name.startswith("gpu_gemm_")]
+
+# n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups
+PROBLEMS = {
+    "1x1": (2, 72, 9, 9, 88, 1, 1, 0, 0, 1, 1),
+    "1x1, many pixels": (1, 16, 40, 41, 24, 1, 1, 0, 0, 1, 1),
+    "3x3, stride 2": (2, 40, 9, 8, 24, 3, 3, 1, 1, 2, 2),
+    "3x3, groups": (1, 32, 7, 9, 64, 3, 3, 1, 0, 1, 1, 1, 1, 2),
+    "deep": (1, 136, 4, 5, 8, 3, 3, 1, 1, 1, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("direction", "FBW")
+@pytest.mark.parametrize("solver", ["gpu_gemm_64x32", "gpu_gemm_32x32"])
+def test_small_tiles(solver, direction, name):
+    problem = ConvProblem(*PROBLEMS[name], direction=direction, dtype="BF16", layout="NHWC", bias=direction == "F")
+    for warp, seed in ((32, 0), (64, 1)):
+        solvers.check(solver, problem, warp=warp, seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["FP16", "FP32"])
+@pytest.mark.parametrize("direction", "FBW")
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "gpu_gemm_128x256"])
+def test_every_solver(solver, direction, dtype):
+    if (solver, direction, dtype) == ("gpu_gemm_128x128", "W", "FP32"):
+        pytest.skip("it is not compiled: it would need more registers than there are")
+    if (solver, direction) == ("gpu_gemm_128x32", "W"):
+        pytest.skip("it is not compiled: 64x32 and 32x32 are for this")
+    sizes = PROBLEMS["3x3, stride 2" if dtype == "FP16" else "1x1"]
+    solvers.check(solver, ConvProblem(*sizes, direction=direction, dtype=dtype, layout="NHWC"))
