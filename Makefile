@@ -1,6 +1,7 @@
 # Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
 #   make demo   trains a small network with torch_reformer and with PyTorch, side by side
 #   make test   the test suite; ARGS="-k conv2d -x" goes to pytest
+#   make test-gpu  what needs a GPU
 #   make build  the native library and the GPU's kernels, in place; REFORMER_ARCHS="gfx942 sm_90a" says for which GPUs
 #   make lint   ruff and clang-format, checking only;  make format  rewrites
 #   make clean  removes what was built; .venv stays
@@ -19,13 +20,16 @@ TORCH ?= $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
-.PHONY: demo test build lint format clean
+.PHONY: demo test test-gpu build lint format clean
 
 demo: build
 	$(BIN)/python -m torch_reformer.demo $(ARGS)
 
 test: build
 	$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: build
+	$(BIN)/python -m pytest test/test_gpu.py test/hip/test_on_gpu.py $(ARGS)
 
 build: $(LIBRARY)
 

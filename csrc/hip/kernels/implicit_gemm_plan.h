@@ -221,7 +221,7 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
   if (steps < 1) steps = 1;
   int splits = cut.splits < steps ? cut.splits : steps;
   splits = gemm_plan::ceil_div(steps, gemm_plan::ceil_div(steps, splits));  // none is empty,
-  splits = gemm_plan::ceil_div(splits, cut.cluster) * cut.cluster;              // unless to complete a cluster
+  splits = gemm_plan::ceil_div(splits, cut.cluster) * cut.cluster;          // unless to complete a cluster
   for (a.log_cluster = 0; 1 << a.log_cluster < cut.cluster;) ++a.log_cluster;
   a.splits = splits;
   plan.partials = a.partials = splits / cut.cluster;

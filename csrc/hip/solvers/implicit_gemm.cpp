@@ -23,8 +23,8 @@ class GpuGemm final : public Solver {
     return nullptr;
   }
 
-  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to, which is not
-  // to be seen from here.
+  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to, which is
+  // not to be seen from here.
   bool full_accuracy(const ConvProblem& p, const Device& device) const override {
     return p.dtype != DType::fp32 || warp(device) == 64;
   }
