@@ -113,7 +113,7 @@ def test_explain_kernels_of_others(output):
     text = output("explain", KEY, "--device", "gfx908:sramecc+:xnack-")
     assert "device   gfx908\n" in text and text.count("->") == 1 and text.count("\nchoice ") == 1
     assert "\nchoice   ConvAsmImplicitGemmGTC" in text and ": the selector's most probable of the 70 kernels" in text
-    assert " held-out problems with such a choice " in text and "calls PyTorch's convolution on this device" in text
+    assert " held-out problems with such a choice " in text and "a kernel of another library" in text
 
 
 def test_explain_every_direction(output):
@@ -180,7 +180,6 @@ def test_bad_input_is_one_sentence(capsys, arguments, sentence):
         (["--directions", "F,X"], "argument --directions: 'X' is not one of F, B, W"),
         (["--layouts", "CHWN"], "argument --layouts: 'CHWN' is not one of NCHW, NHWC"),
         (["--dtype", "int8"], "argument --dtype: invalid choice: 'INT8'"),
-        (["--device", "cuda"], "argument --device: invalid choice: 'cuda'"),
     ],
 )
 def test_bad_option(capsys, options, sentence):
@@ -195,3 +194,17 @@ def test_bad_command(capsys, arguments):
     with pytest.raises(SystemExit) as exit:
         main(arguments)
     assert exit.value.code == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    "device, sentence",
+    [
+        ("cuda", "torch sees 0 GPUs here: there is no cuda:0"),
+        ("tpu", "'tpu' is no device: give cpu or cuda"),
+        ("meta", "convolutions run on cpu and cuda, not on meta"),
+    ],
+)
+def test_collect_on_a_device_that_is_not_there(capsys, tmp_path, device, sentence):
+    assert main(["collect", "--problems", "file", "--out", str(tmp_path / "db"), "--device", device]) == 2
+    assert sentence in capsys.readouterr().err

@@ -40,7 +40,7 @@ def shape_of(n, c, h, w, k, padding):
 
 def refusals(key):
     candidates, _ = _native.candidates(_native.problem_parse(key), None)
-    found = dict(zip(_native.solver_names(), (candidate.refusal for candidate in candidates), strict=True))
+    found = {candidate.name.decode(): candidate.refusal for candidate in candidates}
     return [found[name] and found[name].decode() for name in SOLVERS]
 
 

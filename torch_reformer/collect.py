@@ -108,6 +108,8 @@ def _report(database: Database, skipped: int = 0) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Status 0; 1 if a solver computed something wrong, 130 if interrupted."""
+    if options.threads:
+        torch.set_num_threads(options.threads)  # a CPU's number of threads is part of its name
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
     name = device_name(device)
@@ -115,8 +117,6 @@ def run(options: argparse.Namespace) -> int:
         return _report(merge(options.out, device=name))
     if options.problems is None:
         raise ValueError("--problems is missing: which problems should be timed?")
-    if options.threads:
-        torch.set_num_threads(options.threads)
     problems = read_problems(options.problems, options.batch, options.dtype, options.directions, options.layouts)
     share = problems[: options.limit][rank::world_size]
     options.out.parent.mkdir(parents=True, exist_ok=True)

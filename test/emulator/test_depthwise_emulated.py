@@ -31,7 +31,6 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[:5])))
 @pytest.mark.parametrize("dtype", TYPES)
 def test_against_pytorch(dtype, case):

@@ -181,19 +181,18 @@ inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& 
 
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_implicit_gemm(const ConvProblem& p) {
-  if (p.layout != Layout::nhwc) return "implicit GEMM is for NHWC";
+  if (p.layout != Layout::nhwc) return "it reads NHWC only";
   if (p.dtype != DType::bf16 && p.dtype != DType::fp16 && p.dtype != DType::fp32)
-    return "implicit GEMM is for bf16, fp16 and fp32";
+    return "it computes fp32, fp16 and bf16 only";
   const int elements = p.dtype == DType::fp32 ? 4 : 8;
   if (p.group_c() % elements || p.group_k() % elements)
-    return "implicit GEMM copies 16 bytes: a group's channels have to be multiples of that, of the input and the "
-           "output";
+    return "the channels of a group, of input and output, are no multiples of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 24);  // places a step beyond are computed, though not read
   if (p.input_numel() >= most || p.output_numel() >= most || p.weight_numel() >= most)
-    return "implicit GEMM counts elements by 32 bits";
+    return "it counts elements by 32 bits";
   if (p.direction == Direction::input_grad &&
       (p.stride_h > kImplicitGemmMostClasses || p.stride_w > kImplicitGemmMostClasses))
-    return "implicit GEMM computes input_grad for strides up to 4";
+    return "it computes input_grad for strides up to 4";
   if (p.groups > 65535 / (kImplicitGemmMostClasses * kImplicitGemmMostClasses)) return "there are too many groups";
   return nullptr;
 }
