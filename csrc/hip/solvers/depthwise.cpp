@@ -167,10 +167,12 @@ class GpuDepthwise final : public Solver {
     return nullptr;
   }
 
-  // Columns of a strip that lie outside of the picture are computed in vain.
+  // Columns of a strip that lie outside of the picture are computed in vain; else wide strips and few channels are
+  // better. On 364 problems timed on an H200 the least estimate takes 1.03 times as long as the best of these solvers.
   double estimate_us(const ConvProblem& p, const Device&) const override {
     const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
-    return gpu_estimate_us(p, 0.4 * width / up(width, kernels_.find(p)->columns));
+    const double vain = double(up(width, kernels_.find(p)->columns)) / width;
+    return gpu_estimate_us(p, 0.4 / (vain * (TW < 7 ? 1.06 : 1) * (V > 2 ? 1.05 : 1)));
   }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
