@@ -18,41 +18,36 @@ struct Tile {
   T* memory;
   int columns, log_channels;
 
-  // Each thread copies kBytes of some columns, of all rows or of every few.
-  template <int kBytes>
-  DEVICE void fill_by(int threads, const T* picture, int height, int width, int all_channels, int first, int top,
-                      int left, int rows, const Divider& by_places) const {
-    constexpr int kElements = kBytes / int(sizeof(T));
-    const int shift = log_channels - log_of(kElements), places = columns << shift;  // of one row
-    int place = thread_id();
-    const int start = divide_with_rest(place, by_places);
-    const int step = places < threads ? divide(threads, by_places) : 1;
-    if (start >= step) return;
-    for (; place < places; place += threads) {
-      const int column = left + (place >> shift), channel = first + (place & ((1 << shift) - 1)) * kElements;
-      const bool inside = unsigned(column) < unsigned(width) && channel < all_channels;
-      const int bottom = inside ? height : 0;
-      const T* from =
-          picture + (inside ? static_cast<long long>((top + start) * width + column) * all_channels + channel : 0);
-      const long long from_step = inside ? static_cast<long long>(step * width) * all_channels : 0;
-      T* to = memory + (start * places + place) * kElements;
-      for (int row = start; row < rows; row += step) {
-        const bool valid = unsigned(top + row) < unsigned(bottom);
-        async_copy<kBytes>(to, valid ? from : picture, valid);
-        from += from_step;
-        to += step * places * kElements;
-      }
-    }
-  }
-
+  // Each thread copies p.copy_bytes of some columns, of all rows or of every few.
   DEVICE void fill(const DepthwiseArgs& p, const T* picture, int height, int width, int first, int top, int left,
                    int rows, const Divider& by_places) const {
-    if (p.copy_bytes == 16)
-      fill_by<16>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
-    else if (p.copy_bytes == 8)
-      fill_by<8>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
-    else
-      fill_by<4>(p.threads, picture, height, width, p.channels, first, top, left, rows, by_places);
+    const int places = int(by_places.divisor), elements = p.copy_bytes / int(sizeof(T));
+    const int shift = log_channels - (elements == 1 ? 0 : elements == 2 ? 1 : elements == 4 ? 2 : 3);
+    int place = thread_id();
+    const int start = divide_with_rest(place, by_places);
+    const int step = places < p.threads ? divide(p.threads, by_places) : 1;
+    if (start >= step) return;
+    for (; place < places; place += p.threads) {
+      const int column = left + (place >> shift), channel = first + (place & ((1 << shift) - 1)) * elements;
+      const bool inside = unsigned(column) < unsigned(width) && channel < p.channels;
+      const int bottom = inside ? height : 0;
+      const T* from =
+          picture + (inside ? static_cast<long long>((top + start) * width + column) * p.channels + channel : 0);
+      const long long from_step = inside ? static_cast<long long>(step * width) * p.channels : 0;
+      T* to = memory + (start * places + place) * elements;
+      for (int row = start; row < rows; row += step) {
+        const bool valid = unsigned(top + row) < unsigned(bottom);
+        const T* source = valid ? from : picture;
+        if (p.copy_bytes == 16)
+          async_copy<16>(to, source, valid);
+        else if (p.copy_bytes == 8)
+          async_copy<8>(to, source, valid);
+        else
+          async_copy<4>(to, source, valid);
+        from += from_step;
+        to += step * places * elements;
+      }
+    }
   }
 
   template <int kColumns>
