@@ -159,7 +159,7 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   if (p.input_numel() == 0 || p.weight_numel() == 0) return without_work(p, first, bias);
   const Tensor a = dense(first, p.layout), b = dense(second, p.layout);
   std::optional<Tensor> dense_bias;
-  if (bias) dense_bias = torch::stable::contiguous(*bias);
+  if (bias) dense_bias = dense_vector(*bias);
   const Device device = device_of(first);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());

@@ -19,9 +19,13 @@ std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
   return {c * h * w, h * w, w, 1};
 }
 
+// Kernels on GPUs load and store 16 bytes at once.
+bool is_aligned(const Tensor& tensor) {
+  return tensor.is_cpu() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+
 bool is_dense(const Tensor& tensor, Layout layout) {
-  // Kernels on GPUs load and store 16 bytes at once.
-  if (!tensor.is_cpu() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16) return false;
+  if (!is_aligned(tensor)) return false;
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto wanted = dense_strides(sizes, layout);
   for (size_t d = 0; d < 4; ++d)
@@ -113,6 +117,13 @@ Tensor dense(const Tensor& tensor, Layout layout) {
   if (is_dense(tensor, layout)) return tensor;
   Tensor copy = empty(tensor, tensor.sizes(), layout);
   return torch::stable::copy_(copy, tensor);
+}
+
+Tensor dense_vector(const Tensor& tensor) {
+  const Tensor contiguous = torch::stable::contiguous(tensor);
+  if (is_aligned(contiguous)) return contiguous;
+  Tensor copy = torch::stable::empty_like(contiguous);
+  return torch::stable::copy_(copy, contiguous);
 }
 
 std::array<int64_t, 4> result_sizes(const ConvProblem& p) {

@@ -127,6 +127,10 @@ def test_unaligned_and_strided_operands(gpu):
         assert unaligned.data_ptr() % 16
         work.input = unaligned
         assert torch.equal(work.reformer(), expected)
+        bias, work.bias = work.bias, torch.empty(25, device=gpu, dtype=work.bias.dtype)[1:].copy_(work.bias)
+        assert work.bias.data_ptr() % 16
+        assert torch.equal(work.reformer(), expected)
+        work.bias = bias
         work.input = unaligned.expand(2, *unaligned.shape).transpose(0, 1)[:, 1]
         assert torch.equal(work.reformer(), expected)
 
