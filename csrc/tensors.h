@@ -16,8 +16,8 @@ using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
 // rule.
 Layout result_layout(const Tensor& first, const Tensor& second);
 
-// The tensor itself if its elements are dense in this layout (and, on a GPU, begin at a multiple of 16 bytes), else a copy
-// that is.
+// The tensor itself if its elements are dense in this layout and, on a GPU, begin at a multiple of 16 bytes; else a
+// copy that is so.
 Tensor dense(const Tensor& tensor, Layout layout);
 
 // The same for a tensor of one dimension.
