@@ -1,12 +1,14 @@
 """The depthwise solvers of GPUs on the CPU, host side and kernels, against PyTorch: every direction and type."""
 
+import itertools
 import os
 
 import pytest
 
 import emulator
 from emulator import solvers
-from torch_reformer import ConvProblem
+from torch_reformer import ConvProblem, _gpu
+from torch_reformer.explain import candidates
 
 pytestmark = pytest.mark.skipif(
     emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())
@@ -18,6 +20,7 @@ TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", "FP16", "FP32"]  # sanitizer
 CASES = [
     ("2x7", "F", 3, 1, 70, (40, 41), (1, 1)),
     ("4x7", "F", 3, 1, 24, (9, 17), (1, 1)),
+    ("2x4", "F", 7, 2, 72, (40, 90), (3, 3)),  # lines so long that they don't fit into an AMD GPU's shared memory
     ("2x4", "F", 5, 2, 10, (12, 21), (2, 1)),
     ("2x4", "F", 7, 1, 6, (8, 9), (3, 3)),
     ("2x4", "B", 3, 1, 10, (9, 11), (1, 0)),
@@ -41,3 +44,18 @@ def test_against_pytorch(dtype, case):
     )  # fmt: skip
     for warp, seed in ((32, 0), (64, 1)):
         solvers.check(f"gpu_depthwise_{strip}", problem, warp=warp, seed=seed)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "gfx942"])
+@pytest.mark.parametrize("direction", "FBW")
+def test_tiles_fit_into_shared_memory(arch, direction):
+    """However long the lines are: what would not fit is refused, and none is."""
+    if why := _gpu.unavailable(arch):
+        pytest.skip(why)
+    for filter, stride, width, dtype in itertools.product((3, 5, 7), (1, 2), (30, 500), ("BF16", "FP32")):
+        problem = ConvProblem(
+            8, 256, width, width, 256, filter, filter, filter // 2, filter // 2, stride, stride,
+            groups=256, direction=direction, dtype=dtype, layout="NHWC",
+        )  # fmt: skip
+        (found,) = [found for found in candidates(problem, arch) if found.name == "gpu_depthwise_2x4"]
+        assert found.refusal is None

@@ -74,11 +74,12 @@ struct Plan {
 };
 
 // How a kernel of V channels and TW columns a strip is launched for a problem.
-Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
+Plan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
   constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32, kThreads = 128;
   constexpr double kLanePenalty = 0.12, kSectorPenalty = 0.5;  // of fewer than 32 lanes; of less than 32 bytes a pixel
   const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
-  const int32_t most_pixel_bytes = bytes == 2 ? 128 : 256;
+  const int32_t most_shared = most_shared_bytes(arch),
+                most_pixel_bytes = bytes == 2 || most_shared <= 64 << 10 ? 128 : 256;
   const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
 
   Plan plan;
@@ -108,16 +109,22 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
   const auto source = [&](int32_t size) {
     return strided ? (filter - 1) / stride + parts(size, stride) : (size - 1) * stride + filter;
   };
-  a.tile_columns = up(parts(width, parts(width, kMostColumns)), kernel.columns);
-  a.source_columns = source(a.tile_columns);
-  const int32_t across = parts(width, a.tile_columns), slots = units * kBlocksPerUnit;
   const auto tile_bytes = [&](int32_t rows) {
     return (source(rows) * a.source_columns + (weight_grad ? rows * a.tile_columns : 0)) * pixel;
   };
+  // There have to be two tiles, and the filter.
+  const int32_t filter_bytes = weight_grad ? 0 : a.taps * depthwise_filter_pitch(channels) * int32_t(sizeof(float));
+  const int32_t most_tile_bytes = (most_shared - filter_bytes) / 2;
+  for (int32_t most_columns = kMostColumns;; most_columns /= 2) {
+    a.tile_columns = up(parts(width, parts(width, most_columns)), kernel.columns);
+    a.source_columns = source(a.tile_columns);
+    if (tile_bytes(strip_rows) <= most_tile_bytes || most_columns <= kernel.columns) break;
+  }
+  const int32_t across = parts(width, a.tile_columns), slots = usual_units(arch) * kBlocksPerUnit;
   for (int32_t down = 1;; ++down) {
     a.tile_rows = up(parts(height, down), strip_rows);
     if (a.tile_rows <= strip_rows) break;
-    if (tile_bytes(a.tile_rows) > kTileBytes) continue;
+    if (tile_bytes(a.tile_rows) > std::min(kTileBytes, most_tile_bytes)) continue;
     const int64_t blocks = int64_t{p.n} * across * parts(height, a.tile_rows) * groups;
     const int32_t shares = a.tile_rows / strip_rows * (a.tile_columns / kernel.columns) << a.log_lanes;
     if (weight_grad || blocks >= slots * 4 / 5 || shares <= kThreads) break;
@@ -142,7 +149,7 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, int32_t units) {
   if (weight_grad)
     shared = std::max(shared, a.taps * kernel.channels * a.threads / 2 * int32_t(sizeof(float)));
   else
-    shared += a.taps * depthwise_filter_pitch(channels) * int32_t(sizeof(float));
+    shared += filter_bytes;
   plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
   return plan;
 }
@@ -156,7 +163,7 @@ class GpuDepthwise final : public Solver {
 
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
     if (p.layout != Layout::nhwc) return "it reads NHWC only";
     if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
@@ -164,6 +171,8 @@ class GpuDepthwise final : public Solver {
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
     if (p.c % V) return "the number of channels is no multiple of a thread's";
     if (!kernels_.find(p)) return "it is not compiled for this size of filter and stride";
+    if (plan(p, device).launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+      return "its tiles take more shared memory than there is";
     return nullptr;
   }
 
@@ -195,9 +204,7 @@ class GpuDepthwise final : public Solver {
   }
 
  private:
-  Plan plan(const ConvProblem& p, const Device& device) const {
-    return make_plan(p, *kernels_.find(p), usual_units(device.arch));
-  }
+  Plan plan(const ConvProblem& p, const Device& device) const { return make_plan(p, *kernels_.find(p), device.arch); }
   static int64_t workspace_bytes(const ConvProblem& p, const Plan& plan) {
     return p.direction == Direction::weight_grad ? int64_t{plan.args.splits} * p.r * p.s * p.c * int64_t(sizeof(float))
                                                  : 0;

@@ -21,6 +21,13 @@ inline int32_t usual_units(const std::string& arch) {
   return 100;
 }
 
+// Bytes of shared memory that a block may have.
+inline int32_t most_shared_bytes(const std::string& arch) {
+  if (arch == "sm_80" || arch == "sm_87") return 163 << 10;
+  if (arch == "sm_90" || arch == "sm_100") return 227 << 10;
+  return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
+}
+
 // Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic, and starts in 3: for
 // ranking until weights exist for a GPU.
 inline double gpu_estimate_us(const ConvProblem& p, double share) {

@@ -19,7 +19,10 @@ class GpuGemm final : public Solver {
 
   const char* refusal(const ConvProblem& p, const Device& device) const override {
     if (const char* why = refuse_implicit_gemm(p)) return why;
-    if (!kernel(p, device)) return "it is not compiled for this data type and architecture";
+    const ImplicitGemmKernel* found = kernel(p, device);
+    if (!found) return "it is not compiled for this data type and architecture";
+    if (plan(p, *found, device).launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+      return "its tiles take more shared memory than there is";
     return nullptr;
   }
 
