@@ -255,10 +255,6 @@ const char* reformer_gpu_architecture(int32_t device) {
   return guarded<const char*>(nullptr, [&] { return gpu::architecture(device).c_str(); });
 }
 
-int32_t reformer_gpu_multiprocessors(int32_t device) {
-  return guarded(-1, [&] { return gpu::multiprocessors(device); });
-}
-
 const char* reformer_gpu_unavailable(const char* architecture) {
   return guarded<const char*>(nullptr, [&] {
     const char* why = gpu::unavailable(architecture);

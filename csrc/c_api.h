@@ -114,7 +114,6 @@ struct ReformerLaunch {
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.
 REFORMER_API void reformer_gpu_kernels(const char* folder);
 REFORMER_API const char* reformer_gpu_architecture(int32_t device);
-REFORMER_API int32_t reformer_gpu_multiprocessors(int32_t device);
 
 // Why there are no kernels for an architecture; an empty text if there are.
 REFORMER_API const char* reformer_gpu_unavailable(const char* architecture);

@@ -68,7 +68,6 @@ def hip(fakes, kernels):
 def test_devices_of_cuda(cuda):
     cuda("""
         assert [_gpu.architecture(device) for device in range(3)] == ["sm_90", "sm_86", "sm_120"]
-        assert [_gpu.multiprocessors(device) for device in range(3)] == [132, 133, 134]
         for device in -1, 3, 64:
             with pytest.raises(ValueError, match="CUDA: cuDeviceGetAttribute: |there is no GPU"):
                 _gpu.architecture(device)
@@ -151,7 +150,6 @@ def test_hip(hip, kernels):
     (kernels / "scale.gfx942.co").write_bytes(b"\x7fELFfake scale_fp32_3")
     hip("""
         assert [_gpu.architecture(device) for device in range(2)] == ["gfx942", "gfx90a"]
-        assert [_gpu.multiprocessors(device) for device in range(2)] == [304, 305]
         launch()
         launch()
         assert fake.fake_launches() == 2

@@ -154,8 +154,8 @@ def test_where_it_is(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert str(_gpu.cache_folder()) == "/x/torch_reformer"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert str(_gpu.cache_folder()) == "/home/me/.cache/torch_reformer"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert str(_gpu.cache_folder()) == f"{tmp_path}/.cache/torch_reformer"
     monkeypatch.delenv("HOME")
     assert _gpu.cache_folder() is None
 

@@ -40,7 +40,6 @@ class _Launch(ctypes.Structure):
 
 _kernels = _declare("reformer_gpu_kernels", None, ctypes.c_char_p)
 _architecture = _declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
-_multiprocessors = _declare("reformer_gpu_multiprocessors", ctypes.c_int32, ctypes.c_int32)
 _unavailable = _declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
 _launch = _declare(
     "reformer_gpu_launch",
@@ -82,10 +81,6 @@ def architecture(device: int) -> str:
     return _check(_architecture(device)).decode()
 
 
-def multiprocessors(device: int) -> int:
-    return _check(_multiprocessors(device))
-
-
 def unavailable(architecture: str) -> str | None:
     """Why there are no kernels for an architecture; None if there are."""
     return _check(_unavailable(architecture.encode())).decode() or None
@@ -113,7 +108,10 @@ def run(
         *blocks, threads, shared_bytes, cluster = shape.contents
         try:
             if cluster > 1:
-                raise NotImplementedError("clusters of blocks can't be emulated")
+                raise ValueError(
+                    f"{solver} on {device} adds up sums in clusters of {cluster} blocks, which a launcher can't run: "
+                    "name an architecture before sm_90"
+                )
             if not failed:
                 launcher(
                     Entry(*(word.decode() for word in words)),

@@ -1,7 +1,6 @@
 """The emulator finds what it should, and runs shuffles, asynchronous copies and matrix products as GPUs do."""
 
 import ctypes
-import os
 import re
 
 import numpy
@@ -14,7 +13,7 @@ PRIMITIVES = "test/hip/primitives.hip"
 THREADS = 128
 
 pytestmark = [
-    pytest.mark.skipif(emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())),
+    emulator.needed,
     pytest.mark.parametrize("warp", emulator.WARPS),
 ]
 without_sanitizers = pytest.mark.skipif(emulator.SANITIZE, reason="is run without sanitizers, and starts them itself")

@@ -10,9 +10,7 @@ import torch
 
 import emulator
 
-pytestmark = pytest.mark.skipif(
-    emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())
-)
+pytestmark = emulator.needed
 
 FILE = "csrc/hip/kernels/implicit_gemm.hip"
 DIRECTIONS = ["forward", "input_grad", "weight_grad"]

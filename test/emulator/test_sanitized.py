@@ -9,7 +9,7 @@ FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated", "test_
 
 @pytest.mark.slow
 @pytest.mark.skipif(emulator.SANITIZE, reason="this process has sanitizers")
-@pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
+@emulator.needed
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_complaints(family):
     file = f"test/emulator/{family}.py"

@@ -1,16 +1,13 @@
 """Matrix products by mma.h, with copies by async_copy.h: exact on small integers, for every type, layout and path."""
 
 import ctypes
-import os
 
 import pytest
 import torch
 
 import emulator
 
-pytestmark = pytest.mark.skipif(
-    emulator.missing() is not None and not os.environ.get("CI"), reason=str(emulator.missing())
-)
+pytestmark = emulator.needed
 
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "single": torch.float32}
 TILES = [

@@ -18,7 +18,6 @@ class Driver {
 
   virtual ~Driver() = default;
   virtual std::string architecture(int32_t device) const = 0;
-  virtual int32_t multiprocessors(int32_t device) const = 0;
 
   // A code object, made ready for torch's current device, which is this one; also while a stream is being captured into
   // a graph. The bytes have to stay where they are.

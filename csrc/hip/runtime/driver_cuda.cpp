@@ -2,15 +2,15 @@
 
 #include "driver.h"
 #include "loaded_library.h"
+#include "relaxed_capture.h"
 
 namespace reformer::gpu {
 namespace {
 
 // From cuda.h, which need not be there to build.
 constexpr int kInvalidContext = 201, kNotFound = 500;
-constexpr int kMultiprocessorCount = 16, kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // of a device
-constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;                              // of a function
-constexpr int kRelaxed = 2;                                                                    // capture mode
+constexpr int kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // of a device
+constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;   // of a function
 
 // CUDA 12.0 and newer, as any torch >= 2.11 has.
 struct Api {
@@ -67,18 +67,16 @@ class CudaDriver final : public Driver {
     return "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
   }
 
-  int32_t multiprocessors(int32_t device) const override { return attribute(kMultiprocessorCount, device); }
-
   // Libraries belong to no context, so kernels of them run in the primary one, in green ones, and on any device.
   Module load(const std::string& code) const override {
-    const RelaxedCapture relaxed(api_);
+    const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void* library = nullptr;
     check(api_.load_library(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
     return library;
   }
 
   Function function(Module module, const char* name, int32_t device) const override {
-    const RelaxedCapture relaxed(api_);
+    const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void *kernel = nullptr, *function = nullptr;
     const int error = api_.library_kernel(&kernel, module, name);
     if (error == kNotFound) return nullptr;
@@ -100,18 +98,6 @@ class CudaDriver final : public Driver {
   }
 
  private:
-  // While a stream is captured, calls that might touch others are forbidden. Loading code is none of those that harm.
-  class RelaxedCapture {
-   public:
-    explicit RelaxedCapture(const Api& api) : api_(api) { api_.exchange_capture_mode(&mode_); }
-    ~RelaxedCapture() { api_.exchange_capture_mode(&mode_); }
-    RelaxedCapture(const RelaxedCapture&) = delete;
-
-   private:
-    const Api& api_;
-    int mode_ = kRelaxed;
-  };
-
   void check(int error, const char* call) const {
     if (!error) return;
     const char* words = nullptr;

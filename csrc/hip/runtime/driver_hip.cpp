@@ -3,20 +3,18 @@
 
 #include "driver.h"
 #include "loaded_library.h"
+#include "relaxed_capture.h"
 
 namespace reformer::gpu {
 namespace {
 
 // From hip_runtime_api.h, which need not be there to build.
 constexpr int kNotFound = 500;
-constexpr int kMultiprocessorCount = 63;  // of a device
-constexpr int kRelaxed = 2;               // capture mode
 
 // ROCm 6.0 and newer.
 struct Api {
   int (*init)(unsigned);
   const char* (*error_string)(int);
-  int (*device_attribute)(int*, int, int);
   int (*device_properties)(void*, int);
   int (*exchange_capture_mode)(int*);
   int (*load_module)(void**, const void*);
@@ -29,7 +27,6 @@ class HipDriver final : public Driver {
   explicit HipDriver(void* library) {
     find_symbol(library, "hipInit", api_.init);
     find_symbol(library, "hipGetErrorString", api_.error_string);
-    find_symbol(library, "hipDeviceGetAttribute", api_.device_attribute);
     find_symbol(library, "hipGetDevicePropertiesR0600", api_.device_properties);
     find_symbol(library, "hipThreadExchangeStreamCaptureMode", api_.exchange_capture_mode);
     find_symbol(library, "hipModuleLoadData", api_.load_module);
@@ -51,14 +48,8 @@ class HipDriver final : public Driver {
     return name.substr(0, name.find(':'));
   }
 
-  int32_t multiprocessors(int32_t device) const override {
-    int value = 0;
-    check(api_.device_attribute(&value, kMultiprocessorCount, device), "hipDeviceGetAttribute");
-    return value;
-  }
-
   Module load(const std::string& code) const override {
-    const RelaxedCapture relaxed(api_);
+    const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void* module = nullptr;
     check(api_.load_module(&module, code.data()), "hipModuleLoadData");
     return module;
@@ -66,7 +57,7 @@ class HipDriver final : public Driver {
 
   // All of the 64 KiB of shared memory may be asked for without further ado.
   Function function(Module module, const char* name, int32_t) const override {
-    const RelaxedCapture relaxed(api_);
+    const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void* function = nullptr;
     const int error = api_.module_function(&function, module, name);
     if (error == kNotFound) return nullptr;
@@ -82,18 +73,6 @@ class HipDriver final : public Driver {
   }
 
  private:
-  // As in driver_cuda.cpp.
-  class RelaxedCapture {
-   public:
-    explicit RelaxedCapture(const Api& api) : api_(api) { api_.exchange_capture_mode(&mode_); }
-    ~RelaxedCapture() { api_.exchange_capture_mode(&mode_); }
-    RelaxedCapture(const RelaxedCapture&) = delete;
-
-   private:
-    const Api& api_;
-    int mode_ = kRelaxed;
-  };
-
   void check(int error, const char* call) const {
     if (error)
       throw std::runtime_error(std::string("HIP: ") + call + ": " + api_.error_string(error) + " (" +

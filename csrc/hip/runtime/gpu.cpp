@@ -16,20 +16,15 @@
 namespace reformer::gpu {
 namespace {
 
-struct Facts {
-  std::string architecture;
-  int32_t multiprocessors;
-};
-
-const Facts& facts(int32_t device) {
-  static std::array<std::atomic<const Facts*>, 64> known{};
+const std::string& known_architecture(int32_t device) {
+  static std::array<std::atomic<const std::string*>, 64> known{};
   if (device < 0 || size_t(device) >= known.size())
     throw std::runtime_error("there is no GPU " + std::to_string(device));
   auto& slot = known[size_t(device)];
-  if (const Facts* found = slot.load(std::memory_order_acquire)) return *found;
+  if (const std::string* found = slot.load(std::memory_order_acquire)) return *found;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!slot.load()) slot.store(new Facts{driver().architecture(device), driver().multiprocessors(device)});
+  if (!slot.load()) slot.store(new std::string(driver().architecture(device)));
   return *slot.load();
 }
 
@@ -134,9 +129,7 @@ Kernels& kernels() {
 
 }  // namespace
 
-const std::string& architecture(int32_t device) { return facts(device).architecture; }
-
-int32_t multiprocessors(int32_t device) { return facts(device).multiprocessors; }
+const std::string& architecture(int32_t device) { return known_architecture(device); }
 
 const char* unavailable(const std::string& architecture) {
   static std::mutex mutex;

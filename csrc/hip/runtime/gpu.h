@@ -36,9 +36,6 @@ struct Queue {
 // "sm_90" or "gfx942" of torch's GPU of this index; throws std::runtime_error if there is none.
 const std::string& architecture(int32_t device);
 
-// Of that GPU: streaming multiprocessors or compute units.
-int32_t multiprocessors(int32_t device);
-
 // Whether kernels for this architecture are packaged or can be compiled here. A sentence that says why not, or null.
 const char* unavailable(const std::string& architecture);
 

@@ -1,0 +1,19 @@
+// While a stream is captured, calls that might touch others are forbidden. Loading code is none of those that harm.
+#pragma once
+
+namespace reformer::gpu {
+
+class RelaxedCapture {
+ public:
+  using Exchange = int (*)(int*);  // cuThreadExchangeStreamCaptureMode, or HIP's
+
+  explicit RelaxedCapture(Exchange exchange) : exchange_(exchange) { exchange_(&mode_); }
+  ~RelaxedCapture() { exchange_(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+
+ private:
+  const Exchange exchange_;
+  int mode_ = 2;  // relaxed, for both drivers
+};
+
+}  // namespace reformer::gpu
