@@ -65,7 +65,7 @@ class Problem:
         self.x, self.filter = x.detach(), filter.detach()
         self.expected = (result.detach(), *grads)[self.direction]
 
-    def run(self, kernel, splits, *, warp, seed=0, defines=(), bias=True):
+    def run(self, kernel, splits, *, warp, tiles=1, seed=0, defines=(), bias=True):
         """What the kernel computes, in NCHW."""
 
         def tensor(values):
@@ -82,7 +82,7 @@ class Problem:
         def plan(workspace):
             addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), values.data_ptr() if with_bias else None]
             pointers = (ctypes.c_void_p * 6)(*addresses, result.data_ptr(), workspace)
-            sentence = planner().plan(problem, index, splits, 1, warp, pointers, args, finish, numbers)
+            sentence = planner().plan(problem, index, splits, 1, tiles, warp, pointers, args, finish, numbers)
             if sentence is not None:
                 raise ValueError(sentence.decode())
 
@@ -112,9 +112,9 @@ def name_of(direction, type_name, kind, tile):
     return f"implicit_gemm_{direction}_{type_name}_{kind}_{tile}"
 
 
-def check(problem, kernel, splits, path, *, seed=0):
+def check(problem, kernel, splits, path, *, tiles=1, seed=0):
     warp, defines = PATHS[path]
-    result = problem.run(kernel, splits, warp=warp, seed=seed, defines=defines)
+    result = problem.run(kernel, splits, warp=warp, tiles=tiles, seed=seed, defines=defines)
     torch.testing.assert_close(result, problem.expected.to(problem.type[0]).double(), rtol=0, atol=0)
 
 
@@ -176,6 +176,20 @@ def test_all_tiles(path, direction, kind):
     problem = Problem(direction, "bf16", *sizes, pad=(1, 1) if kind == "general" else (0, 0))
     for tile in tiles(direction):
         check(problem, name_of(direction, "bf16", kind, tile), 1, path)
+
+
+# Rows don't fill the last tile, and the last block has fewer tiles; classes of a stride differ in rows and in steps, of
+# which some have none.
+@pytest.mark.parametrize("tiles", [2, 3, 100])
+@pytest.mark.parametrize("name", [*GENERAL, *POINTWISE, *STRIDED, "one step", "many steps"])
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+def test_several_tiles_a_block(direction, name, tiles):
+    several = {"one step": ((3, 16, 9, 9, 40, 1, 1), {}), "many steps": ((2, 328, 9, 9, 336, 1, 1), {})}
+    sizes, others = {**GENERAL, **POINTWISE, **STRIDED, **several}[name]
+    type_name = "fp32" if tiles == 3 else "bf16"
+    problem = Problem(direction, type_name, *(2 * sizes[0], *sizes[1:]), **others)
+    kind = "general" if name in GENERAL else "pointwise"
+    check(problem, name_of(direction, type_name, kind, "32x32_2x2_4"), 1, "mma_sync", tiles=tiles, seed=tiles)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -1,8 +1,10 @@
 // Convolution as a product of matrices, of which one is gathered from the picture while it is multiplied.
 // implicit_gemm.h has a table of what rows, columns and depth are in each direction.
 //
-// A block computes a tile of the result, step by step along the depth. Copies of the operands into shared memory run
-// some steps ahead. Where a thread copies from is worked out once; a step adds to it.
+// A block computes a tile of the result, step by step along the depth, and, with NVIDIA's GPUs in forward and
+// input_grad, further ones of the same columns. Copies of the operands into shared memory run some steps ahead, into
+// the next tile, while one is multiplied and stored. Where a thread copies from is worked out once a tile; a step adds
+// to it.
 //
 // Instructions of a step on sm_90a (nvcc 13.0; bf16, 128 x 128): forward 257 of a warp of four, of which 128 multiply,
 // 378 with taps; by warpgroups 87 and 143 of a warp of eight, of which 4 multiply. Nothing spills.
@@ -80,52 +82,66 @@ struct Steps {
 };
 DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
   if (p.splits == 1) return {0, all};
-  const int most = divide(all + p.splits - 1, p.by_splits), first = split * most;
-  return {first, all - first < most ? all - first : most};
+  const int most = divide(all + p.splits - 1, p.by_splits), first = least(split * most, all);
+  return {first, least(all - first, most)};
 }
 
-// All steps; shared memory is the caller's again after it.
-template <class Shape, class SourceA, class SourceB>
-DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, typename Shape::Sums& sums) {
+// All steps of all of the block's tiles (1, without asynchronous copies). begin() is called before the first copy of
+// each tile, store() after its last step: by then copies of further tiles are under way.
+template <class Shape, class SourceA, class SourceB, class Begin, class Store>
+DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char* shared, typename Shape::Sums& sums,
+                     Begin begin, Store store) {
   using TileA = typename SourceA::Tile;
   using TileB = typename SourceB::Tile;
-  constexpr int kStage = TileA::kBytes + TileB::kBytes, kAll = kStage * Shape::kStages;
+  constexpr int kStages = Shape::kStages;
   if constexpr (kAsync) {
-    constexpr int kAhead = Shape::kStages - 1 - Shape::kLag;
-    int to = 0, from = 0;
-    NOT_UNROLLED
-    for (int step = 0; step < kAhead; ++step) {
-      if (step < steps) {
-        copy(a, TileA{shared + to});
-        copy(b, TileB{shared + to + TileA::kBytes});
+    constexpr int kAhead = kStages - 1 - Shape::kLag, kAllA = kStages * TileA::kBytes;
+    // Two rings: one of b's tiles and one of a's.
+    const int all_b = implicit_gemm_stages_b(steps, kStages) * TileB::kBytes;
+    unsigned char* const shared_a = shared + all_b;
+    int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
+    int left = tiles * steps, left_b = steps > kStages ? left : steps, next_step = 0;
+    const auto copy_step = [&] {
+      if (left > 0) {
+        if (next_step == 0) begin();
+        copy(a, TileA{shared_a + to_a});
         a.advance();
-        b.advance();
-      }
-      async_commit();
-      to += kStage;
-    }
-    NOT_UNROLLED
-    for (int step = 0; step < steps; ++step) {
-      async_wait<kAhead - 1>();
-      sums.publish();
-      barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
-      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [&] {
-        if (step + kAhead < steps) {
-          copy(a, TileA{shared + to});
-          copy(b, TileB{shared + to + TileA::kBytes});
-          a.advance();
+        if (left_b > 0) {
+          copy(b, TileB{shared + to_b});
           b.advance();
         }
-        async_commit();
-      });
-      from = from == kAll - kStage ? 0 : from + kStage;
-      to = to == kAll - kStage ? 0 : to + kStage;
+        --left;
+        --left_b;
+        if (++next_step == steps) next_step = 0;
+      }
+      async_commit();
+      to_a = to_a == kAllA - TileA::kBytes ? 0 : to_a + TileA::kBytes;
+      to_b = to_b == all_b - TileB::kBytes ? 0 : to_b + TileB::kBytes;
+    };
+    NOT_UNROLLED
+    for (int step = 0; step < kAhead; ++step) copy_step();
+    NOT_UNROLLED
+    for (int tile = 0; tile < tiles; ++tile) {
+      sums.clear();
+      NOT_UNROLLED
+      for (int step = 0; step < steps; ++step) {
+        async_wait<kAhead - 1>();
+        sums.publish();
+        barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
+        sums.multiply(TileA{shared_a + from_a}, TileB{shared + from_b}, copy_step);
+        from_a = from_a == kAllA - TileA::kBytes ? 0 : from_a + TileA::kBytes;
+        from_b = from_b == all_b - TileB::kBytes ? 0 : from_b + TileB::kBytes;
+      }
+      sums.finish();
+      store();
     }
-    sums.finish();
   } else {
+    constexpr int kStage = TileA::kBytes + TileB::kBytes;
     Fetched<SourceA> next_a;
     Fetched<SourceB> next_b;
+    sums.clear();
     if (steps > 0) {
+      begin();
       next_a.load(a);
       next_b.load(b);
       next_a.store(a, TileA{shared});
@@ -148,8 +164,8 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
         barrier();
       }
     }
+    store();
   }
-  barrier();
 }
 
 // What happens to sums before they are rounded and stored: of kElements neighbouring columns, always the same of a
@@ -169,11 +185,27 @@ struct AddBias {
   }
 };
 
-// Stores the block's sums, by way of shared memory, so that a thread has neighbours to store. pixel_of(row) is the
-// result's line that a row is.
+// kElements neighbours: of the result, or partial sums. offset: of the first of them, in the result.
+template <class T, int kElements, class Epilogue>
+DEVICE void store_values(const ImplicitGemmArgs& p, int split, const Epilogue& epilogue, long long offset,
+                         float (&values)[kElements]) {
+  if (p.partials == 1) {
+    epilogue(offset, values);
+    store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
+  } else {
+    float* to = static_cast<float*>(p.result) + (split >> p.log_cluster) * p.result_numel + offset;
+    UNROLL
+    for (int e = 0; e < kElements; e += 4) {
+      const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
+      store<fp32, 4>(to + e, narrow<fp32, 4>(four));
+    }
+  }
+}
+
+// Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
 template <class Shape, template <class, int> class Epilogue, class PixelOf>
-DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
-                       const Place& place, int rows, PixelOf pixel_of) {
+DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                              const Place& place, int rows, PixelOf pixel_of) {
   using T = typename Shape::T;
   constexpr int kElements = 16 / int(sizeof(T)), kAcross = Shape::kColumns / kElements;
   constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
@@ -184,19 +216,18 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
   const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
-    if (slab) barrier();
+    barrier();  // nobody needs what is there
     if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
     barrier();
     // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
-    const bool together = kClusters && p.log_cluster;
-    const int share = kSlab >> p.log_cluster, first = together ? (block_z() & ((1 << p.log_cluster) - 1)) * share : 0;
-    if (together) cluster_barrier();
+    const int share = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * share;
+    if (kClusters) cluster_barrier();
     for (int i = thread_id() / kAcross; i < share; i += Shape::kThreads / kAcross) {
       const int row = place.row + slab + first + i;
       if (row >= rows || !wanted) break;
       const float* from = staged + (first + i) * kPitch + element;
       float values[kElements];
-      if (together) {
+      if constexpr (kClusters) {
         UNROLL
         for (int e = 0; e < kElements; ++e) values[e] = 0;
         for (int rank = 0; rank < 1 << p.log_cluster; rank += 2) {
@@ -218,20 +249,36 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
       }
       const long long offset =
           static_cast<long long>(pixel_of(row)) * p.result_pitch + place.group * p.result_group + column;
-      if (p.partials == 1) {
-        epilogue(offset, values);
-        store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
-      } else {
-        float* to = static_cast<float*>(p.result) + (place.split >> p.log_cluster) * p.result_numel + offset;
-        UNROLL
-        for (int e = 0; e < kElements; e += 4) {
-          const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
-          store<fp32, 4>(to + e, narrow<fp32, 4>(four));
-        }
-      }
+      store_values<T>(p, place.split, epilogue, offset, values);
     }
   }
-  if (kClusters && p.log_cluster) cluster_barrier();  // until nobody reads this block's
+  if (kClusters) cluster_barrier();  // until nobody reads this block's
+}
+
+// Stores the block's sums. pixel_of(row) is the result's line that a row is.
+template <class Shape, template <class, int> class Epilogue, class PixelOf>
+DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                       const Place& place, int rows, PixelOf pixel_of) {
+  using T = typename Shape::T;
+  constexpr int kElements = 16 / int(sizeof(T));
+  if constexpr (!kAsync) {
+    store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
+  } else {
+    if constexpr (kClusters)
+      if (p.log_cluster) return store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
+    const int first = place.row + sums.row;
+    sums.template for_each_piece<kElements>([&](int from) {
+      const int column = place.column + from;
+      const bool wanted = column < p.columns;
+      const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
+      const int offset = place.group * p.result_group + column;
+      return [=, &p](int row, float (&values)[kElements]) {
+        if (!wanted || first + row >= rows) return;
+        store_values<T>(p, place.split, epilogue,
+                        static_cast<long long>(pixel_of(first + row)) * p.result_pitch + offset, values);
+      };
+    });
+  }
 }
 
 // forward, and input_grad with kTransposed: the filter's lines are the depth then.
@@ -242,7 +289,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   using TileA = typename Shape::template TileA<Lines::kAlongDepth>;
   using TileB = typename Shape::template TileB<kTransposed ? Lines::kAlongOuter : Lines::kAlongDepth>;
   DYNAMIC_SHARED(shared);
-  const Place place = place_of<Shape, kTransposed>(p);
+  Place place = place_of<Shape, kTransposed>(p);
   const ImplicitGemmAxis& height = p.heights[kTransposed ? place.class_h : 0];
   const ImplicitGemmAxis& width = p.widths[kTransposed ? place.class_w : 0];
   const int rows = p.pictures * height.count * width.count;
@@ -250,29 +297,38 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   const int taps = height.taps * width.taps, depth = taps * p.depth_per_tap;
   const Steps steps = steps_of((depth + kDepth - 1) / kDepth, place.split, p);
   const int first = steps.first * kDepth;
+  const int next_rows = int(p.by_next_rows.divisor), first_row = place.row;
+  const int tiles = divide(rows - first_row + next_rows - 1, p.by_next_rows);
 
   typename Shape::Sums sums;
-  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, static_cast<const T*>(p.a) + place.group * p.a_group, height,
-                                                      width, place.row, rows, first);
+  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, height.taps, width.taps);
+  int copied_row = first_row;
+  const auto multiply_by = [&](auto b) {
+    const auto begin = [&] {
+      a.begin(static_cast<const T*>(p.a) + place.group * p.a_group, height, width, copied_row, rows, first);
+      if (copied_row != first_row) b.rewind(steps.count);
+      copied_row += next_rows;
+    };
+    multiply<Shape>(a, b, tiles, steps.count, shared, sums, begin, [&] {
+      store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&p, &height, &width](int row) {
+        if (!kTransposed || !p.scattered) return row;
+        int column = row;
+        int line = divide_with_rest(column, width.by_count);
+        const int number = divide_with_rest(line, height.by_count);
+        return (number * p.result_h + height.first + line * p.result_step_h) * p.result_w + width.first +
+               column * p.result_step_w;
+      });
+      place.row += next_rows;
+    });
+  };
   const T* filter = static_cast<const T*>(p.b) + place.group * p.b_group;
-  if constexpr (!kTransposed) {
-    Straight<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, depth);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else if constexpr (kPointwise) {
-    Transposed<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, p.depth_of_tap);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else {
-    FilterTaps<T, TileB, kThreads, kDepth> b(p, filter, height, width, place.column, first);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  }
-  store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&](int row) {
-    if (!kTransposed || !p.scattered) return row;
-    int column = row;
-    int line = divide_with_rest(column, width.by_count);
-    const int number = divide_with_rest(line, height.by_count);
-    return (number * p.result_h + height.first + line * p.result_step_h) * p.result_w + width.first +
-           column * p.result_step_w;
-  });
+  if constexpr (!kTransposed)
+    multiply_by(Straight<T, TileB, kThreads, kDepth>(filter, place.column, p.columns, p.filter_pitch, first, depth));
+  else if constexpr (kPointwise)
+    multiply_by(
+        Transposed<T, TileB, kThreads, kDepth>(filter, place.column, p.columns, p.filter_pitch, first, p.depth_of_tap));
+  else
+    multiply_by(FilterTaps<T, TileB, kThreads, kDepth>(p, filter, height, width, place.column, first));
 }
 
 template <class Shape, bool kPointwise>
@@ -300,14 +356,16 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   Transposed<T, TileA, kThreads, kDepth> a(static_cast<const T*>(p.a) + place.group * p.a_group, place.row, p.rows,
                                            p.a_pitch, first, p.pixels);
   const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
-  if constexpr (kPointwise) {
-    Transposed<T, TileB, kThreads, kDepth> b(picture, place.column, p.columns, p.source_channels, first, p.pixels);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else {
-    GatheredColumns<T, TileB, kThreads, kDepth> b(p, picture, place.column, first, p.pixels);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  }
-  store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+  const auto multiply_by = [&](auto b) {
+    multiply<Shape>(
+        a, b, 1, steps.count, shared, sums, [] {},
+        [&] { store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; }); });
+  };
+  if constexpr (kPointwise)
+    multiply_by(
+        Transposed<T, TileB, kThreads, kDepth>(picture, place.column, p.columns, p.source_channels, first, p.pixels));
+  else
+    multiply_by(GatheredColumns<T, TileB, kThreads, kDepth>(p, picture, place.column, first, p.pixels));
 }
 
 // Adds up the splits' sums: a warp every eighth of them, then the warps' sums, always in the same order.

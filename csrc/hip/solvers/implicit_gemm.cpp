@@ -73,7 +73,10 @@ class GpuGemm final : public Solver {
       const double us = implicit_gemm_us(kernel, whole, cut, units);
       if (us < least) least = us, best = cut;
     }
-    if (best.splits == 1) return whole;
+    if (best.splits == 1) {
+      plan_implicit_gemm(p, kernel, {1, 1, 2}, warp(device), plan);
+      best.tiles = implicit_gemm_tiles(kernel, whole, plan, units);
+    }
     plan_implicit_gemm(p, kernel, best, warp(device), plan);
     return plan;
   }
