@@ -13,8 +13,14 @@ constexpr int implicit_gemm_step_bytes(int warp) { return warp == 32 ? 128 : 64;
 // copies the next tile waits in registers, and two are enough.
 constexpr int implicit_gemm_stages(int stages, int warp) { return warp == 32 ? stages : 2; }
 
+// Blocks whose registers a multiprocessor of NVIDIA's has. A thread needs so many besides its sums.
+constexpr int implicit_gemm_together(int rows, int columns, int threads, bool groups) {
+  const int registers = (groups ? 64 : 80) + rows * columns / threads;
+  return 65536 / (threads * (registers < 255 ? registers : 255));
+}
+
 // Tiles of the columns' operand that are there at once: if they're all of them, they stay for the block's next rows.
-constexpr int implicit_gemm_stages_b(int steps, int stages) { return steps < stages ? steps : stages; }
+REFORMER_BOTH int implicit_gemm_stages_b(int steps, int stages) { return steps < stages ? steps : stages; }
 
 // A line of sums in shared memory, on their way to other blocks of a cluster or, with AMD's GPUs, to global memory, in
 // floats: so many that the threads of a warp which hold neighbouring rows hit different banks.

@@ -38,8 +38,9 @@ struct Shape {
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
+  static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 1;
   // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
-  static constexpr int kLag = kGroups && kColumns == 256;
+  static constexpr int kLag = kGroups && kTogether == 1;
   using Sums =
       typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
   template <Lines kLines>
@@ -86,9 +87,9 @@ DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
   return {first, least(all - first, most)};
 }
 
-// All steps of all of the block's tiles (1, without asynchronous copies). begin() is called before the first copy of
-// each tile, store() after its last step: by then copies of further tiles are under way.
-template <class Shape, class SourceA, class SourceB, class Begin, class Store>
+// All steps of a block's tiles: one, or, with kFurther, `tiles`. Before the first copy of each, begin() is called;
+// after its last step, when copies of the next ones are under way, store(), which returns whether there is another.
+template <class Shape, bool kFurther, class SourceA, class SourceB, class Begin, class Store>
 DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char* shared, typename Shape::Sums& sums,
                      Begin begin, Store store) {
   using TileA = typename SourceA::Tile;
@@ -101,9 +102,17 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
     unsigned char* const shared_a = shared + all_b;
     int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
     int left = tiles * steps, left_b = steps > kStages ? left : steps, next_step = 0;
+    if (steps > 0) begin();
+    const auto begin_tile = [&] {
+      if constexpr (kFurther) {
+        if (next_step < steps || left <= 0) return;
+        next_step = 0;
+        b.rewind(steps);
+        begin();
+      }
+    };
     const auto copy_step = [&] {
       if (left > 0) {
-        if (next_step == 0) begin();
         copy(a, TileA{shared_a + to_a});
         a.advance();
         if (left_b > 0) {
@@ -112,19 +121,23 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
         }
         --left;
         --left_b;
-        if (++next_step == steps) next_step = 0;
+        if (kFurther) ++next_step;
       }
       async_commit();
       to_a = to_a == kAllA - TileA::kBytes ? 0 : to_a + TileA::kBytes;
       to_b = to_b == all_b - TileB::kBytes ? 0 : to_b + TileB::kBytes;
     };
     NOT_UNROLLED
-    for (int step = 0; step < kAhead; ++step) copy_step();
-    NOT_UNROLLED
-    for (int tile = 0; tile < tiles; ++tile) {
+    for (int step = 0; step < kAhead; ++step) {
+      begin_tile();
+      copy_step();
+    }
+    bool further;
+    do {
       sums.clear();
       NOT_UNROLLED
       for (int step = 0; step < steps; ++step) {
+        begin_tile();
         async_wait<kAhead - 1>();
         sums.publish();
         barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
@@ -133,8 +146,8 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
         from_b = from_b == all_b - TileB::kBytes ? 0 : from_b + TileB::kBytes;
       }
       sums.finish();
-      store();
-    }
+      further = store();
+    } while (kFurther && further);
   } else {
     constexpr int kStage = TileA::kBytes + TileB::kBytes;
     Fetched<SourceA> next_a;
@@ -187,11 +200,11 @@ struct AddBias {
 
 // kElements neighbours: of the result, or partial sums. offset: of the first of them, in the result.
 template <class T, int kElements, class Epilogue>
-DEVICE void store_values(const ImplicitGemmArgs& p, int split, const Epilogue& epilogue, long long offset,
+DEVICE void store_values(const ImplicitGemmArgs& p, int split, const Epilogue& epilogue, int offset,
                          float (&values)[kElements]) {
   if (p.partials == 1) {
     epilogue(offset, values);
-    store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
+    store<T, kElements>(at(static_cast<T*>(p.result), offset), narrow<T, kElements>(values));
   } else {
     float* to = static_cast<float*>(p.result) + (split >> p.log_cluster) * p.result_numel + offset;
     UNROLL
@@ -247,8 +260,7 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
           for (int f = 0; f < 4; ++f) values[e + f] = four[f];
         }
       }
-      const long long offset =
-          static_cast<long long>(pixel_of(row)) * p.result_pitch + place.group * p.result_group + column;
+      const int offset = pixel_of(row) * p.result_pitch + place.group * p.result_group + column;
       store_values<T>(p, place.split, epilogue, offset, values);
     }
   }
@@ -274,8 +286,7 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
       const int offset = place.group * p.result_group + column;
       return [=, &p](int row, float (&values)[kElements]) {
         if (!wanted || first + row >= rows) return;
-        store_values<T>(p, place.split, epilogue,
-                        static_cast<long long>(pixel_of(first + row)) * p.result_pitch + offset, values);
+        store_values<T>(p, place.split, epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
       };
     });
   }
@@ -297,19 +308,18 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   const int taps = height.taps * width.taps, depth = taps * p.depth_per_tap;
   const Steps steps = steps_of((depth + kDepth - 1) / kDepth, place.split, p);
   const int first = steps.first * kDepth;
-  const int next_rows = int(p.by_next_rows.divisor), first_row = place.row;
-  const int tiles = divide(rows - first_row + next_rows - 1, p.by_next_rows);
+  const int next_rows = int(p.by_next_rows.divisor);
+  const int tiles = divide(rows - place.row + next_rows - 1, p.by_next_rows);
 
   typename Shape::Sums sums;
   Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, height.taps, width.taps);
-  int copied_row = first_row;
+  int copied_row = place.row;
   const auto multiply_by = [&](auto b) {
     const auto begin = [&] {
       a.begin(static_cast<const T*>(p.a) + place.group * p.a_group, height, width, copied_row, rows, first);
-      if (copied_row != first_row) b.rewind(steps.count);
       copied_row += next_rows;
     };
-    multiply<Shape>(a, b, tiles, steps.count, shared, sums, begin, [&] {
+    multiply<Shape, kAsync>(a, b, tiles, steps.count, shared, sums, begin, [&] {
       store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&p, &height, &width](int row) {
         if (!kTransposed || !p.scattered) return row;
         int column = row;
@@ -319,6 +329,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
                column * p.result_step_w;
       });
       place.row += next_rows;
+      return place.row < rows;
     });
   };
   const T* filter = static_cast<const T*>(p.b) + place.group * p.b_group;
@@ -357,9 +368,11 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
                                            p.a_pitch, first, p.pixels);
   const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
   const auto multiply_by = [&](auto b) {
-    multiply<Shape>(
-        a, b, 1, steps.count, shared, sums, [] {},
-        [&] { store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; }); });
+    const auto begin = [] {};
+    multiply<Shape, false>(a, b, 1, steps.count, shared, sums, begin, [&] {
+      store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+      return false;
+    });
   };
   if constexpr (kPointwise)
     multiply_by(
@@ -410,7 +423,8 @@ constexpr bool pointwise = true, general = false;
 }  // namespace reformer
 
 #define X(what, T, kind, rows, columns, down, across, stages)                                                \
-  KERNEL(down * across * reformer::kWarp)                                                                    \
+  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                           \
+                  (reformer::Shape<reformer::T, rows, columns, down, across, stages>::kTogether))            \
   implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(                   \
       reformer::ImplicitGemmArgsOf_##what args) {                                                            \
     reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \

@@ -9,9 +9,9 @@ namespace reformer {
 
 // from + offset, by one instruction and without a register for the offset's sign.
 template <class T>
-DEVICE const T* at(const T* from, int offset) {
+DEVICE T* at(T* from, int offset) {
 #if defined(REFORMER_NVIDIA)
-  const T* sum;
+  T* sum;
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(offset), "n"(int(sizeof(T))), "l"(from));
   return sum;
 #else
@@ -62,23 +62,22 @@ struct Fetched {
   }
 };
 
-// A matrix whose lines lie along the depth. Lines past the last one repeat it: what comes of them is not stored.
+// A matrix whose lines lie along the depth.
 template <class T, class Tile, int kThreads, int kDepth>
 struct Straight : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const T* from;
-  int depth, offsets[Mine::kCount];
+  const int pitch, lines;  // from the thread's first line on
+  int depth;               // that of the thread's chunk in the first step, less what there is in all
 
-  // depth: that of the thread's chunk in the first step, less what there is in all.
-  DEVICE Straight(const T* matrix, int first_line, int lines, int pitch, int first_depth, int all_depth) {
+  DEVICE Straight(const T* matrix, int first_line, int all_lines, int line_pitch, int first_depth, int all_depth)
+      : pitch(line_pitch), lines(all_lines - first_line - Mine::line(0)) {
     depth = first_depth + Mine::chunk() * Mine::kElements;
-    from = matrix + depth;
+    from = matrix + static_cast<long long>(first_line + Mine::line(0)) * pitch + depth;
     depth -= all_depth;
-    UNROLL
-    for (int l = 0; l < Mine::kCount; ++l) offsets[l] = least(first_line + Mine::line(l), lines - 1) * pitch;
   }
-  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
-  DEVICE bool valid(int) const { return depth < 0; }
+  DEVICE const T* address(int l) const { return at(from, l * Mine::kApart * pitch); }
+  DEVICE bool valid(int l) const { return depth < 0 && l * Mine::kApart < lines; }
   DEVICE void advance() {
     from += kDepth;
     depth += kDepth;
