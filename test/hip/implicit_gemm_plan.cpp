@@ -48,6 +48,11 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   return nullptr;
 }
 
+// How many tiles of rows a block should compute.
+int tiles_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors) {
+  return implicit_gemm_tiles(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], warp, multiprocessors);
+}
+
 // Fills `to` with pairs, splits and clusters, at most 16 of them, and returns how many; 0 if the kernel is not for
 // this.
 int cuts_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors, int clusters, int32_t* to) {

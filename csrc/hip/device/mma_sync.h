@@ -112,15 +112,16 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
 // Rows of sums by lanes: kElements (4 or 8) neighbouring columns at once, of kRows x kColumns sums in fragments of 16 x
 // 8. Four lanes have a row's pairs; they exchange theirs, so that each gets kElements of one of the fragments.
 // of_columns(column) is called first, with where the lane's columns begin, and returns what is called with each of its
-// rows and their sums. All lanes call as often.
+// rows and their sums. All lanes call as often. `columns` are wanted: pieces past them are left out.
 template <int kElements, int kRows, int kColumns, class OfColumns>
-DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], OfColumns of_columns) {
+DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int columns, OfColumns of_columns) {
   constexpr int kLanes = kElements / 2;                               // that exchange, and as many fragments:
   constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // so many beside each other,
   constexpr int kHalves = kLanes / kBeside;                           // of so many of the fragments' two halves
   const int lane = lane_id() % 4, fragment = lane % kLanes;
   UNROLL
   for (int j = 0; j < kColumns / 8; j += kBeside) {
+    if (j * 8 >= columns) break;
     const auto store = of_columns((j + fragment % kBeside) * 8 + lane / kLanes * kElements);
     UNROLL
     for (int i = 0; i < kRows / 16; ++i) {
@@ -214,8 +215,8 @@ class WarpTile {
 
   // See mma_sync::for_each_piece: kElements neighbours of a row at once.
   template <int kElements, class OfColumns>
-  DEVICE void for_each_piece(OfColumns of_columns) const {
-    mma_sync::for_each_piece<kElements, kRows, kColumns>(sums_, of_columns);
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    mma_sync::for_each_piece<kElements, kRows, kColumns>(sums_, columns, of_columns);
   }
 
   // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.

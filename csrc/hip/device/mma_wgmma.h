@@ -149,8 +149,8 @@ class GroupTile {
 
   // This warp's 16 rows, and these to floats in memory; see WarpTile.
   template <int kElements, class OfColumns>
-  DEVICE void for_each_piece(OfColumns of_columns) const {
-    mma_sync::for_each_piece<kElements, 16, kColumns>(sums_, of_columns);
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    mma_sync::for_each_piece<kElements, 16, kColumns>(sums_, columns, of_columns);
   }
   DEVICE void store(float* to, int pitch) const {
     to += lane_id() / 4 * pitch + lane_id() % 4 * 2;

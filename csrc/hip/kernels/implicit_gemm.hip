@@ -198,35 +198,51 @@ struct AddBias {
   }
 };
 
-// kElements neighbours: of the result, or partial sums. offset: of the first of them, in the result.
-template <class T, int kElements, class Epilogue>
-DEVICE void store_values(const ImplicitGemmArgs& p, int split, const Epilogue& epilogue, int offset,
-                         float (&values)[kElements]) {
-  if (p.partials == 1) {
-    epilogue(offset, values);
-    store<T, kElements>(at(static_cast<T*>(p.result), offset), narrow<T, kElements>(values));
-  } else {
-    float* to = static_cast<float*>(p.result) + (split >> p.log_cluster) * p.result_numel + offset;
-    UNROLL
-    for (int e = 0; e < kElements; e += 4) {
-      const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
-      store<fp32, 4>(to + e, narrow<fp32, 4>(four));
+// Where a block's results go: values rounded to T, or partial sums.
+template <class T, template <class, int> class Epilogue_>
+struct Results {
+  static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
+  using Epilogue = Epilogue_<T, kElements>;
+  const bool whole;
+  unsigned bytes;
+  unsigned char* to;
+
+  DEVICE Results(const ImplicitGemmArgs& p, int split)
+      : whole(p.partials == 1), bytes(whole ? sizeof(T) : 4), to(static_cast<unsigned char*>(p.result)) {
+    if (!whole) to += (split >> p.log_cluster) * p.result_numel * 4;
+#if defined(REFORMER_NVIDIA)
+    asm volatile("" : "+l"(to), "+r"(bytes));  // or else the compiler computes them again for each store
+#endif
+  }
+  // offset: of the first of the values, in the result.
+  DEVICE void store(const Epilogue& epilogue, int offset, float (&values)[kElements]) const {
+    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * bytes;
+    if (whole) {
+      epilogue(offset, values);
+      reformer::store<T, kElements>(reinterpret_cast<T*>(first), narrow<T, kElements>(values));
+    } else {
+      UNROLL
+      for (int e = 0; e < kElements; e += 4) {
+        const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
+        reformer::store<fp32, 4>(reinterpret_cast<float*>(first) + e, narrow<fp32, 4>(four));
+      }
     }
   }
-}
+};
 
 // Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
 template <class Shape, template <class, int> class Epilogue, class PixelOf>
 DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
                               const Place& place, int rows, PixelOf pixel_of) {
-  using T = typename Shape::T;
-  constexpr int kElements = 16 / int(sizeof(T)), kAcross = Shape::kColumns / kElements;
+  using To = Results<typename Shape::T, Epilogue>;
+  constexpr int kElements = To::kElements, kAcross = Shape::kColumns / kElements;
   constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
   static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
   float* staged = reinterpret_cast<float*>(shared);
   const int element = thread_id() % kAcross * kElements, column = place.column + element;
   const bool wanted = column < p.columns;
-  const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
+  const To to(p, place.split);
+  const typename To::Epilogue epilogue(p, place.group * p.columns + (wanted ? column : 0));
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
     barrier();  // nobody needs what is there
@@ -261,7 +277,7 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
         }
       }
       const int offset = pixel_of(row) * p.result_pitch + place.group * p.result_group + column;
-      store_values<T>(p, place.split, epilogue, offset, values);
+      to.store(epilogue, offset, values);
     }
   }
   if (kClusters) cluster_barrier();  // until nobody reads this block's
@@ -271,22 +287,22 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
 template <class Shape, template <class, int> class Epilogue, class PixelOf>
 DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
                        const Place& place, int rows, PixelOf pixel_of) {
-  using T = typename Shape::T;
-  constexpr int kElements = 16 / int(sizeof(T));
+  using To = Results<typename Shape::T, Epilogue>;
   if constexpr (!kAsync) {
     store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
   } else {
     if constexpr (kClusters)
       if (p.log_cluster) return store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
     const int first = place.row + sums.row;
-    sums.template for_each_piece<kElements>([&](int from) {
+    const To to(p, place.split);
+    sums.template for_each_piece<To::kElements>(p.columns - place.column, [&](int from) {
       const int column = place.column + from;
       const bool wanted = column < p.columns;
-      const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
+      const typename To::Epilogue epilogue(p, place.group * p.columns + (wanted ? column : 0));
       const int offset = place.group * p.result_group + column;
-      return [=, &p](int row, float (&values)[kElements]) {
+      return [=, &p](int row, float (&values)[To::kElements]) {
         if (!wanted || first + row >= rows) return;
-        store_values<T>(p, place.split, epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
+        to.store(epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
       };
     });
   }

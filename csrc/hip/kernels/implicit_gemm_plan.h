@@ -307,36 +307,36 @@ inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& w
   return all;
 }
 
-// How many blocks a multiprocessor runs at once.
+// Blocks that a multiprocessor runs at once.
 inline int implicit_gemm_together(const ImplicitGemmKernel& kernel, const gpu::Launch& launch) {
   const int threads = int(launch.threads);
-  const int registers = std::min(255, 48 + kernel.rows * kernel.columns / threads);
-  return std::max(
-      1, std::min({(227 << 10) / (int(launch.shared_bytes) + 1024), 2048 / threads, 65536 / (threads * registers)}));
+  return std::max(1, std::min({(227 << 10) / (int(launch.shared_bytes) + 1024), 2048 / threads,
+                               implicit_gemm_together(kernel.rows, kernel.columns, threads, kernel.for_groups())}));
 }
 
-// How many tiles of rows a block should compute, given the plan with one tile a block and that with several: so many
-// that the blocks fill the GPU once, or a few times if that can be done more evenly.
-inline int implicit_gemm_tiles(const ImplicitGemmKernel& kernel, const ImplicitGemmPlan& one,
-                               const ImplicitGemmPlan& several, int multiprocessors) {
-  constexpr int kStore = 4,
-                kBlock = 8;  // how long a tile's store takes, and a block's begin and end, in steps: guessed
+// How many tiles of rows a block should compute: so many that the blocks fill the GPU once, or more often where that
+// deals out the tiles more evenly; 1 if a block each is expected to take no longer.
+inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& kernel, int warp, int multiprocessors) {
+  // In steps, what a tile's store takes, and what a block's begin and end do that nothing of its own overlaps: guessed.
+  constexpr int kStore = 4, kBlock = 6;
+  ImplicitGemmPlan one, several;
+  if (plan_implicit_gemm(p, kernel, {}, warp, one) || plan_implicit_gemm(p, kernel, {1, 1, 2}, warp, several)) return 1;
+  if (several.tiles == 1) return 1;
   const int columns = int(one.args.column_tiles.divisor), row_tiles = int(one.launch.blocks_x) / columns;
   const int64_t others = int64_t{columns} * one.launch.blocks_y;
-  const auto cost = [&](const ImplicitGemmPlan& plan, int tiles) {
+  const auto cost = [&](int together, int tiles) {  // of the multiprocessor with the most to do
     const int64_t blocks = gemm_plan::ceil_div(row_tiles, tiles) * others;
-    const int64_t together = int64_t{multiprocessors} * implicit_gemm_together(kernel, plan.launch);
-    return (blocks + together - 1) / together * (int64_t{tiles} * (one.steps + kStore) + kBlock);
+    const int64_t each = (blocks + multiprocessors - 1) / multiprocessors;
+    return each * tiles * (one.steps + kStore) + (each + together - 1) / together * together * kBlock;
   };
   int best = 1;
-  int64_t least = cost(one, 1);
-  if (several.tiles == 1) return best;
-  for (int waves = 1; waves <= 8; ++waves) {
-    const int64_t slots = int64_t{multiprocessors} * implicit_gemm_together(kernel, several.launch) * waves;
-    const int row_blocks = int(std::min<int64_t>(row_tiles, std::max<int64_t>(1, slots / others)));
-    const int tiles = gemm_plan::ceil_div(row_tiles, row_blocks);
+  int64_t least = cost(implicit_gemm_together(kernel, one.launch), 1);
+  const int together = implicit_gemm_together(kernel, several.launch);
+  for (int each = together; each <= 8 * together; ++each) {
+    const int64_t wanted = int64_t{multiprocessors} * each / others;
+    const int tiles = gemm_plan::ceil_div(row_tiles, int(std::clamp<int64_t>(wanted, 1, row_tiles)));
     if (tiles == 1) break;
-    if (const int64_t taken = cost(several, tiles); taken < least) least = taken, best = tiles;
+    if (const int64_t taken = cost(together, tiles); taken < least) least = taken, best = tiles;
   }
   return best;
 }

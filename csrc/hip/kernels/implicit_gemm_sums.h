@@ -41,10 +41,11 @@ class WarpSums {
   DEVICE void finish() {}
   // The warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
-  // The same by pieces of a row, from registers (NVIDIA): see mma_sync.h.
+  // The same by pieces of a row, from registers (NVIDIA; see mma_sync.h), of those of the block's first columns.
   template <int kElements, class OfColumns>
-  DEVICE void for_each_piece(OfColumns of_columns) const {
-    tile_.template for_each_piece<kElements>([&](int column) { return of_columns(column_ + column); });
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    tile_.template for_each_piece<kElements>(columns - column_,
+                                             [&](int column) { return of_columns(column_ + column); });
   }
 };
 
@@ -79,8 +80,8 @@ class GroupSums {
   DEVICE void finish() { tile_.finish(); }
   DEVICE void store(float* to, int pitch) const { tile_.store(to, pitch); }
   template <int kElements, class OfColumns>
-  DEVICE void for_each_piece(OfColumns of_columns) const {
-    tile_.template for_each_piece<kElements>(of_columns);
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    tile_.template for_each_piece<kElements>(columns, of_columns);
   }
 };
 template <class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
