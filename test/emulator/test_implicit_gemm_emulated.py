@@ -198,6 +198,31 @@ def test_bf16_of_gfx908(direction):
     check(problem, name_of(direction, "bf16", "general", "64x32_2x2_4"), 2, "mfma_gfx908")
 
 
+@pytest.mark.parametrize(
+    ("direction", "sizes", "warp", "most"),
+    [
+        ("forward", (32, 24, 56, 56, 144, 1, 1), 32, 12),
+        ("input_grad", (32, 32, 112, 112, 64, 3, 3), 32, 48),
+        ("forward", (32, 256, 7, 7, 64, 1, 1), 32, 1),  # fewer tiles than blocks that run at once
+        ("forward", (32, 24, 56, 56, 144, 1, 1), 64, 1),  # no asynchronous copies
+        ("weight_grad", (32, 24, 56, 56, 144, 1, 1), 32, 1),
+    ],
+)
+def test_tiles_a_block(direction, sizes, warp, most):
+    numbers = [*sizes, 0, 0, 1, 1, 1, 1, 1, DIRECTIONS.index(direction), TYPES["bf16"][1]]
+    kernel = kernels()[name_of(direction, "bf16", "general", "64x64_4x1_4")]
+    problem = (ctypes.c_int32 * 16)(*numbers)
+    chosen = planner().tiles_worth_trying(problem, kernel, warp, 132)
+    assert chosen == 1 if most == 1 else 2 <= chosen <= most
+
+    def blocks(tiles):
+        plan, args, finish = (ctypes.c_int64 * 15)(), *((ctypes.c_char * 4096)() for _ in range(2))
+        assert planner().plan(problem, kernel, 1, 1, tiles, warp, (ctypes.c_void_p * 6)(), args, finish, plan) is None
+        return plan[0] * plan[1]
+
+    assert (blocks(1) + chosen - 1) // chosen <= blocks(chosen) <= max(blocks(1) // max(chosen - 1, 1), 1)
+
+
 def test_refusals():
     def complaint(type_name, kernel, *sizes, direction="forward", **others):
         with pytest.raises(ValueError) as error:
