@@ -198,25 +198,37 @@ struct AddBias {
   }
 };
 
+// The compiler takes the value for a new one: it computes what follows from it neither before the loops around this
+// place, which takes registers, nor the value itself once more.
+DEVICE void compute_once(int& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+r"(value));
+#endif
+}
+DEVICE void compute_once(unsigned char*& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+l"(value));
+#endif
+}
+
 // Where a block's results go: values rounded to T, or partial sums.
 template <class T, template <class, int> class Epilogue_>
 struct Results {
   static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
   using Epilogue = Epilogue_<T, kElements>;
   const bool whole;
-  unsigned bytes;
+  int bytes;
   unsigned char* to;
 
   DEVICE Results(const ImplicitGemmArgs& p, int split)
-      : whole(p.partials == 1), bytes(whole ? sizeof(T) : 4), to(static_cast<unsigned char*>(p.result)) {
+      : whole(p.partials == 1), bytes(whole ? int(sizeof(T)) : 4), to(static_cast<unsigned char*>(p.result)) {
     if (!whole) to += (split >> p.log_cluster) * p.result_numel * 4;
-#if defined(REFORMER_NVIDIA)
-    asm volatile("" : "+l"(to), "+r"(bytes));  // or else the compiler computes them again for each store
-#endif
+    compute_once(to);
+    compute_once(bytes);
   }
   // offset: of the first of the values, in the result.
   DEVICE void store(const Epilogue& epilogue, int offset, float (&values)[kElements]) const {
-    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * bytes;
+    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * unsigned(bytes);
     if (whole) {
       epilogue(offset, values);
       reformer::store<T, kElements>(reinterpret_cast<T*>(first), narrow<T, kElements>(values));
@@ -294,12 +306,15 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
     if constexpr (kClusters)
       if (p.log_cluster) return store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
     const int first = place.row + sums.row;
+    int first_column = place.column, group = place.group;
+    compute_once(first_column);
+    compute_once(group);
     const To to(p, place.split);
-    sums.template for_each_piece<To::kElements>(p.columns - place.column, [&](int from) {
-      const int column = place.column + from;
+    sums.template for_each_piece<To::kElements>(p.columns - first_column, [&](int from) {
+      const int column = first_column + from;
       const bool wanted = column < p.columns;
-      const typename To::Epilogue epilogue(p, place.group * p.columns + (wanted ? column : 0));
-      const int offset = place.group * p.result_group + column;
+      const typename To::Epilogue epilogue(p, group * p.columns + (wanted ? column : 0));
+      const int offset = group * p.result_group + column;
       return [=, &p](int row, float (&values)[To::kElements]) {
         if (!wanted || first + row >= rows) return;
         to.store(epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
