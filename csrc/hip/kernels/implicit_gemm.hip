@@ -101,7 +101,8 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
     const int all_b = implicit_gemm_stages_b(steps, kStages) * TileB::kBytes;
     unsigned char* const shared_a = shared + all_b;
     int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
-    int left = tiles * steps, left_b = steps > kStages ? left : steps, next_step = 0;
+    int left = tiles * steps, next_step = 0;
+    const int left_without_b = steps > kStages ? 0 : left - steps;  // b's tiles are all there by then
     if (steps > 0) begin();
     const auto begin_tile = [&] {
       if constexpr (kFurther) {
@@ -115,12 +116,11 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
       if (left > 0) {
         copy(a, TileA{shared_a + to_a});
         a.advance();
-        if (left_b > 0) {
+        if (left > left_without_b) {
           copy(b, TileB{shared + to_b});
           b.advance();
         }
         --left;
-        --left_b;
         if (kFurther) ++next_step;
       }
       async_commit();
