@@ -26,7 +26,7 @@
 
 // A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
-// The same; of NVIDIA's registers it uses so few that a multiprocessor's are enough for that many blocks.
+// The same; of NVIDIA's registers it uses so few that a multiprocessor's are enough for that many blocks. 0: as KERNEL.
 #define KERNEL_TOGETHER(threads, blocks) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads, blocks)
 #define SHARED __shared__
 // Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16. wgmma's operands

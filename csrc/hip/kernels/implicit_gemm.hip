@@ -38,7 +38,7 @@ struct Shape {
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
-  static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 1;
+  static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 0;
   // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
   static constexpr int kLag = kGroups && kTogether == 1;
   using Sums =
