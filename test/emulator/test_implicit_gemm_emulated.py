@@ -63,7 +63,7 @@ class Problem:
         self.x, self.filter = x.detach(), filter.detach()
         self.expected = (result.detach(), *grads)[self.direction]
 
-    def run(self, kernel, splits, *, warp, seed=0, defines=(), bias=True):
+    def run(self, kernel, splits, *, warp, tiles=1, seed=0, defines=(), bias=True):
         """What the kernel computes, in NCHW."""
 
         def tensor(values):
@@ -80,7 +80,7 @@ class Problem:
         def plan(workspace):
             addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), values.data_ptr() if with_bias else None]
             pointers = (ctypes.c_void_p * 6)(*addresses, result.data_ptr(), workspace)
-            sentence = planner().plan(problem, index, splits, 1, warp, pointers, args, finish, numbers)
+            sentence = planner().plan(problem, index, splits, 1, tiles, warp, pointers, args, finish, numbers)
             if sentence is not None:
                 raise ValueError(sentence.decode())
 
@@ -110,9 +110,9 @@ def name_of(direction, type_name, kind, tile):
     return f"implicit_gemm_{direction}_{type_name}_{kind}_{tile}"
 
 
-def check(problem, kernel, splits, path, *, seed=0):
+def check(problem, kernel, splits, path, *, tiles=1, seed=0):
     warp, defines = PATHS[path]
-    result = problem.run(kernel, splits, warp=warp, seed=seed, defines=defines)
+    result = problem.run(kernel, splits, warp=warp, tiles=tiles, seed=seed, defines=defines)
     torch.testing.assert_close(result, problem.expected.to(problem.type[0]).double(), rtol=0, atol=0)
 
 
@@ -176,10 +176,49 @@ def test_all_tiles(path, direction, kind):
         check(problem, name_of(direction, "bf16", kind, tile), 1, path)
 
 
+# Rows don't fill the last tile, and the last block has fewer tiles; classes of a stride differ in rows and in steps, of
+# which some have none.
+@pytest.mark.parametrize("tiles", [2, 3, 100])
+@pytest.mark.parametrize("name", [*GENERAL, *POINTWISE, *STRIDED, "one step", "many steps"])
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+def test_several_tiles_a_block(direction, name, tiles):
+    several = {"one step": ((3, 16, 9, 9, 40, 1, 1), {}), "many steps": ((2, 328, 9, 9, 336, 1, 1), {})}
+    sizes, others = {**GENERAL, **POINTWISE, **STRIDED, **several}[name]
+    type_name = "fp32" if tiles == 3 else "bf16"
+    problem = Problem(direction, type_name, *(2 * sizes[0], *sizes[1:]), **others)
+    kind = "general" if name in GENERAL else "pointwise"
+    check(problem, name_of(direction, type_name, kind, "32x32_2x2_4"), 1, "mma_sync", tiles=tiles, seed=tiles)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_bf16_of_gfx908(direction):
     problem = Problem(direction, "bf16", 1, 72, 9, 8, 24, 3, 3, pad=(1, 1), stride=(2, 2))
     check(problem, name_of(direction, "bf16", "general", "64x32_2x2_4"), 2, "mfma_gfx908")
+
+
+@pytest.mark.parametrize(
+    ("direction", "sizes", "warp", "most"),
+    [
+        ("forward", (32, 24, 56, 56, 144, 1, 1), 32, 12),
+        ("input_grad", (32, 32, 112, 112, 64, 3, 3), 32, 48),
+        ("forward", (32, 256, 7, 7, 64, 1, 1), 32, 1),  # fewer tiles than blocks that run at once
+        ("forward", (32, 24, 56, 56, 144, 1, 1), 64, 1),  # no asynchronous copies
+        ("weight_grad", (32, 24, 56, 56, 144, 1, 1), 32, 1),
+    ],
+)
+def test_tiles_a_block(direction, sizes, warp, most):
+    numbers = [*sizes, 0, 0, 1, 1, 1, 1, 1, DIRECTIONS.index(direction), TYPES["bf16"][1]]
+    kernel = kernels()[name_of(direction, "bf16", "general", "64x64_4x1_4")]
+    problem = (ctypes.c_int32 * 16)(*numbers)
+    chosen = planner().tiles_worth_trying(problem, kernel, warp, 132)
+    assert chosen == 1 if most == 1 else 2 <= chosen <= most
+
+    def blocks(tiles):
+        plan, args, finish = (ctypes.c_int64 * 15)(), *((ctypes.c_char * 4096)() for _ in range(2))
+        assert planner().plan(problem, kernel, 1, 1, tiles, warp, (ctypes.c_void_p * 6)(), args, finish, plan) is None
+        return plan[0] * plan[1]
+
+    assert (blocks(1) + chosen - 1) // chosen <= blocks(chosen) <= max(blocks(1) // max(chosen - 1, 1), 1)
 
 
 def test_refusals():

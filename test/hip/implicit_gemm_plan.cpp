@@ -27,12 +27,12 @@ int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
 const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
 
 // numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; partials, steps, workspace bytes.
-const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int warp, void* const* pointers,
-                 void* args, void* finish_args, int64_t* numbers) {
+const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int tiles, int warp,
+                 void* const* pointers, void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   ImplicitGemmPlan plan;
   if (const char* sentence =
-          plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster}, warp, plan))
+          plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster, tiles}, warp, plan))
     return sentence;
   bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   *static_cast<ImplicitGemmArgs*>(args) = plan.args;
@@ -46,6 +46,11 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   *numbers++ = plan.steps;
   *numbers++ = plan.workspace_bytes;
   return nullptr;
+}
+
+// How many tiles of rows a block should compute.
+int tiles_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors) {
+  return implicit_gemm_tiles(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], warp, multiprocessors);
 }
 
 // Fills `to` with pairs, splits and clusters, at most 16 of them, and returns how many; 0 if the kernel is not for

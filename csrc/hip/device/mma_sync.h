@@ -109,6 +109,46 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
   }
 }
 
+// Rows of sums by lanes: kElements (4 or 8) neighbouring columns at once, of kRows x kColumns sums in fragments of 16 x
+// 8. Four lanes have a row's pairs; they exchange theirs, so that each gets kElements of one of the fragments.
+// of_columns(column) is called first, with where the lane's columns begin, and returns what is called with each of its
+// rows and their sums. All lanes call as often. `columns` are wanted: pieces past them are left out.
+template <int kElements, int kRows, int kColumns, class OfColumns>
+DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int columns, OfColumns of_columns) {
+  constexpr int kLanes = kElements / 2;                               // that exchange, and as many fragments:
+  constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // so many beside each other,
+  constexpr int kHalves = kLanes / kBeside;                           // of so many of the fragments' two halves
+  const int lane = lane_id() % 4, fragment = lane % kLanes;
+  UNROLL
+  for (int j = 0; j < kColumns / 8; j += kBeside) {
+    if (j * 8 >= columns) break;
+    const auto store = of_columns((j + fragment % kBeside) * 8 + lane / kLanes * kElements);
+    UNROLL
+    for (int i = 0; i < kRows / 16; ++i) {
+      UNROLL
+      for (int half = 0; half < 2; half += kHalves) {
+        float values[kElements];  // at first a pair of each fragment, then fragment's pairs of each lane
+        UNROLL
+        for (int f = 0; f < kElements; ++f)
+          values[f] = sums[i][j + f / 2 % kBeside][(half + f / 2 / kBeside) * 2 + f % 2];
+        UNROLL
+        for (int mask = 1; mask < kLanes; mask *= 2) {
+          UNROLL
+          for (int f = 0; f < kElements; ++f) {
+            if (f / 2 & mask) continue;
+            float &low = values[f], &high = values[f + mask * 2];
+            const bool keeps_high = lane & mask;
+            const float other = shuffle_xor(keeps_high ? low : high, mask);
+            low = keeps_high ? other : low;
+            high = keeps_high ? high : other;
+          }
+        }
+        store(i * 16 + (half + fragment / kBeside) * 8 + lane_id() / 4, values);
+      }
+    }
+  }
+}
+
 }  // namespace mma_sync
 
 template <class T, int kRows, int kColumns>
@@ -171,6 +211,12 @@ class WarpTile {
         for (int e = 0; e < 4; ++e) function(i * 16 + e / 2 * 8 + row, j * 8 + column + e % 2, sums_[i][j][e]);
       }
     }
+  }
+
+  // See mma_sync::for_each_piece: kElements neighbours of a row at once.
+  template <int kElements, class OfColumns>
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    mma_sync::for_each_piece<kElements, kRows, kColumns>(sums_, columns, of_columns);
   }
 
   // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.

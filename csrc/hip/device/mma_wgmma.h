@@ -105,7 +105,7 @@ REFORMER_WGMMA_OF_TYPE(fp16, "f16")
 
 template <class T, int kColumns>
 class GroupTile {
-  float sums_[kColumns / 8][4];
+  float sums_[1][kColumns / 8][4];
 
  public:
   static constexpr int kDepth = 16;
@@ -114,7 +114,7 @@ class GroupTile {
     UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
       UNROLL
-      for (int e = 0; e < 4; ++e) sums_[j][e] = 0;
+      for (int e = 0; e < 4; ++e) sums_[0][j][e] = 0;
     }
   }
 
@@ -132,7 +132,7 @@ class GroupTile {
     wgmma::begin();
     UNROLL
     for (int i = 0; i < kSteps; ++i)
-      wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(sums_, from_a + (i * kStepA >> 4),
+      wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(sums_[0], from_a + (i * kStepA >> 4),
                                                                                  from_b + (i * kStepB >> 4));
     wgmma::commit();
   }
@@ -143,18 +143,22 @@ class GroupTile {
     UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
       UNROLL
-      for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[j][e])::"memory");
+      for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[0][j][e])::"memory");
     }
   }
 
-  // This warp's 16 rows, to floats in memory; see WarpTile.
+  // This warp's 16 rows, and these to floats in memory; see WarpTile.
+  template <int kElements, class OfColumns>
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    mma_sync::for_each_piece<kElements, 16, kColumns>(sums_, columns, of_columns);
+  }
   DEVICE void store(float* to, int pitch) const {
     to += lane_id() / 4 * pitch + lane_id() % 4 * 2;
     UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
       UNROLL
       for (int e = 0; e < 4; e += 2) {
-        const float pair[2] = {sums_[j][e], sums_[j][e + 1]};
+        const float pair[2] = {sums_[0][j][e], sums_[0][j][e + 1]};
         reformer::store<fp32, 2>(to + e * 4 * pitch + j * 8, narrow<fp32, 2>(pair));
       }
     }

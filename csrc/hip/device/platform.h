@@ -16,16 +16,18 @@
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
 #endif
-#define REFORMER_LAUNCH_BOUNDS(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define REFORMER_LAUNCH_BOUNDS(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
 #define DEVICE __device__ inline __attribute__((always_inline))
 #else
 #define REFORMER_NVIDIA 1
-#define REFORMER_LAUNCH_BOUNDS(threads) __launch_bounds__(threads)
+#define REFORMER_LAUNCH_BOUNDS(...) __launch_bounds__(__VA_ARGS__)
 #define DEVICE __device__ __forceinline__
 #endif
 
 // A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
+// The same; of NVIDIA's registers it uses so few that a multiprocessor's are enough for that many blocks. 0: as KERNEL.
+#define KERNEL_TOGETHER(threads, blocks) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads, blocks)
 #define SHARED __shared__
 // Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16. wgmma's operands
 // begin at multiples of 1024.

@@ -13,8 +13,17 @@ constexpr int implicit_gemm_step_bytes(int warp) { return warp == 32 ? 128 : 64;
 // copies the next tile waits in registers, and two are enough.
 constexpr int implicit_gemm_stages(int stages, int warp) { return warp == 32 ? stages : 2; }
 
-// A line of sums in shared memory, on their way to global memory, in floats: so many that the threads of a warp which
-// hold neighbouring rows hit different banks.
+// Blocks whose registers a multiprocessor of NVIDIA's has. A thread needs so many besides its sums.
+constexpr int implicit_gemm_together(int rows, int columns, int threads, bool groups) {
+  const int registers = (groups ? 64 : 80) + rows * columns / threads;
+  return 65536 / (threads * (registers < 255 ? registers : 255));
+}
+
+// Tiles of the columns' operand that are there at once: if they're all of them, they stay for the block's next rows.
+REFORMER_BOTH int implicit_gemm_stages_b(int steps, int stages) { return steps < stages ? steps : stages; }
+
+// A line of sums in shared memory, on their way to other blocks of a cluster or, with AMD's GPUs, to global memory, in
+// floats: so many that the threads of a warp which hold neighbouring rows hit different banks.
 constexpr int implicit_gemm_sums_pitch(int columns) { return columns + 8; }
 
 // Sums that wait there at once: all of a block's, or, where they'd need more than 64 KB of an AMD GPU, a row of warps'.
@@ -70,6 +79,7 @@ struct ImplicitGemmArgs {
   int filter_pitch_h, filter_pitch_w;  // from tap to tap, as many apart as a class's taps are
   int filter_tap_h, filter_tap_w;      // from tap to neighbouring tap
   int scattered;                       // 1: rows are not neighbours in the result
+  Divider by_next_rows;                // of rows, from a tile to the next one that the same block computes
   int result_h, result_w, result_step_h, result_step_w;
   Divider by_depth_per_tap, classes_w;
   ImplicitGemmAxis heights[kImplicitGemmMostClasses], widths[kImplicitGemmMostClasses];

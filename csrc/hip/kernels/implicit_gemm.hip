@@ -1,11 +1,13 @@
 // Convolution as a product of matrices, of which one is gathered from the picture while it is multiplied.
 // implicit_gemm.h has a table of what rows, columns and depth are in each direction.
 //
-// A block computes a tile of the result, step by step along the depth. Copies of the operands into shared memory run
-// some steps ahead. Where a thread copies from is worked out once; a step adds to it.
+// A block computes a tile of the result, step by step along the depth, and, with NVIDIA's GPUs in forward and
+// input_grad, further ones of the same columns. Copies of the operands into shared memory run some steps ahead, into
+// the next tile, while one is multiplied and stored. Where a thread copies from is worked out once a tile; a step adds
+// to it.
 //
-// Instructions of a step on sm_90a (nvcc 13.0; bf16, 128 x 128): forward 257 of a warp of four, of which 128 multiply,
-// 378 with taps; by warpgroups 87 and 143 of a warp of eight, of which 4 multiply. Nothing spills.
+// Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
+// multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
 #include "../device/cluster.h"
 #include "implicit_gemm_operands.h"
 #include "implicit_gemm_sums.h"
@@ -36,8 +38,9 @@ struct Shape {
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
+  static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 0;
   // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
-  static constexpr int kLag = kGroups && kColumns == 256;
+  static constexpr int kLag = kGroups && kTogether == 1;
   using Sums =
       typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
   template <Lines kLines>
@@ -80,52 +83,78 @@ struct Steps {
 };
 DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
   if (p.splits == 1) return {0, all};
-  const int most = divide(all + p.splits - 1, p.by_splits), first = split * most;
-  return {first, all - first < most ? all - first : most};
+  const int most = divide(all + p.splits - 1, p.by_splits), first = least(split * most, all);
+  return {first, least(all - first, most)};
 }
 
-// All steps; shared memory is the caller's again after it.
-template <class Shape, class SourceA, class SourceB>
-DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, typename Shape::Sums& sums) {
+// All steps of a block's tiles: one, or, with kFurther, `tiles`. Before the first copy of each, begin() is called;
+// after its last step, when copies of the next ones are under way, store(), which returns whether there is another.
+template <class Shape, bool kFurther, class SourceA, class SourceB, class Begin, class Store>
+DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char* shared, typename Shape::Sums& sums,
+                     Begin begin, Store store) {
   using TileA = typename SourceA::Tile;
   using TileB = typename SourceB::Tile;
-  constexpr int kStage = TileA::kBytes + TileB::kBytes, kAll = kStage * Shape::kStages;
+  constexpr int kStages = Shape::kStages;
   if constexpr (kAsync) {
-    constexpr int kAhead = Shape::kStages - 1 - Shape::kLag;
-    int to = 0, from = 0;
-    NOT_UNROLLED
-    for (int step = 0; step < kAhead; ++step) {
-      if (step < steps) {
-        copy(a, TileA{shared + to});
-        copy(b, TileB{shared + to + TileA::kBytes});
-        a.advance();
-        b.advance();
+    constexpr int kAhead = kStages - 1 - Shape::kLag, kAllA = kStages * TileA::kBytes;
+    // Two rings: one of b's tiles and one of a's.
+    const int all_b = implicit_gemm_stages_b(steps, kStages) * TileB::kBytes;
+    unsigned char* const shared_a = shared + all_b;
+    int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
+    int left = tiles * steps, next_step = 0;
+    const int left_without_b = steps > kStages ? 0 : left - steps;  // b's tiles are all there by then
+    if (steps > 0) begin();
+    const auto begin_tile = [&] {
+      if constexpr (kFurther) {
+        if (next_step < steps || left <= 0) return;
+        next_step = 0;
+        b.rewind(steps);
+        begin();
       }
-      async_commit();
-      to += kStage;
-    }
-    NOT_UNROLLED
-    for (int step = 0; step < steps; ++step) {
-      async_wait<kAhead - 1>();
-      sums.publish();
-      barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
-      sums.multiply(TileA{shared + from}, TileB{shared + from + TileA::kBytes}, [&] {
-        if (step + kAhead < steps) {
-          copy(a, TileA{shared + to});
-          copy(b, TileB{shared + to + TileA::kBytes});
-          a.advance();
+    };
+    const auto copy_step = [&] {
+      if (left > 0) {
+        copy(a, TileA{shared_a + to_a});
+        a.advance();
+        if (left > left_without_b) {
+          copy(b, TileB{shared + to_b});
           b.advance();
         }
-        async_commit();
-      });
-      from = from == kAll - kStage ? 0 : from + kStage;
-      to = to == kAll - kStage ? 0 : to + kStage;
+        --left;
+        if (kFurther) ++next_step;
+      }
+      async_commit();
+      to_a = to_a == kAllA - TileA::kBytes ? 0 : to_a + TileA::kBytes;
+      to_b = to_b == all_b - TileB::kBytes ? 0 : to_b + TileB::kBytes;
+    };
+    NOT_UNROLLED
+    for (int step = 0; step < kAhead; ++step) {
+      begin_tile();
+      copy_step();
     }
-    sums.finish();
+    bool further;
+    do {
+      sums.clear();
+      NOT_UNROLLED
+      for (int step = 0; step < steps; ++step) {
+        begin_tile();
+        async_wait<kAhead - 1>();
+        sums.publish();
+        barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
+        sums.multiply(TileA{shared_a + from_a}, TileB{shared + from_b}, copy_step);
+        from_a = from_a == kAllA - TileA::kBytes ? 0 : from_a + TileA::kBytes;
+        from_b = from_b == all_b - TileB::kBytes ? 0 : from_b + TileB::kBytes;
+      }
+      sums.finish();
+      further = store();
+    } while (kFurther && further);
   } else {
+    constexpr int kStage = TileA::kBytes + TileB::kBytes;
     Fetched<SourceA> next_a;
     Fetched<SourceB> next_b;
+    sums.clear();
     if (steps > 0) {
+      begin();
       next_a.load(a);
       next_b.load(b);
       next_a.store(a, TileA{shared});
@@ -148,8 +177,8 @@ DEVICE void multiply(SourceA& a, SourceB& b, int steps, unsigned char* shared, t
         barrier();
       }
     }
+    store();
   }
-  barrier();
 }
 
 // What happens to sums before they are rounded and stored: of kElements neighbouring columns, always the same of a
@@ -169,34 +198,77 @@ struct AddBias {
   }
 };
 
-// Stores the block's sums, by way of shared memory, so that a thread has neighbours to store. pixel_of(row) is the
-// result's line that a row is.
+// The compiler takes the value for a new one: it computes what follows from it neither before the loops around this
+// place, which takes registers, nor the value itself once more.
+DEVICE void compute_once(int& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+r"(value));
+#endif
+}
+DEVICE void compute_once(unsigned char*& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+l"(value));
+#endif
+}
+
+// Where a block's results go: values rounded to T, or partial sums.
+template <class T, template <class, int> class Epilogue_>
+struct Results {
+  static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
+  using Epilogue = Epilogue_<T, kElements>;
+  const bool whole;
+  int bytes;
+  unsigned char* to;
+
+  DEVICE Results(const ImplicitGemmArgs& p, int split)
+      : whole(p.partials == 1), bytes(whole ? int(sizeof(T)) : 4), to(static_cast<unsigned char*>(p.result)) {
+    if (!whole) to += (split >> p.log_cluster) * p.result_numel * 4;
+    compute_once(to);
+    compute_once(bytes);
+  }
+  // offset: of the first of the values, in the result.
+  DEVICE void store(const Epilogue& epilogue, int offset, float (&values)[kElements]) const {
+    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * unsigned(bytes);
+    if (whole) {
+      epilogue(offset, values);
+      reformer::store<T, kElements>(reinterpret_cast<T*>(first), narrow<T, kElements>(values));
+    } else {
+      UNROLL
+      for (int e = 0; e < kElements; e += 4) {
+        const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
+        reformer::store<fp32, 4>(reinterpret_cast<float*>(first) + e, narrow<fp32, 4>(four));
+      }
+    }
+  }
+};
+
+// Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
 template <class Shape, template <class, int> class Epilogue, class PixelOf>
-DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
-                       const Place& place, int rows, PixelOf pixel_of) {
-  using T = typename Shape::T;
-  constexpr int kElements = 16 / int(sizeof(T)), kAcross = Shape::kColumns / kElements;
+DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                              const Place& place, int rows, PixelOf pixel_of) {
+  using To = Results<typename Shape::T, Epilogue>;
+  constexpr int kElements = To::kElements, kAcross = Shape::kColumns / kElements;
   constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
   static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
   float* staged = reinterpret_cast<float*>(shared);
   const int element = thread_id() % kAcross * kElements, column = place.column + element;
   const bool wanted = column < p.columns;
-  const Epilogue<T, kElements> epilogue(p, place.group * p.columns + (wanted ? column : 0));
+  const To to(p, place.split);
+  const typename To::Epilogue epilogue(p, place.group * p.columns + (wanted ? column : 0));
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
-    if (slab) barrier();
+    barrier();  // nobody needs what is there
     if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
     barrier();
     // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
-    const bool together = kClusters && p.log_cluster;
-    const int share = kSlab >> p.log_cluster, first = together ? (block_z() & ((1 << p.log_cluster) - 1)) * share : 0;
-    if (together) cluster_barrier();
+    const int share = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * share;
+    if (kClusters) cluster_barrier();
     for (int i = thread_id() / kAcross; i < share; i += Shape::kThreads / kAcross) {
       const int row = place.row + slab + first + i;
       if (row >= rows || !wanted) break;
       const float* from = staged + (first + i) * kPitch + element;
       float values[kElements];
-      if (together) {
+      if constexpr (kClusters) {
         UNROLL
         for (int e = 0; e < kElements; ++e) values[e] = 0;
         for (int rank = 0; rank < 1 << p.log_cluster; rank += 2) {
@@ -216,22 +288,39 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
           for (int f = 0; f < 4; ++f) values[e + f] = four[f];
         }
       }
-      const long long offset =
-          static_cast<long long>(pixel_of(row)) * p.result_pitch + place.group * p.result_group + column;
-      if (p.partials == 1) {
-        epilogue(offset, values);
-        store<T, kElements>(static_cast<T*>(p.result) + offset, narrow<T, kElements>(values));
-      } else {
-        float* to = static_cast<float*>(p.result) + (place.split >> p.log_cluster) * p.result_numel + offset;
-        UNROLL
-        for (int e = 0; e < kElements; e += 4) {
-          const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
-          store<fp32, 4>(to + e, narrow<fp32, 4>(four));
-        }
-      }
+      const int offset = pixel_of(row) * p.result_pitch + place.group * p.result_group + column;
+      to.store(epilogue, offset, values);
     }
   }
-  if (kClusters && p.log_cluster) cluster_barrier();  // until nobody reads this block's
+  if (kClusters) cluster_barrier();  // until nobody reads this block's
+}
+
+// Stores the block's sums. pixel_of(row) is the result's line that a row is.
+template <class Shape, template <class, int> class Epilogue, class PixelOf>
+DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                       const Place& place, int rows, PixelOf pixel_of) {
+  using To = Results<typename Shape::T, Epilogue>;
+  if constexpr (!kAsync) {
+    store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
+  } else {
+    if constexpr (kClusters)
+      if (p.log_cluster) return store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
+    const int first = place.row + sums.row;
+    int first_column = place.column, group = place.group;
+    compute_once(first_column);
+    compute_once(group);
+    const To to(p, place.split);
+    sums.template for_each_piece<To::kElements>(p.columns - first_column, [&](int from) {
+      const int column = first_column + from;
+      const bool wanted = column < p.columns;
+      const typename To::Epilogue epilogue(p, group * p.columns + (wanted ? column : 0));
+      const int offset = group * p.result_group + column;
+      return [=, &p](int row, float (&values)[To::kElements]) {
+        if (!wanted || first + row >= rows) return;
+        to.store(epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
+      };
+    });
+  }
 }
 
 // forward, and input_grad with kTransposed: the filter's lines are the depth then.
@@ -242,7 +331,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   using TileA = typename Shape::template TileA<Lines::kAlongDepth>;
   using TileB = typename Shape::template TileB<kTransposed ? Lines::kAlongOuter : Lines::kAlongDepth>;
   DYNAMIC_SHARED(shared);
-  const Place place = place_of<Shape, kTransposed>(p);
+  Place place = place_of<Shape, kTransposed>(p);
   const ImplicitGemmAxis& height = p.heights[kTransposed ? place.class_h : 0];
   const ImplicitGemmAxis& width = p.widths[kTransposed ? place.class_w : 0];
   const int rows = p.pictures * height.count * width.count;
@@ -250,29 +339,38 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
   const int taps = height.taps * width.taps, depth = taps * p.depth_per_tap;
   const Steps steps = steps_of((depth + kDepth - 1) / kDepth, place.split, p);
   const int first = steps.first * kDepth;
+  const int next_rows = int(p.by_next_rows.divisor);
+  const int tiles = divide(rows - place.row + next_rows - 1, p.by_next_rows);
 
   typename Shape::Sums sums;
-  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, static_cast<const T*>(p.a) + place.group * p.a_group, height,
-                                                      width, place.row, rows, first);
+  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, height.taps, width.taps);
+  int copied_row = place.row;
+  const auto multiply_by = [&](auto b) {
+    const auto begin = [&] {
+      a.begin(static_cast<const T*>(p.a) + place.group * p.a_group, height, width, copied_row, rows, first);
+      copied_row += next_rows;
+    };
+    multiply<Shape, kAsync>(a, b, tiles, steps.count, shared, sums, begin, [&] {
+      store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&p, &height, &width](int row) {
+        if (!kTransposed || !p.scattered) return row;
+        int column = row;
+        int line = divide_with_rest(column, width.by_count);
+        const int number = divide_with_rest(line, height.by_count);
+        return (number * p.result_h + height.first + line * p.result_step_h) * p.result_w + width.first +
+               column * p.result_step_w;
+      });
+      place.row += next_rows;
+      return place.row < rows;
+    });
+  };
   const T* filter = static_cast<const T*>(p.b) + place.group * p.b_group;
-  if constexpr (!kTransposed) {
-    Straight<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, depth);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else if constexpr (kPointwise) {
-    Transposed<T, TileB, kThreads, kDepth> b(filter, place.column, p.columns, p.filter_pitch, first, p.depth_of_tap);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else {
-    FilterTaps<T, TileB, kThreads, kDepth> b(p, filter, height, width, place.column, first);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  }
-  store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&](int row) {
-    if (!kTransposed || !p.scattered) return row;
-    int column = row;
-    int line = divide_with_rest(column, width.by_count);
-    const int number = divide_with_rest(line, height.by_count);
-    return (number * p.result_h + height.first + line * p.result_step_h) * p.result_w + width.first +
-           column * p.result_step_w;
-  });
+  if constexpr (!kTransposed)
+    multiply_by(Straight<T, TileB, kThreads, kDepth>(filter, place.column, p.columns, p.filter_pitch, first, depth));
+  else if constexpr (kPointwise)
+    multiply_by(
+        Transposed<T, TileB, kThreads, kDepth>(filter, place.column, p.columns, p.filter_pitch, first, p.depth_of_tap));
+  else
+    multiply_by(FilterTaps<T, TileB, kThreads, kDepth>(p, filter, height, width, place.column, first));
 }
 
 template <class Shape, bool kPointwise>
@@ -300,14 +398,18 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   Transposed<T, TileA, kThreads, kDepth> a(static_cast<const T*>(p.a) + place.group * p.a_group, place.row, p.rows,
                                            p.a_pitch, first, p.pixels);
   const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
-  if constexpr (kPointwise) {
-    Transposed<T, TileB, kThreads, kDepth> b(picture, place.column, p.columns, p.source_channels, first, p.pixels);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  } else {
-    GatheredColumns<T, TileB, kThreads, kDepth> b(p, picture, place.column, first, p.pixels);
-    multiply<Shape>(a, b, steps.count, shared, sums);
-  }
-  store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+  const auto multiply_by = [&](auto b) {
+    const auto begin = [] {};
+    multiply<Shape, false>(a, b, 1, steps.count, shared, sums, begin, [&] {
+      store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+      return false;
+    });
+  };
+  if constexpr (kPointwise)
+    multiply_by(
+        Transposed<T, TileB, kThreads, kDepth>(picture, place.column, p.columns, p.source_channels, first, p.pixels));
+  else
+    multiply_by(GatheredColumns<T, TileB, kThreads, kDepth>(p, picture, place.column, first, p.pixels));
 }
 
 // Adds up the splits' sums: a warp every eighth of them, then the warps' sums, always in the same order.
@@ -352,7 +454,8 @@ constexpr bool pointwise = true, general = false;
 }  // namespace reformer
 
 #define X(what, T, kind, rows, columns, down, across, stages)                                                \
-  KERNEL(down * across * reformer::kWarp)                                                                    \
+  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                           \
+                  (reformer::Shape<reformer::T, rows, columns, down, across, stages>::kTogether))            \
   implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(                   \
       reformer::ImplicitGemmArgsOf_##what args) {                                                            \
     reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \

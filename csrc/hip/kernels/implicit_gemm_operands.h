@@ -9,9 +9,9 @@ namespace reformer {
 
 // from + offset, by one instruction and without a register for the offset's sign.
 template <class T>
-DEVICE const T* at(const T* from, int offset) {
+DEVICE T* at(T* from, int offset) {
 #if defined(REFORMER_NVIDIA)
-  const T* sum;
+  T* sum;
   asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(offset), "n"(int(sizeof(T))), "l"(from));
   return sum;
 #else
@@ -62,31 +62,34 @@ struct Fetched {
   }
 };
 
-// A matrix whose lines lie along the depth. Lines past the last one repeat it: what comes of them is not stored.
+// A matrix whose lines lie along the depth.
 template <class T, class Tile, int kThreads, int kDepth>
 struct Straight : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const T* from;
-  int depth, offsets[Mine::kCount];
+  const int pitch, lines;  // from the thread's first line on
+  int depth;               // that of the thread's chunk in the first step, less what there is in all
 
-  // depth: that of the thread's chunk in the first step, less what there is in all.
-  DEVICE Straight(const T* matrix, int first_line, int lines, int pitch, int first_depth, int all_depth) {
+  DEVICE Straight(const T* matrix, int first_line, int all_lines, int line_pitch, int first_depth, int all_depth)
+      : pitch(line_pitch), lines(all_lines - first_line - Mine::line(0)) {
     depth = first_depth + Mine::chunk() * Mine::kElements;
-    from = matrix + depth;
+    from = matrix + static_cast<long long>(first_line + Mine::line(0)) * pitch + depth;
     depth -= all_depth;
-    UNROLL
-    for (int l = 0; l < Mine::kCount; ++l) offsets[l] = least(first_line + Mine::line(l), lines - 1) * pitch;
   }
-  DEVICE const T* address(int l) const { return at(from, offsets[l]); }
-  DEVICE bool valid(int) const { return depth < 0; }
+  DEVICE const T* address(int l) const { return at(from, l * Mine::kApart * pitch); }
+  DEVICE bool valid(int l) const { return depth < 0 && l * Mine::kApart < lines; }
   DEVICE void advance() {
     from += kDepth;
     depth += kDepth;
   }
+  DEVICE void rewind(int steps) {
+    from -= steps * kDepth;
+    depth -= steps * kDepth;
+  }
 };
 
 // Pixels, one a line, and the source's channels at each of their taps: the depth. With kTaps false there is one tap,
-// inside of the picture.
+// inside of the picture. begin() comes first, and again for other rows.
 template <class T, class Tile, int kThreads, int kDepth, bool kTaps>
 struct Gathered : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
@@ -96,12 +99,13 @@ struct Gathered : Part<Tile, kThreads> {
   int depth;      // of this chunk in this tap
   int offsets[Mine::kCount];
   int rows[Mine::kCount], columns[Mine::kCount];  // of the source, at tap 0
-  int tap_h = 0, tap_w = 0;
-  unsigned inside = ~0u;  // bit l: this tap of line l is
+  int tap_h, tap_w;
+  unsigned inside;  // bit l: this tap of line l is
 
-  DEVICE Gathered(const ImplicitGemmArgs& args, const T* picture, const ImplicitGemmAxis& height,
-                  const ImplicitGemmAxis& width, int first_row, int all_rows, int first_depth)
-      : p(args), taps_h(height.taps), taps_w(width.taps) {
+  DEVICE Gathered(const ImplicitGemmArgs& args, int all_taps_h, int all_taps_w)
+      : p(args), taps_h(all_taps_h), taps_w(all_taps_w) {}
+  DEVICE void begin(const T* picture, const ImplicitGemmAxis& height, const ImplicitGemmAxis& width, int first_row,
+                    int all_rows, int first_depth) {
     UNROLL
     for (int l = 0; l < Mine::kCount; ++l) {
       int pixel = least(first_row + Mine::line(l), all_rows - 1);
@@ -177,6 +181,10 @@ struct Transposed : Part<Tile, kThreads> {
     from += kDepth * pitch;
     depth += kDepth;
   }
+  DEVICE void rewind(int steps) {
+    from -= steps * kDepth * pitch;
+    depth -= steps * kDepth;
+  }
 };
 
 // The filter, transposed: lines are the k at each of a class's taps.
@@ -184,13 +192,14 @@ template <class T, class Tile, int kThreads, int kDepth>
 struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
   using Lined = Transposed<T, Tile, kThreads, kDepth>;
   const ImplicitGemmArgs& p;
-  const int taps_w;
+  const int taps_h, taps_w;
   int tap_w;
 
   DEVICE FilterTaps(const ImplicitGemmArgs& args, const T* filter, const ImplicitGemmAxis& height,
                     const ImplicitGemmAxis& width, int first_column, int first_depth)
       : Lined(filter, first_column, args.columns, args.filter_pitch, 0, args.depth_of_tap),
         p(args),
+        taps_h(height.taps),
         taps_w(width.taps) {
     tap_w = divide_with_rest(first_depth, p.by_depth_per_tap);
     const int tap_h = divide_with_rest(tap_w, width.by_taps);
@@ -209,6 +218,9 @@ struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
     }
     this->from += tap - p.depth_per_tap * p.filter_pitch;
   }
+  DEVICE void rewind(int) {
+    this->from -= taps_h * p.filter_pitch_h;
+  }  // after all taps: every line of them is wound back
 };
 
 // The picture at the filter's taps: columns are taps and channels, lines are the result's pixels.

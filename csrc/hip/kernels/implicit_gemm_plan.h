@@ -72,8 +72,11 @@ inline const ImplicitGemmKernel* implicit_gemm_finish(DType dtype) {
 
 // How the depth is cut: into parts, of which a cluster's blocks (sm_90 and later; 1, 2, 4 or 8) add up theirs. Parts
 // that are left then are added up by the finish.
+//
+// tiles: how many of rows a block computes at most, one after another; 1 unless the depth is whole and copies are
+// asynchronous.
 struct ImplicitGemmCut {
-  int splits = 1, cluster = 1;
+  int splits = 1, cluster = 1, tiles = 1;
 };
 
 struct ImplicitGemmPlan {
@@ -81,6 +84,7 @@ struct ImplicitGemmPlan {
   gpu::Launch launch;
   int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
   int steps = 0;                // along the depth, of all splits together
+  int tiles = 1;                // of rows, of the blocks that compute the most
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
@@ -232,11 +236,23 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
                    : p.direction == Direction::input_grad ? p.input_numel()
                                                           : p.weight_numel();
 
-  const int stages = implicit_gemm_stages(kernel.stages, warp), steps_each = gemm_plan::ceil_div(steps, splits);
-  const int tiles = (kernel.rows + kernel.columns) * depth * bytes * (steps_each < stages ? steps_each : stages);
-  const int sums = implicit_gemm_slab_rows(kernel.rows, kernel.columns, kernel.warps_down, warp) *
-                   implicit_gemm_sums_pitch(kernel.columns) * 4;
-  plan.launch.blocks_x = uint32_t(gemm_plan::ceil_div(a.rows, kernel.rows)) * uint32_t(column_tiles);
+  // Tiles of rows are dealt out in turns, so that blocks which run at the same time read neighbours.
+  const int row_tiles = gemm_plan::ceil_div(a.rows, kernel.rows);
+  // Classes of pixels have different depths: blocks of the deepest would take longest.
+  const bool further =
+      cut.tiles > 1 && splits == 1 && classes == 1 && warp == 32 && p.direction != Direction::weight_grad;
+  const int row_blocks = further ? gemm_plan::ceil_div(row_tiles, cut.tiles) : row_tiles;
+  plan.tiles = gemm_plan::ceil_div(row_tiles, row_blocks);
+  a.by_next_rows = make_divider(row_blocks * kernel.rows);
+
+  const int stages = implicit_gemm_stages(kernel.stages, warp);
+  const int stages_b = implicit_gemm_stages_b(gemm_plan::ceil_div(steps, splits), stages);
+  const int tiles = (kernel.rows * (plan.tiles > 1 ? stages : stages_b) + kernel.columns * stages_b) * depth * bytes;
+  const int sums = warp == 32 && cut.cluster == 1
+                       ? 0
+                       : implicit_gemm_slab_rows(kernel.rows, kernel.columns, kernel.warps_down, warp) *
+                             implicit_gemm_sums_pitch(kernel.columns) * 4;
+  plan.launch.blocks_x = uint32_t(row_blocks) * uint32_t(column_tiles);
   plan.launch.blocks_y = uint32_t(p.groups * classes);
   plan.launch.blocks_z = uint32_t(splits);
   plan.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
@@ -292,6 +308,40 @@ inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& w
   return all;
 }
 
+// Blocks that a multiprocessor runs at once.
+inline int implicit_gemm_together(const ImplicitGemmKernel& kernel, const gpu::Launch& launch) {
+  const int threads = int(launch.threads);
+  return std::max(1, std::min({(227 << 10) / (int(launch.shared_bytes) + 1024), 2048 / threads,
+                               implicit_gemm_together(kernel.rows, kernel.columns, threads, kernel.for_groups())}));
+}
+
+// How many tiles of rows a block should compute: so many that the blocks fill the GPU once, or more often where that
+// deals out the tiles more evenly; 1 if a block each is expected to take no longer.
+inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& kernel, int warp, int multiprocessors) {
+  // In steps, what a tile's store takes, and what a block's begin and end do that nothing of its own overlaps: guessed.
+  constexpr int kStore = 4, kBlock = 6;
+  ImplicitGemmPlan one, several;
+  if (plan_implicit_gemm(p, kernel, {}, warp, one) || plan_implicit_gemm(p, kernel, {1, 1, 2}, warp, several)) return 1;
+  if (several.tiles == 1) return 1;
+  const int columns = int(one.args.column_tiles.divisor), row_tiles = int(one.launch.blocks_x) / columns;
+  const int64_t others = int64_t{columns} * one.launch.blocks_y;
+  const auto cost = [&](int together, int tiles) {  // of the multiprocessor with the most to do
+    const int64_t blocks = gemm_plan::ceil_div(row_tiles, tiles) * others;
+    const int64_t each = (blocks + multiprocessors - 1) / multiprocessors;
+    return each * tiles * (one.steps + kStore) + (each + together - 1) / together * together * kBlock;
+  };
+  int best = 1;
+  int64_t least = cost(implicit_gemm_together(kernel, one.launch), 1);
+  const int together = implicit_gemm_together(kernel, several.launch);
+  for (int each = together; each <= 8 * together; ++each) {
+    const int64_t wanted = int64_t{multiprocessors} * each / others;
+    const int tiles = gemm_plan::ceil_div(row_tiles, int(std::clamp<int64_t>(wanted, 1, row_tiles)));
+    if (tiles == 1) break;
+    if (const int64_t taken = cost(together, tiles); taken < least) least = taken, best = tiles;
+  }
+  return best;
+}
+
 // Expected microseconds of the kernel with a cut, given the plan without one. The numbers were fitted to timings of 71
 // problems in three directions on an H200; with them the cut that is expected to be best takes 1.02 (weight_grad: 1.05)
 // times as long as the best one.
@@ -302,10 +352,8 @@ inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitG
   };
   constexpr Model kCorrelation{0.15, 3.5, 1.5, 3e6, 2}, kWeightGrad{0.06, 2, 0.5, 12e6, 4};
   const Model& m = kernel.part == ImplicitGemmPart::weight_grad ? kWeightGrad : kCorrelation;
-  const int threads = int(whole.launch.threads), tile = kernel.rows * kernel.columns;
-  const int registers = std::min(255, 48 + tile / threads);
-  const int together = std::max(1, std::min({(227 << 10) / (int(whole.launch.shared_bytes) + 1024), 2048 / threads,
-                                             65536 / (threads * registers)}));
+  const int tile = kernel.rows * kernel.columns;
+  const int together = implicit_gemm_together(kernel, whole.launch);
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y * cut.splits;
   double waves = double(blocks) / (multiprocessors * together);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));

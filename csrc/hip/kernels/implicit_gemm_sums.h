@@ -16,7 +16,8 @@ class WarpSums {
  public:
   const int row = warp_id() / kAcross * kRows;
 
-  DEVICE WarpSums() { tile_.clear(); }
+  // Before the first step.
+  DEVICE void clear() { tile_.clear(); }
   // After waiting for own copies, and before the barrier.
   DEVICE static void publish() {}
   // Fragments of the next part are loaded before one is multiplied.
@@ -40,6 +41,12 @@ class WarpSums {
   DEVICE void finish() {}
   // The warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
+  // The same by pieces of a row, from registers (NVIDIA; see mma_sync.h), of those of the block's first columns.
+  template <int kElements, class OfColumns>
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    tile_.template for_each_piece<kElements>(columns - column_,
+                                             [&](int column) { return of_columns(column_ + column); });
+  }
 };
 
 // Warps that have 16 rows and all columns are warpgroups where there are instructions for these.
@@ -61,7 +68,7 @@ class GroupSums {
  public:
   const int row = warp_id() * 16;
 
-  DEVICE GroupSums() { tile_.clear(); }
+  DEVICE void clear() { tile_.clear(); }
   DEVICE static void publish() { wgmma::publish(); }
   template <class TileA, class TileB, class Function>
   DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
@@ -70,10 +77,12 @@ class GroupSums {
     meanwhile();
     if constexpr (!kLag) wgmma::wait<0>();
   }
-  DEVICE void finish() {
-    if constexpr (kLag) tile_.finish();
-  }
+  DEVICE void finish() { tile_.finish(); }
   DEVICE void store(float* to, int pitch) const { tile_.store(to, pitch); }
+  template <int kElements, class OfColumns>
+  DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
+    tile_.template for_each_piece<kElements>(columns, of_columns);
+  }
 };
 template <class T, int kRows, int kColumns, int kAcross, int kParts, int kLag>
 struct SumsOf<true, T, kRows, kColumns, kAcross, kParts, kLag> {

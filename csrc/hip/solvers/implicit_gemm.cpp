@@ -76,7 +76,7 @@ class GpuGemm final : public Solver {
       const double us = implicit_gemm_us(kernel, whole, cut, units);
       if (us < least) least = us, best = cut;
     }
-    if (best.splits == 1) return whole;
+    if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp(device), units);
     plan_implicit_gemm(p, kernel, best, warp(device), plan);
     return plan;
   }
