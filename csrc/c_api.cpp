@@ -266,7 +266,7 @@ int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* la
                             int64_t bytes) {
   return guarded(-1, [&] {
     const gpu::Launch shape{launch->blocks[0], launch->blocks[1],    launch->blocks[2],
-                            launch->threads,   launch->shared_bytes, launch->cluster_z};
+                            launch->threads,   launch->shared_bytes, launch->cluster_z, launch->early != 0};
     gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
                 size_t(bytes));
     return 0;

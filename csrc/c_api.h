@@ -108,7 +108,7 @@ struct ReformerLaunch {
   int32_t device;
   void* stream;
   uint32_t blocks[3];
-  uint32_t threads, shared_bytes, cluster_z;
+  uint32_t threads, shared_bytes, cluster_z, early;
 };
 
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.

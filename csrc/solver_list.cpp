@@ -26,6 +26,12 @@ const std::vector<const Solver*>& solvers() {
       &gpu_gemm_128x32(),
       &gpu_gemm_64x32(),
       &gpu_gemm_32x32(),
+      &gpu_tma_gemm_128x256(),
+      &gpu_tma_gemm_128x192(),
+      &gpu_tma_gemm_128x128(),
+      &gpu_tma_gemm_128x64(),
+      &gpu_tma_gemm_64x128(),
+      &gpu_tma_gemm_64x64(),
       &reference(),
   };
   // clang-format on

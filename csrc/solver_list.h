@@ -26,6 +26,12 @@ const Solver& gpu_gemm_64x64();
 const Solver& gpu_gemm_128x32();
 const Solver& gpu_gemm_64x32();
 const Solver& gpu_gemm_32x32();
+const Solver& gpu_tma_gemm_128x256();  // hip/solvers/tma_gemm.cpp
+const Solver& gpu_tma_gemm_128x192();
+const Solver& gpu_tma_gemm_128x128();
+const Solver& gpu_tma_gemm_128x64();
+const Solver& gpu_tma_gemm_64x128();
+const Solver& gpu_tma_gemm_64x64();
 const Solver& reference();  // cpu/solvers/reference.cpp
 
 }  // namespace reformer

@@ -55,6 +55,9 @@ PROBLEMS = [
         (72, (29, 30), 40, 3, 2),
         (128, (14, 14), 128, 3, 1, 4),
         (48, (17, 17), 64, 5),
+        (40, (33, 17), 72, 1),
+        (1032, (7, 7), 264, 1),  # long sums of few tiles: the depth is cut, blocks share
+        (96, (80, 80), 200, 1),  # many tiles of few steps: blocks go on to further ones and keep the filter
     ]
     for dtype in ("BF16", "FP16")
 ]
@@ -78,7 +81,8 @@ def test_bits_are_the_same_each_time(solver, direction, gpu):
     if solver.startswith("gpu_depthwise"):
         work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8), gpu)
     else:
-        work = Workload(dense(direction, "BF16", 256, (14, 14), 256, 3), gpu)
+        filter = 1 if "tma" in solver else 3
+        work = Workload(dense(direction, "BF16", 256, (14, 14), 256, filter), gpu)
     if solver not in applicable(work.problem, gpu):
         pytest.skip("it is not compiled for this")
     with torch_reformer.config(force=solver):
@@ -116,6 +120,31 @@ def test_graph_replays_on_new_input(direction, gpu):
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(captured, work.reformer())
+
+
+def test_kernels_that_begin_early_wait_for_those_before(gpu):
+    """A chain in which each kernel reads what the one before it wrote."""
+    x = torch.randn(8, 64, 56, 56, device=gpu, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    pointwise = torch.randn(64, 64, 1, 1, device=gpu, dtype=x.dtype).to(memory_format=torch.channels_last) / 8
+    filters = torch.randn(64, 1, 3, 3, device=gpu, dtype=x.dtype).to(memory_format=torch.channels_last) / 3
+    solvers = [name for name in SOLVERS if "gemm" in name and name in applicable(
+        ConvProblem(8, 64, 56, 56, 64, 1, 1, dtype="BF16", layout="NHWC"), gpu)]  # fmt: skip
+
+    def chain(synchronize):
+        y = x
+        for solver in solvers:
+            with torch_reformer.config(force=solver):
+                y = torch.ops.reformer.conv2d(y, pointwise)
+            synchronize()
+            with torch_reformer.config(force="gpu_depthwise_2x7"):
+                y = torch.ops.reformer.conv2d(y, filters, padding=1, groups=64)
+            synchronize()
+        return y
+
+    expected = chain(torch.cuda.synchronize)
+    assert expected.isfinite().all() and expected.abs().max() > 0
+    for _ in range(20):
+        assert torch.equal(chain(lambda: None), expected)
 
 
 def test_unaligned_and_strided_operands(gpu):

@@ -84,15 +84,19 @@ def test_a_launch(cuda, kernels):
         assert (fake.fake_last_stream(), fake.fake_last_argument()) == (1234, 7)
         launch(blocks=(2, 3, 8), shared_bytes=9, stream=4321, cluster=4)
         assert list(fake.fake_last_shape().contents) == [2, 3, 8, 256, 9] and fake.fake_last_cluster() == 4
-        assert (fake.fake_last_stream(), fake.fake_last_argument()) == (4321, 7)
+        assert (fake.fake_last_stream(), fake.fake_last_argument(), fake.fake_last_early()) == (4321, 7, 0)
+        launch(early=True)
+        assert (fake.fake_last_cluster(), fake.fake_last_early()) == (0, 1)
+        launch(early=True, cluster=2)
+        assert (fake.fake_last_cluster(), fake.fake_last_early()) == (2, 1)
         assert fake.fake_largest_shared() == 232448 - 1024
         assert fake.fake_capture_mode() == 0, "the thread's capture mode is as it was"
         for _ in range(10):
             launch()
-        assert (fake.fake_loads(), fake.fake_launches()) == (1, 12)
+        assert (fake.fake_loads(), fake.fake_launches()) == (1, 14)
         fake.fake_drop_context()  # as in a thread in which torch has done nothing yet
         launch()
-        assert (fake.fake_loads(), fake.fake_launches()) == (1, 13)
+        assert (fake.fake_loads(), fake.fake_launches()) == (1, 15)
     """)
 
 

@@ -35,6 +35,7 @@ class _Launch(ctypes.Structure):
         ("threads", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint32),
         ("cluster_z", ctypes.c_uint32),
+        ("early", ctypes.c_uint32),
     ]
 
 
@@ -138,11 +139,14 @@ def launch(
     threads: int = 1,
     shared_bytes: int = 0,
     cluster: int = 1,
+    early: bool = False,
     device: int = 0,
     stream: int = 0,
 ) -> None:
-    """Starts a kernel. The structure is what it takes by value; cluster: blocks of a cluster, along z."""
-    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster)
+    """Starts a kernel. The structure is what it takes by value; cluster: blocks of a cluster, along z; early: it may
+    begin before the kernels before it have ended, since it waits for them itself.
+    """
+    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster, early)
     native = entry._native()
     _check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
 

@@ -21,6 +21,8 @@ AMD_FLAGS = (
     "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
     "-mcode-object-version=5"
 ).split()
+# File: the architectures that have what it is made of. All other files are for all of them.
+ONLY = {"tma_gemm": ("sm_90a",)}
 NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
 
 
@@ -110,6 +112,8 @@ def build(folder: Path) -> None:
     for source in kernels:
         newest = max(changed, source.stat().st_mtime)
         for arch, compiler in found.items():
+            if arch not in ONLY.get(source.stem, (arch,)):
+                continue
             result = folder / f"{source.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
             fresh = result.exists() and result.stat().st_mtime > newest
             if fresh or compiler:

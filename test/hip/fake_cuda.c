@@ -7,7 +7,7 @@ enum { kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kNotFound = 
 
 static atomic_int loads, launches;
 static int refused_loads, largest_shared;
-static unsigned last_shape[5], last_cluster;
+static unsigned last_shape[5], last_cluster, last_early;
 static void *last_stream, *last_kernel;
 static int last_argument;
 static _Thread_local void* context;
@@ -44,6 +44,10 @@ int cuDeviceGetAttribute(int* value, int which, int device) {
 }
 int cuDevicePrimaryCtxRetain(void** result, int device) {
   *result = &contexts[device];
+  return 0;
+}
+int cuTensorMapEncodeTiled(void* map) {
+  memset(map, 0, 128);
   return 0;
 }
 int cuCtxGetCurrent(void** result) {
@@ -104,10 +108,10 @@ int cuLaunchKernel(void* kernel, unsigned gx, unsigned gy, unsigned gz, unsigned
   return 0;
 }
 
-// As cuda.h has it; of the attributes, the one that says a cluster's blocks.
+// As cuda.h has it; of the attributes, those that say a cluster's blocks and that the kernel may begin early.
 struct attribute {
   int id, padding;
-  unsigned cluster[16];
+  unsigned value[16];
 };
 struct configuration {
   unsigned grid[3], block[3], shared;
@@ -116,10 +120,19 @@ struct configuration {
   unsigned count;
 };
 int cuLaunchKernelEx(const struct configuration* c, void* kernel, void** parameters, void** extra) {
-  if (sizeof(struct attribute) != 72 || c->count != 1 || c->attributes->id != 4) return 1;
-  if (c->attributes->cluster[0] != 1 || c->attributes->cluster[1] != 1) return 1;
-  last_cluster = c->attributes->cluster[2];
+  last_cluster = last_early = 0;
+  if (sizeof(struct attribute) != 72) return 1;
+  for (unsigned i = 0; i < c->count; ++i) {
+    const unsigned* value = c->attributes[i].value;
+    if (c->attributes[i].id == 4 && value[0] == 1 && value[1] == 1)
+      last_cluster = value[2];
+    else if (c->attributes[i].id == 6)
+      last_early = value[0];
+    else
+      return 1;
+  }
   return cuLaunchKernel(kernel, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
                         c->stream, parameters, extra);
 }
 unsigned fake_last_cluster(void) { return last_cluster; }
+unsigned fake_last_early(void) { return last_early; }

@@ -14,6 +14,9 @@ DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// The same, but what was written need not be seen.
+DEVICE void cluster_meet() { asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory"); }
+
 // Four floats at the same place of another block's shared memory; the address is a multiple of 16.
 DEVICE void load_from_block(int rank, const float* shared, float (&to)[4]) {
   const unsigned own = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -27,6 +30,7 @@ DEVICE void load_from_block(int rank, const float* shared, float (&to)[4]) {
 #else
 constexpr bool kClusters = false;
 DEVICE void cluster_barrier() {}
+DEVICE void cluster_meet() {}
 DEVICE void load_from_block(int, const float*, float (&)[4]) {}
 #endif
 

@@ -27,6 +27,15 @@ DEVICE void publish() {
 }
 // The number of this thread's group of four warps; the shuffle tells the compiler that it is the same for all of them.
 DEVICE int group_id() { return __shfl_sync(0xffffffffu, thread_id() / 128, 0); }
+// From now on this warpgroup has so many registers a thread.
+template <int kRegisters>
+DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 // Before the first of several instructions, and after the last of them.
 DEVICE void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -61,6 +70,19 @@ DEVICE void multiply_add(float (&c)[kColumns / 8][4], unsigned long long a, unsi
                "}, %64, %65, 1, 1, 1, %66, %67;"                                                    \
                : REFORMER_SIXTEEN(0), REFORMER_SIXTEEN(1), REFORMER_SIXTEEN(2), REFORMER_SIXTEEN(3) \
                : "l"(a), "l"(b), "n"(outer_a), "n"(outer_b))
+#define REFORMER_WGMMA_192(type, outer_a, outer_b)                                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type                          \
+               " {"                                                                                  \
+               "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "              \
+               "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "    \
+               "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "    \
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "    \
+               "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "    \
+               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"      \
+               "}, %96, %97, 1, 1, 1, %98, %99;"                                                     \
+               : REFORMER_SIXTEEN(0), REFORMER_SIXTEEN(1), REFORMER_SIXTEEN(2), REFORMER_SIXTEEN(3), \
+                 REFORMER_SIXTEEN(4), REFORMER_SIXTEEN(5)                                            \
+               : "l"(a), "l"(b), "n"(outer_a), "n"(outer_b))
 #define REFORMER_WGMMA_256(type, outer_a, outer_b)                                                              \
   asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                     \
                " {"                                                                                             \
@@ -89,6 +111,7 @@ DEVICE void multiply_add(float (&c)[kColumns / 8][4], unsigned long long a, unsi
 #define REFORMER_WGMMA_OF_TYPE(T, type)   \
   REFORMER_WGMMA_OF_COLUMNS(T, 64, type)  \
   REFORMER_WGMMA_OF_COLUMNS(T, 128, type) \
+  REFORMER_WGMMA_OF_COLUMNS(T, 192, type) \
   REFORMER_WGMMA_OF_COLUMNS(T, 256, type)
 REFORMER_WGMMA_OF_TYPE(bf16, "bf16")
 REFORMER_WGMMA_OF_TYPE(fp16, "f16")
@@ -96,6 +119,7 @@ REFORMER_WGMMA_OF_TYPE(fp16, "f16")
 #undef REFORMER_WGMMA_OF_COLUMNS
 #undef REFORMER_WGMMA
 #undef REFORMER_WGMMA_256
+#undef REFORMER_WGMMA_192
 #undef REFORMER_WGMMA_128
 #undef REFORMER_WGMMA_64
 #undef REFORMER_SIXTEEN
@@ -146,6 +170,9 @@ class GroupTile {
       for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[0][j][e])::"memory");
     }
   }
+
+  // Of a warp's 16 rows, in pairs of neighbours as mma.sync has them.
+  DEVICE float (&sums()) [kColumns / 8][4] { return sums_[0]; }
 
   // This warp's 16 rows, and these to floats in memory; see WarpTile.
   template <int kElements, class OfColumns>

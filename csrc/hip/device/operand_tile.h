@@ -24,7 +24,7 @@ struct OperandTile {
   static constexpr int kLineBytes = kPanelChunks * 16;  // in a panel
   static constexpr int kPanelBytes = kLineCount * kLineBytes;
   static constexpr int kBytes = kLineCount * kChunks * 16;
-  static_assert((kChunks & (kChunks - 1)) == 0 && kChunks > 0, "lines are a power of two of 16-byte chunks");
+  static_assert(kChunks > 0 && ((kChunks & (kChunks - 1)) == 0 || kChunks % 8 == 0), "lines are cut evenly");
 
   unsigned char* memory;  // kBytes, a multiple of 16
 

@@ -12,6 +12,10 @@ struct fp16 {
 struct bf16 {
   unsigned short bits;
 };
+template <class T>
+constexpr bool is_bf16 = false;
+template <>
+constexpr bool is_bf16<bf16> = true;
 
 #if defined(REFORMER_NVIDIA)
 DEVICE float to_float(fp16 x) {
@@ -124,6 +128,24 @@ DEVICE void widen(const Pack<T, N>& pack, float (&to)[N]) {
   for (int i = 0; i < N; ++i) to[i] = element<T>(word(pack, i / kPerWord), i);
 }
 
+// Two neighbours in a word, the first one low.
+template <class T>
+DEVICE unsigned narrow_pair(float first, float second) {
+#if defined(REFORMER_NVIDIA)
+  unsigned pair;
+  if constexpr (is_bf16<T>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+#else
+  T low, high;
+  from_float(first, low);
+  from_float(second, high);
+  return static_cast<unsigned>(high.bits) << 16 | low.bits;
+#endif
+}
+
 template <class T, int N>
 DEVICE Pack<T, N> narrow(const float (&from)[N]) {
   Pack<T, N> pack{};
@@ -133,10 +155,7 @@ DEVICE Pack<T, N> narrow(const float (&from)[N]) {
   } else {
     UNROLL
     for (int i = 0; i < N; i += 2) {
-      T low, high{};
-      from_float(from[i], low);
-      if (i + 1 < N) from_float(from[i + 1], high);
-      set_word(pack, i / 2, static_cast<unsigned>(high.bits) << 16 | low.bits);
+      set_word(pack, i / 2, narrow_pair<T>(from[i], i + 1 < N ? from[i + 1] : 0.0f));
     }
   }
   return pack;

@@ -4,6 +4,7 @@
 // computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads
 // serves TW columns, and each pixel R of them.
 #include "../device/async_copy.h"
+#include "../device/overlap.h"
 #include "../device/types.h"
 #include "depthwise.h"
 
@@ -103,6 +104,7 @@ DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
 template <class Fill, class Prepare, class Compute>
 DEVICE void for_each_tile(const DepthwiseArgs& p, const Fill& fill, const Prepare& prepare, const Compute& compute) {
   int tile = block_y(), turn = 0;
+  wait_for_earlier();
   fill(place_of(tile, p), turn);
   async_commit();
   prepare();
@@ -377,6 +379,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
   const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
   const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
   float sum = 0;
+  wait_for_earlier();
   if (element < elements)
     for (int split = worker; split < p.splits; split += kWorkers)
       sum += static_cast<const float*>(p.x)[static_cast<long long>(split) * elements + element];
@@ -395,6 +398,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
 #define X(what, T, R, ST, V, TW)                                                   \
   KERNEL(reformer::kDepthwiseThreads_##what)                                       \
   depthwise_##what##_##T##_##R##_##ST##_##V##_##TW(reformer::DepthwiseArgs args) { \
+    reformer::let_next_begin();                                                    \
     reformer::what<reformer::T, R, ST, V, TW>(args);                               \
   }
 #ifdef REFORMER_ENTRY

@@ -9,6 +9,7 @@
 // Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
 // multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
 #include "../device/cluster.h"
+#include "../device/overlap.h"
 #include "implicit_gemm_operands.h"
 #include "implicit_gemm_sums.h"
 
@@ -104,6 +105,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
     int left = tiles * steps, next_step = 0;
     const int left_without_b = steps > kStages ? 0 : left - steps;  // b's tiles are all there by then
     if (steps > 0) begin();
+    wait_for_earlier();
     const auto begin_tile = [&] {
       if constexpr (kFurther) {
         if (next_step < steps || left <= 0) return;
@@ -421,6 +423,7 @@ DEVICE void finish(const ImplicitGemmFinishArgs& p) {
   const int lane = lane_id(), warp = warp_id();
   const long long element = (static_cast<long long>(block_x()) * kWarp + lane) * 4;
   float sums[4] = {};
+  wait_for_earlier();
   if (element < p.numel) {
     for (int split = warp; split < p.splits; split += kWarps) {
       float part[4];
@@ -458,6 +461,7 @@ constexpr bool pointwise = true, general = false;
                   (reformer::Shape<reformer::T, rows, columns, down, across, stages>::kTogether))            \
   implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(                   \
       reformer::ImplicitGemmArgsOf_##what args) {                                                            \
+    reformer::let_next_begin();                                                                              \
     reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \
   }
 // Entries for wgmma, and those that do without where there is none.

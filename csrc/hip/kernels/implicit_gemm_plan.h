@@ -201,6 +201,17 @@ inline const char* refuse_implicit_gemm(const ConvProblem& p) {
   return nullptr;
 }
 
+// How partial sums of a result with so many elements are added up.
+inline void plan_implicit_gemm_finish(int64_t numel, int partials, int channels, int warp, ImplicitGemmFinishArgs& args,
+                                      gpu::Launch& launch) {
+  args.numel = numel;
+  args.splits = partials;
+  args.channels = make_divider(channels);
+  const int64_t elements = implicit_gemm_finish_elements(warp);
+  launch.blocks_x = uint32_t((numel + elements - 1) / elements);
+  launch.threads = uint32_t(kImplicitGemmFinishWarps * warp);
+}
+
 // Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns a sentence
 // that says why this kernel doesn't compute the problem, or null.
 inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel, ImplicitGemmCut cut,
@@ -262,13 +273,7 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
 
   if (plan.partials > 1) {
     plan.workspace_bytes = a.result_numel * 4 * plan.partials;
-    ImplicitGemmFinishArgs& finish = plan.finish_args;
-    finish.numel = a.result_numel;
-    finish.splits = plan.partials;
-    finish.channels = make_divider(p.k);
-    const int64_t elements = implicit_gemm_finish_elements(warp);
-    plan.finish_launch.blocks_x = uint32_t((finish.numel + elements - 1) / elements);
-    plan.finish_launch.threads = uint32_t(kImplicitGemmFinishWarps * warp);
+    plan_implicit_gemm_finish(a.result_numel, plan.partials, p.k, warp, plan.finish_args, plan.finish_launch);
   }
   return nullptr;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "gpu.h"
@@ -25,6 +26,11 @@ class Driver {
 
   // A kernel of it, allowed all the shared memory that the device has; null if there is none of this name.
   virtual Function function(Module module, const char* name, int32_t device) const = 0;
+
+  // See gpu.h.
+  virtual TensorMap tensor_map(const void*, int64_t, int64_t, int32_t) const {
+    throw std::runtime_error("this GPU copies no tiles by itself");
+  }
 
   virtual void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const = 0;
 };

@@ -11,6 +11,7 @@ namespace {
 constexpr int kInvalidContext = 201, kNotFound = 500;
 constexpr int kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // of a device
 constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;   // of a function
+constexpr int kUint16 = 1, kNotInterleaved = 0, kSwizzle128Bytes = 3, kPromote256Bytes = 3, kZerosOutside = 0;
 
 // CUDA 12.0 and newer, as any torch >= 2.11 has.
 struct Api {
@@ -28,18 +29,21 @@ struct Api {
   int (*set_kernel_attribute)(int, int, void*, int);
   int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   int (*launch_extended)(const void*, void*, void**, void**);
+  int (*encode_tensor_map)(TensorMap*, int, uint32_t, const void*, const uint64_t*, const uint64_t*, const uint32_t*,
+                           const uint32_t*, int, int, int, int);
 };
 
 // CUlaunchAttribute and CUlaunchConfig.
-struct ClusterDimension {
-  int id = 4, padding = 0;
-  unsigned x = 1, y = 1, z = 1, rest[13] = {};
+struct Attribute {
+  int id, padding;
+  unsigned value[16];
 };
-static_assert(sizeof(ClusterDimension) == 72);
+static_assert(sizeof(Attribute) == 72);
+constexpr int kClusterDimension = 4, kProgrammaticStreamSerialization = 6;
 struct Configuration {
   unsigned grid[3], block[3], shared_bytes;
   void* stream;
-  ClusterDimension* attributes;
+  Attribute* attributes;
   unsigned count;
 };
 
@@ -60,6 +64,7 @@ class CudaDriver final : public Driver {
     find_symbol(library, "cuKernelSetAttribute", api_.set_kernel_attribute);
     find_symbol(library, "cuLaunchKernel", api_.launch);
     find_symbol(library, "cuLaunchKernelEx", api_.launch_extended);
+    find_symbol(library, "cuTensorMapEncodeTiled", api_.encode_tensor_map);
     check(api_.init(0), "cuInit");
   }
 
@@ -89,6 +94,16 @@ class CudaDriver final : public Driver {
     const int most = attribute(kMaxSharedBytesOptIn, device) - fixed;
     check(api_.set_kernel_attribute(kMaxDynamicSharedBytes, most, kernel, device), "cuKernelSetAttribute");
     return kernel;
+  }
+
+  TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines) const override {
+    const uint64_t sizes[] = {uint64_t(elements), uint64_t(lines)}, pitch[] = {uint64_t(elements) * 2};
+    const uint32_t box[] = {64, uint32_t(box_lines)}, steps[] = {1, 1};
+    TensorMap map;
+    check(api_.encode_tensor_map(&map, kUint16, 2, matrix, sizes, pitch, box, steps, kNotInterleaved, kSwizzle128Bytes,
+                                 kPromote256Bytes, kZerosOutside),
+          "cuTensorMapEncodeTiled");
+    return map;
   }
 
   void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const override {
@@ -124,19 +139,20 @@ class CudaDriver final : public Driver {
 
   int try_launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const {
     void* parameters[] = {const_cast<void*>(arguments)};
-    if (shape.cluster_z > 1) {
-      ClusterDimension cluster;
-      cluster.z = shape.cluster_z;
-      const Configuration configuration{{shape.blocks_x, shape.blocks_y, shape.blocks_z},
-                                        {shape.threads, 1, 1},
-                                        shape.shared_bytes,
-                                        queue.stream,
-                                        &cluster,
-                                        1};
-      return api_.launch_extended(&configuration, function, parameters, nullptr);
-    }
-    return api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1,
-                       shape.shared_bytes, queue.stream, parameters, nullptr);
+    Attribute attributes[2];
+    unsigned count = 0;
+    if (shape.cluster_z > 1) attributes[count++] = {kClusterDimension, 0, {1, 1, shape.cluster_z}};
+    if (shape.early) attributes[count++] = {kProgrammaticStreamSerialization, 0, {1}};
+    if (!count)
+      return api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1,
+                         shape.shared_bytes, queue.stream, parameters, nullptr);
+    const Configuration configuration{{shape.blocks_x, shape.blocks_y, shape.blocks_z},
+                                      {shape.threads, 1, 1},
+                                      shape.shared_bytes,
+                                      queue.stream,
+                                      attributes,
+                                      count};
+    return api_.launch_extended(&configuration, function, parameters, nullptr);
   }
 
   Api api_;

@@ -150,4 +150,8 @@ void launch(const Entry& entry, const Launch& shape, const Queue& queue, const v
   driver().launch(kernels().get(entry, queue.device).function, shape, queue, arguments);
 }
 
+TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines) {
+  return driver().tensor_map(matrix, elements, lines, box_lines);
+}
+
 }  // namespace reformer::gpu

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "../device/tensor_map.h"
+
 namespace reformer::gpu {
 
 // A kernel of csrc/hip/kernels. From the same three words it is found in the packaged code object of its file, or
@@ -21,6 +23,9 @@ struct Launch {
   uint32_t threads = 1;       // of a block
   uint32_t shared_bytes = 0;  // dynamic shared memory of a block
   uint32_t cluster_z = 1;     // blocks of a cluster, along z; more than 1 only on sm_90 and later
+  // It may begin before the kernels before it have ended, since it waits for them itself (device/overlap.h); on sm_90
+  // and later only.
+  bool early = false;
 };
 
 // Stands in for launch(): for tests, which run kernels on the CPU.
@@ -47,5 +52,9 @@ template <class Arguments>
 void launch(const Entry& entry, const Launch& shape, const Queue& queue, const Arguments& arguments) {
   launch(entry, shape, queue, &arguments, sizeof(Arguments));
 }
+
+// How the bulk copy engine of sm_90 and later finds a dense matrix at a multiple of 16 bytes (device/tma.h): lines of
+// so many elements of 2 bytes, a multiple of 8, of which boxes of 64 elements and box_lines lines are copied.
+TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines);
 
 }  // namespace reformer::gpu

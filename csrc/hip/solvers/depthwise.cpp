@@ -151,6 +151,7 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& ar
   else
     shared += filter_bytes;
   plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
+  plan.launch.early = can_start_early(arch);
   return plan;
 }
 
@@ -198,8 +199,10 @@ class GpuDepthwise final : public Solver {
     if (p.direction != Direction::weight_grad) return;
     a.x = b.workspace;
     a.result = b.w;
-    const gpu::Launch finish{uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs)), 1, 1,
-                             kDepthwiseThreads_finish, 0};
+    gpu::Launch finish;
+    finish.blocks_x = uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs));
+    finish.threads = kDepthwiseThreads_finish;
+    finish.early = plan.launch.early;
     gpu::launch(finish_of(p.dtype).entry, finish, b.queue, a);
   }
 

@@ -44,6 +44,7 @@ class GpuGemm final : public Solver {
     ImplicitGemmPlan plan = this->plan(p, kernel, device);
     const ConvBuffers b = call.buffers(plan.workspace_bytes);
     void* const results[] = {b.y, b.x, b.w};
+    plan.launch.early = plan.finish_launch.early = can_start_early(device.arch);
     bind(plan, p.direction, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
     gpu::launch(kernel.entry, plan.launch, b.queue, plan.args);
     if (plan.partials > 1)

@@ -1,0 +1,91 @@
+// Copies of whole tiles by Hopper's bulk copy engine (TMA): one thread starts them, barriers in shared memory count the
+// bytes that have come. sm_90 and later. Sources: PTX ISA, "cp.async.bulk.tensor", "mbarrier", "stmatrix".
+//
+// A matrix lies in global memory as its TensorMap says: lines of elements of 2 bytes, of which a box is copied at once:
+// 64 elements (128 bytes) of so many lines. What lies outside of the matrix is zero when it is read, and not written.
+// In shared memory a box has the order that OperandTile has.
+#pragma once
+
+#include "operand_tile.h"
+#include "tensor_map.h"
+
+namespace reformer {
+
+#if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+namespace tma {
+
+constexpr int kBoxElements = 64;  // of a line
+
+DEVICE unsigned shared_address(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
+
+// --- barriers: a phase ends when `arrivals` have come, and the bytes that were expected
+DEVICE void init_barrier(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// What was initialised is seen by the copy engine and, after a barrier, by the cluster's other blocks.
+DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE void arrive_expecting(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// At the same barrier of another block of the cluster.
+DEVICE void arrive_there(unsigned barrier, int rank) {
+  asm volatile(
+      "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Until the phase of this parity has ended.
+DEVICE void wait(unsigned barrier, int parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n\tagain:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t@!done bra again;\n\t}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// --- copies
+DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+// The box whose first element is `element` of line `line`.
+DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
+          "r"(to),
+      "l"(&map), "r"(barrier), "r"(element), "r"(line)
+      : "memory");
+}
+// The same into both blocks of a cluster, and counted by the barriers of both.
+DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(element), "r"(line), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
+DEVICE void store(const TensorMap& map, unsigned from, int element, int line) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+               "r"(from), "r"(element), "r"(line)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until at most so many of this thread's stores have not yet read their shared memory.
+template <int kPending>
+DEVICE void wait_for_reads() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8 x 8 matrices of elements of 2 bytes, as mma holds its sums in pairs, to lines of 16 bytes: lane 8 i + l says
+// where line l of matrix i goes.
+DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
+               "r"(d)
+               : "memory");
+}
+
+// Of the threads of one warpgroup (id: 1 and up).
+DEVICE void group_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+
+}  // namespace tma
+#endif
+
+}  // namespace reformer

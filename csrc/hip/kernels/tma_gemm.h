@@ -1,0 +1,43 @@
+// What the TMA GEMM kernels and their host share: arguments and the numbers that both have to agree on.
+#pragma once
+
+#include "../device/divide.h"
+#include "../device/tensor_map.h"
+
+namespace reformer {
+
+constexpr int kTmaDepth = 64;         // of a step: 128 bytes
+constexpr int kTmaStoreBytes = 8192;  // 64 x 64 elements, on their way to global memory; a warpgroup has two of them
+
+// A warpgroup for each 64 rows, and a warp that starts the copies; or, where the sums take more registers than there
+// are for a thread each, a whole group that gives away its own.
+constexpr bool tma_gemm_gives_registers(int columns) { return columns > 128; }
+constexpr int tma_gemm_threads(int rows, int columns) {
+  return rows * 2 + (tma_gemm_gives_registers(columns) ? 128 : 32);
+}
+
+// What both blocks of a cluster read, each half of it for both.
+enum class TmaShared : int { kNothing, kRows, kColumns };
+
+// result = a b, summed over the depth. All three are matrices of elements of 2 bytes.
+//
+//               rows    columns  depth   a lies along  b lies along
+//   forward     pixels  k        c       depth         depth
+//   input_grad  pixels  c        k       depth         columns
+//   weight_grad k       c        pixels  rows          columns
+//
+// Blocks (in clusters of two along z, which are counted as one here) along x have a tile of columns each and every
+// row_blocks-th tile of rows, those along y a part of the steps.
+struct TmaGemmArgs {
+  TensorMap a, b, result;
+  const void* bias;  // of forward: [columns], or null
+  float* partial;    // [parts of the steps][rows][columns] instead of the result, or null
+  int rows, columns, depth;
+  int steps, steps_each;      // all, those of a block
+  int row_tiles, row_blocks;  // of clusters
+  Divider column_tiles;       // of clusters
+  TmaShared shared;
+  int kept;  // 1: b's tiles stay in shared memory, where they all find room, for the block's further tiles of rows
+};
+
+}  // namespace reformer

@@ -1,0 +1,79 @@
+// Host side of hip/kernels/tma_gemm.hip: one solver for each size of tiles.
+#include <limits>
+
+#include "../../solver_list.h"
+#include "../kernels/tma_gemm_plan.h"
+#include "gpu_model.h"
+
+namespace reformer {
+namespace {
+
+// Tiles of so many rows and columns of the product.
+class GpuTmaGemm final : public Solver {
+ public:
+  GpuTmaGemm(const char* name, int rows, int columns) : name_(name) {
+    for (const TmaGemmKernel& kernel : tma_gemm_kernels())
+      if (kernel.rows == rows && kernel.columns == columns) kernels_.push_back(&kernel);
+  }
+  const char* name() const override { return name_; }
+  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";
+    return refuse_tma_gemm(p);
+  }
+
+  // As implicit GEMM: cuDNN is chosen unless weights know better.
+  double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.25); }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return choose(p, device).plan.workspace_bytes;
+  }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    auto [kernel, plan] = choose(p, device);
+    const ConvBuffers b = call.buffers(plan.workspace_bytes);
+    void* const results[] = {b.y, b.x, b.w};
+    bind(plan, *kernel, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
+    gpu::launch(kernel->entry, plan.launch, b.queue, plan.args);
+    if (plan.workspace_bytes)
+      gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
+  }
+
+ private:
+  struct Choice {
+    const TmaGemmKernel* kernel = nullptr;
+    TmaGemmPlan plan;
+  };
+  Choice choose(const ConvProblem& p, const Device& device) const {
+    const int units = usual_units(device.arch);
+    Choice best, tried;
+    double least = std::numeric_limits<double>::infinity();
+    for (const TmaGemmKernel* kernel : kernels_) {
+      if (kernel->direction != p.direction || kernel->dtype != p.dtype) continue;
+      for (const TmaGemmCut& cut : tma_gemm_cuts(p, *kernel, units)) {
+        tried.kernel = kernel;
+        plan_tma_gemm(p, *kernel, cut, tried.plan);
+        const double us = tma_gemm_us(p, *kernel, tried.plan, units);
+        if (us < least) least = us, best = tried;
+      }
+    }
+    return best;
+  }
+
+  const char* name_;
+  std::vector<const TmaGemmKernel*> kernels_;
+};
+
+}  // namespace
+
+// clang-format off: one line a solver
+const Solver& gpu_tma_gemm_128x256() { static const GpuTmaGemm solver("gpu_tma_gemm_128x256", 128, 256); return solver; }
+const Solver& gpu_tma_gemm_128x192() { static const GpuTmaGemm solver("gpu_tma_gemm_128x192", 128, 192); return solver; }
+const Solver& gpu_tma_gemm_128x128() { static const GpuTmaGemm solver("gpu_tma_gemm_128x128", 128, 128); return solver; }
+const Solver& gpu_tma_gemm_128x64() { static const GpuTmaGemm solver("gpu_tma_gemm_128x64", 128, 64); return solver; }
+const Solver& gpu_tma_gemm_64x128() { static const GpuTmaGemm solver("gpu_tma_gemm_64x128", 64, 128); return solver; }
+const Solver& gpu_tma_gemm_64x64() { static const GpuTmaGemm solver("gpu_tma_gemm_64x64", 64, 64); return solver; }
+// clang-format on
+
+}  // namespace reformer
