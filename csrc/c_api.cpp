@@ -15,6 +15,7 @@
 #include "hip/runtime/code_objects.h"
 #include "hip/runtime/compiled.h"
 #include "hip/runtime/gpu.h"
+#include "tf32.h"
 
 namespace {
 
@@ -39,7 +40,11 @@ Result guarded(Result failed, const Body& body) {
   }
 }
 
-Device device_of(const char* device) { return device ? Device::parse(device) : Device::cpu(max_threads()); }
+Device device_of(const char* text) {
+  Device device = text ? Device::parse(text) : Device::cpu(max_threads());
+  device.tf32 = allows_tf32(device);
+  return device;
+}
 
 // Buffers that a caller owns.
 class PlainCall final : public ConvCall {
@@ -241,6 +246,12 @@ int32_t reformer_set_config(const ReformerConfig* c) {
         {c->forbidden, c->forced, c->workspace_limit, c->deterministic_only != 0, c->allow_reduced_accuracy != 0});
     return 0;
   });
+}
+
+void reformer_set_tf32_reader(Tf32Reader reader) { set_tf32_reader(reader); }
+
+int32_t reformer_allows_tf32(const char* device) {
+  return guarded(-1, [&] { return int32_t(device_of(device).tf32); });
 }
 
 void reformer_cache_counts(int64_t* hits, int64_t* misses) {

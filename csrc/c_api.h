@@ -8,6 +8,7 @@
 #include "config.h"
 #include "conv_problem.h"
 #include "hip/runtime/gpu.h"
+#include "tf32.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -96,6 +97,11 @@ REFORMER_API int32_t reformer_sequence_classifier_logits(void* classifier, const
                                                          int32_t isa, float* logits);
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
+
+// As in tf32.h. What is read for a device is 0 or 1.
+REFORMER_API void reformer_set_tf32_reader(reformer::Tf32Reader reader);
+REFORMER_API int32_t reformer_allows_tf32(const char* device);
+
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);
 
 // GPUs (hip/runtime). An entry is a kernel: file, name and arguments as in hip/runtime/gpu.h.

@@ -15,8 +15,7 @@ const char* excluded(const Solver& solver, size_t index, const ConvProblem& prob
   if (config.forbidden >> index & 1) return "it is forbidden by the configuration";
   if (config.deterministic_only && !solver.deterministic())
     return "it is not deterministic, and the configuration asks for that";
-  if (!config.allow_reduced_accuracy && !solver.full_accuracy(problem, device))
-    return "its error may exceed twice PyTorch's, and the configuration does not allow that";
+  if (!config.allow_reduced_accuracy && !solver.full_accuracy(problem, device)) return solver.inaccuracy();
   if (solver.workspace_bytes(problem, device) > config.workspace_limit)
     return "its workspace is larger than the configured limit";
   return nullptr;
@@ -112,6 +111,7 @@ struct Cache {
   struct Entry {
     ConvProblem problem;
     int32_t threads;
+    bool tf32;
     const Solver* solver;
   };
   struct Set {
@@ -143,7 +143,8 @@ struct Cache {
     Set& set = sets[key % kSets];
     for (size_t i = 0; i < kWays; ++i) {
       const Entry& entry = set.entries[i];
-      if (set.tags[i] == tag && entry.threads == device.threads && entry.problem == problem) {
+      if (set.tags[i] == tag && entry.threads == device.threads && entry.tf32 == device.tf32 &&
+          entry.problem == problem) {
         ++counts.hits;
         return *entry.solver;
       }
@@ -152,7 +153,7 @@ struct Cache {
     const Solver& choice = choose(problem, device);
     const size_t place = set.next++ % kWays;
     set.tags[place] = tag;
-    set.entries[place] = {problem, device.threads, &choice};
+    set.entries[place] = {problem, device.threads, device.tf32, &choice};
     return choice;
   }
 };

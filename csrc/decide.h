@@ -1,5 +1,5 @@
-// The choice: a pure function of problem, device, weights and configuration. No timing, no randomness, the same on
-// every rank.
+// The choice: a pure function of problem, device (PyTorch's tf32 setting included), weights and configuration. No
+// timing, no randomness, the same on every rank.
 #pragma once
 
 #include <limits>

@@ -15,7 +15,10 @@ struct Device {
   Isa isa = Isa::plain;  // cpu only
   int32_t threads = 1;   // cpu only
   std::string arch;      // cuda only
+  // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 there (tf32.h). Not in the text form.
+  bool tf32 = false;
 
+  bool is_nvidia() const { return arch.compare(0, 3, "sm_") == 0; }
   static Device cpu(int32_t threads);  // this machine's CPU
   // Throws std::invalid_argument, a sentence, for text of another form. Features of an AMD GPU, as in
   // gfx90a:sramecc+:xnack-, are taken off.

@@ -12,6 +12,7 @@
 #include "cpu/parallel.h"
 #include "decide.h"
 #include "tensors.h"
+#include "tf32.h"
 
 namespace reformer {
 namespace {
@@ -160,7 +161,8 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   const Tensor a = dense(first, p.layout), b = dense(second, p.layout);
   std::optional<Tensor> dense_bias;
   if (bias) dense_bias = dense_vector(*bias);
-  const Device device = device_of(first);
+  Device device = device_of(first);
+  if (p.dtype == DType::fp32) device.tf32 = allows_tf32(device);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
   TensorCall call(p, a, b, bias ? &*dense_bias : nullptr);

@@ -56,6 +56,10 @@ class Solver {
   // False if the error against fp64 may exceed twice that of PyTorch's own convolution in the same layout. It is then
   // chosen only where the configuration allows that; only asked where refusal() is null.
   virtual bool full_accuracy(const ConvProblem&, const Device&) const { return true; }
+  // The sentence to refuse with where it is not.
+  virtual const char* inaccuracy() const {
+    return "its error may exceed twice PyTorch's, and the configuration does not allow that";
+  }
 
   // False for the tests' oracle, which runs only when forced.
   virtual bool eligible() const { return true; }

@@ -42,8 +42,7 @@ device   cpu-avx512-2t
    direct_depthwise  no: a group has more than one input channel
    direct               90478.4 us   144.0 KiB workspace
 -> implicit_gemm        80112.2 us         0 B workspace
-   winograd_2x4      no: the data type is not fp32
-   winograd_4x4      no: the data type is not fp32
+   winograd_2x4, 4x4  no: the data type is not fp32
    reference         no: it is the tests' oracle: it runs only when forced
 
 choice   implicit_gemm: it has the least estimate of the 4 that apply
@@ -69,8 +68,7 @@ device   cpu-plain-1t
 -> direct_depthwise        81.9 us         0 B workspace
    direct                 243.0 us     1.9 KiB workspace
    implicit_gemm        17367.2 us     1.9 KiB workspace
-   winograd_2x4      no: without fused multiply-add its rounding error is too large
-   winograd_4x4      no: without fused multiply-add its rounding error is too large
+   winograd_2x4, 4x4  no: without fused multiply-add its rounding error is too large
    reference         no: it is the tests' oracle: it runs only when forced
 
 choice   direct_depthwise: it has the least estimate of the 5 that apply
@@ -97,8 +95,7 @@ device   cpu-avx512-2t
    direct_depthwise  no: a group has more than one input channel
 -> direct              61.5%     90478.4 us   144.0 KiB workspace
    implicit_gemm       30.8%     80112.2 us         0 B workspace
-   winograd_2x4      no: the data type is not fp32
-   winograd_4x4      no: the data type is not fp32
+   winograd_2x4, 4x4  no: the data type is not fp32
    reference         no: it is the tests' oracle: it runs only when forced
 
 choice   direct: the selector's most probable of the 4 that apply

@@ -137,3 +137,14 @@ def test_environment_is_read_at_import():
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("choice   aten_nhwc: the configuration forces it\n")
+
+
+def test_slow_way_round_is_no_candidate():
+    """On NVIDIA's GPUs, where cuDNN has kernels for dense problems in NHWC, but slow ones for groups."""
+
+    def refusal(device: str, **changes) -> str | None:
+        problem = PROBLEM.replace(layout="NHWC", **changes)
+        return next(found.refusal for found in candidates(problem, device) if found.name == "aten_nchw")
+
+    assert refusal("sm_90") == "in NHWC cuDNN is faster as it is"
+    assert refusal("sm_90", groups=4) is refusal("gfx90a") is None

@@ -59,7 +59,7 @@ PROBLEMS = [
         (1032, (7, 7), 264, 1),  # long sums of few tiles: the depth is cut, blocks share
         (96, (80, 80), 200, 1),  # many tiles of few steps: blocks go on to further ones and keep the filter
     ]
-    for dtype in ("BF16", "FP16")
+    for dtype in DTYPES
 ]
 
 
@@ -173,6 +173,41 @@ def test_nan_and_infinity_propagate(gpu):
         result = work.reformer()
     assert torch.equal(result.isnan(), work.torch().isnan())
     assert torch.equal(result.isinf(), work.torch().isinf())
+
+
+def _forward(x, w):
+    return torch_reformer.conv2d(x, w)
+
+
+def _without_grad(x, w):
+    with torch.inference_mode():
+        return torch_reformer.conv2d(x, w)
+
+
+def _compiled(x, w):
+    return torch.compile(_forward, fullgraph=True)(x, w)
+
+
+def _input_grad(x, w):
+    x = torch.ones_like(x, requires_grad=True)
+    y = torch_reformer.conv2d(x, w)
+    y.backward(torch.ones_like(y))
+    return x.grad
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="AMD's GPUs multiply fp32 exactly")
+@pytest.mark.parametrize("compute", [_forward, _without_grad, _compiled, _input_grad])
+def test_tf32_where_pytorch_allows_it(compute, gpu):
+    """In tf32 1 + 2**-12 is 1."""
+    more = 1 + 2**-12
+    x = torch.full((2, 32, 8, 8), more, device=gpu).to(memory_format=torch.channels_last)
+    w = torch.full((32, 32, 1, 1), more if compute is _input_grad else 1.0, device=gpu)
+    w = w.to(memory_format=torch.channels_last)
+    with torch_reformer.config(force="gpu_gemm_64x64"):
+        for allowed in (True, False, True):
+            with torch.backends.cudnn.flags(allow_tf32=allowed):
+                expected = 32.0 * (1.0 if allowed else more)
+                assert torch.equal(compute(x, w), torch.full_like(x, expected))
 
 
 def test_the_device_names_itself(gpu):

@@ -11,8 +11,10 @@ import sys
 import pytest
 import torch
 
-from torch_reformer import ConvProblem, _native
+from torch_reformer import ConvProblem, _native, config
 from torch_reformer.__main__ import main
+from torch_reformer.explain import explain
+from torch_reformer.measure import applicable
 from torch_reformer.selector import fit, replay, train, weights_file
 from torch_reformer.selector.dataset import fold_of, geometry_group, make_dataset, sequence
 from torch_reformer.selector.lesson import Teachers, lesson
@@ -21,6 +23,7 @@ from torch_reformer.selector.scoring import confidence, figures, restricted, unm
 from torch_reformer.selector.synthetic import neighbours
 from torch_reformer.selector.targets import ONE_HOT, loss, of_entries, optimality
 from torch_reformer.selector.timings import Record, Timing, write_timings
+from torch_reformer.selector.versions import of_this_version
 
 NAN_LOGITS = float("-inf")
 
@@ -243,6 +246,19 @@ def test_weights_from_the_environment_decide(trained, named, tmp_path, monkeypat
     assert _native.logits([_native.Problem(*[1] * 14)], "gfx906").shape[1] == len(weights_file.load(trained).candidates)
 
 
+def test_weights_for_nvidia_in_the_package_decide(trained, named, tmp_path, monkeypatch):
+    weights = weights_file.load(trained)
+    names = config.solvers()[: len(weights.candidates)]
+    changed(trained, tmp_path / "sm_91.pt", architecture="sm_91", candidates=names)
+    monkeypatch.setattr(weights_file, "FOLDER", tmp_path)
+    named()
+    try:
+        assert weights_file.deciding("sm_91").candidates == names
+        assert "the selector's most probable" in explain(ConvProblem(8, 64, 28, 28, 64, 3, 3), "sm_91")
+    finally:
+        _native.remove_selector("sm_91")
+
+
 def test_weights_that_cannot_be_used_are_left_out(trained, named, tmp_path):
     """Without an exception, and with one warning for each that names it; those of the package stay in force."""
     (tmp_path / "damaged.pt").write_bytes(trained.read_bytes()[:1000])
@@ -428,6 +444,20 @@ def test_a_checkpoint_of_another_model_ends_with_a_sentence(content, tmp_path):
     trainer = train.Trainer(train.Checkpoint(path, ""), torch.device("cpu"), quiet=True)
     with pytest.raises(ValueError, match="x.partial is damaged: delete it"):
         trainer.fit("", model, data, optimality(data.log_ratio, data.valid, 1.0), data, fit.FitOptions(steps=1), 0)
+
+
+def test_databases_of_other_solvers_than_now():
+    """Those that are gone are left out, those that came are named; MIOpen's databases know neither."""
+    problem = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
+    whole = Record(str(problem), tuple(Timing(name, 1.0, 0, "") for name in applicable(problem)))
+    here = _native.device(None)
+    assert of_this_version([whole], here) == ([whole], [])
+    less = whole._replace(timings=(*whole.timings[:2], Timing("tile_7", 0.5, 0, "")))
+    kept, warnings = of_this_version([whole, less], here)
+    assert kept == [whole, less._replace(timings=less.timings[:2])]
+    assert warnings[0] == "no solvers of this version: tile_7, of which 1 timings are left out"
+    assert warnings[1].startswith("not timed for up to 1 records that they apply to: ")
+    assert of_this_version(learnable(5), "gfx906") == (learnable(5), [])
 
 
 def test_little_data_is_warned_of(tmp_path, capsys):

@@ -9,6 +9,9 @@
 | ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
 | ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2 or avx512; environment only |
 
+Whether fp32 may be rounded to tf32 on NVIDIA's GPUs is PyTorch's own setting:
+``torch.backends.cudnn.conv.fp32_precision``, or ``torch.backends.cudnn.allow_tf32``.
+
 ``aten``, PyTorch's own convolution, can't be forbidden, since it is what remains when nothing else applies.
 """
 

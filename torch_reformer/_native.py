@@ -152,6 +152,9 @@ _sequence_classifier_logits = _declare(
     ctypes.POINTER(ctypes.c_float),
 )
 _set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
+_Tf32Reader = ctypes.CFUNCTYPE(ctypes.c_int32)
+_set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
+_allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -410,6 +413,20 @@ def set_config(
 ) -> None:
     values = Config(forbidden, workspace_limit, forced, deterministic_only, allow_reduced_accuracy)
     _check(_set_config(ctypes.byref(values)))
+
+
+@_Tf32Reader
+def _tf32_reader() -> int:
+    # What cuDNN's convolutions go by. The older getter raises where the newer settings were used.
+    return torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
+
+
+_set_tf32_reader(_tf32_reader)
+
+
+def allows_tf32(device: str | None) -> bool:
+    """Whether PyTorch's fp32 convolutions may round to tf32 on such a device, by its settings of now."""
+    return bool(_check(_allows_tf32(_text(device))))
 
 
 def cache_counts() -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -114,21 +115,33 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
     return "\n".join([*lines, *_candidate_lines(problem, device)])
 
 
+def _family(candidate: Candidate) -> tuple[str, str | None]:
+    """The same for sizes of one algorithm that are refused for the same reason."""
+    return candidate.name.rpartition("_")[0], candidate.refusal
+
+
+def _joined(names: list[str]) -> str:
+    """Of one family: gpu_gemm_128x64, 64x64."""
+    return ", ".join([names[0], *(name.rpartition("_")[2] for name in names[1:])])
+
+
 def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
     found = candidates(problem, device)
     chosen = next(candidate for candidate in found if candidate.chosen)
     width = max(len(candidate.name) for candidate in found)
     lines = []
     selected = any(candidate.probability is not None for candidate in found)
-    for candidate in found:
-        mark = "->" if candidate.chosen else "  "
-        word = f"no: {candidate.refusal}"
-        if candidate.refusal is None:
+    for (_, refusal), family in itertools.groupby(found, _family):
+        if refusal is not None:
+            lines.append(f"   {_joined([candidate.name for candidate in family]):{width}}  no: {refusal}")
+            continue
+        for candidate in family:
+            mark = "->" if candidate.chosen else "  "
             word = f"{candidate.estimate_us:10.1f} us  {amount(candidate.workspace_bytes):>10} workspace"
             if selected:
                 unknown = candidate.probability is None
                 word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
-        lines.append(f"{mark} {candidate.name:{width}}  {word}")
+            lines.append(f"{mark} {candidate.name:{width}}  {word}")
     reason = _reason(found)
     lines += ["", f"choice   {chosen.name}: {reason}"]
     weights = weights_file.deciding(architecture(device))

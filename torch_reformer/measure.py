@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from . import _config
+from . import _config, _native
+from .exact import exact
 from .explain import amount, candidates
 from .problem import TORCH_DTYPES, ConvProblem
 from .selector.timings import Record, Timing
-from .timing import interleaved
-from .workload import Workload, device_name
+from .timing import in_turns, stopwatches
+from .workload import MEMORY_FORMATS, Workload, device_name
 
 _CPU = torch.device("cpu")
+# The GPU's time hardly differs from one replay to the next, and time on a GPU is dear.
+HOPELESS_ON_GPU, SETTLED_ON_GPU = 3, 0.01
 _ALGORITHMS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}  # the find-db's third field, a word for people
 
 
@@ -35,17 +38,22 @@ def applicable(problem: ConvProblem, device: torch.device = _CPU) -> dict[str, i
     return {candidate.name: candidate.workspace_bytes for candidate in found if candidate.refusal is None}
 
 
+def _memory(device: torch.device) -> int:
+    """Of the device, in bytes."""
+    if device.type == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return torch.cuda.get_device_properties(device).total_memory
+
+
 def _check_size(p: ConvProblem, device: torch.device) -> None:
     """Raises ``ValueError`` for what the operators refuse, or what would bring the machine down."""
     elements = [math.prod(size) for size in (p.input_size, p.weight_size, p.output_size)]
     if max(elements) >= 2**31:
         raise ValueError("a tensor of it has 2^31 elements or more")
-    # operands and results in its type, once more in fp64, and workspace as large as they are
-    needed = sum(elements) * (3 * TORCH_DTYPES[p.dtype].itemsize + 16)
-    if device.type == "cpu":
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        memory = torch.cuda.get_device_properties(device).total_memory
+    # operands and results in its type, workspace as large as they are, and what the check has in fp64 at once
+    doubles = 2 if device.type == "cpu" else 6
+    needed = sum(elements) * (3 * TORCH_DTYPES[p.dtype].itemsize + 8 * doubles)
+    memory = _memory(device)
     if needed > memory // 2:
         raise ValueError(f"it needs about {amount(needed)}, more than half of the {amount(memory)} that are there")
 
@@ -59,14 +67,22 @@ def _reduction_length(p: ConvProblem) -> int:
     }[p.direction]
 
 
-def _excess(result: torch.Tensor, exact: torch.Tensor, problem: ConvProblem) -> float:
-    """The largest error in units of what may be expected: one rounding of the result to its data type, and roundings
-    of sums of products of standard normal numbers, with room for algorithms like Winograd's that trade accuracy."""
-    dtype = TORCH_DTYPES[problem.dtype]
-    accumulated = torch.promote_types(dtype, torch.float32)
-    absolute = 16 * torch.finfo(accumulated).eps * _reduction_length(problem)
-    allowed = exact.abs() * (2 * torch.finfo(dtype).eps) + absolute
-    return ((result.double() - exact).abs() / allowed).max().item()
+class _Expected:
+    """What a result should be, and how far it may be from that: one rounding of the result to its data type, and
+    roundings of sums of products of standard normal numbers, with room for algorithms like Winograd's that trade
+    accuracy."""
+
+    def __init__(self, work: Workload):
+        p = work.problem
+        dtype = TORCH_DTYPES[p.dtype]
+        accumulated = torch.promote_types(dtype, torch.float32)
+        absolute = 16 * torch.finfo(accumulated).eps * _reduction_length(p)
+        self.result = _exact(work)
+        self.allowed = self.result.abs() * (2 * torch.finfo(dtype).eps) + absolute
+
+    def excess(self, result: torch.Tensor) -> float:
+        """The largest error in units of what may be expected."""
+        return (result.double() - self.result).abs_().div_(self.allowed).max().item()
 
 
 def _result(work: Workload, solver: str) -> torch.Tensor:
@@ -75,20 +91,22 @@ def _result(work: Workload, solver: str) -> torch.Tensor:
 
 
 def _exact(work: Workload) -> torch.Tensor:
-    """The result in fp64: PyTorch's, or on a CPU of the plain loops for groups, which PyTorch takes one by one."""
-    loops = work.problem.groups > 1 and work.device.type == "cpu"
-    return _result(work.double(), "reference") if loops else work.double().torch()
+    """The result in fp64: on a CPU PyTorch's, or of the plain loops for groups, which PyTorch takes one by one."""
+    if work.device.type != "cpu":
+        return exact(work).contiguous(memory_format=MEMORY_FORMATS[work.problem.layout])
+    return _result(work.double(), "reference") if work.problem.groups > 1 else work.double().torch()
 
 
 def _check(work: Workload, solvers: Iterable[str]) -> dict[str, str]:
     """For each solver that fails, or whose result isn't as accurate as it should be, what is wrong."""
-    exact = _exact(work)
+    expected = _Expected(work)
     # As accurate as PyTorch is accurate enough: its fp16 gradients, added up in fp16 on a CPU, are 100 times off.
-    allowed = max(1.0, 4 * _excess(_result(work, "aten"), exact, work.problem))
+    theirs = expected.excess(_result(work, "aten"))
+    allowed = max(1.0, 4 * theirs)
     wrong = {}
     for solver in solvers:
         try:
-            excess = _excess(_result(work, solver), exact, work.problem)
+            excess = theirs if solver == "aten" else expected.excess(_result(work, solver))
         except RuntimeError as error:
             wrong[solver] = f"it failed: {error}"
         else:
@@ -99,21 +117,22 @@ def _check(work: Workload, solvers: Iterable[str]) -> dict[str, str]:
 
 def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[float]]:
     """Microseconds of each solver's runs: one round of all shows who can win, and they go on."""
-
-    def rounds(names: list[str], seconds: float, least: int, most: int) -> dict[str, list[float]]:
-        calls = {name: work.reformer for name in names}
-        return interleaved(calls, lambda name: _config.config(force=name), seconds, least, most, work.device)
-
-    times = rounds(solvers, seconds=0, least=1, most=1)
+    on_cpu = work.device.type == "cpu"
+    watches = stopwatches(dict.fromkeys(solvers, work.reformer), lambda name: _config.config(force=name), work.device)
+    times = in_turns(watches, seconds=0, least=1, most=1)
     fastest = min((us[0] for us in times.values()), default=0.0)
-    contenders = [name for name in solvers if times[name][0] <= 10 * fastest]
-    more = rounds(contenders, seconds=0.02 * len(contenders), least=repeats - 1, most=10 * repeats)
+    hopeless = (10 if on_cpu else HOPELESS_ON_GPU) * fastest
+    contenders = {name: watch for name, watch in watches.items() if times[name][0] <= hopeless}
+    more = in_turns(
+        contenders, 0.02 * len(contenders), repeats - 1, 10 * repeats, settled=None if on_cpu else SETTLED_ON_GPU
+    )
     return {name: times[name] + more.get(name, []) for name in solvers}
 
 
 def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU) -> Measurement:
     """Times each applicable solver, in turns, at least `repeats` times; the median counts. A solver that is more than
-    ten times slower than the fastest is timed once. On a GPU it is the time on the GPU (timing.py).
+    ten times slower than the fastest, on a GPU three times, is timed once. On a GPU it is the time on the GPU
+    (timing.py).
 
     Raises ``ValueError`` with a sentence if the problem can't be run: a data type that PyTorch does not convolve, or
     tensors that are too large.
@@ -122,12 +141,14 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
         raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
     _check_size(problem, device)
     work = Workload(problem, device)
+    if problem.dtype == "FP32" and _native.allows_tf32(device_name(device)):
+        work = work.tf32()
     workspaces = applicable(problem, device)
     with torch.inference_mode(), _config.config():  # the latter: what is forced below ends with it
         wrong = _check(work, workspaces)
         times = _time(work, [name for name in workspaces if name not in wrong], repeats)
-    if device.type != "cpu":
-        torch.cuda.empty_cache()  # graphs have memory of their own, which other sizes don't get
+    if device.type != "cpu" and torch.cuda.memory_reserved(device) > _memory(device) // 4:
+        torch.cuda.empty_cache()  # graphs have memory of their own, which other problems' don't get
     timings = (
         Timing(name, float(f"{statistics.median(us) / 1e3:.6g}"), workspaces[name], _ALGORITHMS[problem.direction])
         for name, us in times.items()

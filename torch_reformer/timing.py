@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Mapping
 
 import torch
 
-LAUNCHES = 10  # of a call in one graph
+Stopwatch = Callable[[], float]  # runs a call and says how many microseconds it took
+
+# Of a call in one graph: as many launches as take so many microseconds, but no more than so many.
+GRAPH_US, MOST_LAUNCHES = 200, 20
 
 
 def interleaved(
@@ -30,25 +34,54 @@ def interleaved(
 
     Returns:
         for each name its times in microseconds, one a round, in order.
-
-    On a CPU a round runs each call twice and times the second, so that every call finds in the caches what its own
-    first run left there and not what its neighbour did. On a GPU each call is captured into a CUDA graph, `LAUNCHES`
-    times one after the other, and a round replays each graph: what counts is the GPU's time a call, with all that fits
-    still in the second-level cache.
     """
-    timer = _on_cpu if torch.device(device).type == "cpu" else _on_gpu
-    timers = {name: timer(call, lambda name=name: before(name)) for name, call in calls.items()}
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    return in_turns(stopwatches(calls, before, device), seconds, least, most)
+
+
+def stopwatches(
+    calls: Mapping[str, Callable[[], object]],
+    before: Callable[[str], object] = lambda name: None,
+    device: torch.device | str = "cpu",
+) -> dict[str, Stopwatch]:
+    """For each call of :func:`interleaved` what times it.
+
+    On a CPU that runs the call twice and times the second run, so that every call finds in the caches what its own
+    first run left there and not what its neighbour did. On a GPU each call is captured into a CUDA graph, several times
+    one after the other, and of two replays the second is timed: what counts is the GPU's time a call, with all that
+    fits still in the second-level cache. The GPU is given the second while it runs the first, and does not wait.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        return {name: _on_cpu(call, functools.partial(before, name)) for name, call in calls.items()}
+    return _on_gpu(calls, before, device)
+
+
+def in_turns(
+    stopwatches: Mapping[str, Stopwatch], seconds: float, least: int, most: int, settled: float | None = None
+) -> dict[str, list[float]]:
+    """As :func:`interleaved`; but no more than the least number of rounds once all medians have settled to within such
+    a share of themselves."""
+    times: dict[str, list[float]] = {name: [] for name in stopwatches}
     end = time.perf_counter() + seconds
     for round in range(most):
-        if round >= least and time.perf_counter() > end:
+        if round >= least and (time.perf_counter() > end or _all_settled(times, settled)):
             break
-        for name, microseconds in timers.items():
+        for name, microseconds in stopwatches.items():
             times[name].append(microseconds())
     return times
 
 
-def _on_cpu(call: Callable[[], object], before: Callable[[], object]) -> Callable[[], float]:
+def _all_settled(times: Mapping[str, list[float]], share: float | None) -> bool:
+    if share is None or any(len(us) < 2 for us in times.values()):
+        return False
+    for us in times.values():
+        low, median, high = percentiles(us)
+        if high - low > share * median * len(us) ** 0.5:
+            return False
+    return True
+
+
+def _on_cpu(call: Callable[[], object], before: Callable[[], object]) -> Stopwatch:
     def microseconds() -> float:
         before()
         call()
@@ -59,30 +92,57 @@ def _on_cpu(call: Callable[[], object], before: Callable[[], object]) -> Callabl
     return microseconds
 
 
-def _on_gpu(call: Callable[[], object], before: Callable[[], object]) -> Callable[[], float]:
-    before()
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # not torch.cuda.graph(), which collects garbage each time
-        call()  # libraries choose their kernels and load them, which a capture forbids
-        torch.cuda.synchronize()
-        graph.capture_begin()
-        try:
-            for _ in range(LAUNCHES):
-                call()
-        finally:
-            graph.capture_end()
-    graph.replay()
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The default stream can't be captured. One for all: what a stream has allocated is of use to itself only."""
+    return torch.cuda.Stream(device)
 
-    def microseconds() -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+
+def _on_gpu(
+    calls: Mapping[str, Callable[[], object]], before: Callable[[str], object], device: torch.device
+) -> dict[str, Stopwatch]:
+    stream, pool, result = _side_stream(device), None, {}
+    stream.wait_stream(torch.cuda.current_stream(device))
+    for name, call in calls.items():
+        before(name)
+        with torch.cuda.stream(stream):
+            graph, launches = _captured(call, pool)
+        # Graphs that never run at the same time may share their memory. To allocate it takes longer than to capture.
+        pool = graph.pool()
+        result[name] = functools.partial(_replayed, graph, launches, stream)
+    return result
+
+
+def _captured(call: Callable[[], object], pool) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph of several launches of the call, and of how many."""
+    call()  # libraries choose their kernels and load them, which a capture forbids
+    estimate = _elapsed_us(call)
+    launches = min(max(round(GRAPH_US / estimate), 1), MOST_LAUNCHES)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    graph.capture_begin(pool=pool)  # not torch.cuda.graph(), which collects garbage each time
+    try:
+        for _ in range(launches):
+            call()
+    finally:
+        graph.capture_end()
+    return graph, launches
+
+
+def _replayed(graph: torch.cuda.CUDAGraph, launches: int, stream: torch.cuda.Stream) -> float:
+    with torch.cuda.stream(stream):
         graph.replay()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) * 1e3 / LAUNCHES
+        return _elapsed_us(graph.replay) / launches
 
-    return microseconds
+
+def _elapsed_us(work: Callable[[], object]) -> float:
+    """The current stream's time for it."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3
 
 
 def percentiles(times: list[float]) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from . import (
 from .problem import TORCH_DTYPES, ConvProblem
 
 _ops = torch.ops.reformer
-_MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 
 def usable_device(name: str, index: int = 0) -> torch.device:
@@ -51,7 +52,7 @@ class Workload:
 
         def tensor(*size: int) -> Tensor:
             values = torch.randn(size, generator=generator, device=device).to(TORCH_DTYPES[problem.dtype])
-            return values.contiguous(memory_format=_MEMORY_FORMATS[problem.layout]) if len(size) == 4 else values
+            return values.contiguous(memory_format=MEMORY_FORMATS[problem.layout]) if len(size) == 4 else values
 
         self.input = tensor(*problem.input_size)
         self.weight = tensor(*problem.weight_size)
@@ -60,11 +61,20 @@ class Workload:
 
     def double(self) -> Workload:
         """The same operands in fp64, for a result to compare with."""
-        work = copy.copy(self)
+        work = self._with_operands(Tensor.double)
         work.problem = self.problem.replace(dtype="FP64")
-        for name in ("input", "weight", "output_grad"):
-            setattr(work, name, getattr(self, name).double())
         work.bias = None if self.bias is None else self.bias.double()
+        return work
+
+    def tf32(self) -> Workload:
+        """The same fp32 operands rounded to tf32: a kernel that rounds them, in whichever way, then makes no error by
+        that, and can be held to what fp32 allows."""
+        return self._with_operands(lambda t: ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32))
+
+    def _with_operands(self, change: Callable[[Tensor], Tensor]) -> Workload:
+        work = copy.copy(self)
+        for name in ("input", "weight", "output_grad"):
+            setattr(work, name, change(getattr(self, name)))
         return work
 
     def reformer(self) -> Tensor:

@@ -33,6 +33,7 @@ from .measured import measured_on
 from .model import Reformer
 from .scoring import confidence, figures, restricted, unmasked
 from .timings import Record, read_timings
+from .versions import of_this_version
 from .weights_file import Weights
 
 TEST_FOLDS, VALIDATION_FOLDS = (0,), (1,)  # of FOLDS
@@ -283,7 +284,9 @@ def run(options: argparse.Namespace) -> int:
     databases, sources = [], []
     for given, path in options.timings:
         name = measured_on(path, given, arch, f"--timings cpu-avx512-2t={path} (or whichever it was)")
-        records = read_timings(path)
+        records, warnings = of_this_version(read_timings(path), name)
+        for warning in warnings:
+            print(f"warning: {path}: {warning}", file=sys.stderr)
         databases.append((name, records))
         sources.append(source(path, name, records))
     recipe = replace(Recipe.thorough() if options.thorough else Recipe(), seed=options.seed)

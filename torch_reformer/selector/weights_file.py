@@ -59,7 +59,7 @@ class Weights:
         sources = [source for source in self.metadata["timings"] if source["device"] == device]
         if not sources:
             return f"it was not measured on {device}"
-        if not any(problem.dtype in source.get("dtypes", _DTYPES_IF_NOT_NOTED) for source in sources):
+        if not any(problem.dtype in source["dtypes"] for source in sources):
             return f"no measurements of {problem.dtype} are noted"
         if max(map(math.prod, (problem.input_size, problem.weight_size, problem.output_size))) >= 2**31:
             return "it was not measured on tensors of 2^31 elements and more"
@@ -125,10 +125,6 @@ def read(path: str | os.PathLike) -> object:
         raise ValueError("torch.load can't read it") from error
 
 
-# What the databases of all weights hold that were made before `train` noted it.
-_DTYPES_IF_NOT_NOTED = ("FP32", "FP16")
-
-
 def _finite(tensor: Tensor) -> bool:
     """By parts so small that PyTorch starts no threads: an import that did would make a later fork hang."""
     return all(part.isfinite().all() for part in tensor.flatten().split(1 << 14))
@@ -171,7 +167,7 @@ _METADATA = {
         and value[0]["from"] == 0
     ),
     "scores": _dict_of(problems=_whole, top1=_number, slowdown_geomean=_number),
-    "timings": _list_of(_dict_of(device=_text)),
+    "timings": _list_of(_dict_of(device=_text, dtypes=_list_of(_text))),
 }
 
 
@@ -237,14 +233,14 @@ def find(architecture: str) -> Path | None:
 
 
 def activate() -> None:
-    """Makes the selectors of this machine decide: the CPU's, and all that the user names; of several for one
-    architecture the last.
+    """Makes the package's selectors decide, those for CPUs and NVIDIA's GPUs (AMD's choose among MIOpen's kernels), and
+    all that the user names; of several for one architecture the last.
 
     A file that can't be used is left out with a warning: the commands that would make another have to run.
     """
     texts = os.environ.get(VARIABLE, "").split(os.pathsep)
     named = [Path(os.path.expanduser(text)).absolute() for text in texts if text.strip()]
-    for path in filter(None, [shipped("cpu"), *named]):
+    for path in filter(None, [shipped("cpu"), *sorted(FOLDER.glob("sm_*.pt")), *named]):
         try:
             weights = load(path)
             weights.activate()

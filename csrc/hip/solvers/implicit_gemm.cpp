@@ -26,10 +26,12 @@ class GpuGemm final : public Solver {
     return nullptr;
   }
 
-  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to, which is
-  // not to be seen from here.
+  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
   bool full_accuracy(const ConvProblem& p, const Device& device) const override {
-    return p.dtype != DType::fp32 || warp(device) == 64;
+    return p.dtype != DType::fp32 || warp(device) == 64 || device.tf32;
+  }
+  const char* inaccuracy() const override {
+    return "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
   }
 
   // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.

@@ -1,0 +1,99 @@
+"""Kernels that round fp32 to tf32 are candidates where PyTorch's own settings allow that, as read at every choice. GPUs
+are named here, not used: test_gpu.py looks at results."""
+
+import threading
+
+import kernel_folders
+import pytest
+import torch
+
+from torch_reformer import ConvProblem, _native, config
+from torch_reformer.explain import candidates
+
+GPU = "sm_89"  # no other test asks for its kernels: what is packaged for an architecture is found out once
+PROBLEM = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, layout="NHWC")
+SOLVER = "gpu_gemm_64x64"
+
+
+@pytest.fixture(autouse=True)
+def gpu(tmp_path):
+    (tmp_path / "implicit_gemm.sm_80.cubin").write_bytes(b"\x7fELF")
+    with kernel_folders.used(tmp_path):
+        assert refusal(PROBLEM.replace(dtype="BF16")) is None
+        yield
+
+
+@pytest.fixture(autouse=True)
+def pytorch_settings():
+    yield
+    torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "none"
+    torch.backends.cudnn.allow_tf32 = True  # as torch begins
+
+
+def refusal(problem: ConvProblem = PROBLEM, device: str = GPU) -> str | None:
+    return next(candidate.refusal for candidate in candidates(problem, device) if candidate.name == SOLVER)
+
+
+def chosen() -> str:
+    return config.solvers()[_native.decide(PROBLEM.native(), GPU)]
+
+
+def test_pytorch_allows_it_unless_told_otherwise():
+    assert refusal() is None
+    torch.backends.cudnn.allow_tf32 = False
+    assert refusal() == (
+        "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow"
+    )
+    assert refusal(PROBLEM.replace(dtype="FP16")) is None
+    with config(reduced_accuracy=True):
+        assert refusal() is None
+
+
+def test_every_setting_of_pytorch_counts():
+    backends = torch.backends
+    backends.cudnn.conv.fp32_precision = "ieee"
+    assert refusal() is not None
+    backends.cudnn.conv.fp32_precision = "tf32"
+    assert refusal() is None
+    backends.cudnn.conv.fp32_precision = "none"  # as the one above it says
+    backends.cudnn.fp32_precision = "ieee"
+    assert refusal() is not None
+    backends.cudnn.fp32_precision = "none"
+    backends.fp32_precision = "tf32"
+    assert refusal() is None
+
+
+def test_settings_that_end():
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        assert refusal() is not None
+    assert refusal() is None
+
+
+def test_other_devices_have_none():
+    assert _native.allows_tf32(GPU)
+    assert not any(map(_native.allows_tf32, ["gfx90a", "cpu-avx2-1t", None]))
+
+
+def test_choices_under_either_setting_are_remembered():
+    with config(force=SOLVER):
+        for _ in range(2):
+            torch.backends.cudnn.allow_tf32 = True
+            assert chosen() == SOLVER
+            torch.backends.cudnn.allow_tf32 = False
+            assert chosen() != SOLVER
+            hits, misses = _native.cache_counts()
+        torch.backends.cudnn.allow_tf32 = True
+        assert chosen() == SOLVER
+        assert _native.cache_counts() == (hits + 1, misses)
+
+
+def test_read_in_every_thread():
+    torch.backends.cudnn.allow_tf32 = False
+    found = []
+    thread = threading.Thread(target=lambda: found.append(refusal()))
+    thread.start()
+    thread.join()
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda grad: found.append(refusal()))
+    leaf.sum().backward()
+    assert len(found) == 2 and None not in found

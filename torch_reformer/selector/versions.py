@@ -1,0 +1,49 @@
+"""Databases that `collect` wrote at other times, of other solvers than there are now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from .. import _config
+from ..explain import candidates
+from .timings import Record
+
+
+def of_this_version(records: Sequence[Record], device: str) -> tuple[list[Record], list[str]]:
+    """The records without solvers that are no more, and sentences to warn with. Databases of another library's
+    kernels, such as MIOpen's, stay as they are.
+
+    A solver that has come since stays unknown for those records: nothing says how fast it is there.
+    """
+    known = set(_config.solvers())
+    if all(known.isdisjoint(record.times) for record in records):
+        return list(records), []
+    gone, missing = Counter(), Counter()
+    kept = []
+    for record in records:
+        gone.update(record.times.keys() - known)
+        kept.append(record._replace(timings=tuple(timing for timing in record.timings if timing.solver in known)))
+        missing.update(_applicable(record, device) - record.times.keys())
+    warnings = []
+    if gone:
+        warnings.append(f"no solvers of this version: {_named(gone)}, of which {gone.total():,} timings are left out")
+    if missing:
+        warnings.append(
+            f"not timed for up to {max(missing.values()):,} records that they apply to: {_named(missing)}; `collect` "
+            "into the same database measures those anew"
+        )
+    return kept, warnings
+
+
+def _applicable(record: Record, device: str) -> set[str]:
+    try:
+        problem = record.problem
+    except ValueError:  # an impossible problem
+        return set()
+    return {candidate.name for candidate in candidates(problem, device) if candidate.refusal is None}
+
+
+def _named(solvers: Counter[str]) -> str:
+    names = sorted(solvers)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
