@@ -26,6 +26,9 @@ const std::vector<const Solver*>& solvers() {
       &gpu_gemm_128x32(),
       &gpu_gemm_64x32(),
       &gpu_gemm_32x32(),
+      &gpu_packed_gemm_128x64(),
+      &gpu_packed_gemm_64x64(),
+      &gpu_packed_gemm_128x32(),
       &reference(),
   };
   // clang-format on
