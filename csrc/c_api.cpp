@@ -47,7 +47,7 @@ class PlainCall final : public ConvCall {
   PlainCall(void* x, void* w, void* y, const void* bias, gpu::Launcher launcher)
       : buffers_{x, w, y, bias, nullptr, {0, nullptr, launcher}} {}
   ConvBuffers buffers(int64_t workspace_bytes) override {
-    workspace_.resize(size_t(workspace_bytes) + 64);
+    workspace_.assign(size_t(workspace_bytes) + 64, '\xff');  // NaN, for those who read what they didn't write
     auto address = reinterpret_cast<uintptr_t>(workspace_.data());
     buffers_.workspace = reinterpret_cast<void*>((address + 63) / 64 * 64);
     return buffers_;
