@@ -9,73 +9,82 @@
 namespace reformer {
 namespace {
 
-// A pixel of 3 elements of 2 bytes: where there are two that begin at a multiple of 4 bytes, and where the third one
-// is.
-struct Thirds {
-  int pair, single;
-  DEVICE explicit Thirds(int pixel) : pair(pixel & 1), single(pixel & 1 ? 0 : 2) {}
-};
-
-// The pixel's channels, and zeros for those that there is room for.
+// How a pixel is moved. Of 3 elements of 2 bytes, two begin at a multiple of 4 bytes, the last two if the pixel's
+// number is odd: they are moved at once, and the third one apart.
 template <class T, int C>
-DEVICE Pack<T, kPackRoom> load_pixel(const T* x, int pixel) {
-  const T* from = x + static_cast<long long>(pixel) * C;
-  Pack<T, kPackRoom> all = zero_pack<T, kPackRoom>();
-  if constexpr (sizeof(T) == 4) {
-    UNROLL
-    for (int c = 0; c < C; ++c) set_word(all, c, word(load<T, 1>(from + c), 0));
-  } else if constexpr (C == 3) {
-    const Thirds at(pixel);
-    const unsigned pair = word(load<T, 2>(from + at.pair), 0), single = word(load<T, 1>(from + at.single), 0);
-    set_word(all, 0, at.pair ? single | pair << 16 : pair);
-    set_word(all, 1, at.pair ? pair >> 16 : single);
-  } else if constexpr (C == 4) {
-    all = load<T, 4>(from);
-  } else {
-    set_word(all, 0, word(load<T, C>(from), 0));
-  }
-  return all;
-}
+struct Pixel {
+  static constexpr bool kThirds = sizeof(T) == 2 && C == 3;
+  using Room = Pack<T, kPackRoom>;
 
-template <class T, int C>
-DEVICE void store_pixel(T* x, int pixel, const Pack<T, kPackRoom>& all) {
-  T* to = x + static_cast<long long>(pixel) * C;
-  if constexpr (sizeof(T) == 4) {
-    UNROLL
-    for (int c = 0; c < C; ++c) {
-      Pack<T, 1> one;
-      set_word(one, 0, word(all, c));
-      store<T, 1>(to + c, one);
+  // Of a pixel of 3 elements of 2 bytes, the first word has the two, the second one the third.
+  DEVICE static Room load(const T* from, bool odd) {
+    Room raw = zero_pack<T, kPackRoom>();
+    if constexpr (kThirds) {
+      set_word(raw, 0, word(reformer::load<T, 2>(from + (odd ? 1 : 0)), 0));
+      set_word(raw, 1, word(reformer::load<T, 1>(from + (odd ? 0 : 2)), 0));
+    } else if constexpr (C == kPackRoom) {
+      raw = reformer::load<T, C>(from);
+    } else if constexpr (sizeof(T) == 4) {
+      UNROLL
+      for (int c = 0; c < C; ++c) set_word(raw, c, word(reformer::load<T, 1>(from + c), 0));
+    } else {
+      set_word(raw, 0, word(reformer::load<T, C>(from), 0));
     }
-  } else if constexpr (C == 3) {
-    const Thirds at(pixel);
-    Pack<T, 2> pair;
-    Pack<T, 1> single;
-    set_word(pair, 0, at.pair ? word(all, 0) >> 16 | word(all, 1) << 16 : word(all, 0));
-    set_word(single, 0, at.pair ? word(all, 0) : word(all, 1));
-    store<T, 2>(to + at.pair, pair);
-    store<T, 1>(to + at.single, single);
-  } else if constexpr (C == 4) {
-    store<T, 4>(to, all);
-  } else {
-    Pack<T, C> few;
-    set_word(few, 0, word(all, 0));
-    store<T, C>(to, few);
+    return raw;
   }
-}
+  // Puts what load() brought into order.
+  DEVICE static Room arrange(const Room& raw, bool odd) {
+    if constexpr (!kThirds) return raw;
+    Room all;
+    set_word(all, 0, odd ? word(raw, 1) | word(raw, 0) << 16 : word(raw, 0));
+    set_word(all, 1, odd ? word(raw, 0) >> 16 : word(raw, 1));
+    return all;
+  }
+  DEVICE static void store(T* to, bool odd, const Room& all) {
+    if constexpr (kThirds) {
+      Pack<T, 2> two;
+      Pack<T, 1> third;
+      set_word(two, 0, odd ? word(all, 0) >> 16 | word(all, 1) << 16 : word(all, 0));
+      set_word(third, 0, odd ? word(all, 0) : word(all, 1));
+      reformer::store<T, 2>(to + (odd ? 1 : 0), two);
+      reformer::store<T, 1>(to + (odd ? 0 : 2), third);
+    } else if constexpr (C == kPackRoom) {
+      reformer::store<T, C>(to, all);
+    } else if constexpr (sizeof(T) == 4) {
+      UNROLL
+      for (int c = 0; c < C; ++c) {
+        Pack<T, 1> one;
+        set_word(one, 0, word(all, c));
+        reformer::store<T, 1>(to + c, one);
+      }
+    } else {
+      Pack<T, C> few;
+      set_word(few, 0, word(all, 0));
+      reformer::store<T, C>(to, few);
+    }
+  }
+};
 
 template <class T, int C>
 DEVICE void pack_pixels(const PackArgs& p, int chunk) {
   constexpr int kRoom = 16 / int(sizeof(T)) / kPackRoom, kWords = kPackRoom * int(sizeof(T)) / 4;
   const PackedPictures& pictures = p.pictures;
-  int pixel = chunk;
-  const int line = divide_with_rest(pixel, pictures.by_packed_width);
-  pixel = pixel * pictures.pixels - pictures.left;
-  Words<16> all{};
+  int column = chunk;
+  const int line = divide_with_rest(column, pictures.by_packed_width);
+  column = column * pictures.pixels - pictures.left;
+  const int pixel = line * pictures.width + column;
+  const T* from = static_cast<const T*>(p.x) + static_cast<long long>(pixel) * C;
+  typename Pixel<T, C>::Room raw[kRoom];  // all are on their way before the first is needed
   UNROLL
   for (int i = 0; i < kRoom; ++i) {
-    if (i >= pictures.pixels || unsigned(pixel + i) >= unsigned(pictures.width)) continue;
-    const Pack<T, kPackRoom> one = load_pixel<T, C>(static_cast<const T*>(p.x), line * pictures.width + pixel + i);
+    raw[i] = zero_pack<T, kPackRoom>();
+    if (i < pictures.pixels && unsigned(column + i) < unsigned(pictures.width))
+      raw[i] = Pixel<T, C>::load(from + i * C, (pixel + i) & 1);
+  }
+  Words<16> all;
+  UNROLL
+  for (int i = 0; i < kRoom; ++i) {
+    const typename Pixel<T, C>::Room one = Pixel<T, C>::arrange(raw[i], (pixel + i) & 1);
     UNROLL
     for (int w = 0; w < kWords; ++w) set_word(all, i * kWords + w, word(one, w));
   }
@@ -139,7 +148,7 @@ DEVICE void unpack_input_grad(const UnpackInputGradArgs& p) {
     all = load<T, kPackRoom>(static_cast<const T*>(p.packed) +
                              (static_cast<long long>(line) * pictures.packed_width + column) * kChunk +
                              second * kPackRoom);
-  store_pixel<T, C>(static_cast<T*>(p.x), pixel, all);
+  Pixel<T, C>::store(static_cast<T*>(p.x) + static_cast<long long>(pixel) * C, pixel & 1, all);
 }
 
 // Parts are added up as by implicit_gemm.hip's finish: a warp every eighth of them, then the warps' sums.

@@ -49,13 +49,15 @@ struct PackPlan {
 namespace pack_plan {
 
 // How many neighbouring groups make one for tiles of so many columns: as many as they have room for, of those that make
-// whole chunks of 16 bytes of both input and output; if it is too narrow for any, as few as possible. 0 if there are
-// none.
+// whole chunks of 16 bytes of both input and output; if they are too narrow for any, as few as possible. 0 if there are
+// none, or they'd be zeros for the most part.
 inline int joined_groups(const ConvProblem& p, int columns, int chunk) {
+  constexpr int kMostChannels = 128;
+  const int channels = std::max(p.group_c(), p.group_k()), most = std::max(1, kMostChannels / channels);
   int best = 0;
-  for (int groups = 1; groups <= p.groups; ++groups) {
+  for (int groups = 1; groups <= std::min(p.groups, most); ++groups) {
     if (p.groups % groups || groups * p.group_c() % chunk || groups * p.group_k() % chunk) continue;
-    if (!best || groups * std::max(p.group_c(), p.group_k()) <= columns) best = groups;
+    if (!best || groups * channels <= columns) best = groups;
   }
   return best;
 }
@@ -75,12 +77,9 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
   PackedPictures& pictures = plan.pictures;
   int joined = 1, taps = 1, slot = p.group_c();
   if (p.groups > 1) {
-    constexpr int kMostChannels = 128;  // wider ones would be zeros for the most part
     joined = pack_plan::joined_groups(p, columns, chunk);
-    if (joined == 0) return "no number of its groups has channels in multiples of 16 bytes";
+    if (joined == 0) return "no number of its groups has at most 128 channels, in multiples of 16 bytes";
     if (joined == 1) return "its groups are wide enough as they are";
-    if (joined * std::max(p.group_c(), p.group_k()) > kMostChannels)
-      return "its groups have channels in multiples of 16 bytes only where very many are joined";
     inner.groups /= joined;
   } else {
     if (p.c > kPackRoom) return "it packs groups of channels, and input of at most 4 channels";
