@@ -52,7 +52,7 @@ class PlainCall final : public ConvCall {
   PlainCall(void* x, void* w, void* y, const void* bias, gpu::Launcher launcher)
       : buffers_{x, w, y, bias, nullptr, {0, nullptr, launcher}} {}
   ConvBuffers buffers(int64_t workspace_bytes) override {
-    workspace_.resize(size_t(workspace_bytes) + 64);
+    workspace_.assign(size_t(workspace_bytes) + 64, '\xff');  // NaN, for those who read what they didn't write
     auto address = reinterpret_cast<uintptr_t>(workspace_.data());
     buffers_.workspace = reinterpret_cast<void*>((address + 63) / 64 * 64);
     return buffers_;
@@ -276,8 +276,8 @@ const char* reformer_gpu_unavailable(const char* architecture) {
 int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
                             int64_t bytes) {
   return guarded(-1, [&] {
-    const gpu::Launch shape{launch->blocks[0], launch->blocks[1],    launch->blocks[2],
-                            launch->threads,   launch->shared_bytes, launch->cluster_z, launch->early != 0};
+    const gpu::Launch shape{launch->blocks[0],    launch->blocks[1], launch->blocks[2], launch->threads,
+                            launch->shared_bytes, launch->cluster_z, launch->early != 0};
     gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
                 size_t(bytes));
     return 0;

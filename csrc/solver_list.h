@@ -26,6 +26,9 @@ const Solver& gpu_gemm_64x64();
 const Solver& gpu_gemm_128x32();
 const Solver& gpu_gemm_64x32();
 const Solver& gpu_gemm_32x32();
+const Solver& gpu_packed_gemm_128x64();  // hip/solvers/packed_gemm.cpp
+const Solver& gpu_packed_gemm_64x64();
+const Solver& gpu_packed_gemm_128x32();
 const Solver& gpu_tma_gemm_128x256();  // hip/solvers/tma_gemm.cpp
 const Solver& gpu_tma_gemm_128x192();
 const Solver& gpu_tma_gemm_128x128();

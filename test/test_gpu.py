@@ -61,6 +61,27 @@ PROBLEMS = [
     ]
     for dtype in DTYPES
 ]
+PROBLEMS += [
+    dense(direction, dtype, *rest)
+    for direction in "FBW"
+    for rest in [
+        # First layers: even and odd lines and padding, with pairs of pixels and without.
+        (3, (64, 66), 64, 7, 2),
+        (3, (61, 63), 32, 3, 2),
+        (3, (56, 57), 32, 5, 2),
+        (3, (40, 40), 32, 3, 1),
+        (1, (33, 35), 16, 3, 2),
+        (4, (30, 31), 128, 5, 2),
+        (3, (64, 64), 192, 4, 4),
+        # 4, 8, 16 and 24 channels a group, and two filters a channel.
+        (128, (28, 27), 128, 3, 1, 32),
+        (256, (14, 15), 256, 3, 2, 32),
+        (128, (29, 28), 128, 3, 1, 8),
+        (144, (14, 14), 144, 3, 2, 6),
+        (64, (20, 21), 128, 3, 1, 64),
+    ]
+    for dtype in ("BF16", "FP16")
+]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +101,8 @@ def test_every_candidate_is_right(problem, gpu):
 def test_bits_are_the_same_each_time(solver, direction, gpu):
     if solver.startswith("gpu_depthwise"):
         work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8), gpu)
+    elif solver.startswith("gpu_packed_gemm"):
+        work = Workload(dense(direction, "BF16", 3, (112, 112), 64, 7, 2), gpu)
     else:
         filter = 1 if "tma" in solver else 3
         work = Workload(dense(direction, "BF16", 256, (14, 14), 256, filter), gpu)

@@ -126,6 +126,7 @@ GENERAL = {
     "groups": ((2, 48, 5, 6, 24, 3, 1), dict(pad=(1, 0), groups=3)),
     "5x5": ((1, 8, 6, 6, 136, 5, 5), dict(pad=(2, 2))),
     "filter below strides": ((1, 16, 7, 9, 16, 1, 2), dict(stride=(3, 4))),
+    "lines without padding": ((2, 24, 6, 11, 16, 3, 4), dict(pad=(1, 0), stride=(2, 1))),
     "padded 1x1": ((1, 16, 3, 4, 16, 1, 1), dict(pad=(1, 2))),
 }
 POINTWISE = {

@@ -72,7 +72,7 @@ struct ImplicitGemmArgs {
 
   // forward, input_grad
   int same_pixels;    // 1: pixel i of the source belongs to row i
-  int depth_of_tap;   // channels of a group ...
+  int depth_of_tap;   // channels of a group, at a line of taps if that lies in one piece (forward) ...
   int depth_per_tap;  // ... rounded up to steps in input_grad
   int source_step_h, source_step_w, tap_step_h, tap_step_w;
   int filter_pitch;                    // from k to k

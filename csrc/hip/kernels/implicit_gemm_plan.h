@@ -126,13 +126,16 @@ inline void plan_correlation(const ConvProblem& p, bool pointwise, int depth, Im
   a.b_group = p.group_k() * a.filter_pitch;
   if (forward) {
     a.source_h = p.h, a.source_w = p.w, a.source_channels = p.c;
-    a.a_group = a.depth_of_tap = a.depth_per_tap = p.group_c();
+    // A window's line without padding lies in one piece: one tap, of all its channels.
+    const int line = p.groups == 1 && p.pad_w == 0 && p.dilation_w == 1 ? p.s : 1;
+    a.a_group = p.group_c();
+    a.depth_of_tap = a.depth_per_tap = line * p.group_c();
     a.columns = a.result_group = p.group_k();
     a.result_pitch = p.k;
     a.source_step_h = p.stride_h, a.source_step_w = p.stride_w;
     a.tap_step_h = p.dilation_h, a.tap_step_w = p.dilation_w;
     a.heights[0] = make_axis(out_h, 0, -p.pad_h, p.r, 0);
-    a.widths[0] = make_axis(out_w, 0, -p.pad_w, p.s, 0);
+    a.widths[0] = make_axis(out_w, 0, -p.pad_w, p.s / line, 0);
   } else {
     a.source_h = out_h, a.source_w = out_w, a.source_channels = p.k;
     a.a_group = a.depth_of_tap = p.group_k();

@@ -1,91 +1,42 @@
 // Host side of hip/kernels/implicit_gemm.hip: one solver for each size of tiles.
 #include "../../solver_list.h"
-#include "../kernels/implicit_gemm_plan.h"
-#include "gpu_model.h"
+#include "gemm_launch.h"
 
 namespace reformer {
 namespace {
 
-// Tiles of so many rows and columns of the product.
 class GpuGemm final : public Solver {
  public:
-  GpuGemm(const char* name, int rows, int columns) : name_(name) {
-    for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels())
-      if (kernel.part != ImplicitGemmPart::finish && kernel.rows == rows && kernel.columns == columns)
-        table_[size_t(kernel.part)][size_t(kernel.dtype)][kernel.pointwise][kernel.for_groups()] = &kernel;
-  }
+  GpuGemm(const char* name, int rows, int columns) : name_(name), tiles_(rows, columns) {}
   const char* name() const override { return name_; }
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
-    if (const char* why = refuse_implicit_gemm(p)) return why;
-    const ImplicitGemmKernel* found = kernel(p, device);
-    if (!found) return "it is not compiled for this data type and architecture";
-    if (plan(p, *found, device).launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
-      return "its tiles take more shared memory than there is";
-    return nullptr;
-  }
+  const char* refusal(const ConvProblem& p, const Device& device) const override { return tiles_.refusal(p, device); }
 
-  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
   bool full_accuracy(const ConvProblem& p, const Device& device) const override {
-    return p.dtype != DType::fp32 || warp(device) == 64 || device.tf32;
+    return GemmTiles::full_accuracy(p, device);
   }
-  const char* inaccuracy() const override {
-    return "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
-  }
+  const char* inaccuracy() const override { return GemmTiles::kInaccuracy; }
 
   // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.
   double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.25); }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return plan(p, *kernel(p, device), device).workspace_bytes;
+    return tiles_.launch(p, device).plan.workspace_bytes;
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const ImplicitGemmKernel& kernel = *this->kernel(p, device);
-    ImplicitGemmPlan plan = this->plan(p, kernel, device);
-    const ConvBuffers b = call.buffers(plan.workspace_bytes);
+    GemmLaunch gemm = tiles_.launch(p, device);
+    const ConvBuffers b = call.buffers(gemm.plan.workspace_bytes);
     void* const results[] = {b.y, b.x, b.w};
-    plan.launch.early = plan.finish_launch.early = can_start_early(device.arch);
-    bind(plan, p.direction, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
-    gpu::launch(kernel.entry, plan.launch, b.queue, plan.args);
-    if (plan.partials > 1)
-      gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
+    bind(gemm.plan, p.direction, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
+    gemm.multiply(b.queue);
+    gemm.finish(b.queue);
   }
 
  private:
-  // What a device has: warps of AMD's matrix cores are twice as wide; Hopper multiplies by groups of warps, and lets
-  // blocks read each other's sums.
-  static int warp(const Device& device) { return device.arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
-  static bool is_hopper(const Device& device) { return device.arch == "sm_90"; }
-
-  const ImplicitGemmKernel* kernel(const ConvProblem& p, const Device& device) const {
-    const bool pointwise =
-        p.is_1x1() && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
-    const auto& found = table_[size_t(p.direction)][size_t(p.dtype)][pointwise];
-    const bool groups = is_hopper(device) && p.dtype != DType::fp32;
-    return groups && found[true] ? found[true] : groups && !is_small(found[false]) ? nullptr : found[false];
-  }
-  // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).
-  static bool is_small(const ImplicitGemmKernel* kernel) { return kernel && kernel->columns == 32; }
-
-  static ImplicitGemmPlan plan(const ConvProblem& p, const ImplicitGemmKernel& kernel, const Device& device) {
-    const int32_t units = usual_units(device.arch);
-    ImplicitGemmPlan whole, plan;
-    plan_implicit_gemm(p, kernel, {}, warp(device), whole);
-    ImplicitGemmCut best;
-    double least = std::numeric_limits<double>::infinity();
-    for (const ImplicitGemmCut& cut : implicit_gemm_cuts(whole, units, is_hopper(device))) {
-      const double us = implicit_gemm_us(kernel, whole, cut, units);
-      if (us < least) least = us, best = cut;
-    }
-    if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp(device), units);
-    plan_implicit_gemm(p, kernel, best, warp(device), plan);
-    return plan;
-  }
-
   const char* name_;
-  const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for groups
+  const GemmTiles tiles_;
 };
 
 }  // namespace

@@ -1,0 +1,117 @@
+// Convolutions whose channels an implicit GEMM can't or shouldn't take as they are, as an inner problem that it takes,
+// with operands that are packed for it: a pure function, without a GPU.
+//
+// Groups of few channels: neighbours are joined into one wide group. x and y stay as they are; the filter gets zeros
+// where it would read another group's channels.
+//
+// First layers, of at most 4 channels: x gets 4 channels a pixel, zeros if it has fewer, and two neighbouring pixels
+// become one of 8 channels, 16 bytes. So half as many taps and half the stride are left along a line. Its padding
+// becomes pixels of x, for windows to begin at an even one whatever it is; that many windows fit in exactly. Where the
+// stride is odd or the filter dilated, and in fp32, a pixel is 16 bytes by itself.
+#pragma once
+
+#include <algorithm>
+
+#include "../../conv_problem.h"
+#include "../runtime/gpu.h"
+#include "implicit_gemm_plan.h"
+#include "pack.h"
+
+namespace reformer {
+
+enum class PackPart : uint8_t { pack, unpack_input_grad, unpack_weight_grad };
+
+// One of those in pack.inc; null if there is none.
+inline const gpu::Entry* pack_kernel(PackPart part, DType dtype, int channels) {
+  struct Kernel {
+    PackPart part;
+    DType dtype;
+    int channels;
+    gpu::Entry entry;
+  };
+  static const Kernel all[] = {
+#define X(what, T, C) {PackPart::what, DType::T, C, {"pack", "pack_" #what "_" #T "_" #C, #what ", " #T ", " #C}},
+#include "pack.inc"
+#undef X
+  };
+  for (const Kernel& kernel : all)
+    if (kernel.part == part && kernel.dtype == dtype && kernel.channels == channels) return &kernel.entry;
+  return nullptr;
+}
+
+struct PackPlan {
+  ConvProblem inner;
+  bool packs_x = false;  // else x is read, or written, in place
+  PackedPictures pictures{};
+  PackedFilter filter{};
+};
+
+namespace pack_plan {
+
+// How many neighbouring groups make one for tiles of so many columns: as many as they have room for, of those that make
+// whole chunks of 16 bytes of both input and output; if they are too narrow for any, as few as possible. 0 if there are
+// none, or they'd be zeros for the most part.
+inline int joined_groups(const ConvProblem& p, int columns, int chunk) {
+  constexpr int kMostChannels = 128;
+  const int channels = std::max(p.group_c(), p.group_k()), most = std::max(1, kMostChannels / channels);
+  int best = 0;
+  for (int groups = 1; groups <= std::min(p.groups, most); ++groups) {
+    if (p.groups % groups || groups * p.group_c() % chunk || groups * p.group_k() % chunk) continue;
+    if (!best || groups * channels <= columns) best = groups;
+  }
+  return best;
+}
+
+}  // namespace pack_plan
+
+// For tiles of so many columns. Returns a sentence that says why the problem isn't packed, or null.
+inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& plan) {
+  if (p.layout != Layout::nhwc) return "it reads NHWC only";
+  if (p.dtype != DType::bf16 && p.dtype != DType::fp16 && p.dtype != DType::fp32)
+    return "it computes fp32, fp16 and bf16 only";
+  const int chunk = p.dtype == DType::fp32 ? 4 : 8;
+  if (p.input_numel() >= int64_t{1} << 31) return "it counts elements by 32 bits";
+
+  plan = {};
+  ConvProblem& inner = plan.inner = p;
+  PackedPictures& pictures = plan.pictures;
+  int joined = 1, taps = 1, slot = p.group_c();
+  if (p.groups > 1) {
+    joined = pack_plan::joined_groups(p, columns, chunk);
+    if (joined == 0) return "no number of its groups has at most 128 channels, in multiples of 16 bytes";
+    if (joined == 1) return "its groups are wide enough as they are";
+    inner.groups /= joined;
+  } else {
+    if (p.c > kPackRoom) return "it packs groups of channels, and input of at most 4 channels";
+    if (p.c == chunk) return "its channels are multiples of 16 bytes as they are";
+    if (p.k % chunk) return "the number of output channels is no multiple of 16 bytes";
+    plan.packs_x = true;
+    inner.c = slot = chunk;
+    pictures.width = p.w;
+    pictures.pixels = 1;
+    if (chunk == 2 * kPackRoom && p.stride_w % 2 == 0 && p.dilation_w == 1) {
+      taps = pictures.pixels = 2;
+      slot = kPackRoom;
+      inner.s = (p.s + 1) / 2;
+      inner.stride_w = p.stride_w / 2;
+      inner.w = (p.out_w() - 1) * inner.stride_w + inner.s;
+      inner.pad_w = 0;
+      pictures.left = p.pad_w;
+    }
+    pictures.packed_width = inner.w;
+    pictures.by_width = make_divider(p.w);
+    pictures.by_packed_width = make_divider(inner.w);
+  }
+
+  PackedFilter& f = plan.filter;
+  f.s = p.s, f.packed_s = inner.s;
+  f.channels = p.group_c(), f.packed_channels = inner.group_c();
+  f.slot = slot;
+  f.by_r = make_divider(p.r), f.by_s = make_divider(p.s), f.by_packed_s = make_divider(inner.s);
+  f.by_channels = make_divider(f.channels), f.by_slot = make_divider(slot);
+  f.by_chunks = make_divider(f.packed_channels / chunk);
+  f.by_taps = make_divider(taps), f.by_groups = make_divider(joined), f.by_group_k = make_divider(p.group_k());
+  return refuse_implicit_gemm(inner);
+}
+
+}  // namespace reformer

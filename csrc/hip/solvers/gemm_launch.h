@@ -1,0 +1,90 @@
+// Implicit GEMM as solvers use it: which kernel of a size of tiles computes a problem on a device, and with which cut.
+#pragma once
+
+#include <limits>
+
+#include "../../device.h"
+#include "../kernels/implicit_gemm_plan.h"
+#include "gpu_model.h"
+
+namespace reformer {
+
+// Threads of a warp: those of AMD's matrix cores are twice as wide.
+inline int warp_of(const Device& device) { return device.arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
+
+// A kernel as it is launched for a problem; bind() sets the plan's pointers.
+struct GemmLaunch {
+  const ImplicitGemmKernel* kernel;
+  ImplicitGemmPlan plan;
+
+  // The result, or its partial sums.
+  void multiply(const gpu::Queue& queue) const { gpu::launch(kernel->entry, plan.launch, queue, plan.args); }
+  // Adds up partial sums, if there are any.
+  void finish(const gpu::Queue& queue) const {
+    if (plan.partials > 1)
+      gpu::launch(implicit_gemm_finish(kernel->dtype)->entry, plan.finish_launch, queue, plan.finish_args);
+  }
+};
+
+// Tiles of so many rows and columns of the product.
+class GemmTiles {
+ public:
+  GemmTiles(int rows, int columns) {
+    for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels())
+      if (kernel.part != ImplicitGemmPart::finish && kernel.rows == rows && kernel.columns == columns)
+        table_[size_t(kernel.part)][size_t(kernel.dtype)][kernel.pointwise][kernel.for_groups()] = &kernel;
+  }
+
+  // Null, or a sentence.
+  const char* refusal(const ConvProblem& p, const Device& device) const {
+    if (const char* why = refuse_implicit_gemm(p)) return why;
+    if (!kernel(p, device)) return "it is not compiled for this data type and architecture";
+    if (launch(p, device).plan.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+      return "its tiles take more shared memory than there is";
+    return nullptr;
+  }
+
+  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
+  static bool full_accuracy(const ConvProblem& p, const Device& device) {
+    return p.dtype != DType::fp32 || warp_of(device) == 64 || device.tf32;
+  }
+  static constexpr const char* kInaccuracy =
+      "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
+
+  // Where refusal() is null.
+  GemmLaunch launch(const ConvProblem& p, const Device& device) const {
+    const ImplicitGemmKernel& kernel = *this->kernel(p, device);
+    const int warp = warp_of(device);
+    const int32_t units = usual_units(device.arch);
+    ImplicitGemmPlan whole, plan;
+    plan_implicit_gemm(p, kernel, {}, warp, whole);
+    ImplicitGemmCut best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const ImplicitGemmCut& cut : implicit_gemm_cuts(whole, units, is_hopper(device))) {
+      const double us = implicit_gemm_us(kernel, whole, cut, units);
+      if (us < least) least = us, best = cut;
+    }
+    if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp, units);
+    plan_implicit_gemm(p, kernel, best, warp, plan);
+    plan.launch.early = plan.finish_launch.early = can_start_early(device.arch);
+    return {&kernel, plan};
+  }
+
+ private:
+  // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
+  static bool is_hopper(const Device& device) { return device.arch == "sm_90"; }
+
+  const ImplicitGemmKernel* kernel(const ConvProblem& p, const Device& device) const {
+    const bool pointwise =
+        p.is_1x1() && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
+    const auto& found = table_[size_t(p.direction)][size_t(p.dtype)][pointwise];
+    const bool groups = is_hopper(device) && p.dtype != DType::fp32;
+    return groups && found[true] ? found[true] : groups && !is_small(found[false]) ? nullptr : found[false];
+  }
+  // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).
+  static bool is_small(const ImplicitGemmKernel* kernel) { return kernel && kernel->columns == 32; }
+
+  const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for groups
+};
+
+}  // namespace reformer
