@@ -160,7 +160,7 @@ def test_kernels_that_begin_early_wait_for_those_before(gpu):
                 y = torch.ops.reformer.conv2d(y, pointwise)
             synchronize()
             with torch_reformer.config(force="gpu_depthwise_2x7"):
-                y = torch.ops.reformer.conv2d(y, filters, padding=1, groups=64)
+                y = torch.ops.reformer.conv2d(y, filters, padding=[1, 1], groups=64)
             synchronize()
         return y
 

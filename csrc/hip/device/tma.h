@@ -27,6 +27,9 @@ DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.clust
 DEVICE void arrive_expecting(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+DEVICE void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 // At the same barrier of another block of the cluster.
 DEVICE void arrive_there(unsigned barrier, int rank) {
   asm volatile(
@@ -46,12 +49,19 @@ DEVICE void wait(unsigned barrier, int parity) {
 
 // --- copies
 DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-// The box whose first element is `element` of line `line`.
+// The box whose first element is `element` of line `line`; of tensors of four dimensions, innermost first.
 DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
           "r"(to),
       "l"(&map), "r"(barrier), "r"(element), "r"(line)
+      : "memory");
+}
+DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int a, int b, int c, int d) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
 // The same into both blocks of a cluster, and counted by the barriers of both.
@@ -65,6 +75,12 @@ DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, i
 DEVICE void store(const TensorMap& map, unsigned from, int element, int line) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                "r"(from), "r"(element), "r"(line)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+DEVICE void store(const TensorMap& map, unsigned from, int a, int b, int c, int d) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(from), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -82,8 +98,13 @@ DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsi
                : "memory");
 }
 
-// Of the threads of one warpgroup (id: 1 and up).
-DEVICE void group_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+// Of two.
+DEVICE void store_matrices(unsigned to, unsigned a, unsigned b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+
+// Of so many of the block's threads, whole warps (id: 1 and up).
+DEVICE void group_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 }  // namespace tma
 #endif

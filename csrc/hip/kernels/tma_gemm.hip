@@ -102,7 +102,7 @@ DEVICE void store_result(const TmaGemmArgs& p, float (&sums)[kColumns / 8][4], u
     unsigned char* const to = stores + half * kTmaStoreBytes;
     half ^= 1;
     if (starts) tma::wait_for_reads<1>();  // the store before the last one has read this half
-    tma::group_barrier(1 + group);
+    tma::group_barrier(1 + group, 128);
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2) {
       const int chunk = j % 8 + lane / 16;
@@ -112,7 +112,7 @@ DEVICE void store_result(const TmaGemmArgs& p, float (&sums)[kColumns / 8][4], u
                           narrow_pair<T>(sums[j + 1][2], sums[j + 1][3]));
     }
     wgmma::publish();
-    tma::group_barrier(1 + group);
+    tma::group_barrier(1 + group, 128);
     if (starts) tma::store(p.result, tma::shared_address(to), column + box * 64, row);
   }
 }

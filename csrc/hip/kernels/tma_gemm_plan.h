@@ -81,7 +81,7 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   const int cluster = cut.shared == TmaShared::kNothing ? 1 : 2;
   plan = {};
   TmaGemmArgs& a = plan.args;
-  a.rows = size.rows, a.columns = size.columns;
+  a.rows = size.rows, a.columns = size.columns, a.depth = size.depth;
   a.steps = ceil_div(size.depth, kTmaDepth);
   a.steps_each = ceil_div(a.steps, cut.splits);
   a.row_tiles = ceil_div(size.rows, kernel.rows * (cut.shared == TmaShared::kColumns ? 2 : 1));
@@ -111,7 +111,7 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
   TmaGemmArgs& a = plan.args;
   const bool weight_grad = kernel.direction == Direction::weight_grad;
   const auto matrix = [](const void* at, int lines, int elements, int box_lines, bool both) {
-    return gpu::tensor_map(at, elements, lines, both ? box_lines / 2 : box_lines);
+    return gpu::tensor_map(at, {elements, lines}, {64, both ? box_lines / 2 : box_lines});
   };
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
   const int depth = a.depth;

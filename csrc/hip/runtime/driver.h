@@ -28,7 +28,7 @@ class Driver {
   virtual Function function(Module module, const char* name, int32_t device) const = 0;
 
   // See gpu.h.
-  virtual TensorMap tensor_map(const void*, int64_t, int64_t, int32_t) const {
+  virtual TensorMap tensor_map(const void*, std::initializer_list<int64_t>, std::initializer_list<int32_t>) const {
     throw std::runtime_error("this GPU copies no tiles by itself");
   }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "driver.h"
@@ -96,12 +97,17 @@ class CudaDriver final : public Driver {
     return kernel;
   }
 
-  TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines) const override {
-    const uint64_t sizes[] = {uint64_t(elements), uint64_t(lines)}, pitch[] = {uint64_t(elements) * 2};
-    const uint32_t box[] = {64, uint32_t(box_lines)}, steps[] = {1, 1};
+  TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes,
+                       std::initializer_list<int32_t> box) const override {
+    constexpr size_t kMostDimensions = 5;
+    uint64_t all[kMostDimensions] = {}, pitches[kMostDimensions] = {};
+    uint32_t of_box[kMostDimensions] = {}, steps[kMostDimensions] = {1, 1, 1, 1, 1};
+    std::copy(sizes.begin(), sizes.end(), all);
+    std::copy(box.begin(), box.end(), of_box);
+    for (size_t i = 0; i + 1 < sizes.size(); ++i) pitches[i] = all[i] * (i ? pitches[i - 1] : 2);
     TensorMap map;
-    check(api_.encode_tensor_map(&map, kUint16, 2, matrix, sizes, pitch, box, steps, kNotInterleaved, kSwizzle128Bytes,
-                                 kPromote256Bytes, kZerosOutside),
+    check(api_.encode_tensor_map(&map, kUint16, uint32_t(sizes.size()), tensor, all, pitches, of_box, steps,
+                                 kNotInterleaved, kSwizzle128Bytes, kPromote256Bytes, kZerosOutside),
           "cuTensorMapEncodeTiled");
     return map;
   }

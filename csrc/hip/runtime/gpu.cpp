@@ -150,8 +150,8 @@ void launch(const Entry& entry, const Launch& shape, const Queue& queue, const v
   driver().launch(kernels().get(entry, queue.device).function, shape, queue, arguments);
 }
 
-TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines) {
-  return driver().tensor_map(matrix, elements, lines, box_lines);
+TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes, std::initializer_list<int32_t> box) {
+  return driver().tensor_map(tensor, sizes, box);
 }
 
 }  // namespace reformer::gpu

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "../device/tensor_map.h"
@@ -53,8 +54,9 @@ void launch(const Entry& entry, const Launch& shape, const Queue& queue, const A
   launch(entry, shape, queue, &arguments, sizeof(Arguments));
 }
 
-// How the bulk copy engine of sm_90 and later finds a dense matrix at a multiple of 16 bytes (device/tma.h): lines of
-// so many elements of 2 bytes, a multiple of 8, of which boxes of 64 elements and box_lines lines are copied.
-TensorMap tensor_map(const void* matrix, int64_t elements, int64_t lines, int32_t box_lines);
+// How the bulk copy engine of sm_90 and later finds a dense tensor of elements of 2 bytes at a multiple of 16 bytes
+// (device/tma.h), of which boxes are copied: sizes of both, innermost first. The innermost is a multiple of 8 elements,
+// and 64 of a box.
+TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes, std::initializer_list<int32_t> box);
 
 }  // namespace reformer::gpu

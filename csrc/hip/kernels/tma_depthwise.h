@@ -1,0 +1,51 @@
+// What the TMA depthwise kernels and their host share.
+#pragma once
+
+#include "../device/divide.h"
+#include "../device/tensor_map.h"
+
+namespace reformer {
+
+constexpr int kTmaDepthwiseChannels = 64;  // of a tile: 128 bytes
+constexpr int kTmaDepthwiseWarps = 8;      // that compute; one more starts the copies
+constexpr int kTmaDepthwiseThreads = kTmaDepthwiseWarps * 32 + 32;
+
+// Blocks whose registers a multiprocessor is to have room for, by the filter's size.
+template <int R>
+constexpr int kTmaDepthwiseTogether_forward = R == 3 ? 3 : 1;
+template <int R>
+constexpr int kTmaDepthwiseTogether_input_grad = kTmaDepthwiseTogether_forward<R>;
+template <int R>
+constexpr int kTmaDepthwiseTogether_weight_grad = R == 3 ? 2 : 1;
+
+// Tensors are dense NHWC, filters [channels][R][R], of elements of 2 bytes.
+//
+// Block (x, y) computes 64 channels of every blocks-th tile of the result (weight_grad: of y). What a tile is computed
+// from, borders included, is one box of the source (x; dy in input_grad), and in weight_grad one of y.
+//
+// A tile is made of strips: 8 pixels wide and `rows` high. In input_grad with stride 2 these are pixels of each of the
+// four classes that read the same pixels of dy, so a strip is 16 x 2 rows of dx.
+struct TmaDepthwiseArgs {
+  TensorMap source, other;  // other: the result; in weight_grad y
+  const void* filter;       // forward, input_grad
+  const void* bias;         // forward; may be null
+  float* partial;           // weight_grad: sums of each block, [blocks][R * R][channels]
+  int channels;
+  int flipped;                    // 1: the filter is read backwards: input_grad of stride 1 as a forward
+  int tiles, blocks;              // of all pictures
+  int stages;                     // tiles of the source in shared memory
+  int stage_bytes, copied_bytes;  // of a stage; of the boxes that are copied into it
+  int tile_bytes;                 // of a tile of the result, of which there are two behind the stages; of y, in a stage
+  int barriers;                   // where in shared memory they are
+  int tile_pictures, tile_h, tile_w;   // of the result
+  int source_h, source_w;              // of the source's box
+  int source_halves;                   // of its pixels, from one pixel of the result to the next
+  int source_top, source_left;         // where the first tile's box begins
+  int odd_h, odd_w;                    // input_grad: 1 if the padding is
+  int rows;                            // of a strip
+  int pairs;                           // of strips
+  Divider tiles_across, tiles_down;    // of a picture
+  Divider strips_across, strips_down;  // of a tile
+};
+
+}  // namespace reformer

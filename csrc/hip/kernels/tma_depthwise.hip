@@ -1,0 +1,449 @@
+// Depthwise convolution in NHWC of 2-byte elements by matrix instructions, with tiles that Hopper's bulk copy engine
+// brings, borders included, and stores.
+//
+// A product of 16 x 16 and 16 x 8 elements computes 16 pixels of 8 channels at two taps of the filter: the left matrix
+// is the pixels' 8 channels at one tap, and at the other; the right one has the filter's values for these on two
+// diagonals, and zeros. Seven eighths of the multiplications are by zero, and still it is faster than one by one: the
+// matrices are loaded as they lie in memory, and nothing is converted. The gradient of the filter is the diagonals of
+// the products of x at two taps, transposed, and y: 8 x 2 of 16 x 8 sums are wanted.
+//
+// So NaN and infinity reach the 7 channels beside them, by a multiplication by zero.
+#include "../device/mma.h"
+#include "../device/overlap.h"
+#include "../device/tma.h"
+#include "tma_depthwise.h"
+
+#if defined(REFORMER_WGMMA_GROUPS)
+namespace reformer {
+namespace {
+
+constexpr int kWarps = kTmaDepthwiseWarps;
+
+// --- shared memory: lines of 128 bytes, a pixel's 64 channels, with the chunks in OperandTile's order
+DEVICE unsigned char* chunk(unsigned char* tile, int line, int group) {
+  return tile + line * 128 + ((group ^ (line & 7)) << 4);
+}
+
+struct Memory {
+  unsigned char* tiles;
+  const TmaDepthwiseArgs& p;
+
+  DEVICE unsigned char* source(int stage) const { return tiles + stage * p.stage_bytes; }
+  DEVICE unsigned char* y(int stage) const { return source(stage) + p.stage_bytes - p.tile_bytes; }
+  DEVICE unsigned char* result(int half) const { return tiles + p.stages * p.stage_bytes + half * p.tile_bytes; }
+  DEVICE unsigned full(int stage) const { return tma::shared_address(tiles + p.barriers + stage * 8); }
+  DEVICE unsigned empty(int stage) const { return full(p.stages + stage); }
+};
+
+// Where a tile begins, in units of tiles.
+struct Place {
+  int across, down, pictures;
+};
+DEVICE Place place_of(const TmaDepthwiseArgs& p, int tile) {
+  Place place{tile, 0, 0};
+  place.down = divide_with_rest(place.across, p.tiles_across);
+  place.pictures = divide_with_rest(place.down, p.tiles_down);
+  return place;
+}
+
+// The group of 8 channels that a warp computes, and its share of the pairs of strips.
+struct Share {
+  int group, groups, first_pair, pairs_apart;
+};
+DEVICE Share share_of(const TmaDepthwiseArgs& p) {
+  const int left = (p.channels - block_x() * kTmaDepthwiseChannels) / 8, groups = left < 8 ? left : 8;
+  const int warp = warp_id(), workers = kWarps / groups;
+  const int worker = warp / groups;
+  return {warp - worker * groups, groups, worker < workers ? worker : p.pairs, workers};
+}
+
+// The first pixel of a strip: its line in a box of so many rows and columns.
+DEVICE int line_of(const TmaDepthwiseArgs& p, int strip, int height, int width, int step) {
+  int column = strip;
+  int row = divide_with_rest(column, p.strips_across);
+  const int picture = divide_with_rest(row, p.strips_down);
+  return (picture * height + row * p.rows * step) * width + column * 8 * step;
+}
+
+// --- the filter on diagonals
+// Registers of a right matrix: this lane's word of one tap. Only lanes whose row and column meet have one.
+template <class T, int R>
+struct Diagonal {
+  const unsigned short* filter;  // null if there is nothing
+  int shift, flipped;
+
+  DEVICE Diagonal(const TmaDepthwiseArgs& p, int group) : filter(nullptr), flipped(p.flipped) {
+    const int lane = lane_id(), channel = lane / 4;
+    shift = channel % 2 * 16;
+    if (lane % 4 == channel / 2)
+      filter = static_cast<const unsigned short*>(p.filter) +
+               (block_x() * kTmaDepthwiseChannels + group * 8 + channel) * (R * R);
+  }
+  DEVICE unsigned tap(int r, int s) const {
+    if (!filter || r < 0 || r >= R || s < 0 || s >= R) return 0;
+    const int at = r * R + s;
+    return unsigned(filter[flipped ? R * R - 1 - at : at]) << shift;
+  }
+};
+
+// Of the bias, what a lane's pair of columns gets.
+template <class T>
+DEVICE void load_bias(const TmaDepthwiseArgs& p, int group, float (&bias)[2]) {
+  bias[0] = bias[1] = 0;
+  const int channel = block_x() * kTmaDepthwiseChannels + group * 8 + lane_id() % 4 * 2;
+  if (p.bias) widen<T, 2>(load<T, 2>(static_cast<const T*>(p.bias) + channel), bias);
+}
+DEVICE void begin(float (&sums)[4], const float (&bias)[2]) {
+  UNROLL
+  for (int e = 0; e < 4; ++e) sums[e] = bias[e % 2];
+}
+
+// Rounds the sums of two strips' rows and puts them into the tile of the result: lanes 0 to 15 say in which lines.
+template <class T>
+DEVICE void put(unsigned char* result, int line, int group, const float (&sums)[4]) {
+  tma::store_matrices(tma::shared_address(chunk(result, line, group)), narrow_pair<T>(sums[0], sums[1]),
+                      narrow_pair<T>(sums[2], sums[3]));
+}
+
+constexpr int half(int x) { return (x + 1) / 2; }
+
+// --- what a warp does with a tile: forward
+template <class T, int R, int ST>
+struct Forward {
+  static constexpr int kPairs = half(R);  // of taps in a row
+  unsigned filter[R][kPairs][2];
+  float bias[2];
+
+  DEVICE void prepare(const TmaDepthwiseArgs& p, const Share& share) {
+    const Diagonal<T, R> diagonal(p, share.group);
+    UNROLL
+    for (int r = 0; r < R; ++r) {
+      UNROLL
+      for (int s = 0; s < kPairs; ++s) {
+        filter[r][s][0] = diagonal.tap(r, 2 * s);
+        filter[r][s][1] = diagonal.tap(r, 2 * s + 1);
+      }
+    }
+    load_bias<T>(p, share.group, bias);
+  }
+
+  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* result) {
+    const int lane = lane_id();
+    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+      const int strip = pair * 2 + (lane >> 3 & 1);
+      const int from = line_of(p, strip, p.source_h, p.source_w, ST) + lane % 8 * ST;
+      const int second = lane >> 4;
+      int to = line_of(p, strip, p.tile_h, p.tile_w, 1) + lane % 8;
+      // This lane's line of the taps' pixels; there may be no second tap, whose filter is zero then.
+      const auto load_row = [&](int row, unsigned (&x)[kPairs][4]) {
+        UNROLL
+        for (int s = 0; s < kPairs; ++s) {
+          const int tap = 2 * s + 1 < R ? 2 * s + second : 2 * s;
+          mma_sync::load_matrices<false>(chunk(source, from + row * p.source_w + tap, share.group), x[s]);
+        }
+      };
+      if constexpr (ST == 1) {
+        // A row of the source adds to R rows of the result, whose sums are in a ring. Sums of rows that are none (above
+        // the first, below the last) are left out for wide filters; for small ones asking takes longer.
+        float sums[R][4];
+        UNROLL
+        for (int r = 0; r < R; ++r) begin(sums[r], bias);
+        const int rows = p.rows + R - 1;
+        unsigned x[kPairs][4];
+        load_row(0, x);
+        for (int first = 0; first < rows; first += R) {
+          UNROLL
+          for (int u = 0; u < R; ++u) {
+            const int row = first + u;
+            if (row >= rows) break;
+            UNROLL
+            for (int r = 0; r < R; ++r) {
+              if (R > 3 && (row < r || row - r >= p.rows)) continue;
+              UNROLL
+              for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums[(u - r + R) % R], x[s], filter[r][s]);
+            }
+            if (row + 1 < rows) load_row(row + 1, x);  // on its way while the sums are stored
+            if (row >= R - 1) {
+              put<T>(result, to, share.group, sums[(u + 1) % R]);
+              to += p.tile_w;
+            }
+            begin(sums[(u + 1) % R], bias);
+          }
+        }
+      } else {
+        for (int row = 0; row < p.rows; ++row, to += p.tile_w) {
+          float sums[4];
+          begin(sums, bias);
+          UNROLL
+          for (int r = 0; r < R; ++r) {
+            unsigned x[kPairs][4];
+            load_row(row * ST + r, x);
+            UNROLL
+            for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums, x[s], filter[r][s]);
+          }
+          put<T>(result, to, share.group, sums);
+        }
+      }
+    }
+  }
+};
+
+// --- input_grad with stride 2. dx at 2 q + f gets dy at q + d times the taps s with 2 (q + d) + s = 2 q + f + pad, for
+// all d: so the same places of dy serve dx of both parities, of columns and of rows. d goes down from the largest one,
+// that of tap 0; by k steps it is tap f + 2 k, or one less if pad is odd.
+template <class T, int R>
+struct InputGrad {
+  static constexpr int kTaps = half(R), kPairs = half(kTaps);  // steps; and pairs of these in a row
+  unsigned filter[kTaps][2][2][kPairs][2];
+
+  DEVICE void prepare(const TmaDepthwiseArgs& p, const Share& share) {
+    const Diagonal<T, R> diagonal(p, share.group);
+    UNROLL
+    for (int up = 0; up < kTaps; ++up) {
+      UNROLL
+      for (int e = 0; e < 2; ++e) {
+        UNROLL
+        for (int f = 0; f < 2; ++f) {
+          UNROLL
+          for (int left = 0; left < kPairs * 2; ++left)
+            filter[up][e][f][left / 2][left % 2] = diagonal.tap(2 * up + e - p.odd_h, 2 * left + f - p.odd_w);
+        }
+      }
+    }
+  }
+
+  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* result) {
+    const int lane = lane_id();
+    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+      const int strip = pair * 2 + (lane >> 3 & 1), second = lane >> 4;
+      const int from = line_of(p, strip, p.source_h, p.source_w, 1) + lane % 8 + (kTaps - 1) * (p.source_w + 1);
+      int to = line_of(p, strip, p.tile_h, p.tile_w, 2) + lane % 8 * 2;
+      for (int row = 0; row < p.rows; ++row, to += 2 * p.tile_w) {
+        float sums[2][2][4] = {};
+        UNROLL
+        for (int up = 0; up < kTaps; ++up) {
+          UNROLL
+          for (int d = 0; d < kPairs; ++d) {
+            const int left = 2 * d + 1 < kTaps ? 2 * d + second : 2 * d;
+            unsigned y[4];
+            mma_sync::load_matrices<false>(chunk(source, from + (row - up) * p.source_w - left, share.group), y);
+            UNROLL
+            for (int e = 0; e < 2; ++e) {
+              UNROLL
+              for (int f = 0; f < 2; ++f) mma_sync::multiply_add<T>(sums[e][f], y, filter[up][e][f][d]);
+            }
+          }
+        }
+        UNROLL
+        for (int e = 0; e < 2; ++e) {
+          UNROLL
+          for (int f = 0; f < 2; ++f) put<T>(result, to + e * p.tile_w + f, share.group, sums[e][f]);
+        }
+      }
+    }
+  }
+};
+
+// --- weight_grad
+template <class T, int R, int ST>
+struct WeightGrad {
+  static constexpr int kPairs = half(R);
+  float sums[R][kPairs][4];
+
+  DEVICE void prepare(const TmaDepthwiseArgs&, const Share&) {
+    UNROLL
+    for (int r = 0; r < R; ++r) {
+      UNROLL
+      for (int s = 0; s < kPairs; ++s) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) sums[r][s][e] = 0;
+      }
+    }
+  }
+
+  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* y_tile) {
+    const int lane = lane_id();
+    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+      const int second = lane >> 3 & 1;
+      const int from = line_of(p, pair * 2 + (lane >> 4), p.source_h, p.source_w, ST) + lane % 8 * ST;
+      const int y_from = line_of(p, pair * 2 + (lane >> 3 & 1), p.tile_h, p.tile_w, 1) + lane % 8;
+      const auto load_row = [&](int row, unsigned (&x)[kPairs][4]) {
+        UNROLL
+        for (int s = 0; s < kPairs; ++s) {
+          const int tap = 2 * s + 1 < R ? 2 * s + second : 2 * s;
+          mma_sync::load_matrices<true>(chunk(source, from + row * p.source_w + tap, share.group), x[s]);
+        }
+      };
+      const auto load_y = [&](int row, unsigned (&y)[2]) {
+        unsigned strips[4];  // and once more
+        mma_sync::load_matrices<true>(chunk(y_tile, y_from + row * p.tile_w, share.group), strips);
+        y[0] = strips[0];
+        y[1] = strips[1];
+      };
+      if constexpr (ST == 1 && R < 7) {
+        // A row of x meets R rows of y, which are in a ring, zeros above the first and below the last. With wide
+        // filters there are no registers left for it.
+        unsigned y[R][2] = {};
+        const int rows = p.rows + R - 1;
+        unsigned x[kPairs][4];
+        load_row(0, x);
+        for (int first = 0; first < rows; first += R) {
+          UNROLL
+          for (int u = 0; u < R; ++u) {
+            const int row = first + u;
+            if (row >= rows) break;
+            y[u][0] = y[u][1] = 0;
+            if (row < p.rows) load_y(row, y[u]);
+            UNROLL
+            for (int r = 0; r < R; ++r) {
+              if (R > 3 && (row < r || row - r >= p.rows)) continue;
+              UNROLL
+              for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums[r][s], x[s], y[(u - r + R) % R]);
+            }
+            if (row + 1 < rows) load_row(row + 1, x);
+          }
+        }
+      } else {
+        for (int row = 0; row < p.rows; ++row) {
+          unsigned y[2];
+          load_y(row, y);
+          UNROLL
+          for (int r = 0; r < R; ++r) {
+            unsigned x[kPairs][4];
+            load_row(row * ST + r, x);
+            UNROLL
+            for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums[r][s], x[s], y);
+          }
+        }
+      }
+    }
+  }
+
+  // Adds up the warps' sums, in shared memory, always in the same order.
+  DEVICE void finish(const TmaDepthwiseArgs& p, const Share& share, unsigned char* memory) {
+    float* const shared = reinterpret_cast<float*>(memory);
+    const int lane = lane_id(), channel = lane / 4;
+    tma::group_barrier(1, kWarps * 32);  // all have read the last tile
+    if (lane % 4 == channel / 2) {
+      float* const to = shared + warp_id() * R * R * 8 + channel;
+      UNROLL
+      for (int r = 0; r < R; ++r) {
+        UNROLL
+        for (int s = 0; s < R; ++s)
+          to[(r * R + s) * 8] = channel % 2 ? sums[r][s / 2][s % 2 * 2 + 1] : sums[r][s / 2][s % 2 * 2];
+      }
+    }
+    tma::group_barrier(1, kWarps * 32);
+    if (share.first_pair != 0) return;
+    float* const to = p.partial + static_cast<long long>(block_y()) * R * R * p.channels +
+                      block_x() * kTmaDepthwiseChannels + share.group * 8;
+    for (int i = lane; i < R * R * 8; i += 32) {
+      float sum = 0;
+      for (int worker = 0; worker < share.pairs_apart; ++worker)
+        sum += shared[(share.group + worker * share.groups) * R * R * 8 + i];
+      to[i / 8 * p.channels + i % 8] = sum;
+    }
+  }
+};
+
+// The block: one warp has the tiles brought, the others compute them.
+template <class What, bool kWeightGrad>
+DEVICE void run(const TmaDepthwiseArgs& p) {
+  DYNAMIC_SHARED(shared);
+  const Memory memory{shared, p};
+  const int channel = block_x() * kTmaDepthwiseChannels;
+  if (thread_id() == 0) {
+    for (int stage = 0; stage < p.stages; ++stage) {
+      tma::init_barrier(memory.full(stage), 1);
+      tma::init_barrier(memory.empty(stage), kWarps);
+    }
+    tma::publish_barriers();
+  }
+  if (thread_id() == kWarps * 32) {
+    tma::prefetch(p.source);
+    tma::prefetch(p.other);
+  }
+  barrier();
+  wait_for_earlier();
+
+  int stage = 0, parity = 0;
+  const auto advance = [&] {
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+  };
+  if (warp_id() == kWarps) {
+    if (lane_id()) return;
+    for (int tile = block_y(); tile < p.tiles; tile += p.blocks, advance()) {
+      const Place place = place_of(p, tile);
+      tma::wait(memory.empty(stage), parity ^ 1);
+      tma::arrive_expecting(memory.full(stage), p.copied_bytes);
+      const unsigned to = tma::shared_address(memory.source(stage));
+      const int picture = place.pictures * p.tile_pictures;
+      tma::load(p.source, to, memory.full(stage), channel,
+                p.source_left + place.across * p.tile_w * p.source_halves / 2,
+                p.source_top + place.down * p.tile_h * p.source_halves / 2, picture);
+      if constexpr (kWeightGrad)
+        tma::load(p.other, tma::shared_address(memory.y(stage)), memory.full(stage), channel, place.across * p.tile_w,
+                  place.down * p.tile_h, picture);
+    }
+    return;
+  }
+
+  const Share share = share_of(p);
+  What what;
+  what.prepare(p, share);
+  int half = 0;
+  for (int tile = block_y(); tile < p.tiles; tile += p.blocks, advance()) {
+    tma::wait(memory.full(stage), parity);
+    unsigned char* const source = memory.source(stage);
+    if constexpr (kWeightGrad) {
+      what.compute(p, share, source, memory.y(stage));
+      if (lane_id() == 0) tma::arrive(memory.empty(stage));
+    } else {
+      const bool starts = thread_id() == 0;
+      if (starts) tma::wait_for_reads<1>();
+      tma::group_barrier(1, kWarps * 32);  // the store before the last one has read this half
+      what.compute(p, share, source, memory.result(half));
+      if (lane_id() == 0) tma::arrive(memory.empty(stage));
+      wgmma::publish();
+      tma::group_barrier(1, kWarps * 32);
+      const Place place = place_of(p, tile);
+      if (starts)
+        tma::store(p.other, tma::shared_address(memory.result(half)), channel, place.across * p.tile_w,
+                   place.down * p.tile_h, place.pictures * p.tile_pictures);
+      half ^= 1;
+    }
+  }
+  if constexpr (kWeightGrad)
+    what.finish(p, share, shared);
+  else if (thread_id() == 0)
+    tma::wait_for_reads<0>();
+}
+
+template <class T, int R, int ST>
+DEVICE void forward(const TmaDepthwiseArgs& p) {
+  run<Forward<T, R, ST>, false>(p);
+}
+template <class T, int R, int>
+DEVICE void input_grad(const TmaDepthwiseArgs& p) {
+  run<InputGrad<T, R>, false>(p);
+}
+template <class T, int R, int ST>
+DEVICE void weight_grad(const TmaDepthwiseArgs& p) {
+  run<WeightGrad<T, R, ST>, true>(p);
+}
+
+}  // namespace
+}  // namespace reformer
+
+#define X(what, T, R, ST)                                                                            \
+  KERNEL_TOGETHER(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseTogether_##what<R>)         \
+  tma_depthwise_##what##_##T##_##R##_##ST(const __grid_constant__ reformer::TmaDepthwiseArgs args) { \
+    reformer::let_next_begin();                                                                      \
+    reformer::what<reformer::T, R, ST>(args);                                                        \
+  }
+#ifdef REFORMER_ENTRY
+REFORMER_APPLY(X, REFORMER_ENTRY)
+#else
+#include "tma_depthwise.inc"
+#endif
+#endif

@@ -1,0 +1,223 @@
+// How the TMA depthwise kernels are launched for a problem: pure functions, without a GPU, for solvers, tests and
+// timings.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../../conv_problem.h"
+#include "../runtime/gpu.h"
+#include "tma_depthwise.h"
+
+namespace reformer {
+
+// One of those in tma_depthwise.inc.
+struct TmaDepthwiseKernel {
+  Direction direction;
+  DType dtype;
+  int filter, stride, together;
+  gpu::Entry entry;
+};
+
+inline const std::vector<TmaDepthwiseKernel>& tma_depthwise_kernels() {
+#define X(what, T, R, ST)           \
+  {Direction::what,                 \
+   DType::T,                        \
+   R,                               \
+   ST,                              \
+   kTmaDepthwiseTogether_##what<R>, \
+   {"tma_depthwise", "tma_depthwise_" #what "_" #T "_" #R "_" #ST, #what ", " #T ", " #R ", " #ST}},
+  static const std::vector<TmaDepthwiseKernel> all = {
+#include "tma_depthwise.inc"
+  };
+#undef X
+  return all;
+}
+
+// input_grad of stride 1 is a forward of the output's gradient with the filter flipped.
+inline bool is_flipped(const ConvProblem& p) { return p.direction == Direction::input_grad && p.stride_h == 1; }
+
+// Null if there is none.
+inline const TmaDepthwiseKernel* tma_depthwise_kernel(const ConvProblem& p) {
+  for (const TmaDepthwiseKernel& kernel : tma_depthwise_kernels())
+    if (kernel.direction == (is_flipped(p) ? Direction::forward : p.direction) && kernel.dtype == p.dtype &&
+        kernel.filter == p.r && kernel.stride == p.stride_h)
+      return &kernel;
+  return nullptr;
+}
+
+// Why no kernel of this family computes the problem, or null.
+inline const char* refuse_tma_depthwise(const ConvProblem& p) {
+  if (p.layout != Layout::nhwc) return "it reads NHWC only";
+  if (p.dtype != DType::bf16 && p.dtype != DType::fp16) return "it computes fp16 and bf16 only";
+  if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
+  if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
+  if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
+  if (p.c % 8) return "the number of channels is no multiple of 8";
+  if (!tma_depthwise_kernel(p)) return "it is not compiled for this size of filter and stride";
+  return nullptr;
+}
+
+// A tile: so many strips wide and high, of so many rows each, of so many pictures. The number of strips is even.
+struct TmaDepthwiseTile {
+  int across, down, rows, pictures;
+};
+
+struct TmaDepthwisePlan {
+  TmaDepthwiseArgs args{};
+  gpu::Launch launch;
+  int64_t workspace_bytes = 0;     // weight_grad: for the blocks' sums
+  int result_w = 0, result_h = 0;  // of pictures that are stored; in weight_grad those of y
+  int work_w = 0, work_h = 0;      // the same in pixels of strips
+};
+
+namespace depthwise_plan {
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+inline int up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
+}  // namespace depthwise_plan
+
+// False if the tile doesn't fit the kernel's or the GPU's limits.
+inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& tile, int multiprocessors,
+                               TmaDepthwisePlan& plan) {
+  using depthwise_plan::ceil_div;
+  using depthwise_plan::up;
+  constexpr int kLine = kTmaDepthwiseChannels * 2, kMostBox = 256, kMostShared = 227 << 10, kAligned = 1024;
+  plan = {};
+  TmaDepthwiseArgs& a = plan.args;
+  const int filter = p.r, stride = p.stride_h;
+  const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
+  const bool strided = input_grad && stride == 2;
+  a.channels = p.c;
+  a.flipped = is_flipped(p);
+  a.tile_pictures = tile.pictures;
+  a.rows = tile.rows;
+  a.strips_across = make_divider(tile.across);
+  a.strips_down = make_divider(tile.down);
+  a.pairs = tile.across * tile.down * tile.pictures / 2;
+  plan.result_h = input_grad ? p.h : p.out_h();
+  plan.result_w = input_grad ? p.w : p.out_w();
+  const int before = (filter - 1) / 2, size = strided ? 2 : 1;  // of a strip's pixel
+  if (strided) {
+    a.odd_h = p.pad_h % 2, a.odd_w = p.pad_w % 2;
+    a.source_top = (p.pad_h + 1) / 2 - before, a.source_left = (p.pad_w + 1) / 2 - before;
+    a.source_h = tile.rows * tile.down + before, a.source_w = tile.across * 8 + before;
+    a.source_halves = 1;
+  } else {
+    a.source_top = a.flipped ? p.pad_h - (filter - 1) : -p.pad_h;
+    a.source_left = a.flipped ? p.pad_w - (filter - 1) : -p.pad_w;
+    a.source_h = (tile.rows * tile.down - 1) * stride + filter, a.source_w = (tile.across * 8 - 1) * stride + filter;
+    a.source_halves = 2 * stride;
+  }
+  plan.work_h = ceil_div(plan.result_h, size);
+  plan.work_w = ceil_div(plan.result_w, size);
+  a.tile_h = tile.rows * tile.down * size, a.tile_w = tile.across * 8 * size;
+  const int down = ceil_div(plan.work_h, tile.rows * tile.down), across = ceil_div(plan.work_w, tile.across * 8);
+  a.tiles_across = make_divider(across);
+  a.tiles_down = make_divider(down);
+  a.tiles = across * down * ceil_div(p.n, tile.pictures);
+  if (std::max({a.source_w, a.source_h, a.tile_w, a.tile_h, a.tile_pictures}) > kMostBox) return false;
+  if (tile.pictures > 1 && across * down > 1) return false;
+
+  const int source_bytes = a.source_h * a.source_w * tile.pictures * kLine;
+  const int tile_bytes = a.tile_h * a.tile_w * tile.pictures * kLine;
+  a.tile_bytes = up(tile_bytes, kAligned);
+  a.stage_bytes = up(source_bytes, kAligned) + (weight_grad ? a.tile_bytes : 0);
+  a.copied_bytes = source_bytes + (weight_grad ? tile_bytes : 0);
+  const int sums_bytes = weight_grad ? kTmaDepthwiseWarps * filter * filter * 8 * 4 : 0;
+
+  // As many blocks as run at once, and of shared memory as much as lets them.
+  const int boxes = ceil_div(p.c, kTmaDepthwiseChannels);
+  const auto bytes_of = [&](int stages, int results) {
+    return std::max(stages * a.stage_bytes + (weight_grad ? 0 : results * a.tile_bytes), up(sums_bytes, 8)) +
+           stages * 16;
+  };
+  int together = tma_depthwise_kernel(p)->together;
+  if (bytes_of(1, 1) > kMostShared / together - 1024) together = 1;
+  if (bytes_of(1, 1) > kMostShared - 1024) return false;
+  a.blocks = std::min(a.tiles, std::max(1, multiprocessors * together / boxes));
+  const int each = ceil_div(a.tiles, a.blocks);
+  a.blocks = ceil_div(a.tiles, each);
+  a.stages = std::min(each, 4);
+  const int results = std::min(each, 2);
+  while (a.stages > 1 && bytes_of(a.stages, results) > kMostShared / together - 1024) --a.stages;
+  if (bytes_of(a.stages, results) > kMostShared - 1024) return false;
+  a.barriers = bytes_of(a.stages, results) - a.stages * 16;
+  plan.launch.blocks_x = uint32_t(boxes);
+  plan.launch.blocks_y = uint32_t(a.blocks);
+  plan.launch.threads = kTmaDepthwiseThreads;
+  plan.launch.shared_bytes = uint32_t(bytes_of(a.stages, results));
+  plan.launch.early = true;
+  if (weight_grad) plan.workspace_bytes = int64_t{a.blocks} * filter * filter * p.c * 4;
+  return true;
+}
+
+// Sets the pointers; of weight_grad, to its blocks' sums. x, y: as in ConvBuffers.
+inline void bind(TmaDepthwisePlan& plan, const ConvProblem& p, void* x, void* y, const void* filter, const void* bias,
+                 void* workspace) {
+  TmaDepthwiseArgs& a = plan.args;
+  constexpr int kChannels = kTmaDepthwiseChannels;
+  const auto of_x = [&](int w, int h) {
+    return gpu::tensor_map(x, {p.c, p.w, p.h, p.n}, {kChannels, w, h, a.tile_pictures});
+  };
+  const auto of_y = [&](int w, int h) {
+    return gpu::tensor_map(y, {p.c, p.out_w(), p.out_h(), p.n}, {kChannels, w, h, a.tile_pictures});
+  };
+  const bool input_grad = p.direction == Direction::input_grad;
+  a.source = input_grad ? of_y(a.source_w, a.source_h) : of_x(a.source_w, a.source_h);
+  a.other = input_grad ? of_x(a.tile_w, a.tile_h) : of_y(a.tile_w, a.tile_h);
+  a.filter = filter;
+  a.bias = bias;
+  a.partial = static_cast<float*>(workspace);
+}
+
+// Expected microseconds.
+inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& plan, int multiprocessors) {
+  constexpr double kLaunch = 2.0, kTile = 0.6, kBytes = 4.3e6, kInstruction = 0.0011, kFinish = 1.0, kPart = 4e-3;
+  const TmaDepthwiseArgs& a = plan.args;
+  const int boxes = int(plan.launch.blocks_x), filter = p.r;
+  const int each = depthwise_plan::ceil_div(a.tiles, a.blocks);
+  const double on_one = std::ceil(double(a.blocks) * boxes / multiprocessors);
+  const int groups = std::min(8, p.c / 8), workers = kTmaDepthwiseWarps / groups;
+  const bool strided = p.direction == Direction::input_grad && p.stride_h == 2;
+  const int pairs = (filter + 1) / 2;
+  // Of a strip's row: loads and products.
+  const double row = strided           ? pairs * ((pairs + 1) / 2) * 6 + filter * (pairs + 1) + 40
+                     : p.stride_h == 1 ? 30 + pairs * 6 + filter * pairs * 2
+                                       : 30 + filter * pairs * 8;
+  const int rows = p.stride_h == 1 ? a.rows + filter - 1 : a.rows;
+  const double compute = depthwise_plan::ceil_div(a.pairs, workers) * (rows * row + 40) * kInstruction;
+  const double memory = (a.copied_bytes + a.tile_bytes) * on_one * multiprocessors / kBytes;
+  const double bytes = 2.0 * p.n * p.c * (double(p.h) * p.w + double(p.out_h()) * p.out_w());
+  double us = kLaunch + each * (kTile + std::max(compute * std::max(1.0, on_one / 2), memory * 0.7));
+  us = std::max(us, kLaunch + bytes / kBytes);
+  return p.direction == Direction::weight_grad ? us + kFinish + a.blocks * kPart : us;
+}
+
+// Tiles worth trying.
+inline std::vector<TmaDepthwiseTile> tma_depthwise_tiles(const ConvProblem& p) {
+  using depthwise_plan::ceil_div;
+  TmaDepthwisePlan plan;
+  plan_tma_depthwise(p, {2, 1, 1, 1}, 1, plan);
+  const int across = ceil_div(plan.work_w, 8);
+  std::vector<TmaDepthwiseTile> all;
+  for (const int wide : {1, 2, 3, 4, 7, 8}) {
+    if (wide > 1 && wide > across) continue;
+    for (const int pictures : {1, 2, 4}) {
+      if (pictures > p.n || (pictures > 1 && wide < across)) continue;
+      for (const int down : {1, 2}) {
+        if (wide * down * pictures % 2) continue;
+        int last = 0;
+        for (int parts = 1; parts <= 16; ++parts) {
+          const int rows = ceil_div(ceil_div(plan.work_h, down), parts);
+          if (rows == last || (pictures > 1 && parts > 1)) continue;
+          last = rows;
+          all.push_back({wide, down, rows, pictures});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace reformer
