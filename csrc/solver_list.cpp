@@ -18,6 +18,8 @@ const std::vector<const Solver*>& solvers() {
       &gpu_depthwise_2x7(),
       &gpu_depthwise_4x4(),
       &gpu_depthwise_4x7(),
+      &gpu_depthwise_planes_wide(),
+      &gpu_depthwise_planes_tall(),
       &gpu_gemm_128x256(),
       &gpu_gemm_128x128(),
       &gpu_gemm_128x64(),

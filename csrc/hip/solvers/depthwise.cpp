@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "../../solver_list.h"
+#include "depthwise_finish.h"
 #include "gpu_model.h"
 
 namespace reformer {
@@ -185,36 +186,36 @@ class GpuDepthwise final : public Solver {
   }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return workspace_bytes(p, plan(p, device));
+    return depthwise_workspace_bytes(p, plan(p, device).args.splits);
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
     Plan plan = this->plan(p, device);
-    const ConvBuffers b = call.buffers(workspace_bytes(p, plan));
+    const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, plan.args.splits));
     DepthwiseArgs& a = plan.args;
     a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
     a.result = p.direction == Direction::forward ? b.y : p.direction == Direction::input_grad ? b.x : b.workspace;
     gpu::launch(kernels_.find(p)->entry, plan.launch, b.queue, a);
-    if (p.direction != Direction::weight_grad) return;
-    a.x = b.workspace;
-    a.result = b.w;
-    const gpu::Launch finish{uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs)), 1, 1,
-                             kDepthwiseThreads_finish, 0};
-    gpu::launch(finish_of(p.dtype).entry, finish, b.queue, a);
+    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
   }
 
  private:
   Plan plan(const ConvProblem& p, const Device& device) const { return make_plan(p, *kernels_.find(p), device.arch); }
-  static int64_t workspace_bytes(const ConvProblem& p, const Plan& plan) {
-    return p.direction == Direction::weight_grad ? int64_t{plan.args.splits} * p.r * p.s * p.c * int64_t(sizeof(float))
-                                                 : 0;
-  }
 
   const char* name_;
   const Table kernels_;
 };
 
 }  // namespace
+
+void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const ConvBuffers& b) {
+  DepthwiseArgs args{};
+  args.x = b.workspace, args.result = b.w;
+  args.channels = p.c, args.taps = p.r * p.s, args.splits = splits;
+  const gpu::Launch launch{uint32_t(parts(args.taps * args.channels, kDepthwiseFinishOutputs)), 1, 1,
+                           kDepthwiseThreads_finish, 0};
+  gpu::launch(finish_of(p.dtype).entry, launch, b.queue, args);
+}
 
 const Solver& gpu_depthwise_2x4() {
   static const GpuDepthwise<2, 4> solver("gpu_depthwise_2x4");

@@ -53,7 +53,7 @@ class GpuGemm final : public Solver {
  private:
   // What a device has: warps of AMD's matrix cores are twice as wide; Hopper multiplies by groups of warps, and lets
   // blocks read each other's sums.
-  static int warp(const Device& device) { return device.arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
+  static int warp(const Device& device) { return warp_size(device.arch); }
   static bool is_hopper(const Device& device) { return device.arch == "sm_90"; }
 
   const ImplicitGemmKernel* kernel(const ConvProblem& p, const Device& device) const {
