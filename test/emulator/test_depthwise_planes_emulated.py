@@ -14,6 +14,7 @@ from torch_reformer.explain import candidates
 pytestmark = emulator.needed
 TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", "FP16", "FP32"]  # sanitizers are slow to compile
 SHAPES = ["wide", "tall"]
+WARPS = {"wide": (32,), "tall": (64,)} if emulator.SANITIZE else dict.fromkeys(SHAPES, (32, 64))
 
 
 def depthwise(direction, filter, stride, n, channels, size, padding, dtype="BF16"):
@@ -43,8 +44,8 @@ CASES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_pytorch(shape, direction, dtype, case):
     problem = depthwise(direction, *case, dtype)
-    for warp, seed in ((32, 0), (64, 1)):
-        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=warp, seed=seed)
+    for warp in WARPS[shape]:
+        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=warp, seed=warp // 64)
 
 
 # The kernels of one case, which are compiled already, on whatever comes: lines of one pixel, planes smaller than the
@@ -56,13 +57,13 @@ def test_any_geometry(shape, direction, case):
     filter, stride = case
     seed = 10 * filter + stride
     generator = random.Random(seed)
-    for _ in range(5 if emulator.SANITIZE else 15):
+    for _ in range(5 if emulator.SANITIZE else 20):
         padding = [generator.randrange(filter) for _ in range(2)]
         size = [max(generator.choice((1, 2, 5, 7, 8, 14, 19, 40)), filter - 2 * pad) for pad in padding]
         problem = depthwise(
             direction, filter, stride, generator.randint(1, 5), generator.choice((1, 2, 3, 8, 24, 70)), size, padding
         )
-        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=generator.choice((32, 64)), seed=seed)
+        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=generator.choice(WARPS[shape]), seed=seed)
 
 
 @pytest.mark.parametrize("direction", "FBW")
@@ -74,7 +75,7 @@ def test_blocks_of_several_tiles(direction):
         depthwise(direction, 3, 1, 30, 320, (8, 40), (1, 1)),
     ):
         for shape in SHAPES:
-            solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=32, seed=2)
+            solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=WARPS[shape][0], seed=2)
 
 
 MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx942": 64 << 10}  # bytes of a block

@@ -4,7 +4,13 @@ import pytest
 
 import emulator
 
-FAMILIES = ["test_emulator", "test_tile_gemm", "test_depthwise_emulated", "test_implicit_gemm_emulated"]
+FAMILIES = [
+    "test_emulator",
+    "test_tile_gemm",
+    "test_depthwise_emulated",
+    "test_depthwise_planes_emulated",
+    "test_implicit_gemm_emulated",
+]
 
 
 @pytest.mark.slow

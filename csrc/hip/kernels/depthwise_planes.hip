@@ -50,6 +50,14 @@ DEVICE void copy_elements(T* to, int to_step, const T* from, long long from_step
 
 template <int kBytes, class T>
 DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, int row, int rows, int step) {
+  constexpr int kBatch = 4;  // spares counting
+  for (; row + (kBatch - 1) * step < rows; row += kBatch * step) {
+    UNROLL
+    for (int b = 0; b < kBatch; ++b) async_copy<kBytes>(to + b * to_step, from + b * from_step, true);
+    from += kBatch * from_step;
+    to += kBatch * to_step;
+  }
+  NOT_UNROLLED
   for (; row < rows; row += step) {
     async_copy<kBytes>(to, from, true);
     from += from_step;
@@ -180,31 +188,45 @@ DEVICE Worker worker_of(const DepthwisePlanesArgs& p) {
   return worker;
 }
 
-// One row of a strip, to columns from `column` on of a row that is so wide.
-template <class T, int TW>
-DEVICE void write_row(T* row, int column, int width, PlaneStore how, const float (&values)[TW]) {
+// Where in a plane's rows [first, end) of `width` elements a strip's results belong.
+struct StripPlace {
+  int row, column, first, end, width;
+};
+
+// A strip that lies inside in whole, but for its last rows.
+template <class T, int TR, int TW>
+DEVICE void write_words(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
   constexpr int kWord = less_of(TW, 16 / int(sizeof(T)));
-  T* to = row + column;
-  if (how == PlaneStore::strips) {
+  UNROLL
+  for (int o = 0; o < TR; ++o) {
+    T* to = plane + (place.row + o - place.first) * place.width + place.column;
+    if (place.row + o < place.first || place.row + o >= place.end) continue;
     UNROLL
     for (int j = 0; j < TW; j += kWord) {
       float word[kWord];
       UNROLL
-      for (int k = 0; k < kWord; ++k) word[k] = values[j + k];
-      store<T, kWord>(to + j, narrow<T, kWord>(word));
+      for (int k = 0; k < kWord; ++k) word[k] = values[o][j + k];
+      store_global<T, kWord>(to + j, narrow<T, kWord>(word));
     }
-  } else if (how == PlaneStore::pairs) {
+  }
+}
+
+// Any strip, N neighbours at once, which are inside together.
+template <int N, class T, int TR, int TW>
+DEVICE void write_elements(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
+  bool inside[TW];
+  UNROLL
+  for (int j = 0; j < TW; j += N) inside[j] = unsigned(place.column + j) < unsigned(place.width);
+  UNROLL
+  for (int o = 0; o < TR; ++o) {
+    T* to = plane + (place.row + o - place.first) * place.width + place.column;
+    if (place.row + o < place.first || place.row + o >= place.end) continue;
     UNROLL
-    for (int j = 0; j < TW; j += 2) {
-      const float pair[2] = {values[j], values[j + 1]};
-      if (unsigned(column + j) < unsigned(width)) store<T, 2>(to + j, narrow<T, 2>(pair));
-    }
-  } else {
-    UNROLL
-    for (int j = 0; j < TW; ++j) {
-      T value;
-      from_float(values[j], value);
-      if (unsigned(column + j) < unsigned(width)) to[j] = value;
+    for (int j = 0; j < TW; j += N) {
+      float pack[N];
+      UNROLL
+      for (int k = 0; k < N; ++k) pack[k] = values[o][j + k];
+      if (inside[j]) store<T, N>(to + j, narrow<T, N>(pack));
     }
   }
 }
@@ -247,10 +269,7 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
     const long long first_plane = static_cast<long long>(picture) * p.channels + worker.first;
     const int begin = band_index * p.rows_down - p.shift_h, top = begin < 0 ? 0 : begin;
     const int band_rows = less_of(begin + p.rows_down, p.h) - top;
-    const bool staged = p.store != PlaneStore::strips;
     T* result = static_cast<T*>(p.result) + (first_plane * p.h + top) * p.w;
-    T* plane =
-        staged ? stage + worker.plane * band_rows * p.w : result + static_cast<long long>(worker.plane) * p.h * p.w;
 
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
@@ -281,14 +300,15 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
           }
         }
       }
-      const int row = down * TR - p.shift_h, column = across * TW - p.shift_w;
-      UNROLL
-      for (int o = 0; o < TR; ++o) {
-        if (unsigned(row + o) < unsigned(p.h))
-          write_row<T, TW>(plane + (row + o - top) * p.w, column, p.w, p.store, sums[o]);
-      }
+      const StripPlace place{down * TR - p.shift_h, across * TW - p.shift_w, top, top + band_rows, p.w};
+      if (p.store == PlaneStore::strips)
+        write_words<T, TR, TW>(result + static_cast<long long>(worker.plane) * p.h * p.w, place, sums);
+      else if (p.store == PlaneStore::elements)
+        write_elements<1, T, TR, TW>(stage + worker.plane * band_rows * p.w, place, sums);
+      else if constexpr (sizeof(T) == 2)
+        write_elements<2, T, TR, TW>(stage + worker.plane * band_rows * p.w, place, sums);
     }
-    if (!staged) return;
+    if (p.store == PlaneStore::strips) return;
     barrier();
     const long long bytes = static_cast<long long>(worker.planes) * band_rows * p.w * int(sizeof(T));
     unsigned char* to = reinterpret_cast<unsigned char*>(result);

@@ -8,6 +8,7 @@
 #include "../../solver_list.h"
 #include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "rounding.h"
 
 namespace reformer {
 namespace {
@@ -35,9 +36,6 @@ constexpr Kernel kKernels[] = {
 #include "../kernels/depthwise.inc"
 #undef X
 };
-
-int32_t up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-int32_t parts(int32_t value, int32_t size) { return (value + size - 1) / size; }
 
 // The kernels of one shape of strips, by direction, data type, filter and stride.
 class Table {

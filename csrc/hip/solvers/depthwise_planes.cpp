@@ -8,6 +8,7 @@
 #include "../../solver_list.h"
 #include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "rounding.h"
 
 namespace reformer {
 namespace {
@@ -35,9 +36,6 @@ constexpr Kernel kKernels[] = {
 #include "../kernels/depthwise_planes.inc"
 #undef X
 };
-
-int32_t up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-int32_t parts(int32_t value, int32_t size) { return (value + size - 1) / size; }
 
 struct Plan {
   DepthwisePlanesArgs args{};
@@ -69,7 +67,7 @@ class Planner {
       Cut candidates[2];
       int32_t count = 0;
       if (down * across <= threads) candidates[count++] = cut(std::min(p.c, threads / (down * across)), down);
-      if (across <= threads) candidates[count++] = cut(1, std::min(down, threads / across));
+      if (across <= threads) candidates[count++] = cut(1, parts(down, parts(down, threads / across)));
       for (int32_t i = 0; i < count; ++i)
         if (const double us = cost(candidates[i]); us < least - 1e-9 && tile_bytes(candidates[i]) <= kTileBytes)
           least = us, best = candidates[i];
@@ -168,6 +166,22 @@ class Planner {
     return cost;
   }
 
+  // Blocks that share the tiles: the more tiles a block has, the more of them it copies while it computes another, and
+  // the fewer blocks there are to keep all slots at work to the end. In times of a tile, of which the first one costs
+  // more; weight_grad's partial sums as well.
+  int32_t splits(int32_t groups, int32_t tiles, int32_t slots) const {
+    constexpr int32_t kMostTiles = 32;
+    const double start = p.direction == weight_grad ? 2 : 0.7;
+    double least = 1e30;
+    int32_t best = tiles;
+    for (int32_t turns = 1; turns <= std::min(tiles, kMostTiles); ++turns) {
+      const int32_t splits = parts(tiles, turns);
+      const double time = double((int64_t{groups} * splits + slots - 1) / slots) * (turns + start);
+      if (time < least) least = time, best = splits;
+    }
+    return best;
+  }
+
   Plan plan(const Cut& cut) const {
     Plan plan;
     DepthwisePlanesArgs& a = plan.args;
@@ -179,11 +193,9 @@ class Planner {
     a.first_row = planes_first(p.r, p.stride_h, grad, p.pad_h);
     a.h = h, a.w = w;
     a.tiles = p.n * cut.bands;
-    // Several tiles a block, of which it copies one while it computes another, only where there are many and both fit.
-    const int32_t groups = parts(p.c, cut.planes), slots = units * std::max(2, kThreadsPerUnit / cut.threads);
-    const bool many = int64_t{a.tiles} * groups > 2 * slots;
-    a.splits = many ? parts(a.tiles, parts(a.tiles, std::max(1, slots / groups))) : a.tiles;
-    if (many && shared_bytes(plan, cut) > most_shared) a.splits = a.tiles;
+    const int32_t groups = parts(p.c, cut.planes);
+    a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / cut.threads));
+    if (shared_bytes(plan, cut) > most_shared) a.splits = a.tiles;  // two tiles don't fit
     while (1 << (a.log_lanes + 1) <= std::min(32, cut.workers / 4)) ++a.log_lanes;
     a.by_workers = make_divider(cut.workers);
     a.by_across = make_divider(across);
@@ -244,13 +256,14 @@ class GpuDepthwisePlanes final : public Solver {
     return nullptr;
   }
 
-  // Elements outside of the planes are computed in vain; tall strips read more columns for each they compute, and what
-  // is not stored from registers takes another pass through shared memory. From counts of instructions, not from times.
+  // Elements outside of the planes are computed in vain; tall strips read more columns for each that they compute, wide
+  // ones of a 7 x 7 filter more rows; what is not stored from registers takes another pass through shared memory. From
+  // counts of instructions, not from times.
   double estimate_us(const ConvProblem& p, const Device& device) const override {
     const Planner planner(p, *kernel(p), device.arch);
     const PlaneStore store = planner.store();
     const double stored = store == PlaneStore::strips ? 1 : store == PlaneStore::pairs ? 1.1 : 1.2;
-    return gpu_estimate_us(p, 0.4 / (planner.vain() * stored * (TW == 4 && p.r < 7 ? 1.05 : 1)));
+    return gpu_estimate_us(p, 0.4 / (planner.vain() * stored * ((TW == 4) == (p.r < 7) ? 1.05 : 1)));
   }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
