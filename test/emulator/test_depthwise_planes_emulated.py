@@ -71,8 +71,10 @@ def test_blocks_of_several_tiles(direction):
     """Long rows in bands, and so many planes that blocks copy one tile while they compute another."""
     for problem in (
         depthwise(direction, 3, 1, 1, 1, (90, 520), (1, 1)),
+        depthwise(direction, 3, 1, 1, 2, (56, 521), (1, 1)),
         depthwise(direction, 3, 2, 1, 1, (40, 1111), (1, 1)),
         depthwise(direction, 3, 1, 30, 320, (8, 40), (1, 1)),
+        depthwise(direction, 3, 1, 150, 320, (7, 7), (1, 1)),
     ):
         for shape in SHAPES:
             solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=WARPS[shape][0], seed=2)

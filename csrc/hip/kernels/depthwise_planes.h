@@ -47,13 +47,18 @@ REFORMER_BOTH constexpr int planes_first(int R, int ST, bool grad, int pad) {
 }
 
 // Parts of neighbouring planes in shared memory, row after row; zeros beside what is in a plane, and behind all.
+//
+// What comes in words of at least 4 bytes is copied to its place. Rows of 16-bit elements that are not aligned even to
+// that are copied as they lie in memory, where planes follow each other, and put into their places once they are there.
 struct PlaneTile {
   int h, w;                    // of a plane
-  int first, step, band_rows;  // of the planes' rows: the first one's band begins at, the next one's after, all have
+  int first, step, band_rows;  // of the planes' rows: where the first band begins, the next one after it, and all have
   int rows, pitch, zeros;      // of shared memory: rows of a tile, elements of a row and of the zeros behind all rows
   int origin;                  // where in a row a plane's begins
   int offset;                  // in shared memory, in bytes
-  int copy_bytes;              // at once, 16, 8, 4 or an element
+  int copy_bytes;              // at once into their places, 16, 8, 4 or an element
+  int run_bytes;               // at once of what is put into its place later, 16, 8 or 4; 0: none is
+  int run_offset, run_size;    // of that in shared memory, in bytes; of one tile
   Divider by_copies, by_margins;  // copies of a plane's row, and of what is beside it
 };
 

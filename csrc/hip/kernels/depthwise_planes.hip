@@ -30,8 +30,8 @@ DEVICE void for_each_place(const Divider& by_places, int threads, const Visit& v
 }
 
 // Every step-th of `rows` rows: all loads of a batch before its first store. For what is too narrow for async_copy.
-template <class T>
-DEVICE void copy_elements(T* to, int to_step, const T* from, long long from_step, int row, int rows, int step) {
+template <class T, class Step>
+DEVICE void copy_elements(T* to, int to_step, const T* from, Step from_step, int row, int rows, int step) {
   constexpr int kBatch = 8;
   for (; row < rows; row += kBatch * step) {
     T values[kBatch];
@@ -65,6 +65,12 @@ DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, i
   }
 }
 
+// So many bytes as they lie in memory.
+template <int kBytes>
+DEVICE void copy_run(unsigned char* to, const unsigned char* from, int bytes, int threads) {
+  for (int i = thread_id() * kBytes; i < bytes; i += threads * kBytes) async_copy<kBytes>(to + i, from + i, true);
+}
+
 template <int kBytes, class T>
 DEVICE void clear_words(T* to, int to_step, int row, int rows, int step) {
   for (; row < rows; row += step, to += to_step) *reinterpret_cast<Words<kBytes>*>(to) = Words<kBytes>{};
@@ -85,16 +91,22 @@ template <class T>
 struct Tiles {
   const PlaneTile& shape;
   int threads, turns;
-  T* memory;
+  unsigned char* shared;
+
+  DEVICE T* memory() const { return reinterpret_cast<T*>(shared + shape.offset); }
+  DEVICE unsigned char* run(int turn) const { return shared + shape.run_offset + turn * shape.run_size; }
+  // Tiles that lie in their places at the same time: runs are put there one after another.
+  DEVICE int places() const { return shape.run_bytes ? 1 : turns; }
+  DEVICE int place_of(int turn) const { return shape.run_bytes ? 0 : turn; }
 
   // Zeros beside and behind the planes' rows. Nothing else is ever written there.
   DEVICE void clear_margins() const {
-    const int rows = turns * shape.rows, elements = shape.copy_bytes / int(sizeof(T));
-    for (int i = thread_id(); i < shape.zeros; i += threads) memory[rows * shape.pitch + i] = T{};
+    const int rows = places() * shape.rows, elements = shape.copy_bytes / int(sizeof(T));
+    for (int i = thread_id(); i < shape.zeros; i += threads) memory()[rows * shape.pitch + i] = T{};
     if (shape.pitch == shape.w) return;
     for_each_place(shape.by_margins, threads, [&](int place, int row, int step) {
       const int column = place * elements < shape.origin ? place * elements : place * elements + shape.w;
-      T* to = memory + row * shape.pitch + column;
+      T* to = memory() + row * shape.pitch + column;
       if (shape.copy_bytes == 16)
         clear_words<16>(to, step * shape.pitch, row, rows, step);
       else if (shape.copy_bytes == 8)
@@ -111,7 +123,18 @@ struct Tiles {
     const Band band = band_of(shape, band_index);
     const int rows = planes * band.rows, elements = shape.copy_bytes / int(sizeof(T));
     const T* source = static_cast<const T*>(tensor) + (plane * shape.h + band.top) * shape.w;
-    T* tile = memory + turn * shape.rows * shape.pitch + shape.origin;
+    if (shape.run_bytes) {
+      const unsigned char* from = reinterpret_cast<const unsigned char*>(source);
+      const int bytes = rows * shape.w * int(sizeof(T));
+      if (shape.run_bytes == 16)
+        copy_run<16>(run(turn), from, bytes, threads);
+      else if (shape.run_bytes == 8)
+        copy_run<8>(run(turn), from, bytes, threads);
+      else
+        copy_run<4>(run(turn), from, bytes, threads);
+      return;
+    }
+    T* tile = memory() + turn * shape.rows * shape.pitch + shape.origin;
     for_each_place(shape.by_copies, threads, [&](int place, int row, int step) {
       const T* from = source + static_cast<long long>(row) * shape.w + place * elements;
       T* to = tile + row * shape.pitch + place * elements;
@@ -126,6 +149,17 @@ struct Tiles {
         copy_elements(to, step * shape.pitch, from, from_step, row, rows, step);
     });
   }
+
+  // Puts what fill copied in a run into its place; barriers have to be before and after.
+  DEVICE void spread(int planes, int band_index, int turn) const {
+    const int rows = planes * band_of(shape, band_index).rows;
+    const T* from = reinterpret_cast<const T*>(run(turn));
+    T* to = memory() + shape.origin;
+    for_each_place(shape.by_copies, threads, [&](int place, int row, int step) {
+      copy_elements(to + row * shape.pitch + place, step * shape.pitch, from + row * shape.w + place, step * shape.w,
+                    row, rows, step);
+    });
+  }
 };
 
 // Rows of windows at one column of one plane.
@@ -136,12 +170,12 @@ struct Windows {
 
   // `column` is where the body begins, `row` that of the plane's that the first window is in.
   DEVICE Windows(const Tiles<T>& tiles, const Band& band, int turn, int plane, int row_of_plane, int column)
-      : memory(tiles.memory + column),
+      : memory(tiles.memory() + column),
         pitch(tiles.shape.pitch),
         row(row_of_plane - band.top),
         rows(band.rows),
-        first((turn * tiles.shape.rows + plane * band.rows) * pitch),
-        zeros(tiles.turns * tiles.shape.rows * pitch) {}
+        first((tiles.place_of(turn) * tiles.shape.rows + plane * band.rows) * pitch),
+        zeros(tiles.places() * tiles.shape.rows * pitch) {}
 
   // kColumns elements of row i, kHead of which are before the body of kBody. Reads whole words, and so more.
   template <int kHead, int kBody, int kColumns>
@@ -244,8 +278,7 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
   constexpr int kBody = planes_step(ST, kGrad, TW), kHead = planes_head(R, ST, kGrad);
   DYNAMIC_SHARED(memory);
   const Worker worker = worker_of(p);
-  const Tiles<T> tiles{p.source_tile, p.threads, p.splits < p.tiles ? 2 : 1,
-                       reinterpret_cast<T*>(memory + p.source_tile.offset)};
+  const Tiles<T> tiles{p.source_tile, p.threads, p.splits < p.tiles ? 2 : 1, memory};
   T* stage = reinterpret_cast<T*>(memory + p.store_offset);
 
   float taps[R * R], bias = 0;
@@ -270,6 +303,10 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
     const int begin = band_index * p.rows_down - p.shift_h, top = begin < 0 ? 0 : begin;
     const int band_rows = less_of(begin + p.rows_down, p.h) - top;
     T* result = static_cast<T*>(p.result) + (first_plane * p.h + top) * p.w;
+    if (p.source_tile.run_bytes) {
+      tiles.spread(worker.planes, band_index, turn);
+      barrier();
+    }
 
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
@@ -364,8 +401,8 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
   DYNAMIC_SHARED(memory);
   const Worker worker = worker_of(p);
   const int turns = p.splits < p.tiles ? 2 : 1;
-  const Tiles<T> x_tiles{p.source_tile, p.threads, turns, reinterpret_cast<T*>(memory + p.source_tile.offset)};
-  const Tiles<T> y_tiles{p.y_tile, p.threads, turns, reinterpret_cast<T*>(memory + p.y_tile.offset)};
+  const Tiles<T> x_tiles{p.source_tile, p.threads, turns, memory};
+  const Tiles<T> y_tiles{p.y_tile, p.threads, turns, memory};
 
   float sums[R * R] = {};
   const auto fill = [&](int tile, int turn) {
@@ -382,6 +419,9 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
     int band = tile;
     divide_with_rest(band, p.by_bands);
     const Band x_band = band_of(p.source_tile, band), y_band = band_of(p.y_tile, band);
+    if (p.source_tile.run_bytes) x_tiles.spread(worker.planes, band, turn);
+    if (p.y_tile.run_bytes) y_tiles.spread(worker.planes, band, turn);
+    if (p.source_tile.run_bytes || p.y_tile.run_bytes) barrier();
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
       const int down = band * p.strips_down + divide_with_rest(across, p.by_across);

@@ -132,17 +132,30 @@ class Planner {
     t.copy_bytes = std::gcd(16, std::gcd(t.w, t.origin) * bytes);
     t.by_copies = make_divider(t.w * bytes / t.copy_bytes);
     t.by_margins = make_divider(std::max(1, (t.pitch - t.w) * bytes / t.copy_bytes));
+    const int32_t run_bytes = common_bytes(cut, t.h * t.w, std::gcd(std::gcd(t.first, t.step), t.band_rows) * t.w);
+    if (t.copy_bytes >= 4 || run_bytes < 4) return;
+    t.run_bytes = run_bytes;
+    t.run_size = up(t.rows * t.w * bytes, 16);
   }
-  int32_t tile_bytes(const PlaneTile& t, int32_t turns) const { return (turns * t.rows * t.pitch + t.zeros) * bytes; }
+  // Words at whose multiples the planes of blocks begin, and bands, if there are any.
+  int32_t common_bytes(const Cut& cut, int32_t plane, int32_t of_bands) const {
+    const int64_t common = std::gcd(int64_t{cut.planes} * plane, int64_t{p.c} * plane);
+    return int32_t(std::gcd(int64_t{16}, std::gcd(common, int64_t{cut.bands > 1 ? of_bands : 0}) * bytes));
+  }
+  int32_t tile_bytes(const PlaneTile& t, int32_t turns) const {
+    return ((t.run_bytes ? 1 : turns) * t.rows * t.pitch + t.zeros) * bytes + turns * t.run_size;
+  }
+  void place(PlaneTile& t, int32_t offset) const {
+    t.offset = offset;
+    t.run_offset = offset + (t.rows * t.pitch + t.zeros) * bytes;
+  }
   int32_t tile_bytes(const Cut& cut, int32_t turns = 1) const {
     return tile_bytes(source_tile(cut), turns) + (p.direction == weight_grad ? tile_bytes(y_tile(cut), turns) : 0);
   }
 
-  // What results that are not stored from registers go to memory in: planes and bands begin at multiples of it.
+  // Of results that are not stored from registers.
   int32_t store_bytes(const Cut& cut) const {
-    int64_t common = std::gcd(int64_t{cut.planes} * h * w, int64_t{p.c} * h * w);
-    if (cut.bands > 1) common = std::gcd(common, std::gcd(cut.strips_down * kernel.rows, shift_h) * int64_t{w});
-    return int32_t(std::gcd(int64_t{16}, common * bytes));
+    return common_bytes(cut, h * w, std::gcd(cut.strips_down * kernel.rows, shift_h) * w);
   }
 
   // Of a pass over everything, in no unit: idle threads, rows that several bands read, stores by narrow words, blocks
@@ -209,10 +222,11 @@ class Planner {
     DepthwisePlanesArgs& a = plan.args;
     const int32_t turns = a.splits < a.tiles ? 2 : 1;
     a.source_tile = source_tile(cut);
+    place(a.source_tile, 0);
     const int32_t source_bytes = tile_bytes(a.source_tile, turns);
     if (p.direction == weight_grad) {
       a.y_tile = y_tile(cut);
-      a.y_tile.offset = source_bytes;
+      place(a.y_tile, source_bytes);
       return std::max(source_bytes + tile_bytes(a.y_tile, turns), up(p.r * cut.threads * int32_t(sizeof(float)), 16));
     }
     a.store = store();
@@ -251,8 +265,10 @@ class GpuDepthwisePlanes final : public Solver {
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
     if (!kernel(p)) return "it is not compiled for this size of filter and stride";
     if (p.pad_h >= p.r || p.pad_w >= p.s) return "the padding is as wide as the filter";
-    if (plan(p, device).launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+    const gpu::Launch launch = plan(p, device).launch;
+    if (launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its rows take more shared memory than there is";
+    if (launch.blocks_y > kMostBlocksY) return "its batch takes more blocks than a launch may have";
     return nullptr;
   }
 
@@ -283,6 +299,7 @@ class GpuDepthwisePlanes final : public Solver {
 
  private:
   static constexpr int32_t kMostFilter = 7, kMostStride = 2;
+  static constexpr uint32_t kMostBlocksY = 65535;
 
   // Null if there is none.
   const Kernel* kernel(const ConvProblem& p) const {
