@@ -455,8 +455,9 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
 }  // namespace
 }  // namespace reformer
 
+// Left alone, ptxas takes 64 or 128 registers and spills what is over.
 #define X(what, T, R, ST, TR, TW)                                                                \
-  KERNEL(reformer::kDepthwisePlanesThreads)                                                      \
+  KERNEL_TOGETHER(reformer::kDepthwisePlanesThreads, R == 3 && ST == 1 ? 3 : 2)                  \
   depthwise_planes_##what##_##T##_##R##_##ST##_##TR##x##TW(reformer::DepthwisePlanesArgs args) { \
     reformer::what<reformer::T, R, ST, TR, TW>(args);                                            \
   }
