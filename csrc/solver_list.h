@@ -18,6 +18,8 @@ const Solver& gpu_depthwise_2x4();  // hip/solvers/depthwise.cpp
 const Solver& gpu_depthwise_2x7();
 const Solver& gpu_depthwise_4x4();
 const Solver& gpu_depthwise_4x7();
+const Solver& gpu_depthwise_planes_wide();  // hip/solvers/depthwise_planes.cpp
+const Solver& gpu_depthwise_planes_tall();
 const Solver& gpu_gemm_128x256();  // hip/solvers/implicit_gemm.cpp
 const Solver& gpu_gemm_128x128();
 const Solver& gpu_gemm_128x64();
@@ -29,6 +31,7 @@ const Solver& gpu_gemm_32x32();
 const Solver& gpu_packed_gemm_128x64();  // hip/solvers/packed_gemm.cpp
 const Solver& gpu_packed_gemm_64x64();
 const Solver& gpu_packed_gemm_128x32();
+const Solver& gpu_tma_depthwise();     // hip/solvers/tma_depthwise.cpp
 const Solver& gpu_tma_gemm_128x256();  // hip/solvers/tma_gemm.cpp
 const Solver& gpu_tma_gemm_128x192();
 const Solver& gpu_tma_gemm_128x128();

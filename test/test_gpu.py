@@ -14,11 +14,11 @@ SOLVERS = [name for name in _native.solver_names() if name.startswith("gpu_")]
 DTYPES = ["BF16", "FP16", "FP32"]
 
 
-def depthwise(direction, filter, stride, channels, size, dtype, n=3, padding=None):
+def depthwise(direction, filter, stride, channels, size, dtype, n=3, padding=None, layout="NHWC"):
     pad = filter // 2 if padding is None else padding
     return ConvProblem(
         n, channels, *size, channels, filter, filter, pad, pad, stride, stride,
-        groups=channels, direction=direction, dtype=dtype, layout="NHWC", bias=direction == "F",
+        groups=channels, direction=direction, dtype=dtype, layout=layout, bias=direction == "F",
     )  # fmt: skip
 
 
@@ -31,7 +31,8 @@ def dense(direction, dtype, c, size, k, filter, stride=1, groups=1):
 
 
 PROBLEMS = [
-    depthwise(direction, filter, stride, channels, size, dtype)
+    depthwise(direction, filter, stride, channels, size, dtype, layout=layout)
+    for layout in ("NHWC", "NCHW")
     for direction in "FBW"
     for filter, stride, channels, size in [
         (3, 1, 72, (57, 31)),
@@ -82,6 +83,23 @@ PROBLEMS += [
     ]
     for dtype in ("BF16", "FP16")
 ]
+# In NCHW: rows aligned to 2 to 16 bytes, many planes or a part of one in a block, several tiles a block, and paddings
+# that move the rows.
+PROBLEMS += [
+    depthwise(direction, filter, stride, channels, (size, size), dtype, n, padding, "NCHW")
+    for direction in "FBW"
+    for filter, stride, channels, size, n, padding in [
+        (3, 1, 960, 7, 32, 1),
+        (5, 1, 672, 14, 32, 2),
+        (3, 2, 192, 28, 32, 1),
+        (3, 1, 144, 56, 32, 1),
+        (3, 2, 96, 112, 32, 1),
+        (7, 1, 33, 15, 2, 0),
+        (5, 2, 7, 21, 5, 4),
+        (7, 2, 3, 300, 1, 3),
+    ]
+    for dtype in DTYPES
+]
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +117,9 @@ def test_every_candidate_is_right(problem, gpu):
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("direction", "FBW")
 def test_bits_are_the_same_each_time(solver, direction, gpu):
-    if solver.startswith("gpu_depthwise"):
-        work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8), gpu)
+    if "depthwise" in solver:
+        layout = "NCHW" if "planes" in solver else "NHWC"
+        work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8, layout=layout), gpu)
     elif solver.startswith("gpu_packed_gemm"):
         work = Workload(dense(direction, "BF16", 3, (112, 112), 64, 7, 2), gpu)
     else:

@@ -8,6 +8,7 @@ FAMILIES = [
     "test_emulator",
     "test_tile_gemm",
     "test_depthwise_emulated",
+    "test_depthwise_planes_emulated",
     "test_implicit_gemm_emulated",
     "test_packed_gemm_emulated",
 ]

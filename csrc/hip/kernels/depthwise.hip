@@ -7,6 +7,7 @@
 #include "../device/overlap.h"
 #include "../device/types.h"
 #include "depthwise.h"
+#include "tile_pipeline.h"
 
 namespace reformer {
 namespace {
@@ -99,23 +100,12 @@ DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
   return place;
 }
 
-// All tiles of the block: fill(place, turn) starts the copies of one while compute(place, turn) is at work on the one
-// before, and prepare() while the first is under way. turn is 0 or 1, the half of the shared memory.
+// All tiles of the block, by the place where each begins.
 template <class Fill, class Prepare, class Compute>
 DEVICE void for_each_tile(const DepthwiseArgs& p, const Fill& fill, const Prepare& prepare, const Compute& compute) {
-  int tile = block_y(), turn = 0;
-  wait_for_earlier();
-  fill(place_of(tile, p), turn);
-  async_commit();
-  prepare();
-  for (; tile < p.tiles; tile += p.splits, turn ^= 1) {
-    if (tile + p.splits < p.tiles) fill(place_of(tile + p.splits, p), turn ^ 1);
-    async_commit();
-    async_wait<1>();
-    barrier();
-    compute(place_of(tile, p), turn);
-    barrier();
-  }
+  pipeline_tiles(
+      block_y(), p.tiles, p.splits, [&](int tile, int turn) { fill(place_of(tile, p), turn); }, prepare,
+      [&](int tile, int turn) { compute(place_of(tile, p), turn); });
 }
 
 // One row of a strip into a picture whose rows are so wide.

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "../../solver_list.h"
+#include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "rounding.h"
 
 namespace reformer {
 namespace {
@@ -34,9 +36,6 @@ constexpr Kernel kKernels[] = {
 #include "../kernels/depthwise.inc"
 #undef X
 };
-
-int32_t up(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-int32_t parts(int32_t value, int32_t size) { return (value + size - 1) / size; }
 
 // The kernels of one shape of strips, by direction, data type, filter and stride.
 class Table {
@@ -186,38 +185,38 @@ class GpuDepthwise final : public Solver {
   }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return workspace_bytes(p, plan(p, device));
+    return depthwise_workspace_bytes(p, plan(p, device).args.splits);
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
     Plan plan = this->plan(p, device);
-    const ConvBuffers b = call.buffers(workspace_bytes(p, plan));
+    const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, plan.args.splits));
     DepthwiseArgs& a = plan.args;
     a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
     a.result = p.direction == Direction::forward ? b.y : p.direction == Direction::input_grad ? b.x : b.workspace;
     gpu::launch(kernels_.find(p)->entry, plan.launch, b.queue, a);
-    if (p.direction != Direction::weight_grad) return;
-    a.x = b.workspace;
-    a.result = b.w;
-    gpu::Launch finish;
-    finish.blocks_x = uint32_t(parts(a.taps * a.channels, kDepthwiseFinishOutputs));
-    finish.threads = kDepthwiseThreads_finish;
-    finish.early = plan.launch.early;
-    gpu::launch(finish_of(p.dtype).entry, finish, b.queue, a);
+    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, a.splits, b, plan.launch.early);
   }
 
  private:
   Plan plan(const ConvProblem& p, const Device& device) const { return make_plan(p, *kernels_.find(p), device.arch); }
-  static int64_t workspace_bytes(const ConvProblem& p, const Plan& plan) {
-    return p.direction == Direction::weight_grad ? int64_t{plan.args.splits} * p.r * p.s * p.c * int64_t(sizeof(float))
-                                                 : 0;
-  }
 
   const char* name_;
   const Table kernels_;
 };
 
 }  // namespace
+
+void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const ConvBuffers& b, bool early) {
+  DepthwiseArgs args{};
+  args.x = b.workspace, args.result = b.w;
+  args.channels = p.c, args.taps = p.r * p.s, args.splits = splits;
+  gpu::Launch launch;
+  launch.blocks_x = uint32_t(parts(args.taps * args.channels, kDepthwiseFinishOutputs));
+  launch.threads = kDepthwiseThreads_finish;
+  launch.early = early;
+  gpu::launch(finish_of(p.dtype).entry, launch, b.queue, args);
+}
 
 const Solver& gpu_depthwise_2x4() {
   static const GpuDepthwise<2, 4> solver("gpu_depthwise_2x4");

@@ -9,9 +9,6 @@
 
 namespace reformer {
 
-// Threads of a warp: those of AMD's matrix cores are twice as wide.
-inline int warp_of(const Device& device) { return device.arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
-
 // A kernel as it is launched for a problem; bind() sets the plan's pointers.
 struct GemmLaunch {
   const ImplicitGemmKernel* kernel;
@@ -46,7 +43,7 @@ class GemmTiles {
 
   // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
   static bool full_accuracy(const ConvProblem& p, const Device& device) {
-    return p.dtype != DType::fp32 || warp_of(device) == 64 || device.tf32;
+    return p.dtype != DType::fp32 || warp_size(device.arch) == 64 || device.tf32;
   }
   static constexpr const char* kInaccuracy =
       "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
@@ -54,7 +51,7 @@ class GemmTiles {
   // Where refusal() is null.
   GemmLaunch launch(const ConvProblem& p, const Device& device) const {
     const ImplicitGemmKernel& kernel = *this->kernel(p, device);
-    const int warp = warp_of(device);
+    const int warp = warp_size(device.arch);
     const int32_t units = usual_units(device.arch);
     ImplicitGemmPlan whole, plan;
     plan_implicit_gemm(p, kernel, {}, warp, whole);

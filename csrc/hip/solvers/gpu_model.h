@@ -21,6 +21,9 @@ inline int32_t usual_units(const std::string& arch) {
   return 100;
 }
 
+// Threads of a warp.
+inline int32_t warp_size(const std::string& arch) { return arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
+
 // Bytes of shared memory that a block may have.
 inline int32_t most_shared_bytes(const std::string& arch) {
   if (arch == "sm_80" || arch == "sm_87") return 163 << 10;

@@ -126,7 +126,7 @@ class GpuPackedGemm final : public Solver {
     a.parts = gemm.partials, a.packed_numel = gemm.args.result_numel;
     a.numel = int(p.weight_numel());
     a.shape = pack.filter;
-    const int warp = warp_of(device);
+    const int warp = warp_size(device.arch);
     gpu::launch(*pack_kernel(PackPart::unpack_weight_grad, p.dtype, 0),
                 blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp, device), b.queue, a);
   }

@@ -1,0 +1,327 @@
+// Host side of hip/kernels/depthwise_planes.hip.
+#include "../kernels/depthwise_planes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "../../solver_list.h"
+#include "depthwise_finish.h"
+#include "gpu_model.h"
+#include "rounding.h"
+
+namespace reformer {
+namespace {
+
+struct Kernel {
+  gpu::Entry entry;
+  Direction direction;
+  DType dtype;
+  int32_t filter, stride, rows, columns;
+};
+
+constexpr Direction forward = Direction::forward, input_grad = Direction::input_grad,
+                    weight_grad = Direction::weight_grad;
+constexpr DType bf16 = DType::bf16, fp16 = DType::fp16, fp32 = DType::fp32;
+constexpr Kernel kKernels[] = {
+#define X(what, T, R, ST, TR, TW)                                                        \
+  {{"depthwise_planes", "depthwise_planes_" #what "_" #T "_" #R "_" #ST "_" #TR "x" #TW, \
+    #what ", " #T ", " #R ", " #ST ", " #TR ", " #TW},                                   \
+   what,                                                                                 \
+   T,                                                                                    \
+   R,                                                                                    \
+   ST,                                                                                   \
+   TR,                                                                                   \
+   TW},
+#include "../kernels/depthwise_planes.inc"
+#undef X
+};
+
+struct Plan {
+  DepthwisePlanesArgs args{};
+  gpu::Launch launch;
+};
+
+// How a kernel is launched for a problem, step by step.
+class Planner {
+ public:
+  Planner(const ConvProblem& problem, const Kernel& kernel, const std::string& arch)
+      : p(problem),
+        kernel(kernel),
+        warp(warp_size(arch)),
+        units(usual_units(arch)),
+        most_shared(most_shared_bytes(arch)),
+        grad(p.direction == input_grad),
+        bytes(int32_t(element_size(p.dtype))),
+        h(p.direction == input_grad ? p.h : p.out_h()),
+        w(p.direction == input_grad ? p.w : p.out_w()),
+        shift_h(planes_shift(p.r, p.stride_h, grad, p.pad_h)),
+        shift_w(planes_shift(p.r, p.stride_h, grad, p.pad_w)),
+        down(parts(h + shift_h, kernel.rows)),
+        across(parts(w + shift_w, kernel.columns)) {}
+
+  Plan plan() const {
+    Cut best = cut(1, 1);  // the smallest tiles
+    double least = cost(best);
+    for (int32_t threads = warp; threads <= kDepthwisePlanesThreads; threads += warp) {
+      Cut candidates[2];
+      int32_t count = 0;
+      if (down * across <= threads) candidates[count++] = cut(std::min(p.c, threads / (down * across)), down);
+      if (across <= threads) candidates[count++] = cut(1, parts(down, parts(down, threads / across)));
+      for (int32_t i = 0; i < count; ++i)
+        if (const double us = cost(candidates[i]); us < least - 1e-9 && tile_bytes(candidates[i]) <= kTileBytes)
+          least = us, best = candidates[i];
+    }
+    return plan(best);
+  }
+
+  // How many elements are computed for each that there is.
+  double vain() const { return double(down) * kernel.rows * across * kernel.columns / (double(h) * w); }
+
+  // Strips that fill the rows are stored as they are; others begin anywhere.
+  PlaneStore store() const {
+    if (shift_w == 0 && w % kernel.columns == 0) return PlaneStore::strips;
+    return shift_w == 0 && w % 2 == 0 && bytes == 2 ? PlaneStore::pairs : PlaneStore::elements;
+  }
+
+ private:
+  static constexpr int32_t kTileBytes = 36 << 10, kThreadsPerUnit = 640;
+
+  // Planes of a block, and rows of strips of a band: `down` where planes are not cut into bands.
+  struct Cut {
+    int32_t planes, strips_down, bands, workers, threads;
+  };
+  Cut cut(int32_t planes, int32_t strips_down) const {
+    const int32_t workers = std::min(strips_down * across, kDepthwisePlanesThreads / planes);
+    return {planes, strips_down, parts(down, strips_down), workers, up(planes * workers, warp)};
+  }
+
+  PlaneTile source_tile(const Cut& cut) const {
+    const int32_t margin = planes_margin(bytes), head = planes_head(p.r, p.stride_h, grad);
+    const int32_t rows_down = cut.strips_down * kernel.rows;
+    const int32_t end = margin - head + (across - 1) * planes_step(p.stride_h, grad, kernel.columns) +
+                        planes_window(p.r, p.stride_h, grad, kernel.columns);
+    PlaneTile t{};
+    t.h = grad ? p.out_h() : p.h;
+    t.w = grad ? p.out_w() : p.w;
+    t.origin = margin - head - planes_first(p.r, p.stride_h, grad, p.pad_w);
+    t.band_rows = t.h;
+    if (cut.bands > 1) {
+      t.first = planes_first(p.r, p.stride_h, grad, p.pad_h);
+      t.step = planes_step(p.stride_h, grad, rows_down);
+      t.band_rows = planes_window(p.r, p.stride_h, grad, rows_down);
+    }
+    // What windows read past a row's end are the zeros at the next one's beginning. Wide words reach 3 elements
+    // further.
+    finish(t, cut, end - t.origin, end + 3);
+    return t;
+  }
+  PlaneTile y_tile(const Cut& cut) const {
+    PlaneTile t{};
+    t.h = h, t.w = w;
+    t.step = t.band_rows = cut.strips_down * kernel.rows;
+    if (cut.bands == 1) t.band_rows = h;
+    finish(t, cut, across * kernel.columns, across * kernel.columns);
+    return t;
+  }
+  void finish(PlaneTile& t, const Cut& cut, int32_t least_pitch, int32_t zeros) const {
+    const int32_t margin = planes_margin(bytes);
+    t.rows = cut.planes * std::min(t.band_rows, t.h);
+    t.pitch = up(std::max(t.origin + t.w, least_pitch), margin);
+    t.zeros = up(zeros, margin);
+    t.copy_bytes = std::gcd(16, std::gcd(t.w, t.origin) * bytes);
+    t.by_copies = make_divider(t.w * bytes / t.copy_bytes);
+    t.by_margins = make_divider(std::max(1, (t.pitch - t.w) * bytes / t.copy_bytes));
+    const int32_t run_bytes = common_bytes(cut, t.h * t.w, std::gcd(std::gcd(t.first, t.step), t.band_rows) * t.w);
+    if (t.copy_bytes >= 4 || run_bytes < 4) return;
+    t.run_bytes = run_bytes;
+    t.run_size = up(t.rows * t.w * bytes, 16);
+  }
+  // Words at whose multiples the planes of blocks begin, and bands, if there are any.
+  int32_t common_bytes(const Cut& cut, int32_t plane, int32_t of_bands) const {
+    const int64_t common = std::gcd(int64_t{cut.planes} * plane, int64_t{p.c} * plane);
+    return int32_t(std::gcd(int64_t{16}, std::gcd(common, int64_t{cut.bands > 1 ? of_bands : 0}) * bytes));
+  }
+  int32_t tile_bytes(const PlaneTile& t, int32_t turns) const {
+    return ((t.run_bytes ? 1 : turns) * t.rows * t.pitch + t.zeros) * bytes + turns * t.run_size;
+  }
+  void place(PlaneTile& t, int32_t offset) const {
+    t.offset = offset;
+    t.run_offset = offset + (t.rows * t.pitch + t.zeros) * bytes;
+  }
+  int32_t tile_bytes(const Cut& cut, int32_t turns = 1) const {
+    return tile_bytes(source_tile(cut), turns) + (p.direction == weight_grad ? tile_bytes(y_tile(cut), turns) : 0);
+  }
+
+  // Of results that are not stored from registers.
+  int32_t store_bytes(const Cut& cut) const {
+    return common_bytes(cut, h * w, std::gcd(cut.strips_down * kernel.rows, shift_h) * w);
+  }
+
+  // Of a pass over everything, in no unit: idle threads, rows that several bands read, stores by narrow words, blocks
+  // of few threads, and multiprocessors that have less to do than others.
+  double cost(const Cut& cut) const {
+    const double rounds = parts(cut.strips_down * across, cut.workers);
+    const double groups = parts(p.c, cut.planes), rows = cut.bands * cut.strips_down;
+    const double lanes = rounds * cut.threads * groups * cut.bands / (double(p.c) * down * across);
+    double cost = lanes;
+    if (cut.bands > 1) {
+      const PlaneTile t = source_tile(cut);
+      cost *= 1 + 0.3 * (double(t.band_rows) / t.step - 1) * rows / down;
+    }
+    if (p.direction != weight_grad && store() != PlaneStore::strips) {
+      const int32_t at_once = store_bytes(cut);
+      cost *= at_once == 16 ? 1 : at_once == 8 ? 1.03 : at_once == 4 ? 1.08 : 1.2;
+    }
+    if (cut.threads < 128) cost *= 1 + 0.1 * (128 - cut.threads) / 128;
+    const double blocks = groups * cut.bands * p.n;
+    if (blocks < 4 * units) cost *= std::ceil(blocks / units) * units / blocks;
+    return cost;
+  }
+
+  // Blocks that share the tiles: the more tiles a block has, the more of them it copies while it computes another, and
+  // the fewer blocks there are to keep all slots at work to the end. In times of a tile, of which the first one costs
+  // more; weight_grad's partial sums as well.
+  int32_t splits(int32_t groups, int32_t tiles, int32_t slots) const {
+    constexpr int32_t kMostTiles = 32;
+    const double start = p.direction == weight_grad ? 2 : 0.7;
+    double least = 1e30;
+    int32_t best = tiles;
+    for (int32_t turns = 1; turns <= std::min(tiles, kMostTiles); ++turns) {
+      const int32_t splits = parts(tiles, turns);
+      const double time = double((int64_t{groups} * splits + slots - 1) / slots) * (turns + start);
+      if (time < least) least = time, best = splits;
+    }
+    return best;
+  }
+
+  Plan plan(const Cut& cut) const {
+    Plan plan;
+    DepthwisePlanesArgs& a = plan.args;
+    a.channels = p.c, a.planes = cut.planes;
+    a.threads = cut.threads, a.workers = cut.workers;
+    a.strips = cut.strips_down * across, a.strips_down = cut.strips_down;
+    a.rows_down = cut.strips_down * kernel.rows;
+    a.shift_h = shift_h, a.shift_w = shift_w;
+    a.first_row = planes_first(p.r, p.stride_h, grad, p.pad_h);
+    a.h = h, a.w = w;
+    a.tiles = p.n * cut.bands;
+    const int32_t groups = parts(p.c, cut.planes);
+    a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / cut.threads));
+    if (shared_bytes(plan, cut) > most_shared) a.splits = a.tiles;  // two tiles don't fit
+    while (1 << (a.log_lanes + 1) <= std::min(32, cut.workers / 4)) ++a.log_lanes;
+    a.by_workers = make_divider(cut.workers);
+    a.by_across = make_divider(across);
+    a.by_bands = make_divider(cut.bands);
+    plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(cut.threads), uint32_t(shared_bytes(plan, cut))};
+    return plan;
+  }
+
+  // Divides the shared memory, and returns its size.
+  int32_t shared_bytes(Plan& plan, const Cut& cut) const {
+    DepthwisePlanesArgs& a = plan.args;
+    const int32_t turns = a.splits < a.tiles ? 2 : 1;
+    a.source_tile = source_tile(cut);
+    place(a.source_tile, 0);
+    const int32_t source_bytes = tile_bytes(a.source_tile, turns);
+    if (p.direction == weight_grad) {
+      a.y_tile = y_tile(cut);
+      place(a.y_tile, source_bytes);
+      return std::max(source_bytes + tile_bytes(a.y_tile, turns), up(p.r * cut.threads * int32_t(sizeof(float)), 16));
+    }
+    a.store = store();
+    a.store_bytes = store_bytes(cut);
+    a.store_offset = source_bytes;
+    const int32_t staged = cut.planes * std::min(a.rows_down, h) * w * bytes;
+    return source_bytes + (a.store == PlaneStore::strips ? 0 : up(staged, 16));
+  }
+
+  const ConvProblem& p;
+  const Kernel& kernel;
+  const int32_t warp, units, most_shared;
+  const bool grad;
+  const int32_t bytes, h, w, shift_h, shift_w;
+  const int32_t down, across;  // strips of a plane
+};
+
+// Strips of so many columns: 8 are wide, and 4 tall, of 7 rows or 8.
+template <int32_t TW>
+class GpuDepthwisePlanes final : public Solver {
+ public:
+  explicit GpuDepthwisePlanes(const char* name) : name_(name) {
+    for (const Kernel& kernel : kKernels)
+      if (kernel.columns == TW)
+        table_[size_t(kernel.direction)][size_t(kernel.dtype)][kernel.filter][kernel.stride] = &kernel;
+  }
+  const char* name() const override { return name_; }
+
+  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
+
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
+    if (p.layout != Layout::nchw) return "it reads NCHW only";
+    if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
+    if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
+    if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
+    if (!kernel(p)) return "it is not compiled for this size of filter and stride";
+    if (p.pad_h >= p.r || p.pad_w >= p.s) return "the padding is as wide as the filter";
+    const gpu::Launch launch = plan(p, device).launch;
+    if (launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+      return "its rows take more shared memory than there is";
+    if (launch.blocks_y > kMostBlocksY) return "its batch takes more blocks than a launch may have";
+    return nullptr;
+  }
+
+  // Elements outside of the planes are computed in vain; tall strips read more columns for each that they compute, wide
+  // ones of a 7 x 7 filter more rows; what is not stored from registers takes another pass through shared memory. From
+  // counts of instructions, not from times.
+  double estimate_us(const ConvProblem& p, const Device& device) const override {
+    const Planner planner(p, *kernel(p), device.arch);
+    const PlaneStore store = planner.store();
+    const double stored = store == PlaneStore::strips ? 1 : store == PlaneStore::pairs ? 1.1 : 1.2;
+    return gpu_estimate_us(p, 0.4 / (planner.vain() * stored * ((TW == 4) == (p.r < 7) ? 1.05 : 1)));
+  }
+
+  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
+    return depthwise_workspace_bytes(p, plan(p, device).args.splits);
+  }
+
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    Plan plan = this->plan(p, device);
+    DepthwisePlanesArgs& a = plan.args;
+    const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, a.splits));
+    a.source = p.direction == input_grad ? b.y : b.x;
+    a.y = b.y, a.filter = b.w, a.bias = b.bias;
+    a.result = p.direction == forward ? b.y : p.direction == input_grad ? b.x : b.workspace;
+    plan.launch.early = can_start_early(device.arch);
+    gpu::launch(kernel(p)->entry, plan.launch, b.queue, a);
+    if (p.direction == weight_grad) finish_depthwise_weight_grad(p, a.splits, b, plan.launch.early);
+  }
+
+ private:
+  static constexpr int32_t kMostFilter = 7, kMostStride = 2;
+  static constexpr uint32_t kMostBlocksY = 65535;
+
+  // Null if there is none.
+  const Kernel* kernel(const ConvProblem& p) const {
+    if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
+    return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
+  }
+  Plan plan(const ConvProblem& p, const Device& device) const { return Planner(p, *kernel(p), device.arch).plan(); }
+
+  const char* name_;
+  const Kernel* table_[3][5][kMostFilter + 1][kMostStride + 1] = {};
+};
+
+}  // namespace
+
+const Solver& gpu_depthwise_planes_wide() {
+  static const GpuDepthwisePlanes<8> solver("gpu_depthwise_planes_wide");
+  return solver;
+}
+const Solver& gpu_depthwise_planes_tall() {
+  static const GpuDepthwisePlanes<4> solver("gpu_depthwise_planes_tall");
+  return solver;
+}
+
+}  // namespace reformer
