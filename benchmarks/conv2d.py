@@ -121,7 +121,10 @@ def main() -> None:
                 results.append(measure(geometry.replace(direction=direction), device))
     for result in results:
         key = str(result["problem"])
-        rows += [Row.of("conv2d", key, name, "time_us", values) for name, values in result["times"].items()]
+        rows += [
+            Row.of("conv2d", key, name, "time_us", values, device_name(device))
+            for name, values in result["times"].items()
+        ]
     groups = summary(results)
     print(table(groups))
     if options.csv:

@@ -31,9 +31,12 @@ class Row:
     version: str = torch_reformer.__version__
 
     @classmethod
-    def of(cls, benchmark: str, case: str, provider: str, metric: str, values: list[float]) -> Row:
+    def of(
+        cls, benchmark: str, case: str, provider: str, metric: str, values: list[float], device: str | None = None
+    ) -> Row:
+        """device: by default this CPU."""
         cuts = (round(value, 3) for value in percentiles(values))
-        return cls(benchmark, case, provider, metric, *cuts, device=_native.device(None))
+        return cls(benchmark, case, provider, metric, *cuts, device=device or _native.device(None))
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:

@@ -8,6 +8,7 @@
 #include "../../solver_list.h"
 #include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "memo.h"
 #include "rounding.h"
 
 namespace reformer {
@@ -199,10 +200,13 @@ class GpuDepthwise final : public Solver {
   }
 
  private:
-  Plan plan(const ConvProblem& p, const Device& device) const { return make_plan(p, *kernels_.find(p), device.arch); }
+  Plan plan(const ConvProblem& p, const Device& device) const {
+    return memo_.get(p, device, [&] { return make_plan(p, *kernels_.find(p), device.arch); });
+  }
 
   const char* name_;
   const Table kernels_;
+  const Memo<Plan> memo_;
 };
 
 }  // namespace

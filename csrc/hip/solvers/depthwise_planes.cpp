@@ -8,6 +8,7 @@
 #include "../../solver_list.h"
 #include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "memo.h"
 #include "rounding.h"
 
 namespace reformer {
@@ -307,10 +308,13 @@ class GpuDepthwisePlanes final : public Solver {
     if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
     return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
   }
-  Plan plan(const ConvProblem& p, const Device& device) const { return Planner(p, *kernel(p), device.arch).plan(); }
+  Plan plan(const ConvProblem& p, const Device& device) const {
+    return memo_.get(p, device, [&] { return Planner(p, *kernel(p), device.arch).plan(); });
+  }
 
   const char* name_;
   const Kernel* table_[3][5][kMostFilter + 1][kMostStride + 1] = {};
+  const Memo<Plan> memo_;
 };
 
 }  // namespace

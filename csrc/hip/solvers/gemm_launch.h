@@ -6,6 +6,7 @@
 #include "../../device.h"
 #include "../kernels/implicit_gemm_plan.h"
 #include "gpu_model.h"
+#include "memo.h"
 
 namespace reformer {
 
@@ -50,6 +51,11 @@ class GemmTiles {
 
   // Where refusal() is null.
   GemmLaunch launch(const ConvProblem& p, const Device& device) const {
+    return memo_.get(p, device, [&] { return best(p, device); });
+  }
+
+ private:
+  GemmLaunch best(const ConvProblem& p, const Device& device) const {
     const ImplicitGemmKernel& kernel = *this->kernel(p, device);
     const int warp = warp_size(device.arch);
     const int32_t units = usual_units(device.arch);
@@ -67,7 +73,6 @@ class GemmTiles {
     return {&kernel, plan};
   }
 
- private:
   // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
   static bool is_hopper(const Device& device) { return device.arch == "sm_90"; }
 
@@ -81,6 +86,7 @@ class GemmTiles {
   // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).
   static bool is_small(const ImplicitGemmKernel* kernel) { return kernel && kernel->columns == 32; }
 
+  const Memo<GemmLaunch> memo_;
   const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for groups
 };
 

@@ -5,6 +5,7 @@
 #include "../kernels/tma_depthwise_plan.h"
 #include "depthwise_finish.h"
 #include "gpu_model.h"
+#include "memo.h"
 
 namespace reformer {
 namespace {
@@ -38,8 +39,11 @@ class GpuTmaDepthwise final : public Solver {
   }
 
  private:
-  // The tile that is expected to be best; without threads if none fits.
-  static TmaDepthwisePlan plan(const ConvProblem& p, const Device& device) {
+  // With the tile that is expected to be best; without threads if none fits.
+  TmaDepthwisePlan plan(const ConvProblem& p, const Device& device) const {
+    return memo_.get(p, device, [&] { return best(p, device); });
+  }
+  static TmaDepthwisePlan best(const ConvProblem& p, const Device& device) {
     const int units = usual_units(device.arch);
     TmaDepthwisePlan best, tried;
     best.launch.threads = 0;
@@ -51,6 +55,8 @@ class GpuTmaDepthwise final : public Solver {
     }
     return best;
   }
+
+  const Memo<TmaDepthwisePlan> memo_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "../../solver_list.h"
 #include "../kernels/tma_gemm_plan.h"
 #include "gpu_model.h"
+#include "memo.h"
 
 namespace reformer {
 namespace {
@@ -46,6 +47,9 @@ class GpuTmaGemm final : public Solver {
     TmaGemmPlan plan;
   };
   Choice choose(const ConvProblem& p, const Device& device) const {
+    return memo_.get(p, device, [&] { return best(p, device); });
+  }
+  Choice best(const ConvProblem& p, const Device& device) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
     double least = std::numeric_limits<double>::infinity();
@@ -63,6 +67,7 @@ class GpuTmaGemm final : public Solver {
 
   const char* name_;
   std::vector<const TmaGemmKernel*> kernels_;
+  const Memo<Choice> memo_;
 };
 
 }  // namespace
