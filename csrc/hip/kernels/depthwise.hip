@@ -100,14 +100,6 @@ DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
   return place;
 }
 
-// All tiles of the block, by the place where each begins.
-template <class Fill, class Prepare, class Compute>
-DEVICE void for_each_tile(const DepthwiseArgs& p, const Fill& fill, const Prepare& prepare, const Compute& compute) {
-  pipeline_tiles(
-      block_y(), p.tiles, p.splits, [&](int tile, int turn) { fill(place_of(tile, p), turn); }, prepare,
-      [&](int tile, int turn) { compute(place_of(tile, p), turn); });
-}
-
 // One row of a strip into a picture whose rows are so wide.
 template <class T, int V, int TW>
 DEVICE void write(T* picture, int row, int column, int height, int width, int channels, const float (&values)[TW][V]) {
@@ -198,7 +190,7 @@ DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, 
         write<T, V, TW>(result, place.row + row + o, place.column + column, out_h, out_w, p.channels, sums[o]);
     }
   };
-  for_each_tile(p, fill, prepare, compute);
+  pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, prepare, compute);
 }
 
 template <class T, int R, int ST, int V, int TW>
@@ -266,7 +258,7 @@ DEVICE void strided_input_grad(const DepthwiseArgs& p) {
                         p.channels, sums[u]);
     }
   };
-  for_each_tile(p, fill, prepare, compute);
+  pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, prepare, compute);
 }
 
 template <class T, int R, int ST, int V, int TW>
@@ -331,7 +323,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
       }
     }
   };
-  for_each_tile(p, fill, [] {}, compute);
+  pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, [] {}, compute);
 
   // The workers' sums, halving their number each time.
   float* shared = reinterpret_cast<float*>(memory);

@@ -208,6 +208,16 @@ struct Windows {
   }
 };
 
+// What a tile is a part of.
+struct TilePlace {
+  int picture, band;
+};
+DEVICE TilePlace place_of(int tile, const DepthwisePlanesArgs& p) {
+  TilePlace place{0, tile};
+  place.picture = divide_with_rest(place.band, p.by_bands);
+  return place;
+}
+
 // What a thread of the block has of the planes; none are left for some.
 struct Worker {
   int first, planes;  // of the block, the last of which has fewer
@@ -282,35 +292,24 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
   T* stage = reinterpret_cast<T*>(memory + p.store_offset);
 
   float taps[R * R], bias = 0;
-  {
-    const int channel = worker.idle ? worker.first : worker.first + worker.plane;
-    const T* filter = static_cast<const T*>(p.filter) + static_cast<long long>(channel) * R * R;
-    UNROLL
-    for (int t = 0; t < R * R; ++t) taps[t] = to_float(filter[t]);
-    if (p.bias) bias = to_float(static_cast<const T*>(p.bias)[channel]);
-  }
-
-  const auto fill = [&](int tile, int turn) {
-    int band = tile;
-    const int picture = divide_with_rest(band, p.by_bands);
-    tiles.fill(p.source, static_cast<long long>(picture) * p.channels + worker.first, worker.planes, band, turn);
+  const auto fill = [&](const TilePlace& place, int turn) {
+    tiles.fill(p.source, static_cast<long long>(place.picture) * p.channels + worker.first, worker.planes, place.band,
+               turn);
   };
-  const auto compute = [&](int tile, int turn) {
-    int band_index = tile;
-    const int picture = divide_with_rest(band_index, p.by_bands);
-    const Band band = band_of(p.source_tile, band_index);
-    const long long first_plane = static_cast<long long>(picture) * p.channels + worker.first;
-    const int begin = band_index * p.rows_down - p.shift_h, top = begin < 0 ? 0 : begin;
+  const auto compute = [&](const TilePlace& tile, int turn) {
+    const Band band = band_of(p.source_tile, tile.band);
+    const long long first_plane = static_cast<long long>(tile.picture) * p.channels + worker.first;
+    const int begin = tile.band * p.rows_down - p.shift_h, top = begin < 0 ? 0 : begin;
     const int band_rows = less_of(begin + p.rows_down, p.h) - top;
     T* result = static_cast<T*>(p.result) + (first_plane * p.h + top) * p.w;
     if (p.source_tile.run_bytes) {
-      tiles.spread(worker.planes, band_index, turn);
+      tiles.spread(worker.planes, tile.band, turn);
       barrier();
     }
 
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
-      const int down = band_index * p.strips_down + divide_with_rest(across, p.by_across);
+      const int down = tile.band * p.strips_down + divide_with_rest(across, p.by_across);
       const Windows<T> windows(tiles, band, turn, worker.plane, down * planes_step(ST, kGrad, TR) + p.first_row,
                                across * kBody + planes_margin(sizeof(T)));
       float sums[TR][TW];
@@ -359,7 +358,15 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
     else
       store_words<2>(to, from, bytes, p.threads);
   };
-  pipeline_tiles(block_y(), p.tiles, p.splits, fill, [&] { tiles.clear_margins(); }, compute);
+  const auto prepare = [&] {
+    const int channel = worker.idle ? worker.first : worker.first + worker.plane;
+    const T* filter = static_cast<const T*>(p.filter) + static_cast<long long>(channel) * R * R;
+    UNROLL
+    for (int t = 0; t < R * R; ++t) taps[t] = to_float(filter[t]);
+    if (p.bias) bias = to_float(static_cast<const T*>(p.bias)[channel]);
+    tiles.clear_margins();
+  };
+  pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, prepare, compute);
 }
 
 template <class T, int R, int ST, int TR, int TW>
@@ -405,19 +412,17 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
   const Tiles<T> y_tiles{p.y_tile, p.threads, turns, memory};
 
   float sums[R * R] = {};
-  const auto fill = [&](int tile, int turn) {
-    int band = tile;
-    const long long plane = static_cast<long long>(divide_with_rest(band, p.by_bands)) * p.channels + worker.first;
-    x_tiles.fill(p.source, plane, worker.planes, band, turn);
-    y_tiles.fill(p.y, plane, worker.planes, band, turn);
+  const auto fill = [&](const TilePlace& place, int turn) {
+    const long long plane = static_cast<long long>(place.picture) * p.channels + worker.first;
+    x_tiles.fill(p.source, plane, worker.planes, place.band, turn);
+    y_tiles.fill(p.y, plane, worker.planes, place.band, turn);
   };
   const auto prepare = [&] {
     x_tiles.clear_margins();
     y_tiles.clear_margins();
   };
-  const auto compute = [&](int tile, int turn) {
-    int band = tile;
-    divide_with_rest(band, p.by_bands);
+  const auto compute = [&](const TilePlace& tile, int turn) {
+    const int band = tile.band;
     const Band x_band = band_of(p.source_tile, band), y_band = band_of(p.y_tile, band);
     if (p.source_tile.run_bytes) x_tiles.spread(worker.planes, band, turn);
     if (p.y_tile.run_bytes) y_tiles.spread(worker.planes, band, turn);
@@ -448,7 +453,7 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
       }
     }
   };
-  pipeline_tiles(block_y(), p.tiles, p.splits, fill, prepare, compute);
+  pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, prepare, compute);
   add_up<R>(p, worker, sums, reinterpret_cast<float*>(memory));
 }
 
