@@ -1,7 +1,9 @@
 """What a call costs besides the arithmetic: tiny tensors, torch_reformer against aten, with and without gradients; and
-what a decision costs that this thread has made before.
+what a decision costs that this thread has made before. On a GPU: what a call costs the CPU, while the GPU is not waited
+for.
 
 python benchmarks/overhead.py --csv benchmarks/results/cpu/overhead.csv
+python benchmarks/overhead.py --device cuda --csv benchmarks/results/h200/overhead.csv
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from results import Row, write_csv
 
 import torch_reformer
 from torch_reformer import ConvProblem, _native
+from torch_reformer.workload import device_name, usable_device
 
 CALLS, ROUNDS = 500, 15
 
 
-def per_call(calls: dict) -> dict[str, list[float]]:
+def per_call(calls: dict, device: torch.device) -> dict[str, list[float]]:
     """Microseconds a call of each, over loops of CALLS, in turns."""
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
@@ -29,19 +32,37 @@ def per_call(calls: dict) -> dict[str, list[float]]:
             for _ in range(CALLS):
                 call()
             times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            if device.type != "cpu":
+                torch.cuda.synchronize(device)
     return times
 
 
-def cases():
+def cases(device: torch.device):
     """name -> (aten's call, torch_reformer's call)."""
-    x, w, b = torch.randn(1, 2, 4, 4), torch.randn(2, 2, 3, 3), torch.randn(2)
-    theirs = torch.nn.Conv2d(2, 2, 3, padding=1)
-    ours = torch_reformer.nn.Conv2d(2, 2, 3, padding=1)
+    # On a GPU of data types and layout for which it has kernels, and many enough that aten is not always chosen.
+    channels, kind = (2, {}) if device.type == "cpu" else (64, {"device": device, "dtype": torch.bfloat16})
+    x, w = torch.randn(1, channels, 4, 4, **kind), torch.randn(channels, channels, 3, 3, **kind)
+    b = torch.randn(channels, **kind)
+    theirs = torch.nn.Conv2d(channels, channels, 3, padding=1, **kind)
+    ours = torch_reformer.nn.Conv2d(channels, channels, 3, padding=1, **kind)
+    if device.type != "cpu":
+        x, w = (tensor.to(memory_format=torch.channels_last) for tensor in (x, w))
+        theirs, ours = (module.to(memory_format=torch.channels_last) for module in (theirs, ours))
     geometry = (1, 1), (1, 1), (1, 1), 1
     xg, wg, bg = (tensor.clone().requires_grad_() for tensor in (x, w, b))
 
     def train(conv):
         return lambda: torch.autograd.grad(conv(xg, wg, bg, 1, 1).sum(), (xg, wg, bg))
+
+    if device.type != "cpu":
+        w1 = torch.randn(channels, channels, 1, 1, **kind).to(memory_format=torch.channels_last)
+        each = torch.randn(channels, 1, 3, 3, **kind)
+        yield "forward, 1x1", lambda: F.conv2d(x, w1), lambda: torch_reformer.conv2d(x, w1)
+        yield (
+            "forward, depthwise",
+            lambda: F.conv2d(x, each, None, 1, 1, 1, channels),
+            lambda: torch_reformer.conv2d(x, each, None, 1, 1, 1, channels),
+        )
 
     yield "forward", lambda: F.conv2d(x, w, b, *geometry), lambda: torch_reformer.conv2d(x, w, b, *geometry)
     yield (
@@ -59,18 +80,22 @@ def cases():
 def decision() -> dict[str, list[float]]:
     """Microseconds of a remembered decision, called through ctypes, and of a ctypes call that does nothing."""
     problem = ConvProblem(n=1, c=2, h=4, w=4, k=2, r=3, s=3).native()
-    return per_call({"decision": lambda: _native.decide(problem), "empty call": lambda: _native.problem_kind(problem)})
+    calls = {"decision": lambda: _native.decide(problem), "empty call": lambda: _native.problem_kind(problem)}
+    return per_call(calls, torch.device("cpu"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
+    device = usable_device(options.device)
+    where = device_name(device)
     rows = []
     print(f"{'microseconds a call (p50)':28}{'aten':>8}{'torch_reformer':>16}{'difference':>12}")
-    for name, theirs, ours in cases():
-        times = per_call({"torch": theirs, "torch_reformer": ours})
-        rows += [Row.of("overhead", name, provider, "time_us", values) for provider, values in times.items()]
+    for name, theirs, ours in cases(device):
+        times = per_call({"torch": theirs, "torch_reformer": ours}, device)
+        rows += [Row.of("overhead", name, provider, "time_us", values, where) for provider, values in times.items()]
         aten, reformer = (row.p50 for row in rows[-2:])
         print(f"{name:28}{aten:8.2f}{reformer:16.2f}{reformer - aten:+12.2f}")
     for name, values in decision().items():
