@@ -82,6 +82,17 @@ def _compile(compiler: str, arch: str, source: Path, result: Path) -> None:
     temporary.replace(result)
 
 
+def _files_of(source: Path) -> set[Path]:
+    """The file and all that it includes."""
+    found, left = set(), [source]
+    while left:
+        path = left.pop().resolve()
+        if path.exists() and path not in found:  # the emulator's is not among them
+            found.add(path)
+            left += [path.parent / name for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)]
+    return found
+
+
 def _copy_sources(folder: Path) -> None:
     wanted = {folder / source.relative_to(HERE): source for source in sources()}
     for path in folder.rglob("*"):
@@ -107,10 +118,9 @@ def build(folder: Path) -> None:
     _copy_sources(folder / "src")
 
     kernels = [source for source in sources() if source.suffix == ".hip"]
-    changed = max(path.stat().st_mtime for path in [Path(__file__), *(s for s in sources() if s.suffix != ".hip")])
     expected, jobs = set(), []
     for source in kernels:
-        newest = max(changed, source.stat().st_mtime)
+        newest = max(path.stat().st_mtime for path in [Path(__file__), *_files_of(source)])
         for arch, compiler in found.items():
             if arch not in ONLY.get(source.stem, (arch,)):
                 continue

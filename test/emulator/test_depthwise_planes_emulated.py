@@ -17,6 +17,15 @@ SHAPES = ["wide", "tall"]
 WARPS = {"wide": (32,), "tall": (64,)} if emulator.SANITIZE else dict.fromkeys(SHAPES, (32, 64))
 
 
+def compiled(shape, filter, amd):
+    """AMD's GPUs have no tall strips of wide filters."""
+    return not (amd and shape == "tall" and filter > 3)
+
+
+def warps(shape, filter):
+    return tuple(warp for warp in WARPS[shape] if compiled(shape, filter, amd=warp == 64)) or (32,)
+
+
 def depthwise(direction, filter, stride, n, channels, size, padding, dtype="BF16"):
     return ConvProblem(
         n, channels, *size, channels, filter, filter, *padding, stride, stride,
@@ -44,7 +53,7 @@ CASES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_against_pytorch(shape, direction, dtype, case):
     problem = depthwise(direction, *case, dtype)
-    for warp in WARPS[shape]:
+    for warp in warps(shape, case[0]):
         solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=warp, seed=warp // 64)
 
 
@@ -63,7 +72,7 @@ def test_any_geometry(shape, direction, case):
         problem = depthwise(
             direction, filter, stride, generator.randint(1, 5), generator.choice((1, 2, 3, 8, 24, 70)), size, padding
         )
-        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=generator.choice(WARPS[shape]), seed=seed)
+        solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=generator.choice(warps(shape, filter)), seed=seed)
 
 
 @pytest.mark.parametrize("direction", "FBW")
@@ -91,12 +100,14 @@ def test_tiles_fit_into_shared_memory(arch, direction):
     for shape, filter, stride, width, dtype in itertools.product(
         SHAPES, (3, 5, 7), (1, 2), (7, 30, 112, 500), ("BF16", "FP32")
     ):
+        if not compiled(shape, filter, amd=arch.startswith("gfx")):
+            continue
         problem = depthwise(direction, filter, stride, 8, 256, (width, width), (filter // 2,) * 2, dtype)
         _gpu.run(
             f"gpu_depthwise_planes_{shape}", problem.native(), arch, nothing, nothing, nothing, None,
             lambda entry, blocks, threads, shared_bytes, arguments: asked.append(shared_bytes),
         )  # fmt: skip
-    assert len(asked) >= 96 and max(asked) <= MOST_SHARED[arch]
+    assert len(asked) >= 64 and max(asked) <= MOST_SHARED[arch]
 
 
 ON_H200 = [(problem, direction) for direction in "FBW" for problem in ((3, 1, 56), (3, 2, 28), (5, 1, 14), (7, 1, 7))]

@@ -265,6 +265,7 @@ class GpuDepthwisePlanes final : public Solver {
     if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
     if (!kernel(p)) return "it is not compiled for this size of filter and stride";
+    if (TW == 4 && p.r > 3 && warp_size(device.arch) == 64) return "it is not compiled for wide filters on AMD's GPUs";
     if (p.pad_h >= p.r || p.pad_w >= p.s) return "the padding is as wide as the filter";
     const gpu::Launch launch = plan(p, device).launch;
     if (launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
