@@ -106,7 +106,7 @@ def main() -> None:
         )
         apart = max(abs(a - b) for a, b in zip(theirs, ours, strict=True))
         rows.append(
-            Row.of("train_models", name, "torch_reformer", "mean_loss_difference", [apart], device_name(device))
+            Row.of("train_models", name, "torch_reformer", "mean_loss_difference", [apart] * 2, device_name(device))
         )
         before, after = (statistics.median(values) for values in times.values())
         step = f"{before:.2f} | {after:.2f} | {before / after:.3f}"

@@ -81,10 +81,17 @@ class Gpu:
 
 def test_graphs_are_as_long_as_can_be_timed(monkeypatch):
     gpu, order = Gpu(monkeypatch), []
-    calls = {"short": lambda: gpu.run(2.0), "medium": lambda: gpu.run(50.0), "long": lambda: gpu.run(1000.0)}
+    lengths = {"short": 2.0, "medium": 250.0, "long": 3000.0}
+
+    def call(name):
+        """Run by itself it waits for the CPU; the first times for more than that."""
+        waits = itertools.chain([5000.0, 900.0], itertools.repeat(90.0))
+        return lambda: gpu.run(lengths[name] if gpu.captured is not None else max(lengths[name], next(waits)))
+
+    calls = {name: call(name) for name in lengths}
     watches = stopwatches(calls, order.append, "cuda:7")
     assert order == list(calls) and gpu.pools == [None, 1, 2]  # each in the memory of those before it
-    for name, us, launches in ("short", 2.0, 20), ("medium", 50.0, 4), ("long", 1000.0, 1):
+    for name, us, launches in ("short", 2.0, 20), ("medium", 250.0, 8), ("long", 3000.0, 1):
         before = gpu.us
         assert watches[name]() == pytest.approx(us)
         assert gpu.us - before == pytest.approx(2 * launches * us)

@@ -11,8 +11,8 @@ import torch
 
 Stopwatch = Callable[[], float]  # runs a call and says how many microseconds it took
 
-# Of a call in one graph: as many launches as take so many microseconds, but no more than so many.
-GRAPH_US, MOST_LAUNCHES = 200, 20
+# Launches of a call in one graph; fewer of what takes longer than so many microseconds: as many as take so many.
+MOST_LAUNCHES, SHORT_US, GRAPH_US = 20, 200, 2000
 
 
 def interleaved(
@@ -116,8 +116,10 @@ def _on_gpu(
 def _captured(call: Callable[[], object], pool) -> tuple[torch.cuda.CUDAGraph, int]:
     """A graph of several launches of the call, and of how many."""
     call()  # libraries choose their kernels and load them, which a capture forbids
-    estimate = _elapsed_us(call)
-    launches = min(max(round(GRAPH_US / estimate), 1), MOST_LAUNCHES)
+    # On an idle GPU a short call takes as long as the CPU takes to launch it, so it may be any time below SHORT_US. Were a
+    # graph made shorter for it, what a graph costs would count as the call's time.
+    estimate = min(_elapsed_us(call) for _ in range(3))
+    launches = MOST_LAUNCHES if estimate < SHORT_US else min(max(round(GRAPH_US / estimate), 1), MOST_LAUNCHES)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     graph.capture_begin(pool=pool)  # not torch.cuda.graph(), which collects garbage each time
