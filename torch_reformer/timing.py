@@ -116,8 +116,8 @@ def _on_gpu(
 def _captured(call: Callable[[], object], pool) -> tuple[torch.cuda.CUDAGraph, int]:
     """A graph of several launches of the call, and of how many."""
     call()  # libraries choose their kernels and load them, which a capture forbids
-    # On an idle GPU a short call takes as long as the CPU takes to launch it, so it may be any time below SHORT_US. Were
-    # a graph made shorter for it, what a graph costs would count as the call's time.
+    # On an idle GPU a short call takes as long as the CPU does to launch it, any time below SHORT_US. Were a graph made
+    # shorter for it, what a graph costs would count as the call's time.
     estimate = min(_elapsed_us(call) for _ in range(3))
     launches = MOST_LAUNCHES if estimate < SHORT_US else min(max(round(GRAPH_US / estimate), 1), MOST_LAUNCHES)
     graph = torch.cuda.CUDAGraph()

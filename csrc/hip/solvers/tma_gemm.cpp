@@ -24,19 +24,19 @@ class GpuTmaGemm final : public Solver {
     return refuse_tma_gemm(p);
   }
 
-  // As implicit GEMM: cuDNN is chosen unless weights know better.
-  double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.25); }
+  double estimate_us(const ConvProblem& p, const Device& device) const override { return choose(p, device).us; }
 
   int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
     return choose(p, device).plan.workspace_bytes;
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    auto [kernel, plan] = choose(p, device);
+    Choice chosen = choose(p, device);
+    TmaGemmPlan& plan = chosen.plan;
     const ConvBuffers b = call.buffers(plan.workspace_bytes);
     void* const results[] = {b.y, b.x, b.w};
-    bind(plan, *kernel, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
-    gpu::launch(kernel->entry, plan.launch, b.queue, plan.args);
+    bind(plan, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
+    gpu::launch(chosen.kernel->entry, plan.launch, b.queue, plan.args);
     if (plan.workspace_bytes)
       gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
   }
@@ -45,6 +45,7 @@ class GpuTmaGemm final : public Solver {
   struct Choice {
     const TmaGemmKernel* kernel = nullptr;
     TmaGemmPlan plan;
+    double us = std::numeric_limits<double>::infinity();
   };
   Choice choose(const ConvProblem& p, const Device& device) const {
     return memo_.get(p, device, [&] { return best(p, device); });
@@ -52,14 +53,13 @@ class GpuTmaGemm final : public Solver {
   Choice best(const ConvProblem& p, const Device& device) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
-    double least = std::numeric_limits<double>::infinity();
     for (const TmaGemmKernel* kernel : kernels_) {
       if (kernel->direction != p.direction || kernel->dtype != p.dtype) continue;
       for (const TmaGemmCut& cut : tma_gemm_cuts(p, *kernel, units)) {
         tried.kernel = kernel;
         plan_tma_gemm(p, *kernel, cut, tried.plan);
-        const double us = tma_gemm_us(p, *kernel, tried.plan, units);
-        if (us < least) least = us, best = tried;
+        tried.us = tma_gemm_us(p, *kernel, tried.plan, units);
+        if (tried.us < best.us) best = tried;
       }
     }
     return best;
