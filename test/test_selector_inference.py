@@ -224,8 +224,8 @@ def test_other_devices_have_selectors_of_their_own():
         assert _native.logits([problem], "cpu-plain-3t").tolist() == [[0, 1]]
         assert config.solvers()[_native.decide(problem, "gfx942")] == "aten"
         assert config.solvers()[_native.decide(problem, "cpu-plain-3t")] == "direct"
-        with pytest.raises(ValueError, match="there is no selector for sm_90"):
-            _native.logits([problem], "sm_90")
+        with pytest.raises(ValueError, match="there is no selector for sm_80"):
+            _native.logits([problem], "sm_80")
     finally:
         _native.remove_selector("gfx942")
 
