@@ -1,8 +1,9 @@
 // The emulated GPU: blocks one after another, and in each of them the warps' threads in turns.
 //
 // The order of turns comes from a seed: 0 runs warps and lanes in the order of their numbers, every other seed shuffles
-// blocks, warps and lanes. A thread runs until it waits for others or ends. So results that hang on the order, as where
-// a barrier is missing, differ between seeds, and a seed repeats exactly.
+// blocks, warps and lanes. In half of the blocks each turn is any warp's, in the others some warps go before others
+// throughout, so that these fall far behind. A thread runs until it waits for others or ends. So results that hang on
+// the order, as where a barrier is missing, differ between seeds, and a seed repeats exactly.
 //
 // Stricter than real GPUs: all threads of a block have to come to the same barrier, all of a warp to the same
 // operation, from the same line, and none may have ended before.
@@ -158,6 +159,11 @@ class Block {
     }
     events.clear();
     begin_block_of_tma();
+    if (shuffled_ && random_.below(2)) {
+      ranks_.resize(size_t(count_ / kWarp) + 1);
+      std::iota(ranks_.begin(), ranks_.end(), 0);
+      random_.shuffle(ranks_);
+    }
   }
 
   void run() {
@@ -166,7 +172,7 @@ class Block {
       warps.clear();
       for (int warp = 0; warp < count_ / kWarp; ++warp)
         if (any_ready(warp)) warps.push_back(warp);
-      const size_t chosen = shuffled_ && warps.size() + events.size() ? random_.below(warps.size() + events.size()) : 0;
+      const size_t chosen = choose(warps);
       if (chosen < warps.size()) {
         step(warps[chosen]);
       } else if (!events.empty()) {
@@ -182,6 +188,18 @@ class Block {
     for (int i = warp * kWarp; i < (warp + 1) * kWarp; ++i)
       if (threads[size_t(i)].state == State::kReady) return true;
     return false;
+  }
+
+  // Whose turn it is: one of these warps, by its index, or after the last of them, one of the events.
+  size_t choose(const std::vector<int>& warps) {
+    const size_t all = warps.size() + events.size();
+    if (!shuffled_ || !all) return 0;
+    if (ranks_.empty()) return random_.below(all);
+    const auto rank = [&](size_t i) { return ranks_[i < warps.size() ? size_t(warps[i]) : ranks_.size() - 1]; };
+    size_t best = 0;
+    for (size_t i = 1; i < all; ++i)
+      if (rank(i) < rank(best)) best = i;
+    return best;
   }
 
   void happen(size_t index) {
@@ -244,6 +262,7 @@ class Block {
   int count_;
   bool shuffled_;
   Random random_;
+  std::vector<int> ranks_;  // of warps, lower ones go first, and of the events
 };
 
 // Shared memory starts without numbers: 0xff... is NaN in every type. (Memory of AddressSanitizer's between variables
