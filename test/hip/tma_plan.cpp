@@ -15,6 +15,12 @@ TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> siz
 
 extern "C" {
 
+// Makes the TensorMap of a matrix, of which boxes of so many lines are copied.
+void matrix_map(const void* matrix, int lines, int elements, int box_lines, void* to) {
+  const TensorMap map = gpu::tensor_map(matrix, {elements, lines}, {64, box_lines});
+  memcpy(to, &map, sizeof(map));
+}
+
 int gemm_kernel_count() { return int(tma_gemm_kernels().size()); }
 const char* gemm_kernel_name(int i) { return tma_gemm_kernels()[size_t(i)].entry.name; }
 const char* gemm_kernel_arguments(int i) { return tma_gemm_kernels()[size_t(i)].entry.arguments; }
