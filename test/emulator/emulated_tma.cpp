@@ -3,10 +3,12 @@
 //   A load makes its destination no numbers at once, and brings the box late: with seed 0 not before all threads wait,
 //   with others at any time. Only then the barrier counts its bytes.
 //   A store writes when it is waited for, and complains if what it read was not yet there when it was started, or was
-//   overwritten since: by comparing the two.
+//   overwritten since: by comparing the two. Nor may it begin before the tensor does, where an H200 finds an illegal
+//   instruction.
 //   A barrier is 8 bytes of shared memory, as on a GPU, and spoilt by who writes there.
 #include "emulated_tma.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -20,7 +22,7 @@ namespace reformer::emulator {
 namespace {
 
 constexpr int kLineBytes = 128;
-constexpr unsigned kFirstAddress = 1024;  // of shared memory: also on an H200, which keeps what is below to itself
+constexpr unsigned kFirstAddress = 1024;  // of dynamic shared memory; CUDA keeps 1 KB of a block's to itself
 
 // Memory by its address in shared memory.
 unsigned char* shared_at(unsigned address, size_t bytes, size_t aligned, const Place& place) {

@@ -1,7 +1,8 @@
 // wgmma, by a warp of the emulator: its 16 of a group's 64 rows. Included by mma_wgmma.h, whose words on who holds what
 // are followed here.
 //
-// The product is computed when it is waited for, and what it reads must not have changed since it was started.
+// The product is computed when it is waited for, and what it reads must not have changed since it was started. That all
+// four warps of a group take part is not asked for.
 #pragma once
 
 #include <cstring>
