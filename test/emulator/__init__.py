@@ -29,7 +29,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "emulator"
-SOURCES = [HERE / "emulator.cpp", HERE / "fiber.cpp"]
+SOURCES = [HERE / "emulator.cpp", HERE / "emulated_tma.cpp", HERE / "fiber.cpp"]
 WARPS = (32, 64)
 SANITIZE = os.environ.get("REFORMER_EMULATOR_SANITIZE") == "1"
 COMPILER = shlex.split(os.environ.get("CXX") or "g++")

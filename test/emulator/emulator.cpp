@@ -1,8 +1,9 @@
 // The emulated GPU: blocks one after another, and in each of them the warps' threads in turns.
 //
 // The order of turns comes from a seed: 0 runs warps and lanes in the order of their numbers, every other seed shuffles
-// blocks, warps and lanes. A thread runs until it waits for others or ends. So results that hang on the order, as where
-// a barrier is missing, differ between seeds, and a seed repeats exactly.
+// blocks, warps and lanes. In half of the blocks each turn is any warp's, in the others some warps go before others
+// throughout, so that these fall far behind. A thread runs until it waits for others or ends. So results that hang on
+// the order, as where a barrier is missing, differ between seeds, and a seed repeats exactly.
 //
 // Stricter than real GPUs: all threads of a block have to come to the same barrier, all of a warp to the same
 // operation, from the same line, and none may have ended before.
@@ -16,11 +17,13 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "emulated_tma.h"
 #include "fiber.h"
 #include "kernel_list.h"
 
@@ -30,7 +33,7 @@ Position position;
 
 namespace {
 
-enum class State { kReady, kAtBarrier, kInWarp, kEnded };
+enum class State { kReady, kAtBarrier, kInWarp, kAsleep, kEnded };
 
 struct Copy {
   void* to;
@@ -47,6 +50,12 @@ struct Thread {
   void* lane{};
   std::vector<CopyGroup> copies;  // committed
   CopyGroup open_copies;
+};
+
+// Kernels place what has to lie at multiples of 1024 bytes by its distance from the beginning.
+constexpr std::align_val_t kDynamicAlignment{1024};
+struct FreeDynamic {
+  void operator()(unsigned char* memory) const { ::operator delete[](memory, kDynamicAlignment); }
 };
 
 struct Range {
@@ -81,7 +90,9 @@ std::string sentence;  // that the launch came to
 const Kernel* kernel = nullptr;
 const void* kernel_arguments = nullptr;
 std::vector<Range> static_memory;
-std::unique_ptr<unsigned char[]> dynamic_memory;
+std::unique_ptr<unsigned char[], FreeDynamic> dynamic_memory;
+size_t dynamic_bytes = 0;
+std::deque<std::function<void()>> events;
 
 std::string text(const Position& block) {
   return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) + ")";
@@ -115,6 +126,7 @@ std::string whereabouts(int first, int last) {
 
 void run_kernel() {
   kernel->call(kernel_arguments);
+  end_thread_of_tma();
   running->state = State::kEnded;
   running->fiber.leave(true);
 }
@@ -145,6 +157,13 @@ class Block {
       thread.open_copies.clear();
       thread.fiber.start(&run_kernel);
     }
+    events.clear();
+    begin_block_of_tma();
+    if (shuffled_ && random_.below(2)) {
+      ranks_.resize(size_t(count_ / kWarp) + 1);
+      std::iota(ranks_.begin(), ranks_.end(), 0);
+      random_.shuffle(ranks_);
+    }
   }
 
   void run() {
@@ -153,8 +172,11 @@ class Block {
       warps.clear();
       for (int warp = 0; warp < count_ / kWarp; ++warp)
         if (any_ready(warp)) warps.push_back(warp);
-      if (!warps.empty()) {
-        step(warps[shuffled_ ? random_.below(warps.size()) : 0]);
+      const size_t chosen = choose(warps);
+      if (chosen < warps.size()) {
+        step(warps[chosen]);
+      } else if (!events.empty()) {
+        happen(chosen - warps.size());
       } else if (!release_barrier()) {
         return;
       }
@@ -168,6 +190,27 @@ class Block {
     return false;
   }
 
+  // Whose turn it is: one of these warps, by its index, or after the last of them, one of the events.
+  size_t choose(const std::vector<int>& warps) {
+    const size_t all = warps.size() + events.size();
+    if (!shuffled_ || !all) return 0;
+    if (ranks_.empty()) return random_.below(all);
+    const auto rank = [&](size_t i) { return ranks_[i < warps.size() ? size_t(warps[i]) : ranks_.size() - 1]; };
+    size_t best = 0;
+    for (size_t i = 1; i < all; ++i)
+      if (rank(i) < rank(best)) best = i;
+    return best;
+  }
+
+  void happen(size_t index) {
+    const std::function<void()> event = std::move(events[index]);
+    events.erase(events.begin() + ptrdiff_t(index));
+    bool ended = true;
+    for (int i = 0; i < count_; ++i) ended = ended && threads[size_t(i)].state == State::kEnded;
+    if (ended) throw std::runtime_error(text(position) + ": all threads have ended while a copy was under way");
+    event();
+  }
+
   // Lets a warp's threads run until each waits or ends, and does what they wait for together.
   void step(int warp) {
     const int first = warp * kWarp, last = first + kWarp;
@@ -179,8 +222,11 @@ class Block {
 
     void* lanes[kWarp];
     const Thread* waiting = nullptr;
-    for (int i = first; i < last; ++i)
-      if (threads[size_t(i)].state == State::kInWarp) waiting = &threads[size_t(i)];
+    for (int i = first; i < last; ++i) {
+      const State state = threads[size_t(i)].state;
+      if (state == State::kAsleep || state == State::kReady) return;  // it may still come
+      if (state == State::kInWarp) waiting = &threads[size_t(i)];
+    }
     if (!waiting) return;
     for (int i = first; i < last; ++i) {
       const Thread& thread = threads[size_t(i)];
@@ -197,13 +243,15 @@ class Block {
   // No thread can go on: returns false if all have ended, and lets all go on if all are at the same barrier.
   bool release_barrier() {
     int ended = 0;
-    bool at_one_place = true;
+    bool at_one_place = true, asleep = false;
     for (int i = 0; i < count_; ++i) {
       const Thread& thread = threads[size_t(i)];
       ended += thread.state == State::kEnded;
+      asleep = asleep || thread.state == State::kAsleep;
       at_one_place = at_one_place && same(thread.place, threads[0].place);
     }
     if (ended == count_) return false;
+    if (asleep) throw std::runtime_error(text(position) + ": " + whereabouts(0, count_) + "; none of them can go on");
     if (ended || !at_one_place)
       throw std::runtime_error(text(position) + ": " + whereabouts(0, count_) +
                                "; all threads of a block have to come to the same barrier");
@@ -214,6 +262,7 @@ class Block {
   int count_;
   bool shuffled_;
   Random random_;
+  std::vector<int> ranks_;  // of warps, lower ones go first, and of the events
 };
 
 // Shared memory starts without numbers: 0xff... is NaN in every type. (Memory of AddressSanitizer's between variables
@@ -232,7 +281,9 @@ void launch(const uint32_t (&grid)[3], int thread_count, size_t shared_bytes, ui
   for (const size_t block : blocks) {
     position = {0, int(block % grid[0]), int(block / grid[0] % grid[1]), int(block / grid[0] / grid[1])};
     for (const Range& range : static_memory) poison(range.begin, range.bytes);
-    dynamic_memory.reset(new unsigned char[shared_bytes]);  // anew, so that AddressSanitizer knows where it ends
+    // Anew, so that AddressSanitizer knows where it ends.
+    dynamic_memory.reset(static_cast<unsigned char*>(::operator new[](shared_bytes, kDynamicAlignment)));
+    dynamic_bytes = shared_bytes;
     poison(dynamic_memory.get(), shared_bytes);
     Block(thread_count, seed != 0, seed * 0x9e3779b97f4a7c15 + block).run();
   }
@@ -244,6 +295,7 @@ void launch(const uint32_t (&grid)[3], int thread_count, size_t shared_bytes, ui
 
 void fail(const Place& place, const char* sentence) {
   error = text(position) + ", thread " + std::to_string(position.thread) + ", " + text(place) + ": " + sentence;
+  if (!running) throw std::runtime_error(error);  // a warp's operation, or an event
   running->fiber.leave(true);
   abort();
 }
@@ -257,6 +309,16 @@ void together(const Place& place, Operation operation, void* lane) {
 }
 
 unsigned char* dynamic_shared() { return dynamic_memory.get(); }
+size_t dynamic_shared_bytes() { return dynamic_bytes; }
+
+void sleep(const Place& place) { wait(State::kAsleep, place); }
+
+void wake() {
+  for (Thread& thread : threads)
+    if (thread.state == State::kAsleep) thread.state = State::kReady;
+}
+
+void later(std::function<void()> event) { events.push_back(std::move(event)); }
 
 void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place) {
   if (reinterpret_cast<uintptr_t>(to) % unsigned(bytes) ||

@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #if REFORMER_EMULATOR == 32
 #define REFORMER_MMA 1
+#define REFORMER_TMA 1
 #elif REFORMER_EMULATOR == 64
 #define REFORMER_MFMA 1
 #else
@@ -24,6 +26,7 @@
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::reformer::emulator::dynamic_shared()
 #define UNROLL
 #define NOT_UNROLLED
+#define __grid_constant__
 
 namespace reformer {
 constexpr int kWarp = REFORMER_EMULATOR;
@@ -50,6 +53,14 @@ using Operation = void (*)(void* const* lanes);
 void together(const Place& place, Operation operation, void* lane);
 void block_barrier(const Place& place);
 unsigned char* dynamic_shared();
+size_t dynamic_shared_bytes();
+
+// Lets others run until one of them, or an event, calls wake(): all that sleep go on then.
+void sleep(const Place& place);
+void wake();
+
+// Something that the GPU does beside its threads, at some time: at the latest when none of them can go on.
+void later(std::function<void()> event);
 
 void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place);
 void async_commit();

@@ -2,35 +2,22 @@
 
 import ctypes
 import functools
-import os
-import subprocess
 
 import pytest
 import torch
 
 import emulator
+from emulator import plans
+from emulator.plans import DIRECTIONS, TYPES, Problem
 
 pytestmark = emulator.needed
 
-FILE = "csrc/hip/kernels/implicit_gemm.hip"
-DIRECTIONS = ["forward", "input_grad", "weight_grad"]
-# torch's type and DType's number
-TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
 PATHS = {"mma_sync": (32, ()), "mfma": (64, ()), "mfma_gfx908": (64, ("REFORMER_MFMA_BF16_PAIRS",))}
 
 
 @functools.cache
 def planner() -> ctypes.CDLL:
-    """test/hip/implicit_gemm_plan.cpp, compiled."""
-    emulator.CACHE.mkdir(parents=True, exist_ok=True)
-    library = emulator.CACHE / f"implicit_gemm_plan-{os.getpid()}.so"
-    source = emulator.ROOT / "test/hip/implicit_gemm_plan.cpp"
-    subprocess.run(
-        [*emulator.COMPILER, "-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", library],
-        check=True,
-    )
-    loaded = ctypes.CDLL(str(library))
-    library.unlink()
+    loaded = plans.library("implicit_gemm_plan")
     for function in (loaded.kernel_name, loaded.kernel_arguments, loaded.finish_name, loaded.plan):
         function.restype = ctypes.c_char_p
     return loaded
@@ -41,69 +28,33 @@ def kernels() -> dict[str, int]:
     return {planner().kernel_name(i).decode(): i for i in range(planner().kernel_count())}
 
 
-class Problem:
-    """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
+def run(problem, kernel, splits, *, warp, tiles=1, seed=0, defines=()):
+    """What the kernel computes, in NCHW."""
+    x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
+    values = problem.bias.to(problem.type[0])
+    result = problem.no_result()
+    index = kernels()[kernel]
+    args, finish = ((ctypes.c_char * size())() for size in (planner().args_bytes, planner().finish_args_bytes))
+    numbers = (ctypes.c_int64 * 15)()
 
-    def __init__(
-        self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1
-    ):
-        self.direction, self.type = DIRECTIONS.index(direction), TYPES[type_name]
-        self.numbers = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups, self.direction, self.type[1]]
-        generator = torch.Generator().manual_seed(0)
+    def plan(workspace):
+        bias = values.data_ptr() if problem.direction == 0 else None
+        addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, result.data_ptr(), workspace]
+        pointers = (ctypes.c_void_p * 6)(*addresses)
+        sentence = planner().plan(problem.numbers, index, splits, 1, tiles, warp, pointers, args, finish, numbers)
+        if sentence is not None:
+            raise ValueError(sentence.decode())
 
-        def integers(*sizes, most=2):
-            return torch.randint(-most, most + 1, sizes, generator=generator).double()
-
-        self.x, self.filter, self.bias = integers(n, c, h, w), integers(k, c // groups, r, s), integers(k, most=9)
-        conv = functools.partial(torch.conv2d, stride=stride, padding=pad, dilation=dilation, groups=groups)
-        x, filter = self.x.requires_grad_(), self.filter.requires_grad_()
-        result = conv(x, filter, self.bias)
-        self.y = integers(*result.shape)
-        grads = torch.autograd.grad(conv(x, filter), [x, filter], self.y)
-        self.x, self.filter = x.detach(), filter.detach()
-        self.expected = (result.detach(), *grads)[self.direction]
-
-    def run(self, kernel, splits, *, warp, tiles=1, seed=0, defines=(), bias=True):
-        """What the kernel computes, in NCHW."""
-
-        def tensor(values):
-            return values.to(self.type[0]).contiguous(memory_format=torch.channels_last)
-
-        x, y, filter = tensor(self.x), tensor(self.y), tensor(self.filter)
-        values = self.bias.to(self.type[0])
-        result = torch.full_like(tensor(self.expected), torch.nan)
-        index = kernels()[kernel]
-        args, finish = ((ctypes.c_char * size())() for size in (planner().args_bytes, planner().finish_args_bytes))
-        numbers, problem = (ctypes.c_int64 * 15)(), (ctypes.c_int32 * 16)(*self.numbers)
-        with_bias = bias and self.direction == 0
-
-        def plan(workspace):
-            addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), values.data_ptr() if with_bias else None]
-            pointers = (ctypes.c_void_p * 6)(*addresses, result.data_ptr(), workspace)
-            sentence = planner().plan(problem, index, splits, 1, tiles, warp, pointers, args, finish, numbers)
-            if sentence is not None:
-                raise ValueError(sentence.decode())
-
-        plan(None)
-        workspace = torch.full([numbers[14] // 4], torch.nan)
-        plan(workspace.data_ptr())
-        launches = [(kernel, args, numbers[:5])]
-        if numbers[12] > 1:
-            launches.append((planner().finish_name(self.type[1]).decode(), finish, numbers[6:11]))
-        for name, arguments, (*grid, threads, shared) in launches:
-            entry = planner().kernel_arguments(kernels()[name]).decode()
-            emulator.launch(
-                FILE,
-                name,
-                grid=tuple(grid),
-                threads=threads,
-                arguments=bytes(arguments),
-                shared_bytes=shared,
-                seed=seed,
-                warp=warp,
-                defines=(f"REFORMER_ENTRY={entry}", *defines),
-            )
-        return result.double()
+    plan(None)
+    workspace = torch.full([numbers[14] // 4], torch.nan)
+    plan(workspace.data_ptr())
+    launches = [(kernel, args, numbers[:5])]
+    if numbers[12] > 1:
+        launches.append((planner().finish_name(problem.type[1]).decode(), finish, numbers[6:11]))
+    for name, arguments, shape in launches:
+        entry = planner().kernel_arguments(kernels()[name]).decode()
+        plans.launch("implicit_gemm", name, entry, arguments, shape, seed=seed, warp=warp, defines=defines)
+    return result
 
 
 def name_of(direction, type_name, kind, tile):
@@ -112,8 +63,7 @@ def name_of(direction, type_name, kind, tile):
 
 def check(problem, kernel, splits, path, *, tiles=1, seed=0):
     warp, defines = PATHS[path]
-    result = problem.run(kernel, splits, warp=warp, tiles=tiles, seed=seed, defines=defines)
-    torch.testing.assert_close(result, problem.expected.to(problem.type[0]).double(), rtol=0, atol=0)
+    problem.check(run(problem, kernel, splits, warp=warp, tiles=tiles, seed=seed, defines=defines))
 
 
 # n, c, h, w, k, r, s
@@ -225,7 +175,7 @@ def test_tiles_a_block(direction, sizes, warp, most):
 def test_refusals():
     def complaint(type_name, kernel, *sizes, direction="forward", **others):
         with pytest.raises(ValueError) as error:
-            Problem(direction, type_name, *sizes, **others).run(kernel, 1, warp=32)
+            run(Problem(direction, type_name, *sizes, **others), kernel, 1, warp=32)
         return str(error.value)
 
     general, pointwise = (name_of("forward", "bf16", kind, "64x64_2x2_4") for kind in ("general", "pointwise"))

@@ -1,21 +1,9 @@
 // implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
 #include "../../csrc/hip/kernels/implicit_gemm_plan.h"
 
-using namespace reformer;
+#include "plan_problem.h"
 
-namespace {
-// 14 numbers as ConvProblem has them, then its direction and type.
-ConvProblem problem_of(const int32_t* numbers) {
-  ConvProblem p;
-  int32_t* const members[] = {&p.n,     &p.c,     &p.h,        &p.w,        &p.k,          &p.r,          &p.s,
-                              &p.pad_h, &p.pad_w, &p.stride_h, &p.stride_w, &p.dilation_h, &p.dilation_w, &p.groups};
-  for (int32_t* member : members) *member = *numbers++;
-  p.direction = static_cast<Direction>(numbers[0]);
-  p.dtype = static_cast<DType>(numbers[1]);
-  p.layout = Layout::nhwc;
-  return p;
-}
-}  // namespace
+using namespace reformer;
 
 extern "C" {
 
@@ -37,11 +25,8 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   *static_cast<ImplicitGemmArgs*>(args) = plan.args;
   *static_cast<ImplicitGemmFinishArgs*>(finish_args) = plan.finish_args;
-  for (const gpu::Launch& launch : {plan.launch, plan.finish_launch}) {
-    for (const uint32_t number :
-         {launch.blocks_x, launch.blocks_y, launch.blocks_z, launch.threads, launch.shared_bytes, launch.cluster_z})
-      *numbers++ = number;
-  }
+  append(numbers, plan.launch);
+  append(numbers, plan.finish_launch);
   *numbers++ = plan.partials;
   *numbers++ = plan.steps;
   *numbers++ = plan.workspace_bytes;

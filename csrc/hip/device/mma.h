@@ -28,7 +28,7 @@ struct tf32 {
 
 #if defined(REFORMER_MMA)
 #include "mma_sync.h"
-#if defined(REFORMER_WGMMA_GROUPS)
+#if defined(REFORMER_TMA)
 #include "mma_wgmma.h"
 #endif
 #elif defined(REFORMER_MFMA)

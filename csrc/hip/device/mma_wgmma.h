@@ -5,7 +5,12 @@
 // Four warps, of which the first's number is a multiple of 4, hold 16 rows each, in the registers that mma.sync has.
 #pragma once
 
+#if defined(REFORMER_EMULATOR)
+#include "emulated_wgmma.h"
+#endif
+
 namespace reformer {
+#if !defined(REFORMER_EMULATOR)
 namespace wgmma {
 
 // Where an operand lies: lines of 128 bytes, in the order that OperandTile gives to their chunks. along_depth: groups
@@ -126,6 +131,7 @@ REFORMER_WGMMA_OF_TYPE(fp16, "f16")
 #undef REFORMER_FOUR
 
 }  // namespace wgmma
+#endif
 
 template <class T, int kColumns>
 class GroupTile {
@@ -147,6 +153,9 @@ class GroupTile {
   template <class TileA, class TileB>
   DEVICE void start(const TileA& a, int row, const TileB& b) {
     static_assert(TileA::kLineBytes == 128 && TileB::kLineBytes == 128);
+#if defined(REFORMER_EMULATOR)
+    emulator::start_product<T, kColumns>(a, row, b, sums_[0], emulator::Place{"GroupTile::start", __FILE__, __LINE__});
+#else
     constexpr int kStepA = TileA::kAlongDepth ? 32 : 16 * 128, kStepB = TileB::kAlongDepth ? 32 : 16 * 128;
     constexpr int kSteps = (TileA::kAlongDepth ? TileA::kLineBytes / int(sizeof(T)) : TileA::kLineCount) / kDepth;
     const unsigned char* const first =
@@ -159,16 +168,19 @@ class GroupTile {
       wgmma::multiply_add<T, kColumns, !TileA::kAlongDepth, !TileB::kAlongDepth>(sums_[0], from_a + (i * kStepA >> 4),
                                                                                  from_b + (i * kStepB >> 4));
     wgmma::commit();
+#endif
   }
 
   // Waits, and tells the compiler that the sums have changed: it must not move what reads them before this.
   DEVICE void finish() {
     wgmma::wait<0>();
+#if !defined(REFORMER_EMULATOR)
     UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
       UNROLL
       for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums_[0][j][e])::"memory");
     }
+#endif
   }
 
   // Of a warp's 16 rows, in pairs of neighbours as mma.sync has them.

@@ -39,7 +39,8 @@
 #if defined(REFORMER_NVIDIA)
 #define REFORMER_MMA 1
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define REFORMER_WGMMA_GROUPS 1  // sm_90a
+#define REFORMER_WGMMA_GROUPS 1  // sm_90a: kernels for older GPUs as well use wgmma
+#define REFORMER_TMA 1           // and there are those that are for it alone, which the emulator runs too
 #endif
 #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
 #define REFORMER_MFMA 1

@@ -9,6 +9,10 @@
 #include "operand_tile.h"
 #include "tensor_map.h"
 
+#if defined(REFORMER_EMULATOR) && defined(REFORMER_TMA)
+#include "emulated_tma.h"
+#endif
+
 namespace reformer {
 
 #if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -13,7 +13,7 @@
 #include "../device/tma.h"
 #include "tma_depthwise.h"
 
-#if defined(REFORMER_WGMMA_GROUPS)
+#if defined(REFORMER_TMA)
 namespace reformer {
 namespace {
 

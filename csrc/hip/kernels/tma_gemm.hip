@@ -10,7 +10,7 @@
 #include "../device/tma.h"
 #include "tma_gemm.h"
 
-#if defined(REFORMER_WGMMA_GROUPS)
+#if defined(REFORMER_TMA)
 namespace reformer {
 namespace {
 

@@ -1,0 +1,81 @@
+"""What tests of single kernels share, whose launches are planned by a library of test/hip: that library, problems with
+small integers, for which kernels are exact, and launches."""
+
+import ctypes
+import functools
+import os
+import subprocess
+
+import torch
+
+import emulator
+
+DIRECTIONS = ["forward", "input_grad", "weight_grad"]
+# torch's type and DType's number
+TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
+
+
+@functools.cache
+def library(name: str) -> ctypes.CDLL:
+    """test/hip/<name>.cpp, compiled."""
+    emulator.CACHE.mkdir(parents=True, exist_ok=True)
+    made = emulator.CACHE / f"{name}-{os.getpid()}.so"
+    source = emulator.ROOT / f"test/hip/{name}.cpp"
+    subprocess.run(
+        [*emulator.COMPILER, "-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", made],
+        check=True,
+    )
+    loaded = ctypes.CDLL(str(made))
+    made.unlink()
+    return loaded
+
+
+class Problem:
+    """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
+
+    def __init__(
+        self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1
+    ):
+        self.direction, self.type = DIRECTIONS.index(direction), TYPES[type_name]
+        numbers = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups, self.direction, self.type[1]]
+        self.numbers = (ctypes.c_int32 * 16)(*numbers)
+        generator = torch.Generator().manual_seed(0)
+
+        def integers(*sizes, most=2):
+            return torch.randint(-most, most + 1, sizes, generator=generator).double()
+
+        self.x, self.filter, self.bias = integers(n, c, h, w), integers(k, c // groups, r, s), integers(k, most=9)
+        conv = functools.partial(torch.conv2d, stride=stride, padding=pad, dilation=dilation, groups=groups)
+        x, filter = self.x.requires_grad_(), self.filter.requires_grad_()
+        result = conv(x, filter, self.bias)
+        self.y = integers(*result.shape)
+        grads = torch.autograd.grad(conv(x, filter), [x, filter], self.y)
+        self.x, self.filter = x.detach(), filter.detach()
+        self.expected = (result.detach(), *grads)[self.direction]
+
+    def tensor(self, values):
+        """In the problem's type, channels last."""
+        return values.to(self.type[0]).contiguous(memory_format=torch.channels_last)
+
+    def no_result(self):
+        return torch.full_like(self.tensor(self.expected), torch.nan)
+
+    def check(self, result):
+        """Sums are exact, so the result is the exact one, rounded once."""
+        expected = self.expected.to(self.type[0]).double()
+        torch.testing.assert_close(result.double(), expected, rtol=0, atol=0)
+
+
+def launch(file, name, entry, arguments, numbers, **options):
+    """numbers: blocks x, y, z, threads, shared bytes."""
+    *grid, threads, shared_bytes = numbers
+    emulator.launch(
+        f"csrc/hip/kernels/{file}.hip",
+        name,
+        grid=tuple(grid),
+        threads=threads,
+        arguments=bytes(arguments),
+        shared_bytes=shared_bytes,
+        defines=(f"REFORMER_ENTRY={entry}", *options.pop("defines", ())),
+        **options,
+    )

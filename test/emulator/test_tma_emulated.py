@@ -1,0 +1,211 @@
+"""The kernels for Hopper alone, emulated: exact on small integers.
+
+Pairs of blocks that share an operand (TmaShared) are left out: the emulator runs one block at a time.
+"""
+
+import ctypes
+import functools
+
+import pytest
+import torch
+
+import emulator
+from emulator import plans
+from emulator.plans import DIRECTIONS, Problem
+
+pytestmark = emulator.needed
+
+
+@functools.cache
+def planner() -> ctypes.CDLL:
+    loaded = plans.library("tma_plan")
+    for name in ("gemm_kernel_name", "gemm_kernel_arguments", "finish_name", "finish_arguments", "plan_gemm"):
+        getattr(loaded, name).restype = ctypes.c_char_p
+    for name in ("depthwise_name", "depthwise_arguments", "plan_depthwise"):
+        getattr(loaded, name).restype = ctypes.c_char_p
+    return loaded
+
+
+# --- products of matrices
+@functools.cache
+def gemm_kernels() -> dict[str, int]:
+    return {planner().gemm_kernel_name(i).decode(): i for i in range(planner().gemm_kernel_count())}
+
+
+def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0):
+    """Returns whether the blocks kept the second operand's tiles."""
+    type_name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[problem.type[0]]
+    kernel = f"tma_gemm_{DIRECTIONS[problem.direction]}_{type_name}_{tile}"
+    index = gemm_kernels()[kernel]
+    x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
+    values = problem.bias.to(problem.type[0])
+    result = problem.no_result()
+    args, finish = ((ctypes.c_char * size())() for size in (planner().gemm_args_bytes, planner().finish_args_bytes))
+    numbers = (ctypes.c_int64 * 14)()
+
+    def plan(workspace):
+        bias = values.data_ptr() if problem.direction == 0 else None
+        addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, result.data_ptr(), workspace]
+        pointers = (ctypes.c_void_p * 6)(*addresses)
+        sentence = planner().plan_gemm(problem.numbers, index, row_blocks, splits, pointers, args, finish, numbers)
+        assert sentence is None, sentence
+
+    plan(None)
+    workspace = torch.full([numbers[12] // 4], torch.nan)
+    plan(workspace.data_ptr())
+    assert (numbers[12] > 0) == (splits > 1)
+    plans.launch("tma_gemm", kernel, planner().gemm_kernel_arguments(index).decode(), args, numbers[:5], seed=seed)
+    if splits > 1:
+        name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
+        plans.launch("implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
+    problem.check(result)
+    return bool(numbers[13])
+
+
+# n, c, h, w, k: rows of a product, columns and depth are not what tiles are
+RAGGED = (2, 72, 9, 10, 88, 1, 1)
+WIDE = (1, 200, 17, 16, 328, 1, 1)
+
+
+@pytest.mark.parametrize("tile", ["64x64_3", "128x64_6", "128x192_4"])
+@pytest.mark.parametrize("type_name", ["bf16", "fp16"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_gemm(direction, type_name, tile):
+    for seed, sizes in enumerate((RAGGED, (3, 8, 7, 5, 16, 1, 1))):
+        check_gemm(Problem(direction, type_name, *sizes), tile, seed=seed)
+
+
+def gemm_tiles():
+    start = "tma_gemm_forward_bf16_"
+    return [name.removeprefix(start) for name in gemm_kernels() if name.startswith(start)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("type_name", ["bf16", "fp16"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_all_tiles_of_gemm(direction, type_name):
+    problem = Problem(direction, type_name, *WIDE)
+    tiles = gemm_tiles()
+    assert len(tiles) == 8
+    for seed, tile in enumerate(tiles):
+        check_gemm(problem, tile, seed=seed)
+        if direction != "weight_grad":
+            check_gemm(problem, tile, row_blocks=1, seed=seed)
+
+
+# The filter stays in shared memory if all its tiles find room, and is read anew for each tile of rows if not.
+@pytest.mark.parametrize("row_blocks", [1, 2])
+@pytest.mark.parametrize("tile, kept", [("64x64_6", True), ("64x64_3", False), ("64x128_4", True)])
+@pytest.mark.parametrize("direction", ["forward", "input_grad"])
+def test_several_tiles_of_rows_a_block(direction, tile, kept, row_blocks):
+    problem = Problem(direction, "bf16", 3, 200, 9, 11, 232, 1, 1)  # 5 tiles of rows, 4 steps
+    for seed in range(2):
+        assert check_gemm(problem, tile, row_blocks=row_blocks, seed=seed) == kept
+
+
+@pytest.mark.parametrize("tile", ["64x64_3", "128x128_6"])
+@pytest.mark.parametrize("splits", [2, 3])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_splits(direction, splits, tile):
+    n, c, h, w, k = (2, 40, 13, 15, 72) if direction == "weight_grad" else (1, 392, 7, 9, 328)
+    check_gemm(Problem(direction, "bf16", n, c, h, w, k, 1, 1), tile, splits=splits, seed=splits)
+
+
+def test_more_rounds_of_the_ring_than_it_has_stages():
+    for direction in DIRECTIONS:
+        sizes = (4, 16, 15, 17, 24) if direction == "weight_grad" else (1, 648, 9, 9, 648)
+        for seed in range(3):
+            check_gemm(Problem(direction, "bf16", *sizes, 1, 1), "64x64_3", row_blocks=1, seed=seed)
+
+
+# --- depthwise
+def depthwise_tiles(problem):
+    tiles = (ctypes.c_int32 * 4000)()
+    count = planner().depthwise_tiles(problem.numbers, 1000, tiles)
+    assert 0 < count < 1000
+    return [tuple(tiles[4 * i : 4 * i + 4]) for i in range(count)]
+
+
+def run_depthwise(problem, tile, *, multiprocessors=1, seed=0):
+    """Compares, and returns (tiles, tiles in shared memory, blocks) of each 64 channels, or None if it doesn't fit."""
+    x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
+    values = problem.bias.to(problem.type[0])
+    result = problem.no_result()
+    x, y = (x, result) if problem.direction == 0 else (result, y) if problem.direction == 1 else (x, y)
+    args, numbers = (ctypes.c_char * planner().depthwise_args_bytes())(), (ctypes.c_int64 * 9)()
+
+    def plan(workspace):
+        bias = values.data_ptr() if problem.direction == 0 else None
+        pointers = (ctypes.c_void_p * 5)(x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, workspace)
+        of_tile = (ctypes.c_int32 * 4)(*tile)
+        return planner().plan_depthwise(problem.numbers, of_tile, multiprocessors, pointers, args, numbers)
+
+    sentence = plan(None)
+    if sentence == b"the tile doesn't fit":
+        return None
+    assert sentence is None, sentence
+    partial = torch.full([numbers[6] // 4], torch.nan)
+    plan(partial.data_ptr())
+    name, entry = (f(problem.numbers).decode() for f in (planner().depthwise_name, planner().depthwise_arguments))
+    plans.launch("tma_depthwise", name, entry, args, numbers[:5], seed=seed)
+    if problem.direction == 2:  # of blocks, for each tap and channel
+        channels, _, r, s = problem.filter.shape
+        result = partial.view(-1, r, s, channels).double().sum(0).permute(2, 0, 1)[:, None].to(problem.type[0])
+    problem.check(result)
+    return numbers[7], numbers[8], numbers[1]
+
+
+def depthwise(direction, type_name, filter, stride, *, n=2, channels=72, size=(9, 19), pad=None):
+    others = dict(pad=pad or (filter // 2, filter // 2), stride=(stride, stride), groups=channels)
+    return Problem(direction, type_name, n, channels, *size, channels, filter, filter, **others)
+
+
+KINDS = [(filter, stride) for filter in (3, 5, 7) for stride in (1, 2)]
+
+
+# The last 64 channels of 72 are 8, by one warp of 8.
+@pytest.mark.parametrize("filter, stride", KINDS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_depthwise(direction, filter, stride):
+    for seed, type_name in enumerate(("bf16", "fp16")):
+        assert run_depthwise(depthwise(direction, type_name, filter, stride), (2, 1, 3, 1), seed=seed)
+
+
+@pytest.mark.parametrize("filter, stride", [(3, 1), (3, 2), (5, 2)])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_paddings_and_sizes(direction, filter, stride):
+    for pad, size in (((0, 1), (12, 17)), ((1, 0), (11, 8)), ((2, 2), (7, 12)), ((0, 0), (8, 9))):
+        problem = depthwise(direction, "bf16", filter, stride, n=1, channels=16, size=size, pad=pad)
+        assert run_depthwise(problem, (2, 1, 4, 1))
+
+
+@pytest.mark.parametrize("channels", range(8, 137, 8))
+def test_channels(channels):
+    """1 to 8 groups of 8 channels in the last box, which the warps divide among them."""
+    for direction in DIRECTIONS:
+        problem = depthwise(direction, "bf16", 3, 1, n=1, channels=channels, size=(8, 17))
+        assert run_depthwise(problem, (2, 2, 2, 1), seed=channels // 8)
+
+
+@pytest.mark.parametrize("filter, stride", [(3, 1), (3, 2)])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_several_pictures_a_tile_and_tiles_a_block(direction, filter, stride):
+    problem = depthwise(direction, "bf16", filter, stride, n=9, channels=24, size=(6, 7))
+    rows = 3 if stride == 2 else 6  # of a picture; of input_grad's classes
+    for seed in range(3):
+        tiles, stages, blocks = run_depthwise(problem, (1, 1, rows, 2), seed=seed)
+        assert tiles > blocks and stages > 1
+    for pictures in (2, 4):
+        assert run_depthwise(problem, (1, 1, rows, pictures), multiprocessors=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filter, stride", KINDS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_all_tiles_of_depthwise(direction, filter, stride):
+    ran = 0
+    for sizes in (dict(n=3, size=(14, 15)), dict(n=2, size=(20, 33)), dict(n=5, size=(7, 7), pad=(1, 1))):
+        problem = depthwise(direction, "bf16", filter, stride, channels=40, **sizes)
+        for seed, tile in enumerate(depthwise_tiles(problem)):
+            ran += run_depthwise(problem, tile, multiprocessors=1 + seed % 3, seed=seed) is not None
+    assert ran > 20

@@ -1,0 +1,90 @@
+// tma_gemm_plan.h and tma_depthwise_plan.h as C functions, for Python: tests by the emulator.
+#include <cstring>
+
+#include "../../csrc/hip/kernels/tma_depthwise_plan.h"
+#include "../../csrc/hip/kernels/tma_gemm_plan.h"
+#include "../emulator/emulated_tensor_map.h"
+#include "plan_problem.h"
+
+using namespace reformer;
+
+TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> sizes,
+                          std::initializer_list<int32_t> box) {
+  return emulator::encode(tensor, sizes, box);
+}
+
+extern "C" {
+
+// Makes the TensorMap of a matrix, of which boxes of so many lines are copied.
+void matrix_map(const void* matrix, int lines, int elements, int box_lines, void* to) {
+  const TensorMap map = gpu::tensor_map(matrix, {elements, lines}, {64, box_lines});
+  memcpy(to, &map, sizeof(map));
+}
+
+int gemm_kernel_count() { return int(tma_gemm_kernels().size()); }
+const char* gemm_kernel_name(int i) { return tma_gemm_kernels()[size_t(i)].entry.name; }
+const char* gemm_kernel_arguments(int i) { return tma_gemm_kernels()[size_t(i)].entry.arguments; }
+int gemm_args_bytes() { return int(sizeof(TmaGemmArgs)); }
+int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
+const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
+const char* finish_arguments(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.arguments; }
+
+// row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace. numbers: blocks x, y,
+// z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
+const char* plan_gemm(const int32_t* problem, int kernel, int row_blocks, int splits, void* const* pointers, void* args,
+                      void* finish_args, int64_t* numbers) {
+  const ConvProblem p = problem_of(problem);
+  const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
+  if (const char* sentence = refuse_tma_gemm(p)) return sentence;
+  TmaGemmPlan plan;
+  row_blocks = std::min(row_blocks, gemm_plan::ceil_div(tma_gemm_sizes(p).rows, of.rows));
+  plan_tma_gemm(p, of, {TmaShared::kNothing, row_blocks, splits}, plan);
+  bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
+  memcpy(args, &plan.args, sizeof(plan.args));
+  memcpy(finish_args, &plan.finish_args, sizeof(plan.finish_args));
+  append(numbers, plan.launch);
+  append(numbers, plan.finish_launch);
+  *numbers++ = plan.workspace_bytes;
+  *numbers++ = plan.args.kept;
+  return nullptr;
+}
+
+int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }
+// Null if there is none.
+const char* depthwise_name(const int32_t* problem) {
+  const TmaDepthwiseKernel* kernel = tma_depthwise_kernel(problem_of(problem));
+  return kernel ? kernel->entry.name : nullptr;
+}
+const char* depthwise_arguments(const int32_t* problem) {
+  return tma_depthwise_kernel(problem_of(problem))->entry.arguments;
+}
+
+// Fills `to` with tiles (strips across and down, rows, pictures), at most `most` of them, and returns how many.
+int depthwise_tiles(const int32_t* problem, int most, int32_t* to) {
+  int count = 0;
+  for (const TmaDepthwiseTile& tile : tma_depthwise_tiles(problem_of(problem))) {
+    if (count == most) break;
+    for (const int32_t number : {tile.across, tile.down, tile.rows, tile.pictures}) *to++ = number;
+    ++count;
+  }
+  return count;
+}
+
+// pointers: x, y, filter, bias, workspace. numbers: blocks x, y, z, threads, shared bytes, cluster; workspace bytes,
+// all tiles, tiles in shared memory.
+const char* plan_depthwise(const int32_t* problem, const int32_t* tile, int multiprocessors, void* const* pointers,
+                           void* args, int64_t* numbers) {
+  const ConvProblem p = problem_of(problem);
+  if (const char* sentence = refuse_tma_depthwise(p)) return sentence;
+  TmaDepthwisePlan plan;
+  if (!plan_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
+    return "the tile doesn't fit";
+  bind(plan, p, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4]);
+  memcpy(args, &plan.args, sizeof(plan.args));
+  append(numbers, plan.launch);
+  *numbers++ = plan.workspace_bytes;
+  *numbers++ = plan.args.tiles;
+  *numbers++ = plan.args.stages;
+  return nullptr;
+}
+}
