@@ -22,11 +22,11 @@ def depthwise(direction, filter, stride, channels, size, dtype, n=3, padding=Non
     )  # fmt: skip
 
 
-def dense(direction, dtype, c, size, k, filter, stride=1, groups=1):
+def dense(direction, dtype, c, size, k, filter, stride=1, groups=1, layout="NHWC"):
     pad = filter // 2
     return ConvProblem(
         4, c, *size, k, filter, filter, pad, pad, stride, stride,
-        groups=groups, direction=direction, dtype=dtype, layout="NHWC", bias=direction == "F",
+        groups=groups, direction=direction, dtype=dtype, layout=layout, bias=direction == "F",
     )  # fmt: skip
 
 
@@ -81,6 +81,13 @@ PROBLEMS += [
         (144, (14, 14), 144, 3, 2, 6),
         (64, (20, 21), 128, 3, 1, 64),
     ]
+    for dtype in ("BF16", "FP16")
+]
+# 1x1 in NCHW: pictures of fewer pixels than a tile, of several tiles, and steps that end with a picture.
+PROBLEMS += [
+    dense(direction, dtype, c, size, k, 1, layout="NCHW")
+    for direction in "FBW"
+    for c, size, k in [(64, (56, 56), 256), (24, (28, 28), 144), (512, (4, 6), 384), (200, (8, 8), 72)]
     for dtype in ("BF16", "FP16")
 ]
 # In NCHW: rows aligned to 2 to 16 bytes, many planes or a part of one in a block, several tiles a block, and paddings

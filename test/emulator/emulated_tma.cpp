@@ -211,17 +211,23 @@ void group_barrier(int id, int threads, const Place& place) {
   for (const int phase = group.phase; group.phase == phase;) sleep(place);
 }
 
-template <int kCount>
+template <int kCount, bool kTransposed>
 void store_matrices(StoreMatrices<kCount>* const* lanes) {
   for (int matrix = 0; matrix < kCount; ++matrix)
     for (int line = 0; line < 8; ++line) {
       const auto& call = *lanes[matrix * 8 + line];
       unsigned char* const to = shared_at(call.to, 16, 16, call.place);
-      for (int word = 0; word < 4; ++word) memcpy(to + word * 4, &lanes[line * 4 + word]->words[matrix], 4);
+      for (int element = 0; element < 8; ++element) {
+        const int row = kTransposed ? element : line, column = kTransposed ? line : element;
+        const unsigned word = lanes[row * 4 + column / 2]->words[matrix];
+        const auto value = static_cast<uint16_t>(column % 2 ? word >> 16 : word);
+        memcpy(to + element * 2, &value, 2);
+      }
     }
 }
-template void store_matrices<2>(StoreMatrices<2>* const* lanes);
-template void store_matrices<4>(StoreMatrices<4>* const* lanes);
+template void store_matrices<2, false>(StoreMatrices<2>* const* lanes);
+template void store_matrices<4, false>(StoreMatrices<4>* const* lanes);
+template void store_matrices<4, true>(StoreMatrices<4>* const* lanes);
 
 std::deque<Product>& products_of(int warp) { return products[warp]; }
 

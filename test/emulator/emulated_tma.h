@@ -30,11 +30,13 @@ struct StoreMatrices {
   unsigned words[kCount];
   Place place;
 };
-// Lane 8 i + l gives the address of line l of matrix i, and every lane its own word of each matrix.
-template <int kCount>
+// Lane 8 i + l gives the address of line l of matrix i, transposed of column l, and every lane its own word of each
+// matrix.
+template <int kCount, bool kTransposed>
 void store_matrices(StoreMatrices<kCount>* const* lanes);
-extern template void store_matrices<2>(StoreMatrices<2>* const* lanes);
-extern template void store_matrices<4>(StoreMatrices<4>* const* lanes);
+extern template void store_matrices<2, false>(StoreMatrices<2>* const* lanes);
+extern template void store_matrices<4, false>(StoreMatrices<4>* const* lanes);
+extern template void store_matrices<4, true>(StoreMatrices<4>* const* lanes);
 
 }  // namespace emulator
 
@@ -75,6 +77,9 @@ inline void load(const TensorMap& map, unsigned to, unsigned barrier, int a, int
 inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, REFORMER_CALLER) {
   emulator::fail(REFORMER_PLACE("tma::load_for_both"), "the emulator has no clusters");
 }
+inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, int, int, REFORMER_CALLER) {
+  emulator::fail(REFORMER_PLACE("tma::load_for_both"), "the emulator has no clusters");
+}
 inline void store(const TensorMap& map, unsigned from, int element, int line, REFORMER_CALLER) {
   emulator::store_box(map, from, {element, line, 0, 0}, REFORMER_PLACE("tma::store"));
 }
@@ -86,13 +91,14 @@ void wait_for_reads(REFORMER_CALLER) {
   emulator::wait_for_reads(kPending, REFORMER_PLACE("tma::wait_for_reads"));
 }
 
-inline void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d, REFORMER_CALLER) {
+template <bool kTransposed>
+void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d, REFORMER_CALLER) {
   emulator::StoreMatrices<4> call{to, {a, b, c, d}, REFORMER_PLACE("tma::store_matrices")};
-  emulator::together<emulator::StoreMatrices<4>, emulator::store_matrices<4>>(call.place, call);
+  emulator::together<emulator::StoreMatrices<4>, emulator::store_matrices<4, kTransposed>>(call.place, call);
 }
 inline void store_matrices(unsigned to, unsigned a, unsigned b, REFORMER_CALLER) {
   emulator::StoreMatrices<2> call{to, {a, b}, REFORMER_PLACE("tma::store_matrices")};
-  emulator::together<emulator::StoreMatrices<2>, emulator::store_matrices<2>>(call.place, call);
+  emulator::together<emulator::StoreMatrices<2>, emulator::store_matrices<2, false>>(call.place, call);
 }
 
 inline void group_barrier(int id, int threads, REFORMER_CALLER) {

@@ -11,6 +11,7 @@ import torch
 import emulator
 
 DIRECTIONS = ["forward", "input_grad", "weight_grad"]
+LAYOUTS = ["nchw", "nhwc"]  # in the order of Layout's numbers
 # torch's type and DType's number
 TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
 
@@ -34,11 +35,13 @@ class Problem:
     """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
 
     def __init__(
-        self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1
-    ):
-        self.direction, self.type = DIRECTIONS.index(direction), TYPES[type_name]
-        numbers = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups, self.direction, self.type[1]]
-        self.numbers = (ctypes.c_int32 * 16)(*numbers)
+        self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1,
+        layout="nhwc",
+    ):  # fmt: skip
+        self.direction, self.type, self.layout = DIRECTIONS.index(direction), TYPES[type_name], layout
+        geometry = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups]
+        numbers = [*geometry, self.direction, self.type[1], LAYOUTS.index(layout)]
+        self.numbers = (ctypes.c_int32 * 17)(*numbers)
         generator = torch.Generator().manual_seed(0)
 
         def integers(*sizes, most=2):
@@ -54,8 +57,9 @@ class Problem:
         self.expected = (result.detach(), *grads)[self.direction]
 
     def tensor(self, values):
-        """In the problem's type, channels last."""
-        return values.to(self.type[0]).contiguous(memory_format=torch.channels_last)
+        """In the problem's type and layout."""
+        formats = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+        return values.to(self.type[0]).contiguous(memory_format=formats[self.layout])
 
     def no_result(self):
         return torch.full_like(self.tensor(self.expected), torch.nan)

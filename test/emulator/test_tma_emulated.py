@@ -35,7 +35,8 @@ def gemm_kernels() -> dict[str, int]:
 def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0):
     """Returns whether the blocks kept the second operand's tiles."""
     type_name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[problem.type[0]]
-    kernel = f"tma_gemm_{DIRECTIONS[problem.direction]}_{type_name}_{tile}"
+    layout = "_nchw" if problem.layout == "nchw" else ""
+    kernel = f"tma_gemm_{DIRECTIONS[problem.direction]}{layout}_{type_name}_{tile}"
     index = gemm_kernels()[kernel]
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
     values = problem.bias.to(problem.type[0])
@@ -73,6 +74,27 @@ WIDE = (1, 200, 17, 16, 328, 1, 1)
 def test_gemm(direction, type_name, tile):
     for seed, sizes in enumerate((RAGGED, (3, 8, 7, 5, 16, 1, 1))):
         check_gemm(Problem(direction, type_name, *sizes), tile, seed=seed)
+
+
+# Pictures of fewer pixels than a tile has, and of one and a half tiles; steps that end with a picture.
+@pytest.mark.parametrize("tile", ["64x64_3", "128x64_6", "128x192_4"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_gemm_in_nchw(direction, tile):
+    for seed, sizes in enumerate(((3, 72, 4, 6, 88), (2, 40, 9, 8, 200), (2, 136, 12, 16, 72))):
+        type_name = "fp16" if seed == 1 else "bf16"
+        check_gemm(Problem(direction, type_name, *sizes, 1, 1, layout="nchw"), tile, seed=seed)
+        if direction == "weight_grad":
+            check_gemm(Problem(direction, type_name, *sizes, 1, 1, layout="nchw"), tile, splits=2, seed=seed)
+        else:
+            for row_blocks in (1, 2):
+                problem = Problem(direction, type_name, *sizes, 1, 1, layout="nchw")
+                check_gemm(problem, tile, row_blocks=row_blocks, seed=seed)
+
+
+def test_planes_that_no_box_can_begin_in_are_refused():
+    numbers = Problem("forward", "bf16", 2, 16, 7, 7, 16, 1, 1, layout="nchw").numbers
+    sentence = planner().plan_gemm(numbers, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
+    assert sentence == b"the pixels of a picture are no multiple of 16 bytes"
 
 
 def gemm_tiles():

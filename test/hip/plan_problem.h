@@ -8,7 +8,7 @@
 
 namespace reformer {
 
-// 14 numbers as ConvProblem has them, then its direction and type.
+// 14 numbers as ConvProblem has them, then its direction, type and layout.
 inline ConvProblem problem_of(const int32_t* numbers) {
   ConvProblem p;
   int32_t* const members[] = {&p.n,     &p.c,     &p.h,        &p.w,        &p.k,          &p.r,          &p.s,
@@ -16,7 +16,7 @@ inline ConvProblem problem_of(const int32_t* numbers) {
   for (int32_t* member : members) *member = *numbers++;
   p.direction = static_cast<Direction>(numbers[0]);
   p.dtype = static_cast<DType>(numbers[1]);
-  p.layout = Layout::nhwc;
+  p.layout = static_cast<Layout>(numbers[2]);
   return p;
 }
 

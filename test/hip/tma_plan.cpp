@@ -37,7 +37,7 @@ const char* plan_gemm(const int32_t* problem, int kernel, int row_blocks, int sp
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
   if (const char* sentence = refuse_tma_gemm(p)) return sentence;
   TmaGemmPlan plan;
-  row_blocks = std::min(row_blocks, gemm_plan::ceil_div(tma_gemm_sizes(p).rows, of.rows));
+  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows));
   plan_tma_gemm(p, of, {TmaShared::kNothing, row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   memcpy(args, &plan.args, sizeof(plan.args));

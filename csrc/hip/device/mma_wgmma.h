@@ -112,6 +112,7 @@ DEVICE void multiply_add(float (&c)[kColumns / 8][4], unsigned long long a, unsi
 #define REFORMER_WGMMA_OF_COLUMNS(T, kColumns, type) \
   REFORMER_WGMMA(T, kColumns, type, false, false)    \
   REFORMER_WGMMA(T, kColumns, type, false, true)     \
+  REFORMER_WGMMA(T, kColumns, type, true, false)     \
   REFORMER_WGMMA(T, kColumns, type, true, true)
 #define REFORMER_WGMMA_OF_TYPE(T, type)   \
   REFORMER_WGMMA_OF_COLUMNS(T, 64, type)  \

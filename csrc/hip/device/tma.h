@@ -76,6 +76,13 @@ DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, i
       "l"(&map), "r"(barrier), "r"(element), "r"(line), "h"(static_cast<unsigned short>(3))
       : "memory");
 }
+DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int a, int b, int c, int d) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
 DEVICE void store(const TensorMap& map, unsigned from, int element, int line) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                "r"(from), "r"(element), "r"(line)
@@ -95,13 +102,18 @@ DEVICE void wait_for_reads() {
 }
 
 // Four 8 x 8 matrices of elements of 2 bytes, as mma holds its sums in pairs, to lines of 16 bytes: lane 8 i + l says
-// where line l of matrix i goes.
+// where line l of matrix i goes; its column l, if they are transposed.
+template <bool kTransposed>
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
-               "r"(d)
-               : "memory");
+  if constexpr (kTransposed)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
+                 : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c),
+                 "r"(d)
+                 : "memory");
 }
-
 // Of two.
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");

@@ -21,10 +21,13 @@ enum class TmaShared : int { kNothing, kRows, kColumns };
 
 // result = a b, summed over the depth. All three are matrices of elements of 2 bytes.
 //
-//               rows    columns  depth   a lies along  b lies along
-//   forward     pixels  k        c       depth         depth
-//   input_grad  pixels  c        k       depth         columns
-//   weight_grad k       c        pixels  rows          columns
+//               rows    columns  depth   NHWC: a lies along  b lies along  NCHW: a lies along  b lies along
+//   forward     pixels  k        c       depth               depth         rows                depth
+//   input_grad  pixels  c        k       depth               columns       rows                columns
+//   weight_grad k       c        pixels  rows                columns       depth               depth
+//
+// In NHWC the pixels of all pictures are one row of them; in NCHW each picture has matrices of its own, a tile of rows
+// or a step is of one picture's pixels, and the result of the first two lies along rows.
 //
 // Blocks (in clusters of two along z, which are counted as one here) along x have a tile of columns each and every
 // row_blocks-th tile of rows, those along y a part of the steps.
@@ -37,6 +40,7 @@ struct TmaGemmArgs {
   int row_tiles, row_blocks;  // of clusters
   Divider column_tiles;       // of clusters
   TmaShared shared;
+  Divider by_picture;  // NCHW: tiles of rows of a picture; in weight_grad its steps
   int kept;  // 1: b's tiles stay in shared memory, where they all find room, for the block's further tiles of rows
 };
 

@@ -14,16 +14,20 @@
 namespace reformer {
 namespace {
 
-enum class What { forward, input_grad, weight_grad };
+enum class What { forward, input_grad, weight_grad, forward_nchw, input_grad_nchw, weight_grad_nchw };
 
 template <What kWhat, class T_, int kRows_, int kColumns_, int kStages_>
 struct Shape {
   using T = T_;
+  static constexpr bool kNchw = kWhat >= What::forward_nchw;
+  static constexpr bool kForward = kWhat == What::forward || kWhat == What::forward_nchw;
+  static constexpr bool kWeightGrad = kWhat == What::weight_grad || kWhat == What::weight_grad_nchw;
   static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_;
   static constexpr int kGroups = kRows / 64;
   static constexpr bool kGivesRegisters = tma_gemm_gives_registers(kColumns);
-  using TileA = OperandTile<T, kRows, kTmaDepth, kWhat == What::weight_grad ? Lines::kAlongOuter : Lines::kAlongDepth>;
-  using TileB = OperandTile<T, kColumns, kTmaDepth, kWhat == What::forward ? Lines::kAlongDepth : Lines::kAlongOuter>;
+  static constexpr bool kDepthA = kWeightGrad == kNchw, kDepthB = kForward || (kWeightGrad && kNchw);
+  using TileA = OperandTile<T, kRows, kTmaDepth, kDepthA ? Lines::kAlongDepth : Lines::kAlongOuter>;
+  using TileB = OperandTile<T, kColumns, kTmaDepth, kDepthB ? Lines::kAlongDepth : Lines::kAlongOuter>;
 };
 
 // The ring of tiles, and the barriers of each: it is full, it is empty.
@@ -51,9 +55,11 @@ struct Turn {
   }
 };
 
-// Copies a tile. half: of which block of the cluster, if both have half of its lines copied for both; else -1.
-template <class Tile>
-DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, int outer, int depth, int half) {
+// Copies a tile. kPictures: of a tensor in NCHW, which has matrices of its own for each picture. half: of which block
+// of the cluster, if both have half of its lines copied for both; else -1.
+template <bool kPictures, class Tile>
+DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, int outer, int depth, int picture,
+                      int half) {
   constexpr int kPanels = Tile::kChunks / 8;
   const int lines = half > 0 ? Tile::kLineCount / 2 : 0;
   UNROLL
@@ -61,28 +67,38 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
     const unsigned at = tma::shared_address(to.memory) + panel * Tile::kPanelBytes + lines * 128;
     const int element = (Tile::kAlongDepth ? depth : outer) + panel * tma::kBoxElements;
     const int line = (Tile::kAlongDepth ? outer : depth) + lines;
-    if (half < 0)
-      tma::load(map, at, barrier, element, line);
-    else
-      tma::load_for_both(map, at, barrier, element, line);
+    if constexpr (kPictures) {
+      if (half < 0)
+        tma::load(map, at, barrier, element, line, picture, 0);
+      else
+        tma::load_for_both(map, at, barrier, element, line, picture, 0);
+    } else {
+      if (half < 0)
+        tma::load(map, at, barrier, element, line);
+      else
+        tma::load_for_both(map, at, barrier, element, line);
+    }
   }
 }
 
-// The block's tiles of rows: of cluster tile i, the first row.
+// The block's tiles of rows: the first row, and, of pixels in NCHW, the picture.
 template <class Shape, class Function>
 DEVICE void for_each_tile(const TmaGemmArgs& p, int first, int rank, Function function) {
-  for (int tile = first; tile < p.row_tiles; tile += p.row_blocks) {
-    const bool two = p.shared == TmaShared::kColumns;
-    function((two ? tile * 2 + rank : tile) * Shape::kRows);
+  for (int next = first; next < p.row_tiles; next += p.row_blocks) {
+    int tile = p.shared == TmaShared::kColumns ? next * 2 + rank : next;
+    int picture = 0;
+    if constexpr (Shape::kNchw && !Shape::kWeightGrad) picture = divide_with_rest(tile, p.by_picture);
+    function(tile * Shape::kRows, picture);
   }
 }
 
 // Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, as many columns at once as a box has,
-// by one half of the group's memory and the other in turns.
-template <class T, int kColumns>
+// by one half of the group's memory and the other in turns. In NCHW rows are a picture's pixels, which lie in lines.
+template <class Shape, class T, int kColumns>
 DEVICE void store_result(const TmaGemmArgs& p, float (&sums)[kColumns / 8][4], unsigned char* stores, int& half,
-                         int group, int row, int column) {
-  const int lane = lane_id(), line = warp_id() % 4 * 16 + lane % 16;
+                         int group, int row, int column, int picture) {
+  constexpr bool kTransposed = Shape::kNchw && !Shape::kWeightGrad;
+  const int lane = lane_id(), first_row = warp_id() % 4 * 16;
   const bool starts = thread_id() % 128 == 0;
   if (p.bias) {
     const T* bias = static_cast<const T*>(p.bias);
@@ -105,15 +121,21 @@ DEVICE void store_result(const TmaGemmArgs& p, float (&sums)[kColumns / 8][4], u
     tma::group_barrier(1 + group, 128);
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2) {
-      const int chunk = j % 8 + lane / 16;
-      tma::store_matrices(tma::shared_address(to + line * 128 + (chunk ^ line % 8) * 16),
-                          narrow_pair<T>(sums[j][0], sums[j][1]), narrow_pair<T>(sums[j][2], sums[j][3]),
-                          narrow_pair<T>(sums[j + 1][0], sums[j + 1][1]),
-                          narrow_pair<T>(sums[j + 1][2], sums[j + 1][3]));
+      // Of the four matrices of 8 x 8 two have the first rows' sums and two the next ones', of two times 8 columns.
+      const int line = kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
+      const int chunk = kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
+      tma::store_matrices<kTransposed>(tma::shared_address(to + line * 128 + (chunk ^ line % 8) * 16),
+                                       narrow_pair<T>(sums[j][0], sums[j][1]), narrow_pair<T>(sums[j][2], sums[j][3]),
+                                       narrow_pair<T>(sums[j + 1][0], sums[j + 1][1]),
+                                       narrow_pair<T>(sums[j + 1][2], sums[j + 1][3]));
     }
     wgmma::publish();
     tma::group_barrier(1 + group, 128);
-    if (starts) tma::store(p.result, tma::shared_address(to), column + box * 64, row);
+    if (!starts) continue;
+    if constexpr (kTransposed)
+      tma::store(p.result, tma::shared_address(to), row, column + box * 64, picture, 0);
+    else
+      tma::store(p.result, tma::shared_address(to), column + box * 64, row);
   }
 }
 
@@ -172,16 +194,19 @@ DEVICE void multiply(const TmaGemmArgs& p) {
     if constexpr (Shape::kGivesRegisters) wgmma::give_registers<40>();
     if (thread_id() == Shape::kGroups * 128) {
       bool with_b = true;
-      for_each_tile<Shape>(p, first, rank, [&](int row) {
+      for_each_tile<Shape>(p, first, rank, [&](int row, int picture) {
         for (int step = 0; step < steps; ++step) {
-          const int depth = (first_step + step) * kTmaDepth;
+          int depth = first_step + step;
+          if constexpr (Shape::kNchw && Shape::kWeightGrad) picture = divide_with_rest(depth, p.by_picture);
+          depth *= kTmaDepth;
           const unsigned full = ring.full(turn.stage);
           tma::wait(ring.empty(turn.stage), turn.parity ^ 1);
           tma::arrive_expecting(full, ring.kBytesA + (with_b ? ring.kBytesB : 0));
-          load_tile(p.a, ring.a(turn.stage), full, row, depth, p.shared == TmaShared::kRows ? rank : -1);
+          load_tile<Shape::kNchw>(p.a, ring.a(turn.stage), full, row, depth, picture,
+                                  p.shared == TmaShared::kRows ? rank : -1);
           if (with_b)
-            load_tile(p.b, ring.b(p.kept ? step : turn.stage), full, column, depth,
-                      p.shared == TmaShared::kColumns ? rank : -1);
+            load_tile<Shape::kNchw && Shape::kWeightGrad>(p.b, ring.b(p.kept ? step : turn.stage), full, column, depth,
+                                                          picture, p.shared == TmaShared::kColumns ? rank : -1);
           turn.advance();
         }
         with_b = !p.kept;
@@ -199,7 +224,7 @@ DEVICE void multiply(const TmaGemmArgs& p) {
         tma::arrive_there(ring.empty(stage), 0);
       }
     };
-    for_each_tile<Shape>(p, first, rank, [&](int row) {
+    for_each_tile<Shape>(p, first, rank, [&](int row, int picture) {
       sums.clear();
       int before = 0;
       for (int step = 0; step < steps; ++step) {
@@ -217,7 +242,8 @@ DEVICE void multiply(const TmaGemmArgs& p) {
       if (p.partial)
         store_partial<kColumns>(p, sums.sums(), row + group * 64, column);
       else
-        store_result<T, kColumns>(p, sums.sums(), ring.stores(group), half, group, row + group * 64, column);
+        store_result<Shape, T, kColumns>(p, sums.sums(), ring.stores(group), half, group, row + group * 64, column,
+                                         picture);
     });
     if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
   }
@@ -225,6 +251,8 @@ DEVICE void multiply(const TmaGemmArgs& p) {
 }
 
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
+constexpr What forward_nchw = What::forward_nchw, input_grad_nchw = What::input_grad_nchw;
+constexpr What weight_grad_nchw = What::weight_grad_nchw;
 
 }  // namespace
 }  // namespace reformer

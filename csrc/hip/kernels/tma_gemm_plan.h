@@ -10,20 +10,35 @@
 
 namespace reformer {
 
+// What a kernel computes, by its name in tma_gemm.inc.
+namespace tma_gemm_what {
+struct What {
+  Direction direction;
+  Layout layout;
+};
+constexpr What forward{Direction::forward, Layout::nhwc}, forward_nchw{Direction::forward, Layout::nchw};
+constexpr What input_grad{Direction::input_grad, Layout::nhwc}, input_grad_nchw{Direction::input_grad, Layout::nchw};
+constexpr What weight_grad{Direction::weight_grad, Layout::nhwc};
+constexpr What weight_grad_nchw{Direction::weight_grad, Layout::nchw};
+}  // namespace tma_gemm_what
+
 // One of those in tma_gemm.inc.
 struct TmaGemmKernel {
-  Direction direction;
+  tma_gemm_what::What what;
   DType dtype;
   int rows, columns, stages;
   gpu::Entry entry;
 
+  bool computes(const ConvProblem& p) const {
+    return what.direction == p.direction && what.layout == p.layout && dtype == p.dtype;
+  }
   int threads() const { return tma_gemm_threads(rows, columns); }
   int shared_bytes() const { return stages * ((rows + columns) * kTmaDepth * 2 + 16) + rows / 64 * 2 * kTmaStoreBytes; }
 };
 
 inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
 #define X(what, T, rows, columns, stages)                                    \
-  {Direction::what,                                                          \
+  {tma_gemm_what::what,                                                      \
    DType::T,                                                                 \
    rows,                                                                     \
    columns,                                                                  \
@@ -47,29 +62,35 @@ struct TmaGemmCut {
 struct TmaGemmPlan {
   TmaGemmArgs args{};
   gpu::Launch launch;
+  int pictures = 1;             // with matrices of their own
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
 };
 
-// The product that a direction is.
+// The products that a direction is: one in NHWC; in NCHW one for each picture, which weight_grad adds up.
 struct TmaGemmSizes {
-  int rows, columns, depth;
+  int pictures, rows, columns, depth;
+  bool weight_grad;
+
+  // Of all pictures.
+  int row_tiles(int tile_rows) const { return gemm_plan::ceil_div(rows, tile_rows) * (weight_grad ? 1 : pictures); }
+  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * (weight_grad ? pictures : 1); }
 };
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
-  const int pixels = p.n * p.h * p.w;
-  if (p.direction == Direction::forward) return {pixels, p.k, p.c};
-  if (p.direction == Direction::input_grad) return {pixels, p.c, p.k};
-  return {p.k, p.c, pixels};
+  const int pictures = p.layout == Layout::nchw ? p.n : 1, pixels = p.n / pictures * p.h * p.w;
+  if (p.direction == Direction::forward) return {pictures, pixels, p.k, p.c, false};
+  if (p.direction == Direction::input_grad) return {pictures, pixels, p.c, p.k, false};
+  return {pictures, p.k, p.c, pixels, true};
 }
 
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_tma_gemm(const ConvProblem& p) {
-  if (p.layout != Layout::nhwc) return "it reads NHWC only";
   if (p.dtype != DType::bf16 && p.dtype != DType::fp16) return "it computes fp16 and bf16 only";
   if (!p.is_1x1() || p.stride_h != 1 || p.stride_w != 1 || p.groups != 1)
     return "it is for filters of 1x1 without padding, strides and groups";
   if (p.c % 8 || p.k % 8) return "the channels of input and output are no multiples of 16 bytes";
+  if (p.layout == Layout::nchw && p.h * p.w % 8) return "the pixels of a picture are no multiple of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 16);
   if (p.input_numel() >= most || p.output_numel() >= most) return "it counts elements by 32 bits";
   return nullptr;
@@ -82,9 +103,11 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   plan = {};
   TmaGemmArgs& a = plan.args;
   a.rows = size.rows, a.columns = size.columns, a.depth = size.depth;
-  a.steps = ceil_div(size.depth, kTmaDepth);
+  a.steps = size.steps();
   a.steps_each = ceil_div(a.steps, cut.splits);
-  a.row_tiles = ceil_div(size.rows, kernel.rows * (cut.shared == TmaShared::kColumns ? 2 : 1));
+  a.row_tiles = ceil_div(size.row_tiles(kernel.rows), cut.shared == TmaShared::kColumns ? 2 : 1);
+  a.by_picture = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
+  plan.pictures = size.pictures;
   a.row_blocks = cut.row_blocks;
   const int column_tiles = ceil_div(size.columns, kernel.columns * (cut.shared == TmaShared::kRows ? 2 : 1));
   a.column_tiles = make_divider(column_tiles);
@@ -109,19 +132,29 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
 inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
   TmaGemmArgs& a = plan.args;
-  const bool weight_grad = kernel.direction == Direction::weight_grad;
-  const auto matrix = [](const void* at, int lines, int elements, int box_lines, bool both) {
-    return gpu::tensor_map(at, {elements, lines}, {64, both ? box_lines / 2 : box_lines});
+  const Direction direction = kernel.what.direction;
+  const bool weight_grad = direction == Direction::weight_grad, nchw = kernel.what.layout == Layout::nchw;
+  const int depth = a.depth, pixels = weight_grad ? depth : a.rows;
+  const auto lines_of = [](int box_lines, bool both) { return both ? box_lines / 2 : box_lines; };
+  const auto matrix = [&](const void* at, int lines, int elements, int box_lines, bool both) {
+    return gpu::tensor_map(at, {elements, lines}, {64, lines_of(box_lines, both)});
+  };
+  const auto planes = [&](const void* at, int channels, int box_lines, bool both) {
+    return gpu::tensor_map(at, {pixels, channels, plan.pictures, 1}, {64, lines_of(box_lines, both), 1, 1});
   };
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
-  const int depth = a.depth;
-  a.a = weight_grad ? matrix(y, depth, a.rows, kTmaDepth, both_a)
-                    : matrix(kernel.direction == Direction::forward ? x : y, a.rows, depth, kernel.rows, both_a);
-  a.b = kernel.direction == Direction::forward ? matrix(filter, a.columns, depth, kernel.columns, both_b)
-                                               : matrix(weight_grad ? x : filter, depth, a.columns, kTmaDepth, both_b);
+  const void* const source = direction == Direction::forward ? x : y;
+  if (weight_grad) {
+    a.a = nchw ? planes(y, a.rows, kernel.rows, both_a) : matrix(y, depth, a.rows, kTmaDepth, both_a);
+    a.b = nchw ? planes(x, a.columns, kernel.columns, both_b) : matrix(x, depth, a.columns, kTmaDepth, both_b);
+  } else {
+    a.a = nchw ? planes(source, depth, kTmaDepth, both_a) : matrix(source, a.rows, depth, kernel.rows, both_a);
+    a.b = direction == Direction::forward ? matrix(filter, a.columns, depth, kernel.columns, both_b)
+                                          : matrix(filter, depth, a.columns, kTmaDepth, both_b);
+  }
+  a.result = nchw && !weight_grad ? planes(result, a.columns, 64, false) : matrix(result, a.rows, a.columns, 64, false);
   a.bias = plan.finish_args.bias = bias;
   a.partial = plan.workspace_bytes ? static_cast<float*>(workspace) : nullptr;
-  a.result = matrix(result, a.rows, a.columns, 64, false);
   plan.finish_args.partial = a.partial;
   plan.finish_args.result = result;
 }
@@ -150,10 +183,10 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
                m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
   double us = m.launch + waves * (m.block + tiles * (a.steps_each * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
-  const double numel = double(size.rows) * size.columns;
-  const double bytes = 2 * (numel + double(size.depth) * (double(size.rows) + size.columns));
-  us = std::max(us, m.floor * std::max(bytes / kMemory, 2 * numel * size.depth / kFlops));
-  if (plan.workspace_bytes) us += m.finish + double(plan.launch.blocks_y) * numel * 8 / m.finish_bytes;
+  const double products = 2.0 * size.rows * size.columns * size.depth * size.pictures;
+  const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
+  us = std::max(us, m.floor * std::max(bytes / kMemory, products / kFlops));
+  if (plan.workspace_bytes) us += m.finish + double(plan.workspace_bytes) * 2 / m.finish_bytes;
   return us;
 }
 
@@ -163,8 +196,8 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
 inline std::vector<TmaGemmCut> tma_gemm_cuts(const ConvProblem& p, const TmaGemmKernel& kernel, int multiprocessors) {
   using gemm_plan::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int rows = ceil_div(size.rows, kernel.rows), columns = ceil_div(size.columns, kernel.columns);
-  const int steps = ceil_div(size.depth, kTmaDepth);
+  const int rows = size.row_tiles(kernel.rows), columns = ceil_div(size.columns, kernel.columns);
+  const int steps = size.steps();
   const int together = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
   std::vector<TmaGemmCut> all;
   for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
@@ -175,6 +208,7 @@ inline std::vector<TmaGemmCut> tma_gemm_cuts(const ConvProblem& p, const TmaGemm
     all.push_back({shared, row_tiles, 1});
     if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
+    if (p.layout == Layout::nchw && !size.weight_grad) continue;  // partial sums would lie along the wrong side
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {
       const int64_t fill = int64_t{slots} * waves / (int64_t{row_tiles} * column_tiles);

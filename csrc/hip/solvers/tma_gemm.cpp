@@ -54,7 +54,7 @@ class GpuTmaGemm final : public Solver {
     const int units = usual_units(device.arch);
     Choice best, tried;
     for (const TmaGemmKernel* kernel : kernels_) {
-      if (kernel->direction != p.direction || kernel->dtype != p.dtype) continue;
+      if (!kernel->computes(p)) continue;
       for (const TmaGemmCut& cut : tma_gemm_cuts(p, *kernel, units)) {
         tried.kernel = kernel;
         plan_tma_gemm(p, *kernel, cut, tried.plan);
