@@ -87,7 +87,13 @@ PROBLEMS += [
 PROBLEMS += [
     dense(direction, dtype, c, size, k, 1, layout="NCHW")
     for direction in "FBW"
-    for c, size, k in [(64, (56, 56), 256), (24, (28, 28), 144), (512, (4, 6), 384), (200, (8, 8), 72)]
+    for c, size, k in [
+        (64, (56, 56), 256),
+        (24, (28, 28), 144),
+        (512, (4, 6), 384),
+        (200, (8, 8), 72),
+        (96, (1, 1), 40),
+    ]
     for dtype in ("BF16", "FP16")
 ]
 # In NCHW: rows aligned to 2 to 16 bytes, many planes or a part of one in a block, several tiles a block, and paddings

@@ -22,6 +22,9 @@ constexpr What weight_grad{Direction::weight_grad, Layout::nhwc};
 constexpr What weight_grad_nchw{Direction::weight_grad, Layout::nchw};
 }  // namespace tma_gemm_what
 
+// The layout that kernels see: pictures of one pixel lie in NCHW as they do in NHWC.
+inline Layout tma_gemm_layout(const ConvProblem& p) { return p.h * p.w == 1 ? Layout::nhwc : p.layout; }
+
 // One of those in tma_gemm.inc.
 struct TmaGemmKernel {
   tma_gemm_what::What what;
@@ -30,7 +33,7 @@ struct TmaGemmKernel {
   gpu::Entry entry;
 
   bool computes(const ConvProblem& p) const {
-    return what.direction == p.direction && what.layout == p.layout && dtype == p.dtype;
+    return what.direction == p.direction && what.layout == tma_gemm_layout(p) && dtype == p.dtype;
   }
   int threads() const { return tma_gemm_threads(rows, columns); }
   int shared_bytes() const { return stages * ((rows + columns) * kTmaDepth * 2 + 16) + rows / 64 * 2 * kTmaStoreBytes; }
@@ -78,7 +81,7 @@ struct TmaGemmSizes {
   int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * (weight_grad ? pictures : 1); }
 };
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
-  const int pictures = p.layout == Layout::nchw ? p.n : 1, pixels = p.n / pictures * p.h * p.w;
+  const int pictures = tma_gemm_layout(p) == Layout::nchw ? p.n : 1, pixels = p.n / pictures * p.h * p.w;
   if (p.direction == Direction::forward) return {pictures, pixels, p.k, p.c, false};
   if (p.direction == Direction::input_grad) return {pictures, pixels, p.c, p.k, false};
   return {pictures, p.k, p.c, pixels, true};
@@ -90,7 +93,7 @@ inline const char* refuse_tma_gemm(const ConvProblem& p) {
   if (!p.is_1x1() || p.stride_h != 1 || p.stride_w != 1 || p.groups != 1)
     return "it is for filters of 1x1 without padding, strides and groups";
   if (p.c % 8 || p.k % 8) return "the channels of input and output are no multiples of 16 bytes";
-  if (p.layout == Layout::nchw && p.h * p.w % 8) return "the pixels of a picture are no multiple of 16 bytes";
+  if (tma_gemm_layout(p) == Layout::nchw && p.h * p.w % 8) return "the pixels of a picture are no multiple of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 16);
   if (p.input_numel() >= most || p.output_numel() >= most) return "it counts elements by 32 bits";
   return nullptr;
@@ -208,7 +211,8 @@ inline std::vector<TmaGemmCut> tma_gemm_cuts(const ConvProblem& p, const TmaGemm
     all.push_back({shared, row_tiles, 1});
     if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
-    if (p.layout == Layout::nchw && !size.weight_grad) continue;  // partial sums would lie along the wrong side
+    if (tma_gemm_layout(p) == Layout::nchw && !size.weight_grad)
+      continue;  // partial sums would lie along the wrong side
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {
       const int64_t fill = int64_t{slots} * waves / (int64_t{row_tiles} * column_tiles);
