@@ -152,7 +152,8 @@ def test_workspace():
     for key, expected in {stem: x + filter, groups: 128 * 9 * 64 * 2}.items():
         found = {candidate.name: candidate for candidate in candidates(ConvProblem.parse(key), "sm_90")}
         assert found["gpu_packed_gemm_128x64"].workspace_bytes == expected
-        assert found["aten"].chosen
+        # Where no selector decides.
+        assert next(c.name for c in candidates(ConvProblem.parse(key), "sm_80") if c.chosen) == "aten"
 
 
 def test_refusals():
