@@ -8,9 +8,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from selectors_for_tests import learnable  # noqa: E402
 
 import torch_reformer  # noqa: E402
 from torch_reformer import _native  # noqa: E402
+from torch_reformer.__main__ import main  # noqa: E402
+from torch_reformer.selector.timings import write_timings  # noqa: E402
 
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
 # the examples are the same each time: it judges a change, and looking for what else may fail is for people.
@@ -52,3 +55,20 @@ def static_rule():
     _native.remove_selector("cpu")
     if before is not None:
         _native.set_selector("cpu", **before)
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory):
+    """A find-db of problems from which a selector can learn."""
+    path = tmp_path_factory.mktemp("timings") / "db.fdb.txt.xz"
+    write_timings(path, learnable())
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(database, tmp_path_factory):
+    """The weights file of a selector that has learned from it."""
+    out = tmp_path_factory.mktemp("weights") / "mine.pt"
+    arguments = ["train", "--timings", str(database), "--arch", "gfx906", "--out", str(out), "--epochs", "12"]
+    assert main([*arguments, "--teachers", "0"]) == 0
+    return out

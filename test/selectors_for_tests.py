@@ -1,11 +1,13 @@
-"""Selectors for tests: set them for the CPU within the fixture `static_rule`, which removes them."""
+"""Selectors for tests: set them for the CPU within the fixture `static_rule`, which removes them. And records to learn
+from."""
 
 from __future__ import annotations
 
 import torch
 
-from torch_reformer import _native
+from torch_reformer import ConvProblem, _native
 from torch_reformer.selector.model import Reformer
+from torch_reformer.selector.timings import Record, Timing
 
 
 def reformer(candidates: int, width: int = 16, hidden: int = 32, blocks: int = 1, scale: float = 0.1) -> Reformer:
@@ -41,3 +43,21 @@ def description(model: Reformer, names: list[str]) -> dict:
 
 def install(model: Reformer, names: list[str], arch: str = "cpu") -> None:
     _native.set_selector(arch, **description(model, names))
+
+
+def record(problem: ConvProblem, **times: float) -> Record:
+    return Record(str(problem), tuple(Timing(name, ms, 0, "x") for name, ms in times.items()))
+
+
+def learnable(count: int = 900) -> list[Record]:
+    """Records whose best kernel follows from the problem: "small" below 64 channels, else "wide", and for 1x1 always
+    "point"; "slow" never."""
+    records = []
+    for i in range(count):
+        c, h, filter = 8 + 3 * (i * 7 % 40), 4 + i % 29, (1, 3, 5)[i % 3]
+        p = ConvProblem(1 + i % 5, c, h, h, 16 + i % 11, filter, filter, direction="FBW"[i // 3 % 3])
+        if filter <= h:
+            best = "point" if filter == 1 else "small" if c < 64 else "wide"
+            times = dict.fromkeys(("wide", "small", *(["point"] if filter == 1 else [])), 2.0) | {best: 1.0}
+            records.append(record(p, **times, slow=5.0))
+    return list({r.key: r for r in records}.values())

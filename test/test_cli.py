@@ -193,11 +193,14 @@ def test_bad_command(capsys, arguments):
     assert exit.value.code == 2
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize(
     "device, sentence",
     [
-        ("cuda", "torch sees 0 GPUs here: there is no cuda:0"),
+        pytest.param(
+            "cuda",
+            "torch sees 0 GPUs here: there is no cuda:0",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
         ("tpu", "'tpu' is no device: give cpu or cuda"),
         ("meta", "convolutions run on cpu and cuda, not on meta"),
     ],

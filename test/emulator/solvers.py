@@ -66,3 +66,16 @@ def check(solver: str, problem: ConvProblem, *, warp=32, seed=0) -> None:
         expected = grads[0 if p.direction == "B" else 1]
     got = result_of(solver, problem, x, weight, y, bias, warp=warp, seed=seed)
     torch.testing.assert_close(got, expected.to(TORCH_DTYPES[p.dtype]), rtol=0, atol=0)
+
+
+MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx942": 64 << 10}  # bytes of a block
+
+
+def shared_bytes(solver: str, problem: ConvProblem, arch: str) -> list[int]:
+    """What each kernel that the solver launches would take of a block's shared memory; none runs."""
+    asked, nothing = [], torch.empty(0)
+    _gpu.run(
+        solver, problem.native(), arch, nothing, nothing, nothing, None,
+        lambda entry, blocks, threads, shared_bytes, arguments: asked.append(shared_bytes),
+    )  # fmt: skip
+    return asked

@@ -3,11 +3,10 @@
 import itertools
 
 import pytest
-import torch
 
 import emulator
 from emulator import solvers
-from torch_reformer import ConvProblem, _gpu
+from torch_reformer import ConvProblem
 
 pytestmark = emulator.needed
 TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", "FP16", "FP32"]  # sanitizers are slow to compile
@@ -43,22 +42,15 @@ def test_against_pytorch(dtype, case):
         solvers.check(f"gpu_depthwise_{strip}", problem, warp=warp, seed=seed)
 
 
-MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx942": 64 << 10}  # bytes of a block
-
-
-@pytest.mark.parametrize("arch", MOST_SHARED)
+@pytest.mark.parametrize("arch", solvers.MOST_SHARED)
 @pytest.mark.parametrize("direction", "FBW")
 def test_tiles_fit_into_shared_memory(arch, direction):
     """However long the lines are."""
     asked = []
-    nothing = torch.empty(0)  # no kernel runs
     for filter, stride, width, dtype in itertools.product((3, 5, 7), (1, 2), (30, 500), ("BF16", "FP32")):
         problem = ConvProblem(
             8, 256, width, width, 256, filter, filter, filter // 2, filter // 2, stride, stride,
             groups=256, direction=direction, dtype=dtype, layout="NHWC",
         )  # fmt: skip
-        _gpu.run(
-            "gpu_depthwise_2x4", problem.native(), arch, nothing, nothing, nothing, None,
-            lambda entry, blocks, threads, shared_bytes, arguments: asked.append(shared_bytes),
-        )  # fmt: skip
-    assert len(asked) >= 24 and max(asked) <= MOST_SHARED[arch]
+        asked += solvers.shared_bytes("gpu_depthwise_2x4", problem, arch)
+    assert len(asked) >= 24 and max(asked) <= solvers.MOST_SHARED[arch]

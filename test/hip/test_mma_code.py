@@ -77,3 +77,31 @@ def test_nvidia(architecture, file, tmp_path):
     else:
         assert "shfl.sync.bfly.b32" in ptx and "shfl.sync.down.b32" in ptx
     assert "cp.async.cg.shared.global" in ptx and "cp.async.wait_group" in ptx
+
+
+# A kernel's file, what X makes one of its kernels of, and instructions that it is made for.
+HOPPER = {
+    "tma_gemm": ("forward, bf16, 128, 128, 6", ["wgmma.mma_async.sync.aligned.m64n128k16", ".multicast::cluster"]),
+    "tma_depthwise": ("forward, bf16, 3, 1", ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4"]),
+}
+OF_BOTH = ["cp.async.bulk.tensor", "mbarrier.try_wait", "stmatrix.sync", "griddepcontrol.wait"]
+
+
+@pytest.mark.parametrize("file", HOPPER)
+def test_hopper(file, tmp_path):
+    entry, instructions = HOPPER[file]
+    source, text = tmp_path / "kernel.cu", tmp_path / "kernel.ptx"
+    source.write_text(f'#define REFORMER_ENTRY {entry}\n#include "{ROOT}/csrc/hip/kernels/{file}.hip"\n')
+    command = [
+        need(compile_kernels.find_nvcc(), "nvcc"),
+        "-std=c++17",
+        "-O3",
+        "-arch=sm_90a",
+        "-ptx",
+        source,
+        "-o",
+        text,
+    ]
+    subprocess.run(command, check=True)
+    ptx = text.read_text()
+    assert [instruction for instruction in [*instructions, *OF_BOTH] if instruction not in ptx] == []

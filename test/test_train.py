@@ -1,0 +1,147 @@
+"""Training a selector, from a database to a weights file: `train`, its checkpoints and its errors."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+from selectors_for_tests import learnable
+
+from torch_reformer import _native
+from torch_reformer.__main__ import main
+from torch_reformer.selector import fit, replay, train, weights_file
+from torch_reformer.selector.dataset import fold_of, make_dataset
+from torch_reformer.selector.model import Reformer
+from torch_reformer.selector.targets import optimality
+from torch_reformer.selector.timings import write_timings
+
+
+def test_learns_and_replays(trained, database, tmp_path, capsys):
+    weights = weights_file.load(trained)
+    assert weights.metadata["scores"]["top1"] > 0.8, "groups that were never trained on"
+    peer = tmp_path / "peer.csv"
+    with peer.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([("key", "solver", "ms"), *((r.key, "slow", r.times["slow"]) for r in learnable()[:50])])
+    arguments = ["replay", "--timings", str(database), "--weights", str(trained), "--peer", f"slow={peer}"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == len(learnable()) and found["top1"] > 0.8
+    assert 1 <= found["slowdown_geomean"] <= found["slowdown_mean"] and found["unmasked_slowdown_geomean"] >= 1
+    assert found["peers"]["slow"]["problems"] == 50 and 4 < found["peers"]["slow"]["speedup_geomean"] <= 5
+    for key in ("speedup_mean", "speedup_trimmed_mean", "speedup_total"):
+        assert found["peers"]["slow"][key] > 1
+    assert main([*arguments, "--held-out"]) == 0
+    assert "over slow on" in capsys.readouterr().out
+
+
+def test_replay_is_that_of_the_native_inference(trained, database):
+    weights = weights_file.load(trained)
+    played = replay.Replay(weights, learnable(), "gfx906")
+    weights.activate()
+    try:
+        for row in range(0, len(played.data), 37):
+            logits = _native.logits([played.data.problems[row].native()], "gfx906")[0]
+            times = learnable()[row].times
+            choice = max(times, key=lambda name: logits[weights.candidates.index(name)])
+            assert math.log(times[choice] / min(times.values())) == pytest.approx(played.slow[row].item(), abs=1e-6)
+    finally:
+        _native.remove_selector("gfx906")
+
+
+def test_training_is_reproducible_and_goes_on_after_an_interruption(database, tmp_path, trained, monkeypatch):
+    again = tmp_path / "again.pt"
+    arguments = ["train", "--timings", str(database), "--arch", "gfx906", "--out", str(again), "--epochs", "12"]
+    epochs, whole = [], fit.Fit.run_epoch
+
+    def interrupted(self, *rest):
+        epochs.append(self.epoch)
+        if len(epochs) == 6:
+            raise KeyboardInterrupt
+        return whole(self, *rest)
+
+    monkeypatch.setattr(fit.Fit, "run_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main([*arguments, "--teachers", "0"])
+    assert main([*arguments, "--teachers", "0", "--seed", "1"]) == 2, "a checkpoint of another training"
+    assert main([*arguments, "--teachers", "0"]) == 0
+    assert epochs.count(5) == 2 and epochs.count(4) == 1
+    first, second = (weights_file.load(path).tensors for path in (trained, again))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["train", "--timings", "gfx1030={db}", *TRAIN[3:]], "no database is of gfx906"),
+        (["train", "--timings", "{tmp}/none", *TRAIN[3:]], "No such file"),
+        (["train", "--timings", "foo={db}", *TRAIN[3:]], '"foo" is no device'),
+        ([*TRAIN, "--arch", "gfx../../x"], '"gfx../../x" is no device'),
+        ([*TRAIN, "--arch", "cpu"], "{db} was measured on is not known: give --timings cpu-avx512-2t={db}"),
+        ([*TRAIN, "--epochs", "0"], "at least 1"),
+        ([*TRAIN, "--seed", "-1"], "--seed must be from 0 to"),
+        ([*TRAIN, "--seed", "9" * 30], "--seed must be from 0 to"),
+        ([*TRAIN, "--device", "foo"], "--device foo is none that PyTorch has here"),
+        ([*TRAIN, "--device", "cuda:99"], "--device cuda:99 is none that PyTorch has here"),
+        ([*TRAIN, "--device", "meta"], "--device meta is none to train on"),
+        ([*TRAIN, "--out", "{tmp}"], "{tmp}'"),
+        ([*TRAIN, "--out", "/dev/null"], "it is no file that can be replaced: '/dev/null'"),
+        ([*TRAIN, "--out", "{db}/x.pt"], "it can't be written (Not a directory): '{db}/x.pt'"),
+        (
+            [*TRAIN, "--out", "/proc/folder/x.pt"],
+            "it can't be written (",
+        ),
+        (["replay", "--timings", "{db}", "--arch", "gfx1100"], "there are no weights for gfx1100"),
+        (["replay", "--timings", "{db}", "--arch", "gfx"], '"gfx" is no device'),
+        (["replay", "--timings", "{db}", "--arch", "cpu"], "is not known: give --device cpu-avx512-2t"),
+        (["replay", "--timings", "{db}", "--arch", "cpu", "--device", "cpu"], "give --device cpu-avx512-2t"),
+        (["replay", "--timings", "{db}", "--arch", "gfx908"], "the weights for gfx908 know none of this database's"),
+        (["replay", "--timings", "{db}", "--weights", "{db}"], "{db} is no weights file"),
+        (["replay", "--timings", "{db}", "--weights", "{tmp}"], "Is a directory: '{tmp}'"),
+    ],
+)
+def test_bad_commands_end_with_a_sentence(arguments, sentence, database, tmp_path, capsys):
+    assert main([argument.format(db=database, tmp=tmp_path) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert sentence.format(db=database, tmp=tmp_path) in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 9, {"fingerprint": ""}, {"finished": 1, "current": 1}])
+def test_a_damaged_checkpoint_ends_with_a_sentence(content, tmp_path):
+    path = tmp_path / "x.pt.partial"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=r"x\.pt\.partial is damaged: delete it"):
+        train.Checkpoint(path, "")
+
+
+@pytest.mark.parametrize("content", [{"finished": [{}], "current": None}, {"finished": [], "current": {"step": 1}}])
+def test_a_checkpoint_of_another_model_ends_with_a_sentence(content, tmp_path):
+    path = tmp_path / "x.partial"
+    torch.save({"fingerprint": "", **content}, path)
+    data = make_dataset([("gfx906", learnable(60))])
+    model = Reformer(_native.feature_shape().rows, len(data.candidates), 16, 16, 1)
+    trainer = train.Trainer(train.Checkpoint(path, ""), torch.device("cpu"), quiet=True)
+    with pytest.raises(ValueError, match="x.partial is damaged: delete it"):
+        trainer.fit("", model, data, optimality(data.log_ratio, data.valid, 1.0), data, fit.FitOptions(steps=1), 0)
+
+
+def test_little_data_is_warned_of(tmp_path, capsys):
+    write_timings(tmp_path / "db", learnable(90))
+    arguments = ["train", "--timings", f"{tmp_path}/db", "--arch", "gfx906", "--out", f"{tmp_path}/x.pt"]
+    assert main([*arguments, "--epochs", "1", "--teachers", "0"]) == 0
+    assert "warning: scores on so few problems mean little" in capsys.readouterr().err
+    kept = weights_file.load(tmp_path / "x.pt")
+    assert kept.metadata["timings"][0]["dtypes"] == ["FP32"]
+    trained_on = [r for r in learnable(90) if fold_of(r.problem) not in kept.metadata["folds"]["test"]]
+    write_timings(tmp_path / "db", trained_on)
+    assert main(["replay", "--timings", f"{tmp_path}/db", "--weights", f"{tmp_path}/x.pt", "--held-out"]) == 2
+    assert f"none of the {len(trained_on)} records of {tmp_path}/db is of a geometry" in capsys.readouterr().err

@@ -1,0 +1,204 @@
+"""Weights files: which of them decide, what is wrong with others, and what they say of their choices."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from selectors_for_tests import learnable
+
+from torch_reformer import ConvProblem, _native, config
+from torch_reformer.explain import explain
+from torch_reformer.selector import train, weights_file
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """What activates weights files as TORCH_REFORMER_WEIGHTS would at import, until the end of the test."""
+    before = _native.selector("cpu")
+    monkeypatch.setattr(weights_file, "_given", {})
+    monkeypatch.setattr(weights_file, "_active", dict(weights_file._active))
+
+    def activate(*paths) -> None:
+        monkeypatch.setenv(weights_file.VARIABLE, os.pathsep.join(map(str, paths)))
+        weights_file.activate()
+
+    yield activate
+    _native.remove_selector("gfx906")
+    _native.set_selector("cpu", **before)
+
+
+def changed(trained, path, **metadata) -> str:
+    """The trained weights with other metadata, in another file."""
+    weights = weights_file.load(trained)
+    weights.metadata |= metadata
+    weights.save(path)
+    return str(path)
+
+
+def test_weights_from_the_environment_decide(trained, named, tmp_path, monkeypatch, recwarn):
+    later = changed(trained, tmp_path / "later.pt", problems=1)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    named(trained, "", "~/later.pt", "")
+    assert not recwarn and weights_file.given() == {"gfx906": tmp_path / "later.pt"}, "the last wins"
+    assert weights_file.find("gfx906") == tmp_path / "later.pt"
+    assert weights_file.deciding("gfx906").metadata["problems"] == 1
+    named(later, trained)
+    assert weights_file.find("gfx906") == trained
+    assert _native.logits([_native.Problem(*[1] * 14)], "gfx906").shape[1] == len(weights_file.load(trained).candidates)
+
+
+def test_weights_for_nvidia_in_the_package_decide(trained, named, tmp_path, monkeypatch):
+    weights = weights_file.load(trained)
+    names = config.solvers()[: len(weights.candidates)]
+    changed(trained, tmp_path / "sm_91.pt", architecture="sm_91", candidates=names)
+    monkeypatch.setattr(weights_file, "FOLDER", tmp_path)
+    named()
+    try:
+        assert weights_file.deciding("sm_91").candidates == names
+        assert "the selector's most probable" in explain(ConvProblem(8, 64, 28, 28, 64, 3, 3), "sm_91")
+    finally:
+        _native.remove_selector("sm_91")
+
+
+def test_weights_that_cannot_be_used_are_left_out(trained, named, tmp_path):
+    """Without an exception, and with one warning for each that names it; those of the package stay in force."""
+    (tmp_path / "damaged.pt").write_bytes(trained.read_bytes()[:1000])
+    for file, reason in {
+        tmp_path / "absent.pt": "No such file",
+        tmp_path / "damaged.pt": "is no weights file of torch_reformer, or is damaged",
+        tmp_path: "Is a directory",
+        changed(trained, tmp_path / "newer.pt", feature_version=99): "version 99 of the features",
+        changed(trained, tmp_path / "cpu.pt", architecture="cpu"): "none of this package's solvers",
+    }.items():
+        with pytest.warns(UserWarning) as warned:
+            named(file, trained)
+        (message,) = [str(warning.message) for warning in warned]
+        assert message.startswith(f"{weights_file.VARIABLE} names {file} as weights") and reason in message
+        assert weights_file.given() == {"gfx906": trained}
+        assert weights_file.deciding("cpu").candidates == weights_file.load(weights_file.shipped("cpu")).candidates
+
+
+def test_every_command_runs_with_wrong_weights(database, tmp_path):
+    code = """
+import json, sys
+from torch_reformer.__main__ import main
+sys.exit(sum(main(arguments) for arguments in json.loads(sys.argv[1])))
+"""
+    key = learnable(1)[0].key
+    (tmp_path / "problems").write_text(f"{key}\n")
+    commands = [
+        ["info"],
+        ["explain", key],
+        ["explain", key, "--device", "gfx908"],
+        ["collect", "--problems", f"{tmp_path}/problems", "--out", f"{tmp_path}/new/db", "--repeats", "1"],
+        ["train", "--timings", str(database), "--arch", "gfx906", "--out", f"{tmp_path}/w/x.pt"]
+        + ["--epochs", "1", "--teachers", "0"],
+        ["replay", "--timings", str(database), "--weights", f"{tmp_path}/w/x.pt"],
+    ]
+    environment = {**os.environ, weights_file.VARIABLE: f"{tmp_path}/absent.pt"}
+    command = [sys.executable, "-c", code, json.dumps(commands)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("absent.pt as weights, which is left out: ") == 1
+
+
+@pytest.mark.parametrize(
+    "metadata, why",
+    [
+        ({"feature_version": 99}, r"version 99 of the features.*train it anew with `python -m torch_reformer train"),
+        ({"architecture": "../x"}, '"../x" is no device'),
+        ({"architecture": "cpu-avx2-1t"}, "cpu-avx2-1t is a device"),
+        ({"candidates": ["a", "a"]}, r"candidates can't be \['a', 'a'\]"),
+        ({"candidates": []}, "candidates"),
+        ({"candidates": ["a", "b"]}, r"head.weight must have shape \(2, 32\)"),
+        ({"model": {"width": 32, "hidden": 128, "blocks": 1}}, "blocks.1.down.bias.* missing or too many"),
+        ({"model": {"width": 32, "hidden": "128", "blocks": 2}}, "model can't be"),
+        ({"model": {"width": 32, "hidden": 128, "blocks": 10**12}}, "model can't be"),
+        ({"folds": {"of": 7, "test": [0]}}, "folds can't be"),
+        ({"confidence": []}, "confidence can't be"),
+        ({"confidence": [{"from": 0}]}, "confidence can't be"),
+        ({"scores": None}, "scores can't be None"),
+        ({"timings": [{}]}, "timings can't be"),
+    ],
+)
+def test_weights_with_wrong_metadata_are_an_error(metadata, why, trained, tmp_path):
+    with pytest.raises(ValueError, match=rf"wrong\.pt (is no weights file|was trained on).*{why}"):
+        weights_file.load(changed(trained, tmp_path / "wrong.pt", **metadata))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x" * 100,
+        [1],
+        {"metadata": {}},
+        {"metadata": {}, "tensors": {}},
+        {"metadata": None, "tensors": None},
+        lambda content: content["metadata"].pop("folds"),
+        lambda content: content["tensors"].pop("device"),
+        lambda content: content["tensors"].update(device=1.0),
+        lambda content: content["tensors"].update(device=torch.zeros(1, 32, dtype=torch.double)),
+        lambda content: content["tensors"].update(device=torch.full((1, 32), math.nan)),
+        lambda content: content["tensors"].update(embedding=torch.zeros(7, 32)),
+    ],
+)
+def test_what_is_no_weights_file_is_an_error(content, trained, tmp_path):
+    path = tmp_path / "wrong.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif callable(content):
+        whole = torch.load(trained, weights_only=True)
+        content(whole)
+        torch.save(whole, path)
+    else:
+        torch.save(content, path)
+    with pytest.raises(ValueError, match=r"wrong\.pt is no weights file of torch_reformer, or is damaged: .") as error:
+        weights_file.load(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(OSError):
+        weights_file.load(tmp_path / "absent.pt")
+
+
+@pytest.mark.parametrize("path", sorted(weights_file.FOLDER.glob("*.pt")), ids=lambda path: path.stem)
+def test_shipped_weights_load(path):
+    weights = weights_file.load(path)
+    assert weights.architecture == path.stem and weights.knows_solvers() == (not path.stem.startswith("gfx"))
+
+
+def test_import_starts_no_threads():
+    """After a fork they would be missed. PyTorch's pool is told to have several, however few cores there are."""
+    code = "import os, torch; n = lambda: len(os.listdir('/proc/self/task')); torch.set_num_threads(4); before = n()"
+    code += "; import torch_reformer; print(n() - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_saving_weights_leaves_nothing_else(trained, tmp_path, monkeypatch):
+    def disk_full(handle):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", disk_full)
+    for save in (weights_file.load(trained).save, lambda path: train.Checkpoint(path, "").save()):
+        with pytest.raises(OSError, match="no space"):
+            save(tmp_path / "folder/x.pt")
+    assert not list((tmp_path / "folder").iterdir())
+
+
+def test_experience_is_of_what_was_measured():
+    weights = weights_file.load(weights_file.shipped("cpu"))
+    p, here = ConvProblem(1, 64, 56, 56, 64, 3, 3), "cpu-avx512-2t"
+    assert "of 220 held-out problems" in weights.experience(0.95, p, here)
+    for problem, device, why in (
+        (p, "cpu-avx512-64t", "it was not measured on cpu-avx512-64t"),
+        (p.replace(dtype="INT8"), here, "no measurements of INT8 are noted"),
+        (p.replace(n=2**20), here, "it was not measured on tensors of 2^31 elements and more"),
+    ):
+        found = weights.experience(0.95, problem, device)
+        assert found == f"how often such a choice is right is not known: {why}"
+    weights.metadata["timings"][0]["dtypes"] = ["INT8"]
+    assert "held-out" in weights.experience(0.95, p.replace(dtype="INT8"), here)
