@@ -31,6 +31,12 @@ def library(name: str) -> ctypes.CDLL:
     return loaded
 
 
+def numbers_of(geometry, direction, type_name, layout="nhwc"):
+    """A ConvProblem's; geometry: n, c, h, w, k, r, s, two of padding, stride and dilation each, groups."""
+    others = [DIRECTIONS.index(direction), TYPES[type_name][1], LAYOUTS.index(layout)]
+    return (ctypes.c_int32 * 17)(*geometry, *others)
+
+
 class Problem:
     """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
 
@@ -40,8 +46,7 @@ class Problem:
     ):  # fmt: skip
         self.direction, self.type, self.layout = DIRECTIONS.index(direction), TYPES[type_name], layout
         geometry = [n, c, h, w, k, r, s, *pad, *stride, *dilation, groups]
-        numbers = [*geometry, self.direction, self.type[1], LAYOUTS.index(layout)]
-        self.numbers = (ctypes.c_int32 * 17)(*numbers)
+        self.numbers = numbers_of(geometry, direction, type_name, layout)
         generator = torch.Generator().manual_seed(0)
 
         def integers(*sizes, most=2):

@@ -158,9 +158,8 @@ def test_bf16_of_gfx908(direction):
     ],
 )
 def test_tiles_a_block(direction, sizes, warp, most):
-    numbers = [*sizes, 0, 0, 1, 1, 1, 1, 1, DIRECTIONS.index(direction), TYPES["bf16"][1]]
     kernel = kernels()[name_of(direction, "bf16", "general", "64x64_4x1_4")]
-    problem = (ctypes.c_int32 * 16)(*numbers)
+    problem = plans.numbers_of([*sizes, 0, 0, 1, 1, 1, 1, 1], direction, "bf16")
     chosen = planner().tiles_worth_trying(problem, kernel, warp, 132)
     assert chosen == 1 if most == 1 else 2 <= chosen <= most
 
