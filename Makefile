@@ -26,7 +26,7 @@ demo: build
 	$(BIN)/python -m torch_reformer.demo $(ARGS)
 
 test: build
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) $(ARGS)
 
 test-gpu: build
 	$(BIN)/python -m pytest test/test_gpu.py test/hip/test_on_gpu.py $(ARGS)

@@ -10,6 +10,7 @@
 namespace reformer {
 namespace {
 
+using torch::headeronly::ScalarType;
 using torch::stable::detail::from;
 using torch::stable::detail::to;
 
@@ -102,15 +103,44 @@ Layout result_layout(const Tensor& first, const Tensor& second) {
   return nhwc ? Layout::nhwc : Layout::nchw;
 }
 
-Tensor empty(const Tensor& like, Sizes sizes, Layout layout) {
-  int32_t dtype, device_type;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+namespace {
+
+Tensor empty_of(const Tensor& like, Sizes sizes, Layout layout, int32_t dtype) {
+  int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  const auto strides = dense_strides(sizes, layout);
+  std::array<int64_t, 4> strides{};
+  if (sizes.size() == 4) {
+    strides = dense_strides(sizes, layout);
+  } else {
+    int64_t step = 1;
+    for (size_t d = sizes.size(); d-- > 0; step *= sizes[d]) strides[d] = step;
+  }
   AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(4, sizes.data(), strides.data(), dtype, device_type, like.get_device_index(), &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
+                                                  device_type, like.get_device_index(), &handle));
   return Tensor(handle);
+}
+
+int32_t number_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return aoti_torch_dtype_float32();
+    case ScalarType::Double: return aoti_torch_dtype_float64();
+    case ScalarType::Half: return aoti_torch_dtype_float16();
+    case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
+    case ScalarType::Bool: return aoti_torch_dtype_bool();
+    default: throw std::logic_error("no operator makes tensors of this data type");
+  }
+}
+
+}  // namespace
+
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout) {
+  int32_t dtype;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty_of(like, sizes, layout, dtype);
+}
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout, ScalarType type) {
+  return empty_of(like, sizes, layout, number_of(type));
 }
 
 Tensor dense(const Tensor& tensor, Layout layout) {

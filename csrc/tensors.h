@@ -23,8 +23,10 @@ Tensor dense(const Tensor& tensor, Layout layout);
 // The same for a tensor of one dimension.
 Tensor dense_vector(const Tensor& tensor);
 
-// An uninitialised tensor, dense in the layout, with the data type and device of `like`.
+// An uninitialised tensor on the device of `like`, of its data type or of another: dense, in the layout if it
+// has 4 dimensions; at most 4.
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout);
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout, torch::headeronly::ScalarType type);
 
 // A solver's view of one operator call. `first` and `second` are the operands in the order of the trilinear form
 // (x, w, y) with the one that is computed left out.

@@ -56,7 +56,7 @@ def _check_same(op: str, first_name: str, first: Tensor, name: str, tensor: Tens
     )
 
 
-def _output_size(op: str, input, weight, stride, padding, dilation, groups) -> list:
+def output_size(op: str, input, weight, stride, padding, dilation, groups) -> list:
     """The output's size for an input and a weight of these sizes; every inconsistency is an error."""
     _check_rank(op, "input", input)
     _check_rank(op, "weight", weight)
@@ -151,7 +151,7 @@ def register(library: torch.library.Library) -> None:
     @torch.library.register_fake("reformer::conv2d", lib=library)
     def _(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
         op = "conv2d"
-        size = _output_size(op, input.shape, weight.shape, stride, padding, dilation, groups)
+        size = output_size(op, input.shape, weight.shape, stride, padding, dilation, groups)
         if bias is not None:
             _check(
                 op,
@@ -164,13 +164,13 @@ def register(library: torch.library.Library) -> None:
     @torch.library.register_fake("reformer::conv2d_input_grad", lib=library)
     def _(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
         op = "conv2d_input_grad"
-        expected = _output_size(op, input_size, weight.shape, stride, padding, dilation, groups)
+        expected = output_size(op, input_size, weight.shape, stride, padding, dilation, groups)
         _check_grad_output(op, expected, grad_output)
         return _result(op, input_size, "weight", weight, "grad_output", grad_output)
 
     @torch.library.register_fake("reformer::conv2d_weight_grad", lib=library)
     def _(weight_size, input, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
         op = "conv2d_weight_grad"
-        expected = _output_size(op, input.shape, weight_size, stride, padding, dilation, groups)
+        expected = output_size(op, input.shape, weight_size, stride, padding, dilation, groups)
         _check_grad_output(op, expected, grad_output)
         return _result(op, weight_size, "input", input, "grad_output", grad_output)

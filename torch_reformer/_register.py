@@ -234,18 +234,19 @@ def _(info, in_dims, grad_output):
 # --- autocast ---------------------------------------------------------------------------------------------------------
 
 
-def _autocast(device: str, key: DispatchKey) -> None:
+def autocast_cast(tensor: Tensor | None, device: str, dtype: torch.dtype) -> Tensor | None:
     """As for aten::conv2d: floating-point tensors of this device, except fp64, are cast to the autocast data type."""
-    keys = DispatchKeySet(key)
+    eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(dtype) if eligible and tensor.device.type == device else tensor
 
-    def cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
-        return tensor.to(dtype) if eligible and tensor.device.type == device else tensor
+
+def _autocast(device: str, key: DispatchKey) -> None:
+    keys = DispatchKeySet(key)
 
     def kernel(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
         dtype = torch.get_autocast_dtype(device)
         with _ExcludeDispatchKeyGuard(keys):
-            tensors = (cast(tensor, dtype) for tensor in (input, weight, bias))
+            tensors = (autocast_cast(tensor, device, dtype) for tensor in (input, weight, bias))
             return _conv2d(*tensors, stride, padding, dilation, groups)
 
     _library.impl(_conv2d, kernel, f"Autocast{device.upper()}")

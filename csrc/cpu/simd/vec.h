@@ -32,15 +32,15 @@ REFORMER_INLINE Vec<S> load(const T* from) {
     std::memcpy(&v, from, sizeof v);
     return v;
 #if defined(REFORMER_ISA_AVX512)
-  } else if constexpr (std::is_same_v<T, Half>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, Half>) {
     return (Vec<S>)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, BFloat16>) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     return (Vec<S>)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 #elif defined(REFORMER_ISA_AVX2)
-  } else if constexpr (std::is_same_v<T, Half>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, Half>) {
     return (Vec<S>)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, BFloat16>) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return (Vec<S>)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 #endif
@@ -56,10 +56,10 @@ REFORMER_INLINE void store(T* to, Vec<S> v) {
   if constexpr (std::is_same_v<S, T>) {
     std::memcpy(to, &v, sizeof v);
 #if defined(REFORMER_ISA_AVX512)
-  } else if constexpr (std::is_same_v<T, Half>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, Half>) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 #elif defined(REFORMER_ISA_AVX2)
-  } else if constexpr (std::is_same_v<T, Half>) {
+  } else if constexpr (std::is_same_v<S, float> && std::is_same_v<T, Half>) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 #endif
   } else {

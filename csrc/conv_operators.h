@@ -1,0 +1,21 @@
+// Convolution and its derivatives, with all checks of arguments. Everything below is free of torch except tensors.cpp
+// and cpu/parallel.cpp.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "tensors.h"
+
+namespace reformer {
+
+using Ints = std::vector<int64_t>;
+
+Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
+              const Ints& padding, const Ints& dilation, int64_t groups);
+Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,
+                         const Ints& padding, const Ints& dilation, int64_t groups);
+Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
+                          const Ints& padding, const Ints& dilation, int64_t groups);
+
+}  // namespace reformer

@@ -1,0 +1,68 @@
+// How a program is run on a CPU: its result as matrices, cut into units of work and blocks of elements, and the places
+// of its values while a block is computed.
+#pragma once
+
+#include <vector>
+
+#include "../../epilogue.h"
+
+namespace reformer::epilogue {
+
+// Elements computed at once: a program's values of a block stay in the level-1 and level-2 caches.
+constexpr int64_t kBlock = 512;
+constexpr int64_t kRoom = kBlock + 64;  // of a value: operations on vectors go beyond a block's end
+
+// The result as `pictures` matrices of lines, each dense in memory: in NCHW a line is a channel of a picture and its
+// elements are pixels; in NHWC all pixels are the lines of one matrix and the elements are channels. A unit is a piece
+// of the width of a range of a matrix's lines; one thread computes it, in blocks of one or more lines. The cut depends
+// on the shape only, so sums are the same for any number of threads.
+struct Cut {
+  int64_t pictures, lines, width;
+  int64_t piece, pieces;  // of the width
+  int64_t range, ranges;  // of lines
+  int64_t block_lines;
+  bool channels_along;  // a line's elements are channels
+
+  explicit Cut(const EpilogueShape& shape);
+  int64_t units() const { return pictures * pieces * ranges; }
+};
+
+// The values of a program in the order of its nodes: which buffer each has, and which stay the same in all blocks of a
+// unit and are computed once.
+struct Places {
+  std::vector<int> buffer;
+  std::vector<char> constant;  // bool
+  int buffers = 0;
+
+  Places(const Epilogue& program, bool channels_along);
+};
+
+// What is known of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
+// the number of elements, their mean and the sum of squared differences from it.
+struct Partial {
+  double count, value, squares;
+
+  static Partial none(Reduction kind);
+  void add(Reduction kind, const Partial& other);
+};
+
+// Partial results of a reduction, for each unit that has some.
+struct Partials {
+  Reduction kind;
+  Per per;
+  // along: one for each line of a piece; across: one for each column of a range; all: one for each unit.
+  enum class Side : uint8_t { along, across, all } side;
+  std::vector<Partial> values;
+
+  Partials(const EpilogueOutput& output, const Cut& cut);
+  Partial* of_line(const Cut& cut, int64_t picture, int64_t piece, int64_t line) {
+    return &values[size_t((picture * cut.pieces + piece) * cut.lines + line)];
+  }
+  Partial* of_column(const Cut& cut, int64_t picture, int64_t range, int64_t column) {
+    return &values[size_t((picture * cut.ranges + range) * cut.width + column)];
+  }
+  // Element i of what the reduction gives, from all that belongs to it, in a fixed order.
+  Partial result(const Cut& cut, const EpilogueShape& shape, int64_t i) const;
+};
+
+}  // namespace reformer::epilogue

@@ -1,0 +1,57 @@
+#include "run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../gemm/scratch.h"
+#include "../parallel.h"
+#include "philox.h"
+#include "plan.h"
+
+#define REFORMER_ISA_BODY "../epilogue/run_body.h"
+#include "../simd/foreach_isa.h"
+
+namespace reformer {
+namespace {
+
+constexpr int64_t kGrain = 32768;  // elements that are worth a thread
+
+template <class S>
+void run_as(const EpilogueCall& call, const Device& device) {
+  const epilogue::Cut cut(call.shape);
+  const epilogue::Places places(call.program, cut.channels_along);
+  std::vector<epilogue::Partials> partials;
+  for (const EpilogueOutput& output : call.program.outputs)
+    if (output.kind != Reduction::none) partials.emplace_back(output, cut);
+
+  const int64_t units = cut.units(), grain = std::max<int64_t>(1, kGrain * units / call.shape.numel());
+  parallel_for(units, grain, [&](int64_t begin, int64_t end) {
+    REFORMER_BY_ISA(device.isa, run_units<S>)(call, cut, places, partials, begin, end);
+  });
+
+  size_t reduction = 0;
+  for (size_t i = 0; i < call.program.outputs.size(); ++i) {
+    const EpilogueOutput& output = call.program.outputs[i];
+    if (output.kind == Reduction::none) continue;
+    const epilogue::Partials& from = partials[reduction++];
+    S* const to = static_cast<S*>(call.outputs[i]);
+    const int64_t count = call.shape.count(output.per);
+    for (int64_t j = 0; j < count; ++j) {
+      const epilogue::Partial result = from.result(cut, call.shape, j);
+      to[j] = S(result.value);
+      if (output.kind == Reduction::moments) to[count + j] = S(result.squares);
+    }
+  }
+}
+
+}  // namespace
+
+void run_epilogue(const EpilogueCall& call, const Device& device) {
+  if (call.type == Stored::fp64)
+    run_as<double>(call, device);
+  else
+    run_as<float>(call, device);
+}
+
+}  // namespace reformer

@@ -1,0 +1,111 @@
+#include "epilogue.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace reformer {
+namespace {
+
+[[noreturn]] void malformed(const char* what) {
+  throw std::invalid_argument(std::string("the epilogue program is malformed: ") + what);
+}
+
+// Takes numbers off the front.
+class Reader {
+ public:
+  Reader(const int64_t* code, int64_t size) : at_(code), left_(size) {}
+  int64_t next() {
+    if (left_-- <= 0) malformed("it ends early");
+    return *at_++;
+  }
+  int64_t next(int64_t least, int64_t most, const char* what) {
+    const int64_t value = next();
+    if (value < least || value > most) malformed(what);
+    return value;
+  }
+  bool done() const { return left_ == 0; }
+
+ private:
+  const int64_t* at_;
+  int64_t left_;
+};
+
+bool is_input(EpilogueOp op) { return op >= EpilogueOp::full && op <= EpilogueOp::random; }
+
+EpilogueNode read_node(Reader& reader, int64_t place, const std::vector<EpilogueInput>& inputs) {
+  EpilogueNode node{};
+  node.op = EpilogueOp(reader.next(0, kEpilogueOps - 1, "an unknown operation"));
+  const int count = operands(node.op);
+  for (int i = 0; i < 3; ++i)
+    node.operands[i] = int32_t(i < count ? reader.next(0, place - 1, "an operand is no earlier value")
+                                         : reader.next(-1, -1, "operands"));
+  const int64_t attribute = reader.next();
+  if (is_input(node.op)) {
+    if (attribute < 0 || attribute >= int64_t(inputs.size()) || inputs[size_t(attribute)].kind != node.op)
+      malformed("an input of another kind");
+    node.input = int32_t(attribute);
+  } else {
+    std::memcpy(&node.value, &attribute, sizeof node.value);
+  }
+  return node;
+}
+
+EpilogueOutput read_output(Reader& reader, int64_t nodes) {
+  EpilogueOutput output{};
+  output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
+  output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
+  if ((output.kind == Reduction::none) != (output.per == Per::element)) malformed("a reduction per element");
+  output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
+  output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
+  return output;
+}
+
+}  // namespace
+
+int operands(EpilogueOp op) {
+  if (op >= EpilogueOp::select) return 3;
+  if (op >= EpilogueOp::add) return 2;
+  return op >= EpilogueOp::neg ? 1 : 0;
+}
+
+int64_t element_size(Stored type) {
+  switch (type) {
+    case Stored::fp64:
+    case Stored::key: return 8;
+    case Stored::fp32: return 4;
+    case Stored::mask: return 1;
+    default: return 2;
+  }
+}
+
+Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
+  constexpr int64_t most = 1 << 12;  // far more than anybody writes
+  Reader reader(code, size);
+  const int64_t inputs = reader.next(0, most, "inputs"), nodes = reader.next(1, most, "values"),
+                outputs = reader.next(1, most, "outputs");
+  Epilogue program;
+  for (int64_t i = 0; i < inputs; ++i)
+    program.inputs.push_back(
+        {EpilogueOp(reader.next(int64_t(EpilogueOp::full), int64_t(EpilogueOp::random), "an unknown kind of input"))});
+  for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
+  for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
+  if (!reader.done()) malformed("something follows it");
+  return program;
+}
+
+bool Epilogue::has_acc() const {
+  for (const EpilogueNode& node : nodes)
+    if (node.op == EpilogueOp::acc) return true;
+  return false;
+}
+
+int64_t EpilogueShape::count(Per per) const {
+  switch (per) {
+    case Per::channel: return channels;
+    case Per::row: return rows();
+    case Per::all: return 1;
+    default: return numel();
+  }
+}
+
+}  // namespace reformer

@@ -1,0 +1,142 @@
+#include "epilogue_operators.h"
+
+#include <torch/csrc/stable/ops.h>
+
+#include "checks.h"
+#include "cpu/epilogue/run.h"
+
+namespace reformer {
+namespace {
+
+using torch::headeronly::ScalarType;
+
+const char* name(EpilogueOp kind) {
+  switch (kind) {
+    case EpilogueOp::full: return "full";
+    case EpilogueOp::channel: return "channel";
+    case EpilogueOp::row: return "row";
+    case EpilogueOp::scalar: return "scalar";
+    default: return "random";
+  }
+}
+
+ScalarType torch_type(Stored type) {
+  switch (type) {
+    case Stored::fp32: return ScalarType::Float;
+    case Stored::fp64: return ScalarType::Double;
+    case Stored::fp16: return ScalarType::Half;
+    case Stored::bf16: return ScalarType::BFloat16;
+    case Stored::key: return ScalarType::Long;
+    default: return ScalarType::Bool;
+  }
+}
+
+Stored stored_type(const char* op, const std::string& argument, const Tensor& tensor) {
+  for (Stored type : {Stored::fp32, Stored::fp64, Stored::fp16, Stored::bf16, Stored::mask, Stored::key})
+    if (tensor.scalar_type() == torch_type(type)) return type;
+  fail(op, argument, " has data type ", toString(tensor.scalar_type()),
+       "; float32, float64, float16, bfloat16 and bool are supported, and int64 for a key of random numbers");
+}
+
+// Sizes of what has an element for each of these of a result.
+Ints sizes_of(EpilogueOp kind, Sizes result) {
+  switch (kind) {
+    case EpilogueOp::full: return {result[0], result[1], result[2], result[3]};
+    case EpilogueOp::channel: return {result[1]};
+    case EpilogueOp::row: return {result[0], result[2], result[3]};
+    default: return {};
+  }
+}
+Ints sizes_of(const EpilogueOutput& output, Sizes result) {
+  constexpr EpilogueOp kinds[] = {EpilogueOp::full, EpilogueOp::channel, EpilogueOp::row, EpilogueOp::scalar};
+  Ints sizes = sizes_of(kinds[size_t(output.per)], result);
+  if (output.kind == Reduction::moments) sizes.insert(sizes.begin(), 2);
+  return sizes;
+}
+
+// The tensor as a program reads it: checked, and dense.
+Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tensor, const Tensor& acc, Layout layout) {
+  const std::string argument = "tensors[" + std::to_string(place) + "] (" + name(kind) + ")";
+  check_same_device(op, "acc", acc, argument.c_str(), tensor);
+  const bool is_key = stored_type(op, argument, tensor) == Stored::key;
+  if (is_key != (kind == EpilogueOp::random)) fail(op, argument, " has data type ", toString(tensor.scalar_type()));
+  if (kind == EpilogueOp::scalar || kind == EpilogueOp::random) {
+    if (tensor.numel() != 1) fail(op, argument, " must have one element, got size ", shown(tensor.sizes()));
+    return tensor;
+  }
+  const Ints expected = sizes_of(kind, acc.sizes());
+  const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
+  if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
+    fail(op, argument, " has size ", shown(got), ", but the result of size ", shown(acc.sizes()), " needs ",
+         shown(wanted));
+  return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
+}
+
+// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
+std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& acc, Layout layout,
+                        const std::vector<Tensor>& tensors, bool reusable) {
+  if (tensors.size() != program.inputs.size())
+    fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
+  const Sizes sizes = acc.sizes();
+  const DType dtype = dtype_of(op, "acc", acc);
+  EpilogueCall call{program, {layout, sizes[0], sizes[1], sizes[2] * sizes[3]}, Stored(int8_t(dtype)), nullptr, {}, {}};
+  std::vector<Tensor> inputs, outputs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    inputs.push_back(operand(op, i, program.inputs[i].kind, tensors[i], acc, layout));
+    call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, "tensors", inputs[i])});
+  }
+  call.acc = acc.const_data_ptr();
+  for (const EpilogueOutput& output : program.outputs) {
+    const Ints wanted = sizes_of(output, sizes);
+    if (output.kind != Reduction::none) {
+      const Stored type = dtype == DType::fp64 ? Stored::fp64 : Stored::fp32;
+      outputs.push_back(empty(acc, {wanted.data(), wanted.size()}, Layout::nchw, torch_type(type)));
+    } else if (const Stored type = output.type == Stored::result ? call.type : output.type;
+               reusable && type == call.type) {
+      outputs.push_back(acc);
+      reusable = false;
+    } else {
+      outputs.push_back(empty(acc, {wanted.data(), wanted.size()}, layout, torch_type(type)));
+    }
+    call.outputs.push_back(outputs.back().mutable_data_ptr());
+  }
+  if (call.shape.numel() > 0) {
+    run_epilogue(call, device_of(acc));
+    return outputs;
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const Reduction kind = program.outputs[i].kind;
+    if (kind == Reduction::max || kind == Reduction::moments)
+      fail(op, "a result of size ", shown(sizes), " has no ", kind == Reduction::max ? "maximum" : "moments");
+    torch::stable::zero_(outputs[i]);
+  }
+  return outputs;
+}
+
+Epilogue decoded(const char* op, const Ints& program) {
+  try {
+    return Epilogue::decode(program.data(), int64_t(program.size()));
+  } catch (const std::invalid_argument& error) {
+    fail(op, error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
+  const char* op = "stitch";
+  if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
+  const Layout layout = result_layout(acc, acc);
+  return run(op, decoded(op, program), dense(acc, layout), layout, tensors, false);
+}
+
+std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
+                                    const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
+                                    int64_t groups) {
+  const char* op = "conv2d_epilogue";
+  const Epilogue epilogue = decoded(op, program);
+  const Tensor result = conv2d(input, weight, std::nullopt, stride, padding, dilation, groups);
+  return run(op, epilogue, result, result_layout(input, weight), tensors, true);
+}
+
+}  // namespace reformer

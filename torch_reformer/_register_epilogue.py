@@ -1,0 +1,246 @@
+"""What PyTorch needs to know of the operators that run epilogue programs: fake kernels, autograd and autocast.
+
+A program's derivative is a program again, of the outputs' gradients (epilogue/derivative.py). So the backward is one
+pass over memory, by the same operators, and every order of differentiation is the same rule applied once more.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+
+from . import _fake, _register
+from .epilogue.derivative import derivative, is_differentiable
+from .epilogue.interpret import computed_type, interpret
+from .epilogue.program import Program, decode
+
+_library = torch.library.Library("reformer", "IMPL")
+_ops = torch.ops.reformer
+_stitch = _ops.stitch.default
+_conv2d_epilogue = _ops.conv2d_epilogue.default
+
+
+def _decoded(op: str, code) -> Program:
+    try:
+        return decode(tuple(code))
+    except ValueError as error:
+        raise RuntimeError(f"reformer::{op}: {error}") from None
+
+
+# --- fake kernels -----------------------------------------------------------------------------------------------------
+
+
+def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    """What a program gives for a result like this one, which has the strides that it gets."""
+    program = _decoded(op, code)
+    torch._check(
+        len(tensors) == len(program.inputs),
+        lambda: f"reformer::{op}: the program has {len(program.inputs)} inputs, got {len(tensors)} tensors",
+    )
+    n, k, h, w = like.shape
+    sizes = {"channel": [k], "row": [n, h, w], "all": []}
+    results = []
+    for output in program.outputs:
+        if output.kind == "store":
+            results.append(torch.empty_like(like, dtype=output.dtype))
+        else:
+            size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
+            results.append(like.new_empty(size, dtype=computed_type(like.dtype)))
+    return results
+
+
+@torch.library.register_fake("reformer::stitch", lib=_library)
+def _(acc, tensors, program):
+    torch._check(
+        acc.dim() == 4,
+        lambda: f"reformer::stitch: acc must have 4 dimensions, got {acc.dim()} ({list(acc.shape)})",
+    )
+    memory_format = torch.channels_last if _fake.result_is_channels_last(acc, acc) else torch.contiguous_format
+    like = torch.empty(acc.shape, dtype=acc.dtype, device=acc.device, memory_format=memory_format)
+    return _fake_outputs("stitch", like, tensors, program)
+
+
+@torch.library.register_fake("reformer::conv2d_epilogue", lib=_library)
+def _(input, weight, tensors, program, *geometry):
+    return _fake_outputs("conv2d_epilogue", _ops.conv2d(input, weight, None, *geometry), tensors, program)
+
+
+# --- GPUs: not fused there yet ----------------------------------------------------------------------------------------
+
+
+def _unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    program = _decoded("stitch", code)
+    return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
+
+
+def _unfused_conv2d(input, weight, tensors, program, *geometry):
+    return _unfused(_ops.conv2d(input, weight, None, *geometry), tensors, program)
+
+
+_library.impl(_stitch, _unfused, "CUDA")
+_library.impl(_conv2d_epilogue, _unfused_conv2d, "CUDA")
+
+
+# --- autograd ---------------------------------------------------------------------------------------------------------
+
+
+class _Context:
+    """What the forward leaves for the backward: the program, with what it keeps, and which saved tensor is what."""
+
+    def __init__(self, op: str, code, wanted: tuple[str, ...], acc_is_there: bool):
+        self.program = _decoded(op, code)
+        self.names = tuple(self.program.inputs)
+        self.wanted = wanted if self.program.has_acc else tuple(name for name in wanted if name != "acc")
+        self.acc_is_there = acc_is_there
+        self.rule = derivative(self.program, self.wanted, None, acc_is_there)
+        self.kept = self.rule.forward
+
+    def save(self, ctx, acc: Tensor | None, tensors, outputs, others: dict[str, Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *(output for output, of in zip(outputs, self.kept.outputs, strict=True) if not is_differentiable(of))
+        )
+        of_inputs = dict(zip(self.names, tensors, strict=True))
+        needed = dict(others)
+        for kind, which in self.rule.sources:
+            if kind == "input":
+                needed[kind, which] = of_inputs[which]
+            elif kind == "output":
+                place = which[0] if isinstance(which, tuple) else which
+                needed[kind, place] = outputs[place]
+            elif kind == "acc":
+                needed[kind, which] = acc
+        scalars = [name for name in self.wanted if self.program.inputs.get(name) == "scalar"]
+        self.scalars = {name: of_inputs[name].shape for name in scalars}
+        self.keys = tuple(needed)
+        ctx.save_for_backward(*needed.values())
+        ctx.context = self
+
+    def gradients(self, saved: dict, grads, size, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Those of the program's inputs and acc, by name, from those of the outputs; those that are 0 are left out."""
+        given = tuple(i for i, grad in enumerate(grads) if grad is not None)
+        if not given or not self.wanted:
+            return {}
+        rule = derivative(self.kept, self.wanted, given, self.acc_is_there)
+        if rule.backward is None:
+            return {}
+        assert rule.forward == self.kept, "the backward needs what was not kept"
+        known = saved | {("grad", i): grad for i, grad in enumerate(grads)}
+        tensors = [known[k, w[0]][w[1]] if isinstance(w, tuple) else known[k, w] for k, w in rule.sources]
+        # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
+        # forward's.
+        like = next((t for t in [*saved.values(), *tensors] if t.shape == size and t.dtype == dtype), None)
+        if like is None:
+            like = tensors[0].new_empty(1, dtype=dtype).expand(size)
+        results = _ops.stitch(like, tensors, rule.backward.code)
+        found = {name: results[place] for name, place in rule.wanted.items()}
+        return found | {name: found[name].reshape(shape) for name, shape in self.scalars.items() if name in found}
+
+
+def _wanted(names, needed) -> tuple[str, ...]:
+    return tuple(name for name, need in zip(names, needed, strict=True) if need)
+
+
+class _Stitch(torch.autograd.Function):
+    """Gives what the program gives, and after it what is kept for the backward."""
+
+    @staticmethod
+    def forward(ctx, code, acc, *tensors):
+        names = ["acc", *_decoded("stitch", code).inputs]
+        context = _Context("stitch", code, _wanted(names, ctx.needs_input_grad[1:]), True)
+        ctx.size, ctx.dtype = acc.shape, acc.dtype
+        with _AutoDispatchBelowAutograd():
+            outputs = _stitch(acc, tensors, context.kept.code)
+        context.save(ctx, acc, tensors, outputs, {})
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        context = ctx.context
+        saved = dict(zip(context.keys, ctx.saved_tensors, strict=True))
+        found = context.gradients(saved, grads, ctx.size, ctx.dtype)
+        return None, *(found.get(name) for name in ("acc", *context.names))
+
+
+_INPUT, _WEIGHT = ("conv2d", "input"), ("conv2d", "weight")
+
+
+class _Conv2dEpilogue(torch.autograd.Function):
+    """The same after a convolution."""
+
+    @staticmethod
+    def forward(ctx, code, geometry, input, weight, *tensors):
+        of_input, of_weight, *of_tensors = ctx.needs_input_grad[2:]
+        names = ["acc", *_decoded("conv2d_epilogue", code).inputs]
+        wanted = _wanted(names, [of_input or of_weight, *of_tensors])
+        context = _Context("conv2d_epilogue", code, wanted, False)
+        ctx.geometry, ctx.sizes, ctx.dtype = geometry, (input.shape, weight.shape), input.dtype
+        with _AutoDispatchBelowAutograd():
+            outputs = _conv2d_epilogue(input, weight, tensors, context.kept.code, *geometry)
+        others = ({_INPUT: input} if of_weight else {}) | ({_WEIGHT: weight} if of_input else {})
+        context.save(ctx, None, tensors, outputs, others)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        context = ctx.context
+        saved = dict(zip(context.keys, ctx.saved_tensors, strict=True))
+        input, weight = saved.pop(_INPUT, None), saved.pop(_WEIGHT, None)
+        size = _fake.output_size("conv2d_epilogue", *ctx.sizes, *ctx.geometry)
+        found = context.gradients(saved, grads, torch.Size(size), ctx.dtype)
+        of_input = of_weight = None
+        if (grad := found.get("acc")) is not None:
+            if weight is not None:
+                of_input = _register.conv2d_input_grad(ctx.sizes[0], weight, grad, *ctx.geometry)
+            if input is not None:
+                of_weight = _register.conv2d_weight_grad(ctx.sizes[1], input, grad, *ctx.geometry)
+        return None, None, of_input, of_weight, *(found.get(name) for name in context.names)
+
+
+_apply_stitch = super(torch.autograd.Function, _Stitch).apply
+_apply_conv2d = super(torch.autograd.Function, _Conv2dEpilogue).apply
+
+
+def _needs_grad(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _stitch_kernel(acc, tensors, program):
+    if _needs_grad(acc, *tensors):
+        return list(_apply_stitch(program, acc, *tensors))[: program[2]]
+    with _AutoDispatchBelowAutograd():
+        return _stitch(acc, tensors, program)
+
+
+def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
+    geometry = stride, padding, dilation, groups
+    if _needs_grad(input, weight, *tensors):
+        return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
+    with _AutoDispatchBelowAutograd():
+        return _conv2d_epilogue(input, weight, tensors, program, *geometry)
+
+
+_library.impl(_stitch, _stitch_kernel, "Autograd")
+_library.impl(_conv2d_epilogue, _conv2d_kernel, "Autograd")
+
+
+# --- autocast ---------------------------------------------------------------------------------------------------------
+
+
+def _autocast(device: str, key: DispatchKey) -> None:
+    """The convolution's operands are cast as those of conv2d are. The program's tensors stay: it reads any data type,
+    and computes in fp32."""
+    keys = DispatchKeySet(key)
+
+    def kernel(input, weight, tensors, program, *geometry):
+        dtype = torch.get_autocast_dtype(device)
+        with _ExcludeDispatchKeyGuard(keys):
+            input, weight = (_register.autocast_cast(tensor, device, dtype) for tensor in (input, weight))
+            return _conv2d_epilogue(input, weight, tensors, program, *geometry)
+
+    _library.impl(_conv2d_epilogue, kernel, f"Autocast{device.upper()}")
+
+
+_autocast("cpu", DispatchKey.AutocastCPU)
+_autocast("cuda", DispatchKey.AutocastCUDA)

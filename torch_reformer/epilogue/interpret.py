@@ -1,0 +1,87 @@
+"""A program in PyTorch's own operations, one by one: what tests compare with, and what derivatives of derivatives are
+taken of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .operations import COMPUTED
+from .program import Output, Program
+
+# The dimensions of [N, K, H, W] that each reduction takes away.
+_OVER = {"channel": (0, 2, 3), "row": (1,), "all": (0, 1, 2, 3)}
+
+
+def computed_type(dtype: torch.dtype) -> torch.dtype:
+    """What a program computes in for a result of this data type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def interpret(
+    program: Program, size, dtype: torch.dtype, tensors: dict[str, Tensor], acc: Tensor | None = None
+) -> list[Tensor]:
+    """The outputs, for a result of this size ``[N, K, H, W]`` and data type."""
+    wide = computed_type(dtype)
+    some = next((tensor for tensor in [acc, *tensors.values()] if tensor is not None), None)
+    device = torch.device("cpu") if some is None else some.device
+    values: list[Tensor] = []
+    for node in program.nodes:
+        if node.op == "acc":
+            value = acc.to(wide)
+        elif node.is_input:
+            value = _input(node.op, tensors[node.attribute], size, wide)
+        elif node.op in ("constant", "rows", "columns"):
+            number = {"constant": node.attribute, "rows": size[0] * size[2] * size[3], "columns": size[1]}[node.op]
+            value = torch.tensor(number, dtype=wide, device=device)
+        else:
+            value = COMPUTED[node.op](*(values[program.number(operand)] for operand in node.operands))
+        values.append(value)
+    return [_output(output, values[program.number(output.value)].expand(size), dtype) for output in program.outputs]
+
+
+def _input(kind: str, tensor: Tensor, size, wide: torch.dtype) -> Tensor:
+    if kind == "random":
+        return uniform(tensor, size).to(wide)
+    if kind == "channel":
+        return tensor.to(wide).view(1, -1, 1, 1)
+    if kind == "row":
+        return tensor.to(wide).unsqueeze(1)
+    return tensor.to(wide).view(()) if kind == "scalar" else tensor.to(wide)
+
+
+def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
+    if output.kind == "store":
+        if output.dtype == torch.bool:
+            return value != 0
+        return value.to(output.dtype or dtype)
+    over = _OVER[output.per]
+    if output.kind == "sum":
+        return value.sum(over)
+    if output.kind == "max":
+        return value.amax(over)
+    mean = value.mean(over, keepdim=True)
+    return torch.stack([mean.squeeze(over), (value - mean).square().sum(over)])
+
+
+def uniform(key: Tensor, size) -> Tensor:
+    """Philox-4x32-10's numbers in [0, 1) for a result of this size, fp32; see :func:`random`."""
+    n, k, h, w = size
+    place = torch.arange(n * h * w * k, device=key.device).view(n, h, w, k).permute(0, 3, 1, 2)
+    low, mask = 0xFFFFFFFF, 0xFFFFFFFF
+    counter = [place // 4 & mask, place // 4 >> 32, torch.zeros_like(place), torch.zeros_like(place)]
+    bits = key.reshape(())
+    keys = [bits & low, bits >> 32 & low]
+    for _ in range(10):
+        first, second = (_product(counter[0], 0xD2511F53), _product(counter[2], 0xCD9E8D57))
+        counter = [second[0] ^ counter[1] ^ keys[0], second[1], first[0] ^ counter[3] ^ keys[1], first[1]]
+        keys = [keys[0] + 0x9E3779B9 & mask, keys[1] + 0xBB67AE85 & mask]
+    chosen = torch.stack(counter).gather(0, (place % 4).unsqueeze(0)).squeeze(0)
+    return (chosen >> 8).float() * 2.0**-24
+
+
+def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
+    """The high and the low 32 bits of a product of numbers of 32 bits."""
+    mid = (a & 0xFFFF) * b
+    high = (a >> 16) * b + (mid >> 16)
+    return high >> 16 & 0xFFFFFFFF, (high & 0xFFFF) << 16 | mid & 0xFFFF

@@ -1,0 +1,191 @@
+"""An epilogue program: values that are computed, and what of them is kept."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from dataclasses import dataclass
+
+import torch
+
+from .operations import INPUTS, NUMBER, OUTPUTS, PER
+from .values import Number, Value, as_value, in_order
+
+# The data types a program can name; their numbers are those of csrc/conv_problem.h, and one more for masks.
+_STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
+_TYPES = {number: dtype for dtype, number in _STORED.items()}
+_NAMES = {number: name for name, number in NUMBER.items()}
+
+
+@dataclass(frozen=True)
+class Output:
+    """Something of a value that is kept; made by :func:`store`, :func:`sum`, :func:`max` and :func:`moments`."""
+
+    kind: str
+    value: Value
+    per: str = "element"
+    dtype: torch.dtype | None = None  # of a stored tensor; None: that of the result
+
+
+def store(value: Value | Number, dtype: torch.dtype | None = None) -> Output:
+    """The value of each element, as a tensor of the result's data type or of this one (float32, float64, float16,
+    bfloat16, or bool for where it is not 0)."""
+    if dtype not in _STORED:
+        raise ValueError(f"epilogue: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
+    return Output("store", as_value(value), dtype=dtype)
+
+
+def _reduction(kind: str, value: Value | Number, per: str) -> Output:
+    if per not in PER[1:]:
+        raise ValueError(f"epilogue: {kind} is per 'channel', 'row' or 'all', got {per!r}")
+    return Output(kind, as_value(value), per)
+
+
+def sum(value: Value | Number, per: str = "channel") -> Output:
+    """The sum over each channel's elements (``[K]``), over each row's (``[N, H, W]``) or over all (``[]``), in fp32, or
+    fp64 where the result is. The order of additions is fixed."""
+    return _reduction("sum", value, per)
+
+
+def max(value: Value | Number, per: str = "channel") -> Output:
+    """The same for the largest value; NaN where one is."""
+    return _reduction("max", value, per)
+
+
+def moments(value: Value | Number, per: str = "channel") -> Output:
+    """The mean and the sum of squared differences from it, stacked: ``[2, K]``, ``[2, N, H, W]`` or ``[2]``. The
+    differences are from a number near the mean, so a large mean costs no accuracy."""
+    return _reduction("moments", value, per)
+
+
+class Program:
+    """What happens to each element of a result before, or instead of, its being stored.
+
+    Args:
+        outputs: what is kept, in the order in which an operator returns it.
+        inputs: kinds of inputs by name, for an order other than that in which the outputs need them.
+
+    A program knows neither shapes nor data types: those are the call's. ``str(program)`` is its text, an operation a
+    line; equal programs have equal texts and one hash.
+
+    Raises:
+        ValueError: if nothing is kept, or one name stands for inputs of two kinds.
+    """
+
+    def __init__(self, *outputs: Output, inputs: dict[str, str] | None = None):
+        if not outputs:
+            raise ValueError("epilogue: a program keeps at least one output")
+        for output in outputs:
+            if not isinstance(output, Output):
+                raise TypeError(f"epilogue: expected store(...), sum(...) or the like, got {type(output).__name__}")
+        self.outputs = outputs
+        self.nodes, self._number = _numbered([output.value for output in outputs])
+        # name: kind, in the order in which the operators take the tensors
+        self.inputs: dict[str, str] = dict(inputs or {})
+        for node in self.nodes:
+            if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
+                raise ValueError(f"epilogue: {node.attribute!r} is both {self.inputs[node.attribute]} and {node.op}")
+        self.text = self._text()
+        self.code = self._code()
+
+    @property
+    def has_acc(self) -> bool:
+        return any(node.op == "acc" for node in self.nodes)
+
+    def number(self, value: Value) -> int:
+        """The place of a value of this program among its nodes."""
+        return self._number[id(value)]
+
+    def __contains__(self, value: Value) -> bool:
+        return id(value) in self._number
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Program(\n{self.text})"
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Program) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def _text(self) -> str:
+        lines = []
+        for i, node in enumerate(self.nodes):
+            words = [node.op, *(f"%{self.number(operand)}" for operand in node.operands)]
+            if node.attribute is not None:
+                words.append(node.attribute if node.is_input else repr(node.attribute))
+            lines.append(f"%{i} = {' '.join(words)}\n")
+        for output in self.outputs:
+            words = [output.kind, *([] if output.kind == "store" else [output.per]), f"%{self.number(output.value)}"]
+            if output.dtype is not None:
+                words.append(str(output.dtype).removeprefix("torch."))
+            lines.append(" ".join(words) + "\n")
+        return "".join(lines)
+
+    def _code(self) -> tuple[int, ...]:
+        """What the operators take: the number of inputs, nodes and outputs; each input's kind; each node's operation,
+        three operands (-1: none) and input or bits of a double; each output's kind, per, node and data type."""
+        names = list(self.inputs)
+        code = [len(names), len(self.nodes), len(self.outputs)]
+        code += [NUMBER[kind] for kind in self.inputs.values()]
+        for node in self.nodes:
+            operands = [self.number(operand) for operand in node.operands]
+            attribute = 0
+            if node.is_input:
+                attribute = names.index(node.attribute)
+            elif node.attribute is not None:
+                (attribute,) = struct.unpack("<q", struct.pack("<d", node.attribute))
+            code += [NUMBER[node.op], *operands, *[-1] * (3 - len(operands)), attribute]
+        for output in self.outputs:
+            code += [OUTPUTS.index(output.kind), PER.index(output.per), self.number(output.value)]
+            code.append(_STORED[output.dtype])
+        return tuple(code)
+
+
+@functools.lru_cache(1024)
+def decode(code: tuple[int, ...]) -> Program:
+    """The program of this code; its inputs are named t0, t1 and so on.
+
+    Raises:
+        ValueError: if it is no program's.
+    """
+    try:
+        inputs, nodes, outputs = code[:3]
+        kinds = [_NAMES[number] for number in code[3 : 3 + inputs]]
+        values: list[Value] = []
+        at = 3 + inputs
+        for op, *operands, attribute in zip(*[iter(code[at : at + 5 * nodes])] * 5, strict=True):
+            op, operands = _NAMES[op], [values[i] for i in operands if i >= 0]
+            if op in INPUTS:
+                attribute = f"t{attribute}"
+            elif op == "constant":
+                (attribute,) = struct.unpack("<d", struct.pack("<q", attribute))
+            else:
+                attribute = None
+            values.append(Value(op, *operands, attribute=attribute))
+        at += 5 * nodes
+        kept = []
+        for kind, per, node, dtype in zip(*[iter(code[at:])] * 4, strict=True):
+            kept.append(Output(OUTPUTS[kind], values[node], PER[per], _TYPES[dtype]))
+        program = Program(*kept, inputs={f"t{i}": kind for i, kind in enumerate(kinds)})
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"epilogue: these numbers are no program's code: {list(code)}") from error
+    if len(kept) != outputs or program.code != code:
+        raise ValueError(f"epilogue: these numbers are no program's code: {list(code)}")
+    return program
+
+
+def _numbered(values: list[Value]) -> tuple[list[Value], dict[int, int]]:
+    """One of each kind of equal values, in an order in which each follows its operands; and the number of every value,
+    by its identity."""
+    nodes, number, known = [], {}, {}
+    for value in in_order(values):
+        key = (value.op, value.attribute, *(number[id(operand)] for operand in value.operands))
+        if key not in known:
+            known[key] = len(nodes)
+            nodes.append(value)
+        number[id(value)] = known[key]
+    return nodes, number
