@@ -1,5 +1,6 @@
 #include "epilogue.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -57,6 +58,7 @@ EpilogueOutput read_output(Reader& reader, int64_t nodes) {
   if ((output.kind == Reduction::none) != (output.per == Per::element)) malformed("a reduction per element");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
+  output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
   return output;
 }
 
@@ -90,7 +92,26 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
   for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
   if (!reader.done()) malformed("something follows it");
+  const std::vector<Varies> varies = program.varies();
+  for (const EpilogueOutput& output : program.outputs)
+    if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
+                               varies[size_t(output.factor)] > Varies::channels))
+      malformed("a factor that is not the same for all of a channel's sum");
   return program;
+}
+
+std::vector<Varies> Epilogue::varies() const {
+  std::vector<Varies> all;
+  for (const EpilogueNode& node : nodes) {
+    Varies most = Varies::nowhere;
+    if (node.op == EpilogueOp::channel) most = Varies::channels;
+    if (node.op == EpilogueOp::acc || node.op == EpilogueOp::full || node.op == EpilogueOp::row ||
+        node.op == EpilogueOp::random)
+      most = Varies::elements;
+    for (int i = 0; i < operands(node.op); ++i) most = std::max(most, all[size_t(node.operands[i])]);
+    all.push_back(most);
+  }
+  return all;
 }
 
 bool Epilogue::has_acc() const {

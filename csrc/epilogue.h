@@ -12,41 +12,18 @@
 namespace reformer {
 
 // In the order of torch_reformer/epilogue/operations.py.
+// clang-format off: a line for those of a kind
 enum class EpilogueOp : uint8_t {
-  acc,
-  full,
-  channel,
-  row,
-  scalar,
-  random,
-  constant,
-  rows,
-  columns,  // leaves
-  neg,
-  abs,
-  exp,
-  log,
-  sqrt,
-  rsqrt,
-  tanh,
-  sigmoid,
-  erf,
-  relu,
-  round_bf16,
-  round_fp16,  // of one
-  add,
-  sub,
-  mul,
-  div,
-  maximum,
-  minimum,
-  lt,
-  le,
-  eq,
-  ne,  // of two
-  select,
-  clip,  // of three
+  // leaves
+  acc, full, channel, row, scalar, random, constant, rows, columns,
+  // of one
+  neg, abs, exp, log, sqrt, rsqrt, tanh, sigmoid, erf, relu, round_bf16, round_fp16,
+  // of two
+  add, sub, mul, div, maximum, minimum, lt, le, eq, ne,
+  // of three
+  select, clip,
 };
+// clang-format on
 constexpr int kEpilogueOps = int(EpilogueOp::clip) + 1;
 int operands(EpilogueOp op);  // how many it takes
 
@@ -72,8 +49,12 @@ struct EpilogueOutput {
   Reduction kind;
   Per per;
   int32_t node;
-  Stored type;  // of a tensor that is stored
+  Stored type;     // of a tensor that is stored
+  int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
 };
+
+// Where a value changes: it is one number for all of the result, one for each channel, or one for each element.
+enum class Varies : uint8_t { nowhere, channels, elements };
 
 struct Epilogue {
   std::vector<EpilogueInput> inputs;
@@ -83,6 +64,7 @@ struct Epilogue {
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Epilogue decode(const int64_t* code, int64_t size);
   bool has_acc() const;
+  std::vector<Varies> varies() const;  // of each node
 };
 
 // A result that a program works on, as [pictures][channels][pixels] or, in NHWC, [pictures][pixels][channels].

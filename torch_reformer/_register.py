@@ -48,6 +48,16 @@ def _tracked_by_outer_levels():
     return levels
 
 
+def needs_dispatcher(arguments) -> bool:
+    """Whether the dispatcher would do more with these arguments than call the Autograd kernel."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or torch.overrides.has_torch_function(arguments)
+    )
+
+
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
     """Registers the Autograd kernel of `op`, which computes `place` of the form from the operands at `places`. They
     stand at the positions `at` among its arguments; those from 3 on are the geometry, of which trailing defaults may be
@@ -133,14 +143,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
             return op(*arguments)
 
     def call(*arguments):
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._is_any_autocast_enabled()
-            or torch._C._are_functorch_transforms_active()
-            or torch.overrides.has_torch_function(arguments)
-        ):
-            return op(*arguments)
-        return kernel(*arguments)
+        return op(*arguments) if needs_dispatcher(arguments) else kernel(*arguments)
 
     _library.impl(op, kernel, "Autograd")
     return call

@@ -244,3 +244,19 @@ def _autocast(device: str, key: DispatchKey) -> None:
 
 _autocast("cpu", DispatchKey.AutocastCPU)
 _autocast("cuda", DispatchKey.AutocastCUDA)
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+# As in _register.py: where the dispatcher would do no more than call the Autograd kernel, that is called at once.
+
+
+def stitch(acc, tensors, program):
+    if _register.needs_dispatcher((acc, *tensors)):
+        return _stitch(acc, tensors, program)
+    return _stitch_kernel(acc, tensors, program)
+
+
+def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups):
+    if _register.needs_dispatcher((input, weight, *tensors)):
+        return _conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups)
+    return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)

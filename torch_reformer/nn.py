@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from torch import Tensor
 
-from . import ops
+from . import fused, ops
 from .problem import TORCH_DTYPES
 
 
@@ -21,6 +22,141 @@ class Conv2d(torch.nn.Conv2d):
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             return ops.conv2d(input, weight, bias, self.stride, 0, self.dilation, self.groups)
         return ops.conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv2dAct(torch.nn.Conv2d):
+    """``activation(conv(input) + residual)`` by :func:`torch_reformer.conv2d_act`: arguments and state dict of
+    :class:`torch.nn.Conv2d`.
+
+    Args:
+        activation: see :func:`torch_reformer.conv2d_act`.
+    """
+
+    def __init__(self, *args, activation: str = "relu", **kwargs):
+        super().__init__(*args, **kwargs)
+        _check_padding(self)
+        self.activation = activation
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        geometry = self.stride, self.padding, self.dilation, self.groups
+        return fused.conv2d_act(input, self.weight, self.bias, *geometry, activation=self.activation, residual=residual)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation}"
+
+
+class Conv2dBatchNormAct(torch.nn.Module):
+    """``activation(norm(conv(input)) + residual)`` by :func:`torch_reformer.conv2d_batch_norm_act`.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as for
+            :class:`torch.nn.Conv2d`; no bias by default.
+        eps, momentum, affine, track_running_stats: as for :class:`torch.nn.BatchNorm2d`.
+        activation: see :func:`torch_reformer.conv2d_act`.
+
+    Its state dict has the convolution's parameters under ``conv`` and batch norm's under ``norm``.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = False,
+        *,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        activation: str = "relu",
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        kind = {"device": device, "dtype": dtype}
+        self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, **kind)
+        _check_padding(self.conv)
+        self.norm = torch.nn.BatchNorm2d(out_channels, eps, momentum, affine, track_running_stats, **kind)
+        self.activation = activation
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        return conv_norm_act(self.conv, self.norm, input, self.activation, residual)
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation}"
+
+
+class LinearAct(torch.nn.Linear):
+    """``dropout(activation(linear(input))) + residual`` by :func:`torch_reformer.linear_act`: arguments and state dict
+    of :class:`torch.nn.Linear`.
+
+    Args:
+        activation: see :func:`torch_reformer.conv2d_act`.
+        dropout: the probability with which an element becomes 0 in training.
+    """
+
+    def __init__(self, *args, activation: str = "relu", dropout: float = 0.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.activation = activation
+        self.dropout = dropout
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        return fused.linear_act(
+            input,
+            self.weight,
+            self.bias,
+            activation=self.activation,
+            dropout=self.dropout,
+            training=self.training,
+            residual=residual,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation}, dropout={self.dropout}"
+
+
+def _check_padding(conv: torch.nn.Conv2d) -> None:
+    if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+        raise ValueError(
+            f"{type(conv).__name__}: padding must be numbers of zeros, got {conv.padding!r} of {conv.padding_mode!r}"
+        )
+
+
+def conv_norm_act(
+    conv: torch.nn.Conv2d,
+    norm: torch.nn.BatchNorm2d,
+    input: Tensor,
+    activation: str,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
+    if norm.training and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    momentum = norm.momentum
+    if momentum is None:  # all batches count alike
+        momentum = 0.0 if norm.num_batches_tracked is None else 1.0 / float(norm.num_batches_tracked)
+    return fused.conv2d_batch_norm_act(
+        input,
+        conv.weight,
+        conv.bias,
+        norm.running_mean if not norm.training or norm.track_running_stats else None,
+        norm.running_var if not norm.training or norm.track_running_stats else None,
+        norm.weight,
+        norm.bias,
+        training=norm.training or norm.running_mean is None,
+        momentum=momentum,
+        eps=norm.eps,
+        stride=conv.stride,
+        padding=conv.padding,
+        dilation=conv.dilation,
+        groups=conv.groups,
+        activation=activation,
+        residual=residual,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import _register, _register_epilogue  # noqa: F401  _register_epilogue registers operators
+from . import _register
 
 
 def pair(name: str, value) -> tuple[int, int]:

@@ -15,7 +15,7 @@ store %5
 docs/epilogue.md teaches the form.
 """
 
-from .activations import ACTIVATIONS, activation, gelu, gelu_tanh, hardswish, leaky_relu, relu6, silu
+from .activations import ACTIVATIONS, activation, gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, relu6, silu
 from .program import Output, Program, max, moments, store, sum
 from .values import (
     Value,
@@ -60,6 +60,7 @@ __all__ = [
     "full",
     "gelu",
     "gelu_tanh",
+    "hardsigmoid",
     "hardswish",
     "leaky_relu",
     "log",

@@ -42,6 +42,11 @@ def hardswish(x: Value) -> Value:
     return select(x < -3, 0 * x, select(x > 3, x, x * (x + 3) / 6))
 
 
+def hardsigmoid(x: Value) -> Value:
+    """min(max(x + 3, 0), 6) / 6."""
+    return clip(x + 3, 0, 6) / 6
+
+
 # What operators and modules take as their `activation`.
 ACTIVATIONS = {
     "none": identity,
@@ -52,6 +57,7 @@ ACTIVATIONS = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "hardswish": hardswish,
+    "hardsigmoid": hardsigmoid,
     "sigmoid": sigmoid,
     "tanh": tanh,
 }

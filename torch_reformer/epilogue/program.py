@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import struct
 from dataclasses import dataclass
@@ -127,22 +128,59 @@ class Program:
 
     def _code(self) -> tuple[int, ...]:
         """What the operators take: the number of inputs, nodes and outputs; each input's kind; each node's operation,
-        three operands (-1: none) and input or bits of a double; each output's kind, per, node and data type."""
+        three operands (-1: none) and input or bits of a double; each output's kind, per, node, data type, and the node
+        that a sum is multiplied by (-1: none)."""
         names = list(self.inputs)
-        code = [len(names), len(self.nodes), len(self.outputs)]
+        split = [factored(output) for output in self.outputs]
+        nodes, number = _numbered([value for pair in split for value in pair if value is not None])
+        code = [len(names), len(nodes), len(self.outputs)]
         code += [NUMBER[kind] for kind in self.inputs.values()]
-        for node in self.nodes:
-            operands = [self.number(operand) for operand in node.operands]
+        for node in nodes:
+            operands = [number[id(operand)] for operand in node.operands]
             attribute = 0
             if node.is_input:
                 attribute = names.index(node.attribute)
             elif node.attribute is not None:
                 (attribute,) = struct.unpack("<q", struct.pack("<d", node.attribute))
             code += [NUMBER[node.op], *operands, *[-1] * (3 - len(operands)), attribute]
-        for output in self.outputs:
-            code += [OUTPUTS.index(output.kind), PER.index(output.per), self.number(output.value)]
-            code.append(_STORED[output.dtype])
+        for output, (value, factor) in zip(self.outputs, split, strict=True):
+            code += [OUTPUTS.index(output.kind), PER.index(output.per), number[id(value)], _STORED[output.dtype]]
+            code.append(-1 if factor is None else number[id(factor)])
         return tuple(code)
+
+
+def factored(output: Output) -> tuple[Value, Value | None]:
+    """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
+    multiplied by once, after the sum. None: there is no such factor."""
+    if output.kind != "sum" or output.per != "channel":
+        return output.value, None
+    fixed: dict[int, bool] = {}
+    for value in in_order([output.value]):
+        varies = value.op in ("acc", "full", "row", "random")
+        fixed[id(value)] = not varies and builtins.all(fixed[id(operand)] for operand in value.operands)
+
+    def product(a: Value | None, b: Value | None) -> Value | None:
+        return b if a is None else a if b is None else a * b
+
+    def split(value: Value) -> tuple[Value, Value | None]:
+        if fixed[id(value)]:
+            return value, None
+        if value.op == "neg":
+            rest, factor = split(value.operands[0])
+            return rest, Value("constant", attribute=-1.0) if factor is None else -factor
+        if value.op in ("mul", "div"):
+            a, b = value.operands
+            if fixed[id(b)]:
+                rest, factor = split(a)
+                if value.op == "mul":
+                    return rest, product(factor, b)
+                return rest, 1 / b if factor is None else factor / b
+            if value.op == "mul" and fixed[id(a)]:
+                rest, factor = split(b)
+                return rest, product(factor, a)
+        return value, None
+
+    return split(output.value)
 
 
 @functools.lru_cache(1024)
@@ -168,8 +206,9 @@ def decode(code: tuple[int, ...]) -> Program:
             values.append(Value(op, *operands, attribute=attribute))
         at += 5 * nodes
         kept = []
-        for kind, per, node, dtype in zip(*[iter(code[at:])] * 4, strict=True):
-            kept.append(Output(OUTPUTS[kind], values[node], PER[per], _TYPES[dtype]))
+        for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
+            value = values[node] if factor < 0 else values[node] * values[factor]
+            kept.append(Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype]))
         program = Program(*kept, inputs={f"t{i}": kind for i, kind in enumerate(kinds)})
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"epilogue: these numbers are no program's code: {list(code)}") from error

@@ -78,6 +78,11 @@ REFORMER_INLINE Vec<float> error_function(Vec<float> x) {
 
 template <class S>
 REFORMER_INLINE Vec<S> square_root(Vec<S> x) {
+#if defined(REFORMER_ISA_AVX512)
+  if constexpr (std::is_same_v<S, float>) return (Vec<S>)_mm512_sqrt_ps((__m512)x);
+#elif defined(REFORMER_ISA_AVX2)
+  if constexpr (std::is_same_v<S, float>) return (Vec<S>)_mm256_sqrt_ps((__m256)x);
+#endif
   for (int i = 0; i < kLanes<S>; ++i) x[i] = std::sqrt(x[i]);
   return x;
 }

@@ -7,9 +7,69 @@
 namespace reformer::epilogue {
 namespace {
 
-constexpr int64_t kUnits = 128;  // about as many, where there is work for them
+constexpr int64_t kUnits = 128;           // at most about as many,
+constexpr int64_t kUnitElements = 16384;  // each at least of about this size
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Step step_of(const Epilogue& program, int32_t i) {
+  Step step{i};
+  const EpilogueNode& node = program.nodes[size_t(i)];
+  std::copy(node.operands, node.operands + operands(node.op), step.operands);
+  return step;
+}
+
+// Makes one step of this one and that of an operand which nothing else uses, if there is an operation for both. Returns
+// the operand, or -1.
+int32_t absorb(const Epilogue& program, const std::vector<int>& uses, const std::vector<Step>& of_node, Step& step) {
+  const auto op_of = [&](int32_t node) { return program.nodes[size_t(node)].op; };
+  // The step of an operand that can be taken in.
+  const auto single = [&](int32_t node, EpilogueOp op, Several several = Several::one) {
+    const bool can = uses[size_t(node)] == 1 && op_of(node) == op && of_node[size_t(node)].several == several;
+    return can ? &of_node[size_t(node)] : nullptr;
+  };
+  const auto become = [&](Several several, const int32_t (&with)[3]) {
+    step.several = several;
+    std::copy(with, with + 3, step.operands);
+  };
+  const int32_t a = step.operands[0], b = step.operands[1], c = step.operands[2];
+  switch (op_of(step.node)) {
+    case EpilogueOp::add:
+      for (int32_t one : {a, b})
+        if (const Step* mul = single(one, EpilogueOp::mul)) {
+          become(Several::mul_add, {mul->operands[0], mul->operands[1], one == a ? b : a});
+          return one;
+        }
+      return -1;
+    case EpilogueOp::mul:
+      for (int32_t one : {a, b})
+        if (const Step* sub = single(one, EpilogueOp::sub)) {
+          become(Several::sub_mul, {sub->operands[0], sub->operands[1], one == a ? b : a});
+          return one;
+        }
+      return -1;
+    case EpilogueOp::relu:
+      if (const Step* add = single(a, EpilogueOp::add)) {
+        become(Several::add_relu, {add->operands[0], add->operands[1], -1});
+        return a;
+      }
+      if (const Step* add = single(a, EpilogueOp::add, Several::mul_add)) {
+        become(Several::mul_add_relu, {add->operands[0], add->operands[1], add->operands[2]});
+        return a;
+      }
+      return -1;
+    case EpilogueOp::select: {
+      const auto is_zero = [&](int32_t node) {
+        return op_of(node) == EpilogueOp::constant && program.nodes[size_t(node)].value == 0;
+      };
+      const Step* less = single(a, EpilogueOp::lt);
+      if (!less || !is_zero(less->operands[0]) || !is_zero(c)) return -1;
+      become(Several::positive, {less->operands[1], b, -1});
+      return a;
+    }
+    default: return -1;
+  }
+}
 
 }  // namespace
 
@@ -21,51 +81,59 @@ Cut::Cut(const EpilogueShape& shape) {
   pieces = ceil_div(width, kBlock);
   piece = ceil_div(width, pieces);
   block_lines = pieces > 1 ? 1 : kBlock / width;
-  const int64_t wanted = std::max<int64_t>(1, kUnits / (pictures * pieces));
+  const int64_t units_wanted = std::min(kUnits, shape.numel() / kUnitElements);
+  const int64_t wanted = std::max<int64_t>(1, units_wanted / (pictures * pieces));
   range = ceil_div(ceil_div(lines, std::min(wanted, lines)), block_lines) * block_lines;
   ranges = ceil_div(lines, range);
 }
 
-Places::Places(const Epilogue& program, bool channels_along) {
+Steps::Steps(const Epilogue& program) : varies(program.varies()), buffer(program.nodes.size(), -1) {
   const int count = int(program.nodes.size());
-  std::vector<int> last_use(size_t(count), -1);
+  const auto by_element = [&](int node) { return varies[size_t(node)] == Varies::elements; };
+  std::vector<int> uses(size_t(count), 0);  // by outputs and by what is computed for each element
+  for (int i = 0; i < count; ++i)
+    if (by_element(i))
+      for (int j = 0; j < operands(program.nodes[size_t(i)].op); ++j)
+        ++uses[size_t(program.nodes[size_t(i)].operands[j])];
+  for (const EpilogueOutput& output : program.outputs) ++uses[size_t(output.node)];
+
+  std::vector<Step> of_node;
+  std::vector<char> absorbed(size_t(count), false);  // into a later step
   for (int i = 0; i < count; ++i) {
-    const EpilogueNode& node = program.nodes[size_t(i)];
-    bool same = true;
-    switch (node.op) {
-      case EpilogueOp::scalar:
-      case EpilogueOp::constant:
-      case EpilogueOp::rows:
-      case EpilogueOp::columns: break;
-      case EpilogueOp::channel: same = channels_along; break;
-      case EpilogueOp::acc:
-      case EpilogueOp::full:
-      case EpilogueOp::row:
-      case EpilogueOp::random: same = false; break;
-      default:
-        for (int j = 0; j < operands(node.op); ++j) same = same && constant[size_t(node.operands[j])];
-    }
-    constant.push_back(same);
-    for (int j = 0; j < operands(node.op); ++j) last_use[size_t(node.operands[j])] = i;
+    of_node.push_back(step_of(program, i));
+    if (!by_element(i)) continue;
+    const int32_t into = absorb(program, uses, of_node, of_node.back());
+    if (into >= 0) absorbed[size_t(into)] = true;
   }
-  for (const EpilogueOutput& output : program.outputs) last_use[size_t(output.node)] = count;  // read at the end
+  for (int i = 0; i < count; ++i)
+    if (by_element(i) && !absorbed[size_t(i)]) steps.push_back(of_node[size_t(i)]);
+  place(program);
+}
+
+void Steps::place(const Epilogue& program) {
+  const int end = int(steps.size());
+  std::vector<int> last_use(program.nodes.size(), -1);
+  for (int i = 0; i < end; ++i)
+    for (int32_t operand : steps[size_t(i)].operands)
+      if (operand >= 0) last_use[size_t(operand)] = i;
+  for (const EpilogueOutput& output : program.outputs) last_use[size_t(output.node)] = end;  // read at the end
+  for (size_t node = 0; node < varies.size(); ++node)
+    if (varies[node] != Varies::elements && last_use[node] >= 0) buffer[node] = buffers++;
 
   std::vector<int> free;
-  for (int i = 0; i < count; ++i) {
-    const EpilogueNode& node = program.nodes[size_t(i)];
+  for (int i = 0; i < end; ++i) {
+    const Step& step = steps[size_t(i)];
     // An operand's buffer may be the result's: operations go from element to element.
-    if (!constant[size_t(i)])
-      for (int j = 0; j < operands(node.op); ++j) {
-        const size_t operand = size_t(node.operands[j]);
-        if (last_use[operand] == i && !constant[operand]) {
-          free.push_back(buffer[operand]);
-          last_use[operand] = -1;  // once, though it may be several operands
-        }
+    for (int32_t operand : step.operands)
+      if (operand >= 0 && last_use[size_t(operand)] == i && varies[size_t(operand)] == Varies::elements) {
+        free.push_back(buffer[size_t(operand)]);
+        last_use[size_t(operand)] = -1;  // once, though it may be several operands
       }
-    if (constant[size_t(i)] || free.empty()) {
-      buffer.push_back(buffers++);
+    int& its = buffer[size_t(step.node)];
+    if (free.empty()) {
+      its = buffers++;
     } else {
-      buffer.push_back(free.back());
+      its = free.back();
       free.pop_back();
     }
   }
@@ -88,7 +156,8 @@ void Partial::add(Reduction kind, const Partial& other) {
   }
 }
 
-Partials::Partials(const EpilogueOutput& output, const Cut& cut) : kind(output.kind), per(output.per) {
+Partials::Partials(const EpilogueOutput& output, const Cut& cut)
+    : kind(output.kind), per(output.per), node(output.node) {
   const bool along = (per == Per::channel) != cut.channels_along;
   side = per == Per::all ? Side::all : along ? Side::along : Side::across;
   const int64_t size = side == Side::all     ? cut.units()

@@ -8,7 +8,7 @@
 
 namespace reformer::epilogue {
 
-// Elements computed at once: a program's values of a block stay in the level-1 and level-2 caches.
+// Elements computed at once: a program's values of a block stay in the level-1 cache.
 constexpr int64_t kBlock = 512;
 constexpr int64_t kRoom = kBlock + 64;  // of a value: operations on vectors go beyond a block's end
 
@@ -27,14 +27,33 @@ struct Cut {
   int64_t units() const { return pictures * pieces * ranges; }
 };
 
-// The values of a program in the order of its nodes: which buffer each has, and which stay the same in all blocks of a
-// unit and are computed once.
-struct Places {
-  std::vector<int> buffer;
-  std::vector<char> constant;  // bool
-  int buffers = 0;
+// What is done for a block: an operation of a program, or several in one pass over the block.
+enum class Several : uint8_t {
+  one,
+  mul_add,       // a * b + c
+  sub_mul,       // (a - b) * c
+  add_relu,      // relu(a + b)
+  mul_add_relu,  // relu(a * b + c)
+  positive,      // select(0 < a, b, 0)
+};
+struct Step {
+  int32_t node;  // whose value is computed
+  Several several = Several::one;
+  int32_t operands[3] = {-1, -1, -1};
+};
 
-  Places(const Epilogue& program, bool channels_along);
+// The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
+// element to element are computed once, for all channels; those of them that steps need have buffers too.
+struct Steps {
+  std::vector<Varies> varies;  // of each node
+  std::vector<int> buffer;
+  int buffers = 0;
+  std::vector<Step> steps;
+
+  explicit Steps(const Epilogue& program);
+
+ private:
+  void place(const Epilogue& program);
 };
 
 // What is known of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
@@ -46,15 +65,19 @@ struct Partial {
   void add(Reduction kind, const Partial& other);
 };
 
-// Partial results of a reduction, for each unit that has some.
+// Partial results of a reduction of one of a program's values, for each unit that has some.
 struct Partials {
   Reduction kind;
   Per per;
+  int32_t node;
   // along: one for each line of a piece; across: one for each column of a range; all: one for each unit.
   enum class Side : uint8_t { along, across, all } side;
   std::vector<Partial> values;
 
   Partials(const EpilogueOutput& output, const Cut& cut);
+  bool is_of(const EpilogueOutput& output) const {
+    return kind == output.kind && per == output.per && node == output.node;
+  }
   Partial* of_line(const Cut& cut, int64_t picture, int64_t piece, int64_t line) {
     return &values[size_t((picture * cut.pieces + piece) * cut.lines + line)];
   }

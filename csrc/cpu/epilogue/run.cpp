@@ -20,26 +20,26 @@ constexpr int64_t kGrain = 32768;  // elements that are worth a thread
 template <class S>
 void run_as(const EpilogueCall& call, const Device& device) {
   const epilogue::Cut cut(call.shape);
-  const epilogue::Places places(call.program, cut.channels_along);
-  std::vector<epilogue::Partials> partials;
+  const epilogue::Steps steps(call.program);
+  std::vector<epilogue::Partials> partials;  // of each reduction once, though several outputs may be of it
+  const auto partials_of = [&](const EpilogueOutput& output) {
+    return std::find_if(partials.begin(), partials.end(), [&](const auto& there) { return there.is_of(output); });
+  };
   for (const EpilogueOutput& output : call.program.outputs)
-    if (output.kind != Reduction::none) partials.emplace_back(output, cut);
+    if (output.kind != Reduction::none && partials_of(output) == partials.end()) partials.emplace_back(output, cut);
 
-  const int64_t units = cut.units(), grain = std::max<int64_t>(1, kGrain * units / call.shape.numel());
-  parallel_for(units, grain, [&](int64_t begin, int64_t end) {
-    REFORMER_BY_ISA(device.isa, run_units<S>)(call, cut, places, partials, begin, end);
-  });
+  const int64_t grain = std::max<int64_t>(1, kGrain * cut.units() / call.shape.numel());
+  const auto factors = REFORMER_BY_ISA(device.isa, run_units<S>)(call, cut, steps, partials, grain);
 
-  size_t reduction = 0;
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {
     const EpilogueOutput& output = call.program.outputs[i];
     if (output.kind == Reduction::none) continue;
-    const epilogue::Partials& from = partials[reduction++];
+    const epilogue::Partials& from = *partials_of(output);
     S* const to = static_cast<S*>(call.outputs[i]);
     const int64_t count = call.shape.count(output.per);
     for (int64_t j = 0; j < count; ++j) {
       const epilogue::Partial result = from.result(cut, call.shape, j);
-      to[j] = S(result.value);
+      to[j] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
       if (output.kind == Reduction::moments) to[count + j] = S(result.squares);
     }
   }

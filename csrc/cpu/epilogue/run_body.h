@@ -11,10 +11,13 @@ using epilogue::kBlock;
 using epilogue::kRoom;
 using epilogue::Partial;
 using epilogue::Partials;
-using epilogue::Places;
+using epilogue::Several;
+using epilogue::Step;
+using epilogue::Steps;
 
 template <class S, class Function>
 REFORMER_INLINE void each(S* to, int64_t count, Function function) {
+#pragma GCC unroll 4
   for (int64_t i = 0; i < count; i += kLanes<S>) store<S>(to + i, function(i));
 }
 
@@ -64,6 +67,25 @@ void operate(EpilogueOp op, S* d, const S* a, const S* b, const S* c, int64_t co
   }
 }
 
+// The same for several operations.
+template <class S>
+void operate(Several several, S* d, const S* a, const S* b, const S* c, int64_t count) {
+  const Vec<S> zero = {};
+  const auto x = [&](int64_t i) { return load<S>(a + i); };
+  const auto y = [&](int64_t i) { return load<S>(b + i); };
+  const auto z = [&](int64_t i) { return load<S>(c + i); };
+  const auto positive_part = [&](Vec<S> v) { return v <= zero ? zero : v; };
+  switch (several) {
+    case Several::mul_add: return each(d, count, [&](int64_t i) { return fma<S>(x(i), y(i), z(i)); });
+    case Several::sub_mul: return each(d, count, [&](int64_t i) { return (x(i) - y(i)) * z(i); });
+    case Several::add_relu: return each(d, count, [&](int64_t i) { return positive_part(x(i) + y(i)); });
+    case Several::mul_add_relu:
+      return each(d, count, [&](int64_t i) { return positive_part(fma<S>(x(i), y(i), z(i))); });
+    case Several::positive: return each(d, count, [&](int64_t i) { return x(i) > zero ? y(i) : zero; });
+    default: return;
+  }
+}
+
 template <class S, class T>
 void widen(S* to, const T* from, int64_t count) {
   int64_t i = 0;
@@ -84,46 +106,157 @@ inline Partial moments(double count, double origin, double sum, double squares) 
   return {count, origin + sum / count, rest < 0 ? 0 : rest};
 }
 
-// What a reduction has of each element of a block, of all blocks of a unit.
-struct Columns {
-  // The sum or the largest value; of moments, of differences from the first block, which a large mean leaves exact.
-  double values[kBlock], squares[kBlock], origins[kBlock];
+// What a reduction has of each element of a block, of all blocks of a unit. Sums of a few blocks are added up in S, and
+// those in fp64.
+template <class S>
+class Columns {
+ public:
+  void begin(Reduction kind) {
+    blocks_ = 0;
+    std::fill(values_, values_ + kBlock, Partial::none(kind).value);
+    std::fill(squares_, squares_ + kBlock, 0);
+    clear();
+  }
 
-  template <class S>
-  void add(Reduction kind, const S* from, int64_t count, bool first) {
+  // Of a block of lines.
+  void add(Reduction kind, const S* from, int64_t lines, int64_t width) {
+    const int64_t count = lines * width, whole = count / kLanes<S> * kLanes<S>;
     if (kind == Reduction::max) {
       for (int64_t i = 0; i < count; ++i)
-        if (first || from[i] != from[i] || double(from[i]) > values[i]) values[i] = double(from[i]);
-    } else if (first) {
-      for (int64_t i = 0; i < count; ++i) {
-        const double value = double(from[i]);
-        origins[i] = kind == Reduction::moments ? value : 0;
-        values[i] = value - origins[i];
-        squares[i] = 0;
-      }
+        if (from[i] != from[i] || double(from[i]) > values_[i]) values_[i] = double(from[i]);
     } else if (kind == Reduction::sum) {
-      for (int64_t i = 0; i < count; ++i) values[i] += double(from[i]);
+      each(few_values_, whole, [&](int64_t i) { return load<S>(few_values_ + i) + load<S>(from + i); });
+      for (int64_t i = whole; i < count; ++i) few_values_[i] += from[i];
     } else {
-      for (int64_t i = 0; i < count; ++i) {
-        const double difference = double(from[i]) - origins[i];
-        values[i] += difference;
-        squares[i] += difference * difference;
+      if (blocks_ == 0)
+        for (int64_t i = 0; i < kBlock; i += width) std::copy(from, from + std::min(width, kBlock - i), origins_ + i);
+      for (int64_t i = 0; i < whole; i += kLanes<S>) {
+        const Vec<S> difference = load<S>(from + i) - load<S>(origins_ + i);
+        store<S>(few_values_ + i, load<S>(few_values_ + i) + difference);
+        store<S>(few_squares_ + i, fma<S>(difference, difference, load<S>(few_squares_ + i)));
+      }
+      for (int64_t i = whole; i < count; ++i) {
+        const S difference = from[i] - origins_[i];
+        few_values_[i] += difference;
+        few_squares_[i] += difference * difference;
+      }
+    }
+    if (++blocks_ % kTogether == 0) flush(kind);
+  }
+
+  // Adds what is known of a unit's columns, each of so many elements.
+  void finish(Reduction kind, int64_t width, int64_t elements, Partial* to) {
+    flush(kind);
+    for (int64_t first = width; first + width <= kBlock; first += width)
+      for (int64_t i = 0; i < width; ++i) {
+        values_[i] =
+            kind == Reduction::max ? larger_of(values_[i], values_[first + i]) : values_[i] + values_[first + i];
+        squares_[i] += squares_[first + i];
+      }
+    for (int64_t i = 0; i < width; ++i)
+      to[i].add(kind, kind == Reduction::moments
+                          ? moments(double(elements), double(origins_[i]), values_[i], squares_[i])
+                          : Partial{0, values_[i], 0});
+  }
+
+ private:
+  static constexpr int64_t kTogether = std::is_same_v<S, float> ? 4 : 1;
+
+  static double larger_of(double a, double b) { return a > b || a != a ? a : b; }
+  void clear() {
+    std::fill(few_values_, few_values_ + kBlock, S(0));
+    std::fill(few_squares_, few_squares_ + kBlock, S(0));
+  }
+  void flush(Reduction kind) {
+    if (kind == Reduction::max) return;
+    for (int64_t i = 0; i < kBlock; ++i) values_[i] += double(few_values_[i]);
+    if (kind == Reduction::moments)
+      for (int64_t i = 0; i < kBlock; ++i) squares_[i] += double(few_squares_[i]);
+    clear();
+  }
+
+  // The sum or the largest value; of moments, of differences from the first line, which a large mean leaves exact.
+  double values_[kBlock], squares_[kBlock];
+  S origins_[kBlock], few_values_[kBlock], few_squares_[kBlock];
+  int64_t blocks_;
+};
+
+template <class S>
+void read(S* to, const EpilogueOperand& from, int64_t at, int64_t count) {
+  switch (from.type) {
+    case Stored::fp32: return widen(to, static_cast<const float*>(from.data) + at, count);
+    case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
+    case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
+    case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
+    default:
+      for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);
+  }
+}
+
+template <class S>
+void write(void* to, Stored type, int64_t at, const S* from, int64_t count) {
+  switch (type) {
+    case Stored::fp32: return narrow(static_cast<float*>(to) + at, from, count);
+    case Stored::fp64: return narrow(static_cast<double*>(to) + at, from, count);
+    case Stored::fp16: return narrow(static_cast<Half*>(to) + at, from, count);
+    case Stored::bf16: return narrow(static_cast<BFloat16*>(to) + at, from, count);
+    default:
+      for (int64_t i = 0; i < count; ++i) static_cast<uint8_t*>(to)[at + i] = from[i] != 0;
+  }
+}
+
+// A program's values that don't change from element to element, for each channel.
+template <class S>
+class Table {
+ public:
+  Table(const EpilogueCall& call, const Steps& steps)
+      : pitch_((call.shape.channels + kLanes<S> - 1) / kLanes<S> * kLanes<S>),
+        values_(size_t(pitch_) * call.program.nodes.size()) {
+    for (size_t i = 0; i < call.program.nodes.size(); ++i)
+      if (steps.varies[i] != Varies::elements) compute(call, int32_t(i));
+  }
+  const S* of(int32_t node) const { return values_.data() + node * pitch_; }
+
+ private:
+  void compute(const EpilogueCall& call, int32_t i) {
+    const EpilogueNode& node = call.program.nodes[size_t(i)];
+    S* const to = values_.data() + i * pitch_;
+    const auto fill = [&](S with) { std::fill(to, to + pitch_, with); };
+    switch (node.op) {
+      case EpilogueOp::channel: return read(to, call.inputs[size_t(node.input)], 0, call.shape.channels);
+      case EpilogueOp::constant: return fill(S(node.value));
+      case EpilogueOp::rows: return fill(S(call.shape.rows()));
+      case EpilogueOp::columns: return fill(S(call.shape.channels));
+      case EpilogueOp::scalar: {
+        S one;
+        read(&one, call.inputs[size_t(node.input)], 0, 1);
+        return fill(one);
+      }
+      default: {
+        const S* from[3] = {};
+        for (int j = 0; j < operands(node.op); ++j) from[j] = of(node.operands[j]);
+        operate(node.op, to, from[0], from[1], from[2], pitch_);
       }
     }
   }
 
-  Partial partial(Reduction kind, int64_t i, int64_t blocks) const {
-    return kind == Reduction::moments ? moments(double(blocks), origins[i], values[i], squares[i])
-                                      : Partial{0, values[i], 0};
-  }
+  int64_t pitch_;
+  std::vector<S> values_;
 };
 
 template <class S>
 class Unit {
  public:
-  Unit(const EpilogueCall& call, const Cut& cut, const Places& places, std::vector<Partials>& partials, S* buffers,
-       Columns* columns)
-      : call_(call), cut_(cut), places_(places), partials_(partials), buffers_(buffers), columns_(columns) {}
+  Unit(const EpilogueCall& call, const Cut& cut, const Steps& steps, const Table<S>& table,
+       std::vector<Partials>& partials, S* buffers, Columns<S>* columns)
+      : call_(call),
+        cut_(cut),
+        steps_(steps),
+        table_(table),
+        partials_(partials),
+        buffers_(buffers),
+        columns_(columns),
+        where_(call.program.nodes.size()) {}
 
   void run(int64_t unit) {
     const int64_t range = unit % cut_.ranges, piece = unit / cut_.ranges % cut_.pieces;
@@ -131,102 +264,108 @@ class Unit {
     column_ = piece * cut_.piece;
     width_ = std::min(cut_.piece, cut_.width - column_);
     const int64_t end = std::min(cut_.lines, (range + 1) * cut_.range);
-    int64_t blocks = 0;
-    for (line_ = range * cut_.range; line_ < end; line_ += cut_.block_lines, ++blocks) {
+    for (size_t r = 0; r < partials_.size(); ++r)
+      if (partials_[r].side == Partials::Side::across) columns_[r].begin(partials_[r].kind);
+    for (line_ = range * cut_.range; line_ < end; line_ += cut_.block_lines) {
       lines_ = std::min(cut_.block_lines, end - line_);
-      compute(blocks == 0);
-      keep(unit, piece, blocks == 0);
+      compute(line_ == range * cut_.range);
+      keep(unit, piece);
     }
     for (size_t r = 0; r < partials_.size(); ++r)
-      if (partials_[r].side == Partials::Side::across) {
-        Partial* const to = partials_[r].of_column(cut_, picture_, range, column_);
-        const int64_t in_last = count(), in_all = blocks > 1 ? cut_.block_lines * width_ : in_last;
-        for (int64_t i = 0; i < in_all; ++i)
-          to[i % width_].add(partials_[r].kind,
-                             columns_[r].partial(partials_[r].kind, i, i < in_last ? blocks : blocks - 1));
-      }
+      if (partials_[r].side == Partials::Side::across)
+        columns_[r].finish(partials_[r].kind, width_, end - range * cut_.range,
+                           partials_[r].of_column(cut_, picture_, range, column_));
   }
 
  private:
   int64_t count() const { return lines_ * width_; }
   // Of whole vectors; buffers have room for them.
   int64_t padded() const { return (count() + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
-  S* value(int32_t node) const { return buffers_ + places_.buffer[size_t(node)] * kRoom; }
+  S* buffer(int32_t node) const { return buffers_ + steps_.buffer[size_t(node)] * kRoom; }
+  const S* value(int32_t node) const { return where_[size_t(node)]; }
   // Of the block's first element, in the result.
   int64_t offset() const { return (picture_ * cut_.lines + line_) * cut_.width + column_; }
-
-  void compute(bool first) {
-    for (size_t i = 0; i < call_.program.nodes.size(); ++i) {
-      if (places_.constant[i] && !first) continue;
-      const EpilogueNode& node = call_.program.nodes[i];
-      S* const to = value(int32_t(i));
-      if (operands(node.op)) {
-        const S* from[3] = {};
-        for (int j = 0; j < operands(node.op); ++j) from[j] = value(node.operands[j]);
-        // What is constant is computed for the largest block of the unit.
-        const int64_t size = places_.constant[i] ? kBlock : padded();
-        operate(node.op, to, from[0], from[1], from[2], size);
-      } else {
-        leaf(node, to);
-      }
-    }
-  }
-
-  void leaf(const EpilogueNode& node, S* to) {
-    const EpilogueShape& shape = call_.shape;
-    switch (node.op) {
-      case EpilogueOp::acc: return read(to, {call_.acc, call_.type}, offset(), count());
-      case EpilogueOp::full: return read(to, input(node), offset(), count());
-      case EpilogueOp::scalar: return fill(to, input(node), 0, kRoom);
-      case EpilogueOp::constant: return fill(to, S(node.value), kRoom);
-      case EpilogueOp::rows: return fill(to, S(shape.rows()), kRoom);
-      case EpilogueOp::columns: return fill(to, S(shape.channels), kRoom);
-      case EpilogueOp::random: return draw(to, *static_cast<const int64_t*>(input(node).data));
-      case EpilogueOp::channel:
-        if (cut_.channels_along)
-          for (int64_t line = 0; line < cut_.block_lines; ++line)
-            read(to + line * width_, input(node), column_, width_);
-        else
-          for (int64_t line = 0; line < lines_; ++line) fill(to + line * width_, input(node), line_ + line, width_);
-        return;
-      case EpilogueOp::row:
-        for (int64_t line = 0; line < lines_; ++line)
-          if (cut_.channels_along)
-            fill(to + line * width_, input(node), line_ + line, width_);
-          else
-            read(to + line * width_, input(node), picture_ * cut_.width + column_, width_);
-        return;
-      default: return;
-    }
-  }
-
   const EpilogueOperand& input(const EpilogueNode& node) const { return call_.inputs[size_t(node.input)]; }
 
-  static void fill(S* to, S with, int64_t count) { std::fill(to, to + count, with); }
-  static void fill(S* to, const EpilogueOperand& from, int64_t at, int64_t count) {
-    S one;
-    read(&one, from, at, 1);
-    fill(to, one, count);
-  }
-  static void read(S* to, const EpilogueOperand& from, int64_t at, int64_t count) {
-    switch (from.type) {
-      case Stored::fp32: return widen(to, static_cast<const float*>(from.data) + at, count);
-      case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
-      case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
-      case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
-      default:
-        for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);
+  // first: of the unit's blocks.
+  void compute(bool first) {
+    for (size_t i = 0; i < steps_.varies.size(); ++i) {
+      if (steps_.varies[i] == Varies::elements || steps_.buffer[i] < 0) continue;
+      where_[i] = buffer(int32_t(i));
+      if (first || (steps_.varies[i] == Varies::channels && !cut_.channels_along))
+        take(buffer(int32_t(i)), table_.of(int32_t(i)));
+    }
+    for (const Step& step : steps_.steps) {
+      const EpilogueNode& node = call_.program.nodes[size_t(step.node)];
+      if (!operands(node.op)) {
+        where_[size_t(step.node)] = leaf(node, buffer(step.node));
+        continue;
+      }
+      const S* from[3] = {};
+      for (int j = 0; j < 3; ++j)
+        if (step.operands[j] >= 0) from[j] = value(step.operands[j]);
+      S* const to = result(step.node);
+      where_[size_t(step.node)] = to;
+      if (step.several == Several::one)
+        operate(node.op, to, from[0], from[1], from[2], padded());
+      else
+        operate(step.several, to, from[0], from[1], from[2], padded());
     }
   }
-  static void write(void* to, Stored type, int64_t at, const S* from, int64_t count) {
-    switch (type) {
-      case Stored::fp32: return narrow(static_cast<float*>(to) + at, from, count);
-      case Stored::fp64: return narrow(static_cast<double*>(to) + at, from, count);
-      case Stored::fp16: return narrow(static_cast<Half*>(to) + at, from, count);
-      case Stored::bf16: return narrow(static_cast<BFloat16*>(to) + at, from, count);
-      default:
-        for (int64_t i = 0; i < count; ++i) static_cast<uint8_t*>(to)[at + i] = from[i] != 0;
+
+  // Where a step writes: to the tensor that it is stored in, if whole vectors end where the block does.
+  S* result(int32_t node) const {
+    if (padded() == count())
+      for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
+        const EpilogueOutput& output = call_.program.outputs[i];
+        if (output.node == node && output.kind == Reduction::none && is_computed_in(stored_type(output)))
+          return static_cast<S*>(call_.outputs[i]) + offset();
+      }
+    return buffer(node);
+  }
+  Stored stored_type(const EpilogueOutput& output) const {
+    return output.type == Stored::result ? call_.type : output.type;
+  }
+  static bool is_computed_in(Stored type) { return type == (std::is_same_v<S, float> ? Stored::fp32 : Stored::fp64); }
+  // A tensor's elements where they are, if nothing is written there and whole vectors can be read, or a copy.
+  const S* in_place_or(const EpilogueOperand& from, S* copy) const {
+    const bool inside = offset() + padded() <= call_.shape.numel();
+    if (inside && is_computed_in(from.type) &&
+        std::find(call_.outputs.begin(), call_.outputs.end(), from.data) == call_.outputs.end())
+      return static_cast<const S*>(from.data) + offset();
+    read(copy, from, offset(), count());
+    return copy;
+  }
+
+  // A value of the table, for the lines of a block. Those of NHWC are the same in all of a unit's.
+  void take(S* to, const S* of_channel) const {
+    for (int64_t line = 0; line < (cut_.channels_along ? cut_.block_lines : lines_); ++line) {
+      S* const there = to + line * width_;
+      if (cut_.channels_along)
+        std::copy(of_channel + column_, of_channel + column_ + width_, there);
+      else
+        std::fill(there, there + width_, of_channel[line_ + line]);
     }
+  }
+
+  const S* leaf(const EpilogueNode& node, S* to) const {
+    switch (node.op) {
+      case EpilogueOp::acc: return in_place_or({call_.acc, call_.type}, to);
+      case EpilogueOp::full: return in_place_or(input(node), to);
+      case EpilogueOp::random: draw(to, *static_cast<const int64_t*>(input(node).data)); return to;
+      default: break;  // row
+    }
+    for (int64_t line = 0; line < lines_; ++line) {
+      S* const there = to + line * width_;
+      if (cut_.channels_along) {
+        S one;
+        read(&one, input(node), line_ + line, 1);
+        std::fill(there, there + width_, one);
+      } else {
+        read(there, input(node), picture_ * cut_.width + column_, width_);
+      }
+    }
+    return to;
   }
 
   void draw(S* to, int64_t key) const {
@@ -242,27 +381,28 @@ class Unit {
     }
   }
 
-  void keep(int64_t unit, int64_t piece, bool first) {
-    size_t reduction = 0;
-    for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
-      const EpilogueOutput& output = call_.program.outputs[i];
-      const S* const from = value(output.node);
-      if (output.kind == Reduction::none) {
-        write(call_.outputs[i], output.type == Stored::result ? call_.type : output.type, offset(), from, count());
+  // Reductions first: what is stored may take acc's place.
+  void keep(int64_t unit, int64_t piece) {
+    for (size_t r = 0; r < partials_.size(); ++r) {
+      Partials& partials = partials_[r];
+      const S* const from = value(partials.node);
+      if (partials.side == Partials::Side::across) {
+        columns_[r].add(partials.kind, from, lines_, width_);
         continue;
       }
-      Partials& partials = partials_[reduction];
-      if (partials.side == Partials::Side::across) {
-        columns_[reduction].add(output.kind, from, count(), first);
-      } else {
-        for (int64_t line = 0; line < lines_; ++line) {
-          Partial* const to = partials.side == Partials::Side::all
-                                  ? &partials.values[size_t(unit)]
-                                  : partials.of_line(cut_, picture_, piece, line_ + line);
-          to->add(output.kind, along(output.kind, from + line * width_));
-        }
+      for (int64_t line = 0; line < lines_; ++line) {
+        Partial* const to = partials.side == Partials::Side::all
+                                ? &partials.values[size_t(unit)]
+                                : partials.of_line(cut_, picture_, piece, line_ + line);
+        to->add(partials.kind, along(partials.kind, from + line * width_));
       }
-      ++reduction;
+    }
+    for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
+      const EpilogueOutput& output = call_.program.outputs[i];
+      if (output.kind != Reduction::none) continue;
+      const void* const there = static_cast<const S*>(call_.outputs[i]) + offset();
+      if (is_computed_in(stored_type(output)) && there == value(output.node)) continue;
+      write(call_.outputs[i], stored_type(output), offset(), value(output.node), count());
     }
   }
 
@@ -273,7 +413,7 @@ class Unit {
       for (int64_t i = 0; i < width_; ++i) result.add(kind, {1, double(from[i]), 0});
       return result;
     }
-    // Moments of the differences from the first element, which a large mean leaves exact.
+    // Moments of the differences from the first element.
     const double origin = kind == Reduction::moments ? double(from[0]) : 0;
     constexpr int kSums = 8;
     double sums[kSums] = {}, squares[kSums] = {};
@@ -297,23 +437,33 @@ class Unit {
 
   const EpilogueCall& call_;
   const Cut& cut_;
-  const Places& places_;
+  const Steps& steps_;
+  const Table<S>& table_;
   std::vector<Partials>& partials_;
   S* const buffers_;
-  Columns* const columns_;  // of each reduction
+  Columns<S>* const columns_;    // of each reduction
+  std::vector<const S*> where_;  // the block's value of each node
   int64_t picture_ = 0, line_ = 0, lines_ = 0, column_ = 0, width_ = 0;
 };
 
+// The outputs, but for the reductions' last sums, and the factors of these.
 template <class S>
-void run_units(const EpilogueCall& call, const Cut& cut, const Places& places, std::vector<Partials>& partials,
-               int64_t begin, int64_t end) {
-  const int64_t buffers = places.buffers * kRoom * int64_t(sizeof(S));
-  const int64_t columns = int64_t(partials.size() * sizeof(Columns));
-  char* const scratch = static_cast<char*>(thread_scratch(buffers + columns));
-  S* const values = reinterpret_cast<S*>(scratch);
-  std::fill(values, values + places.buffers * kRoom, S(0));
-  Unit<S> unit(call, cut, places, partials, values, reinterpret_cast<Columns*>(scratch + buffers));
-  for (int64_t i = begin; i < end; ++i) unit.run(i);
+std::vector<std::vector<S>> run_units(const EpilogueCall& call, const Cut& cut, const Steps& steps,
+                                      std::vector<Partials>& partials, int64_t grain) {
+  const Table<S> table(call, steps);
+  parallel_for(cut.units(), grain, [&](int64_t begin, int64_t end) {
+    const int64_t buffers = steps.buffers * kRoom * int64_t(sizeof(S));
+    char* const scratch = static_cast<char*>(thread_scratch(buffers + int64_t(partials.size() * sizeof(Columns<S>))));
+    S* const values = reinterpret_cast<S*>(scratch);
+    std::fill(values, values + steps.buffers * kRoom, S(0));
+    Unit<S> unit(call, cut, steps, table, partials, values, reinterpret_cast<Columns<S>*>(scratch + buffers));
+    for (int64_t i = begin; i < end; ++i) unit.run(i);
+  });
+  std::vector<std::vector<S>> factors;
+  for (const EpilogueOutput& output : call.program.outputs)
+    factors.emplace_back(table.of(std::max(output.factor, 0)),
+                         table.of(std::max(output.factor, 0)) + (output.factor < 0 ? 0 : call.shape.channels));
+  return factors;
 }
 
 }  // namespace reformer::REFORMER_ISA

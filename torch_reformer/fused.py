@@ -1,0 +1,298 @@
+"""Operators with what surrounds them fused in: functions that write the program and call
+``torch.ops.reformer.conv2d_epilogue`` or ``torch.ops.reformer.stitch``. Autograd differentiates them any number of
+times; under autocast the convolution is computed in autocast's data type.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from . import _register_epilogue, epilogue
+from .ops import pair
+
+_NO_TENSORS: Mapping[str, Tensor] = {}
+
+
+def _in_order(op: str, program: epilogue.Program, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    if tensors.keys() != program.inputs.keys():
+        missing, unknown = program.inputs.keys() - tensors.keys(), tensors.keys() - program.inputs.keys()
+        said = [f"no tensor {', '.join(sorted(missing))}"] if missing else []
+        said += [f"{', '.join(sorted(unknown))} not among the program's inputs"] if unknown else []
+        raise ValueError(f"{op}: {'; '.join(said)}")
+    return [tensors[name] for name in program.inputs]
+
+
+def _one_or_all(results: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def stitch(acc: Tensor, program: epilogue.Program, tensors: Mapping[str, Tensor] = _NO_TENSORS):
+    """Runs a program over a tensor, in one pass over memory.
+
+    Args:
+        acc: ``[N, C, H, W]``, what the program calls acc. If it doesn't, only its size, data type and layout matter.
+        program: see :mod:`torch_reformer.epilogue`.
+        tensors: the program's inputs by name, of any floating-point data type (bool for masks, int64 for keys).
+
+    Returns:
+        The program's output, or a tuple of them.
+
+    Raises:
+        ValueError: if the names are not those of the program's inputs.
+        RuntimeError: for sizes or data types that don't fit.
+    """
+    return _one_or_all(_register_epilogue.stitch(acc, _in_order("stitch", program, tensors), program.code))
+
+
+def conv2d_epilogue(
+    input: Tensor,
+    weight: Tensor,
+    program: epilogue.Program,
+    tensors: Mapping[str, Tensor] = _NO_TENSORS,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+):
+    """Runs a program on a convolution's result: :func:`stitch` of :func:`torch_reformer.conv2d` without a bias.
+
+    Args:
+        input, weight, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
+        program, tensors: as for :func:`stitch`. acc may have been rounded to the result's data type.
+
+    Returns:
+        The program's output, or a tuple of them.
+
+    Raises:
+        As :func:`stitch` and :func:`torch_reformer.conv2d`.
+    """
+    inputs = _in_order("conv2d_epilogue", program, tensors)
+    geometry = pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups
+    return _one_or_all(_register_epilogue.conv2d_epilogue(input, weight, inputs, program.code, *geometry))
+
+
+def linear_epilogue(
+    input: Tensor, weight: Tensor, program: epilogue.Program, tensors: Mapping[str, Tensor] = _NO_TENSORS
+):
+    """Runs a program on a matrix product ``input @ weight.T``.
+
+    Args:
+        input: ``[..., C]``.
+        weight: ``[K, C]``.
+        program: its channels are the K columns, its rows the elements of all dimensions of the input but the last.
+        tensors: full ones are ``[..., K]``, rows ``[...]``.
+
+    Returns:
+        The program's output, or a tuple of them; sizes as those of the inputs.
+    """
+    rows = input.shape[:-1]
+    count = rows.numel()
+    views = {
+        name: tensor.reshape(count, -1, 1, 1) if program.inputs.get(name) == "full"
+        else tensor.reshape(count, 1, 1) if program.inputs.get(name) == "row" else tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
+    image = input.reshape(count, input.shape[-1], 1, 1)
+    results = conv2d_epilogue(image, weight[:, :, None, None], program, views)
+    results = [results] if isinstance(results, Tensor) else results
+    sizes = {"element": (*rows, weight.shape[0]), "row": rows, "channel": weight.shape[:1], "all": ()}
+    return _one_or_all(
+        [
+            result.reshape(2, *sizes[output.per]) if output.kind == "moments" else result.reshape(sizes[output.per])
+            for output, result in zip(program.outputs, results, strict=True)
+        ]
+    )
+
+
+def _some(**tensors: Tensor | None) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+@functools.lru_cache(None)
+def _act_program(names: frozenset[str], activation: str) -> epilogue.Program:
+    value = epilogue.acc()
+    if "bias" in names:
+        value = value + epilogue.channel("bias")
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return epilogue.Program(epilogue.store(epilogue.activation(activation)(value)))
+
+
+def conv2d_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    *,
+    activation: str = "relu",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``activation(conv2d(input, weight, bias) + residual)``.
+
+    Args:
+        input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
+        activation: none, relu, relu6, leaky_relu (slope 0.01), silu, gelu, gelu_tanh, hardswish, hardsigmoid, sigmoid or
+            tanh.
+        residual: of the result's size, or None.
+
+    Returns:
+        ``[N, K, H', W']``.
+
+    Raises:
+        ValueError: for another activation.
+        As :func:`torch_reformer.conv2d`.
+    """
+    tensors = _some(bias=bias, residual=residual)
+    program = _act_program(frozenset(tensors), activation)
+    return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
+
+
+def linear_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "relu",
+    dropout: float = 0.0,
+    training: bool = True,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``dropout(activation(input @ weight.T + bias)) + residual``.
+
+    Args:
+        input: ``[..., C]``.
+        weight: ``[K, C]``; bias: ``[K]`` or None.
+        activation: as for :func:`conv2d_act`.
+        dropout: the probability with which an element becomes 0 in training; the others are divided by 1 - dropout.
+            Which ones is drawn anew at each call, from PyTorch's generator of the input's device.
+        residual: ``[..., K]`` or None.
+
+    Returns:
+        ``[..., K]``.
+
+    Raises:
+        ValueError: for another activation, or a probability outside of 0 to 1.
+    """
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"linear_act: dropout must be a probability, got {dropout}")
+    rate = float(dropout) if training else 0.0
+    key = torch.randint(-(2**63), 2**63 - 1, (1,), device=input.device) if 0 < rate < 1 else None
+    tensors = _some(bias=bias, residual=residual, key=key)
+    return linear_epilogue(input, weight, _linear_program(frozenset(tensors), activation, rate), tensors)
+
+
+@functools.lru_cache(1024)
+def _linear_program(names: frozenset[str], activation: str, rate: float) -> epilogue.Program:
+    value = epilogue.acc()
+    if "bias" in names:
+        value = value + epilogue.channel("bias")
+    value = epilogue.activation(activation)(value)
+    if rate == 1:
+        value = value * 0
+    elif rate:
+        value = epilogue.select(epilogue.random("key") < rate, 0, value * (1 / (1 - rate)))
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return epilogue.Program(epilogue.store(value))
+
+
+def conv2d_batch_norm_act(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    norm_weight: Tensor | None = None,
+    norm_bias: Tensor | None = None,
+    *,
+    training: bool,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    stride: int | tuple[int, int] = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int | tuple[int, int] = 1,
+    groups: int = 1,
+    activation: str = "relu",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """``activation(batch_norm(conv2d(input, weight, bias)) + residual)``.
+
+    In training the batch's mean and variance are gathered from the convolution's result, and a second pass normalises.
+    In evaluation everything is one pass.
+
+    Args:
+        input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
+        running_mean, running_var: ``[K]``, fp32; updated in training, read in evaluation. None: as for
+            :func:`torch.nn.functional.batch_norm`, the batch's own are used always.
+        norm_weight, norm_bias: ``[K]`` or None, batch norm's scale and shift.
+        training, momentum, eps: as for :func:`torch.nn.functional.batch_norm`.
+        activation, residual: as for :func:`conv2d_act`.
+
+    Returns:
+        ``[N, K, H', W']``.
+
+    Raises:
+        ValueError: in training, if there is one value a channel; for another activation; in evaluation without running
+            statistics, as PyTorch.
+        As :func:`torch_reformer.conv2d`.
+    """
+    given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ValueError("conv2d_batch_norm_act: evaluation needs running_mean and running_var")
+        tensors = given | _some(bias=bias, mean=running_mean, var=running_var)
+        program = _folded_program(frozenset(tensors), activation, eps)
+        return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
+
+    tensors = _some(bias=bias)
+    program = _moments_program(frozenset(tensors))
+    result, moments = conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
+    count = result.shape[0] * result.shape[2] * result.shape[3]
+    if count <= 1:
+        raise ValueError(
+            f"conv2d_batch_norm_act: training needs more than one value a channel, got a result of {list(result.shape)}"
+        )
+    mean, squares = moments.unbind()
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
+    tensors = given | {"mean": mean, "squares": squares}
+    return stitch(result, _normalise_program(frozenset(tensors), activation, eps), tensors)
+
+
+@functools.lru_cache(None)
+def _moments_program(names: frozenset[str]) -> epilogue.Program:
+    value = epilogue.acc() + epilogue.channel("bias") if names else epilogue.acc()
+    return epilogue.Program(epilogue.store(value), epilogue.moments(value, per="channel"))
+
+
+def _normalised(value, var, names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
+    scale = epilogue.rsqrt(var + eps)
+    if "scale" in names:
+        scale = scale * epilogue.channel("scale")
+    value = (value - epilogue.channel("mean")) * scale
+    if "shift" in names:
+        value = value + epilogue.channel("shift")
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return epilogue.Program(epilogue.store(epilogue.activation(activation)(value)))
+
+
+@functools.lru_cache(None)
+def _normalise_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
+    var = epilogue.channel("squares") / epilogue.rows()
+    return _normalised(epilogue.acc(), var, names, activation, eps)
+
+
+@functools.lru_cache(None)
+def _folded_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
+    value = epilogue.acc() + epilogue.channel("bias") if "bias" in names else epilogue.acc()
+    return _normalised(value, epilogue.channel("var"), names, activation, eps)
