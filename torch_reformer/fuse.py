@@ -32,14 +32,19 @@ def _output_size(conv: nn.Conv2d, input: Tensor) -> tuple[int, ...]:
     return input.shape[0], conv.out_channels, *sizes
 
 
-def _fits(residual: Tensor | None, size) -> bool:
-    return residual is None or residual.shape == torch.Size(size)
+def _fits(residual: Tensor | None, conv: nn.Conv2d, input: Tensor) -> bool:
+    """Whether the sum has the size and data type of the convolution's result: PyTorch's might have others."""
+    if residual is None:
+        return True
+    device = input.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+    return residual.dtype == dtype and residual.shape == torch.Size(_output_size(conv, input))
 
 
 def conv_act(conv: nn.Conv2d, input: Tensor, activation: str, residual: Tensor | None = None) -> Tensor:
     """activation(conv(input) + residual), by the modules' own settings."""
     geometry = conv.stride, conv.padding, conv.dilation, conv.groups
-    if _fits(residual, _output_size(conv, input)):
+    if _fits(residual, conv, input):
         return fused.conv2d_act(input, conv.weight, conv.bias, *geometry, activation=activation, residual=residual)
     result = fused.conv2d_act(input, conv.weight, conv.bias, *geometry, activation="none")
     return _separately(result + residual, activation)
@@ -49,7 +54,7 @@ def conv_norm_act(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, activation: str, residual: Tensor | None = None
 ) -> Tensor:
     """activation(norm(conv(input)) + residual)."""
-    if _fits(residual, _output_size(conv, input)):
+    if _fits(residual, conv, input):
         return nn_of_ours.conv_norm_act(conv, norm, input, activation, residual)
     return _separately(nn_of_ours.conv_norm_act(conv, norm, input, "none") + residual, activation)
 

@@ -138,8 +138,8 @@ def conv2d_act(
 
     Args:
         input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
-        activation: none, relu, relu6, leaky_relu (slope 0.01), silu, gelu, gelu_tanh, hardswish, hardsigmoid, sigmoid or
-            tanh.
+        activation: none, relu, relu6, leaky_relu (slope 0.01), silu, gelu, gelu_tanh, hardswish, hardsigmoid,
+            sigmoid or tanh.
         residual: of the result's size, or None.
 
     Returns:
