@@ -1,0 +1,160 @@
+"""Epilogue programs: how they are written, what their text and code are, and what is refused."""
+
+import expecttest
+import pytest
+import torch
+
+from torch_reformer import epilogue as ep
+from torch_reformer.epilogue.derivative import derivative
+from torch_reformer.epilogue.operations import OPERANDS
+from torch_reformer.epilogue.program import decode
+
+
+def residual_relu():
+    return ep.Program(ep.store(ep.relu(ep.acc() + ep.channel("bias") + ep.full("residual"))))
+
+
+class TestText(expecttest.TestCase):
+    def test_forward(self):
+        self.assertExpectedInline(
+            str(residual_relu()),
+            """\
+%0 = acc
+%1 = channel bias
+%2 = add %0 %1
+%3 = full residual
+%4 = add %2 %3
+%5 = relu %4
+store %5
+""",
+        )
+
+    def test_relu_needs_its_result_only(self):
+        rule = derivative(residual_relu(), ("acc", "bias", "residual"))
+        self.assertEqual(rule.forward, residual_relu())
+        self.assertEqual(rule.sources, (("output", 0), ("grad", 0)))
+        self.assertEqual(rule.wanted, {"acc": 0, "bias": 1, "residual": 0})
+        self.assertExpectedInline(
+            str(rule.backward),
+            """\
+%0 = constant 0.0
+%1 = full output_0
+%2 = lt %0 %1
+%3 = full grad_0
+%4 = select %2 %3 %0
+store %4
+sum channel %4
+""",
+        )
+
+    def test_silu_keeps_what_it_is_of(self):
+        value = ep.acc() + ep.channel("bias")
+        rule = derivative(ep.Program(ep.store(ep.silu(value))), ("acc", "bias"))
+        self.assertExpectedInline(
+            str(rule.forward),
+            """\
+%0 = acc
+%1 = channel bias
+%2 = add %0 %1
+%3 = sigmoid %2
+%4 = mul %2 %3
+store %4
+store %2
+""",
+        )
+        self.assertEqual(rule.sources, (("grad", 0), ("output", 1)))
+
+    def test_a_comparison_is_kept_as_a_mask(self):
+        rule = derivative(ep.Program(ep.store(ep.leaky_relu(ep.acc()))), ("acc",))
+        self.assertExpectedInline(
+            str(rule.forward),
+            """\
+%0 = constant 0.0
+%1 = acc
+%2 = lt %0 %1
+%3 = constant 0.01
+%4 = mul %1 %3
+%5 = select %2 %1 %4
+store %5
+store %2 bool
+""",
+        )
+
+    def test_random_numbers_are_drawn_again(self):
+        kept = ep.select(ep.random("key") < 0.5, 0, ep.acc() * 2)
+        rule = derivative(ep.Program(ep.store(kept)), ("acc",))
+        self.assertEqual(len(rule.forward.outputs), 1)
+        self.assertEqual(rule.sources, (("input", "key"), ("grad", 0)))
+
+
+def test_equal_programs():
+    assert residual_relu() == residual_relu() and hash(residual_relu()) == hash(residual_relu())
+    assert residual_relu() != ep.Program(ep.store(ep.acc()))
+
+
+def test_equal_values_are_computed_once():
+    value = ep.acc() * 2
+    program = ep.Program(ep.store((value + 1) * (ep.acc() * 2 + 1)))
+    assert [node.op for node in program.nodes] == ["acc", "constant", "mul", "constant", "add", "mul"]
+
+
+@pytest.mark.parametrize("name", ep.ACTIVATIONS)
+def test_code_round_trips(name):
+    value = ep.ACTIVATIONS[name](ep.acc() * ep.scalar("s") - ep.row("row")) / ep.rows()
+    sums = [ep.sum(-(value * ep.channel("c")) / 3, "channel"), ep.max(value, "row"), ep.moments(value, "all")]
+    program = ep.Program(ep.store(value, torch.float16), ep.store(value < ep.random("key"), torch.bool), *sums)
+    again = decode(program.code)
+    assert again.code == program.code
+    assert [*again.inputs.values()] == [*program.inputs.values()]
+    assert [(o.kind, o.per, o.dtype) for o in again.outputs] == [(o.kind, o.per, o.dtype) for o in program.outputs]
+
+
+def test_what_is_the_same_in_a_channel_is_multiplied_once():
+    def summed(value):
+        program = ep.Program(ep.sum(value))
+        inputs, node = program.code[0], program.code[-3]
+        return [*OPERANDS][program.code[3 + inputs + 5 * node]]
+
+    a, c, d = ep.acc(), ep.channel("c"), ep.channel("d")
+    for value in (a * c, c * a, -a, -(a / c), d * (a * c) / 3, a * (c * d)):
+        assert summed(value) == "acc"
+    assert summed(a + c) == "add"
+    assert summed((a + c) * d) == "add"
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        (lambda: ep.Program(), "at least one output"),
+        (lambda: ep.Program(ep.store(ep.full("a") + ep.channel("a"))), "'a' is both full and channel"),
+        (lambda: ep.channel("two words"), "a Python identifier, got 'two words'"),
+        (lambda: ep.channel(3), "got 3"),
+        (lambda: ep.sum(ep.acc(), per="column"), "per 'channel', 'row' or 'all', got 'column'"),
+        (lambda: ep.store(ep.acc(), torch.int8), "got torch.int8"),
+        (lambda: ep.activation("swish"), "got 'swish'"),
+        (lambda: derivative(residual_relu(), ("weight",)), "no input 'weight'"),
+        (lambda: derivative(ep.Program(ep.store(ep.random("k"))), ("k",)), "'k' is a key of random numbers"),
+        (lambda: derivative(ep.Program(ep.max(ep.acc())), ("acc",), (0,)), "output 0, max of acc, has no gradient"),
+        (lambda: decode((1, 2)), "no program's code"),
+        (lambda: decode((0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1)), "no program's code"),
+    ],
+)
+def test_errors(write, sentence):
+    with pytest.raises(ValueError) as error:
+        write()
+    assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda: ep.acc() + "1",
+        lambda: ep.relu(torch.ones(2)),
+        lambda: ep.relu(ep.acc(), 1),
+        lambda: ep.Program(ep.acc()),
+        lambda: 1 if ep.acc() > 0 else 2,
+    ],
+)
+def test_what_is_no_value(write):
+    with pytest.raises(TypeError, match="epilogue"):
+        write()

@@ -1,0 +1,294 @@
+"""torch.ops.reformer.stitch on the CPU against the plain interpreter: every operation, and random programs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import torch_reformer
+from torch_reformer import epilogue as ep
+from torch_reformer.epilogue.interpret import interpret
+from torch_reformer.epilogue.operations import COMPUTED, OPERANDS
+
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+# Lines shorter and longer than a block, several of them in one, and no whole number of vectors.
+SIZES = [(2, 5, 7, 9), (3, 70, 6, 6), (1, 1100, 3, 1), (2, 3, 24, 50), (2, 64, 1, 1), (9, 16, 40, 40)]
+
+
+def tensors_for(size, dtype=torch.float32, layout="nchw"):
+    """A tensor of each kind, by name; numbers without ties, and far enough from 0 to be divided by."""
+    n, k, h, w = size
+    generator = torch.Generator().manual_seed(sum(size))
+
+    def numbers(*sizes):
+        values = torch.rand(sizes, generator=generator, dtype=torch.float64) + 0.25
+        return values * (torch.randint(0, 2, sizes, generator=generator) * 2 - 1)
+
+    return {
+        "full": numbers(*size).to(dtype).contiguous(memory_format=FORMATS[layout]),
+        "half": numbers(*size).to(torch.bfloat16),
+        "mask": numbers(*size) > 0,
+        "channel": numbers(k).to(dtype),
+        "row": numbers(n, h, w).to(dtype),
+        "scalar": numbers(1).to(dtype),
+        "key": torch.tensor(-123456789123456789),
+    }
+
+
+def acc_for(size, dtype, layout):
+    return tensors_for((*size[:3], size[3] + 1), dtype)["full"][..., :-1].contiguous(memory_format=FORMATS[layout])
+
+
+def check(program, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-6):
+    acc, tensors = acc_for(size, dtype, layout), tensors_for(size, dtype, layout)
+    tensors = {name: tensors[name] for name in program.inputs}
+    results = torch.ops.reformer.stitch(acc, list(tensors.values()), program.code)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(program, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+        stored = (output.dtype or dtype) if output.kind == "store" else torch.promote_types(dtype, torch.float32)
+        assert result.dtype == stored and result.shape == exact.shape
+        if output.kind == "store":
+            assert result.is_contiguous(memory_format=FORMATS[layout])
+        torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol, atol=atol)
+
+
+FULL, CHANNEL = ep.full("full"), ep.channel("channel")
+OPERATIONS = {
+    **{op: ep.Value(op, *(ep.acc(), FULL, CHANNEL)[: OPERANDS[op]]) for op in COMPUTED},
+    "log": ep.log(abs(ep.acc())),
+    "sqrt": ep.sqrt(abs(ep.acc())),
+    "rsqrt": ep.rsqrt(abs(ep.acc())),
+    "clip": ep.clip(ep.acc(), -0.5, 0.5 + 0 * CHANNEL),
+    "equal": ep.equal(ep.acc(), ep.acc()),
+    "row": ep.acc() * ep.row("row"),
+    "scalar": ep.acc() - ep.scalar("scalar"),
+    "mask": ep.select(ep.full("mask"), ep.acc(), 1),
+    "half": ep.full("half") + 1,
+    "random": ep.random("key"),
+    "rows": ep.acc() + ep.rows(),
+    "columns": ep.acc() / ep.columns(),
+    "channel alone": CHANNEL * 2,
+    "constant alone": ep.Value("constant", attribute=0.5),
+    # Done in one pass over a block.
+    "mul_add": ep.acc() * FULL + CHANNEL,
+    "sub_mul": (ep.acc() - CHANNEL) * FULL,
+    "add_relu": ep.relu(ep.acc() + FULL),
+    "mul_add_relu": ep.relu(FULL + ep.acc() * CHANNEL),
+    "positive": ep.select(ep.acc() > 0, FULL, 0),
+    **{name: activation(ep.acc() * 4) for name, activation in ep.ACTIVATIONS.items()},
+}
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations(name, dtype, layout):
+    tight = 1e-12 if dtype == torch.float64 else 5e-7
+    check(ep.Program(ep.store(OPERATIONS[name])), SIZES[0], dtype, layout, rtol=tight, atol=tight)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_reductions(size, layout):
+    value = ep.acc() * CHANNEL + FULL
+    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "row", "all")]
+    check(ep.Program(*kinds), size, layout=layout, rtol=2e-6, atol=1e-6 * max(size[1], size[0] * size[2] * size[3]))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_integers_are_exact(size, layout):
+    acc = torch.randint(-8, 9, size).float().contiguous(memory_format=FORMATS[layout])
+    other = torch.randint(-8, 9, size).to(torch.bfloat16)
+    weight = torch.randint(-4, 5, size[1:2]).float()
+    value = ep.acc() * CHANNEL - FULL
+    outputs = [ep.store(value), ep.store(ep.relu(value), torch.float16), ep.store(value > 0, torch.bool)]
+    outputs += [kind(value, per) for kind in (ep.sum, ep.max) for per in ("channel", "row", "all")]
+    program = ep.Program(*outputs)
+    tensors = {"channel": weight, "full": other}
+    results = torch.ops.reformer.stitch(acc, [tensors[name] for name in program.inputs], program.code)
+    expected = interpret(program, size, torch.float64, {n: t.double() for n, t in tensors.items()}, acc.double())
+    for result, exact in zip(results, expected, strict=True):
+        assert torch.equal(result.double(), exact.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    program = ep.Program(ep.store(ep.gelu(ep.acc() + FULL)), ep.sum(FULL))
+    check(
+        program, SIZES[1], dtype, "nhwc", rtol=torch.finfo(dtype).eps, atol=1e-5
+    )  # rounded once, to a neighbour at most
+
+
+def test_moments_of_a_large_mean():
+    for layout in FORMATS.values():
+        x = (torch.randn(8, 24, 20, 20, dtype=torch.float64) + 1e4).float().contiguous(memory_format=layout)
+        mean, squares = torch_reformer.stitch(x, ep.Program(ep.moments(ep.acc()))).unbind()
+        exact = torch.var_mean(x.double(), (0, 2, 3), correction=0)
+        torch.testing.assert_close(mean.double(), exact[1], rtol=1e-7, atol=0)
+        torch.testing.assert_close(squares.double() / 3200, exact[0], rtol=2e-6, atol=0)
+
+
+def test_what_is_not_finite():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e38, -1e38, 1e-40]).view(1, 1, 1, 7)
+    for name, function in {op: COMPUTED[op] for op in COMPUTED if OPERANDS[op] == 1}.items():
+        result = torch_reformer.stitch(x, ep.Program(ep.store(ep.Value(name, ep.acc()))))
+        assert torch.equal(result.isnan(), function(x).isnan()), name
+        assert torch.equal(result.isinf(), function(x).isinf()), name
+    program = ep.Program(ep.max(ep.acc(), "all"), ep.sum(ep.acc(), "all"), ep.moments(ep.acc(), "all"))
+    assert all(result.isnan().any() for result in torch_reformer.stitch(x, program))
+
+
+@pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "log", "rsqrt"])
+def test_functions_of_fp32_are_accurate(op):
+    x = torch.cat([torch.linspace(-90, 90, 40001), torch.linspace(-4, 4, 40001)]).view(1, 1, 1, -1)
+    at = x.abs() if op in ("log", "rsqrt") else x
+    exact = COMPUTED[op](at.double())
+    normal = (exact.abs() > 2.0**-126) & (exact.abs() < 3e38)
+
+    def units(result):  # in the last place
+        unit = 2.0 ** (torch.log2(exact.abs()).floor() - 23)
+        return ((result.double() - exact).abs() / unit)[normal].max().item()
+
+    assert units(torch_reformer.stitch(at, ep.Program(ep.store(ep.Value(op, ep.acc()))))) <= 2 * units(COMPUTED[op](at))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_the_same_for_any_number_of_threads(layout):
+    acc, full = torch.randn(2, *SIZES[-1]).unbind()
+    acc, full = (tensor.contiguous(memory_format=FORMATS[layout]) for tensor in (acc, full))
+    value = ep.acc() * FULL
+    program = ep.Program(ep.store(value), *(ep.sum(value, per) for per in ("channel", "row", "all")), ep.moments(value))
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(torch_reformer.stitch(acc, program, {"full": full}))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_random_numbers():
+    draw = ep.Program(ep.store(ep.random("key")))
+    key = torch.tensor(7)
+    x = torch.empty(8, 16, 32, 32)
+    numbers = torch_reformer.stitch(x, draw, {"key": key})
+    # The same in the other layout, others with another key, and uniform.
+    other = torch_reformer.stitch(x.contiguous(memory_format=torch.channels_last), draw, {"key": key})
+    assert torch.equal(numbers, other)
+    assert not torch.equal(numbers, torch_reformer.stitch(x, draw, {"key": key + 1}))
+    assert 0 <= numbers.min() and numbers.max() < 1
+    counts = torch.histc(numbers, 64, 0, 1)
+    expected = numbers.numel() / 64
+    assert ((counts - expected) ** 2 / expected).sum() < 120  # chi-squared of 63 degrees: 1 in 20,000
+    flat = numbers.flatten() - 0.5
+    for distance in (1, 2, 4, 32, 1024):
+        assert (flat[distance:] * flat[:-distance]).mean().abs() * 12 < 5 / flat.numel() ** 0.5
+
+
+def test_philox_is_the_published_one():
+    """Random123's known answer for counter and key 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8."""
+    numbers = torch_reformer.stitch(
+        torch.empty(1, 4, 1, 1), ep.Program(ep.store(ep.random("k"))), {"k": torch.tensor(0)}
+    )
+    words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert numbers.flatten().tolist() == [(word >> 8) * 2.0**-24 for word in words]
+
+
+# --- random programs --------------------------------------------------------------------------------------------------
+
+LEAVES = [
+    ep.acc(),
+    FULL,
+    ep.full("half"),
+    ep.full("mask"),
+    CHANNEL,
+    ep.row("row"),
+    ep.scalar("scalar"),
+    ep.Value("constant", attribute=0.5),
+]
+# None of those that jump, or whose error grows without bound: those are tested one by one.
+SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "maximum", "minimum"]
+
+
+@st.composite
+def programs(draw):
+    values = list(LEAVES)
+    for _ in range(draw(st.integers(1, 12))):
+        op = draw(st.sampled_from(SMOOTH))
+        # Between -1 and 1 again, so that errors don't grow.
+        operands = [draw(st.sampled_from(values)) for _ in range(OPERANDS[op])]
+        values.append(ep.Value(op, *operands) * 0.5)
+    outputs = [ep.store(values[-1])]
+    for kind in draw(st.lists(st.sampled_from(["store", "sum", "max", "moments"]), max_size=3)):
+        value = draw(st.sampled_from(values))
+        if kind == "store":
+            outputs.append(ep.store(value, draw(st.sampled_from([None, torch.float32, torch.float64]))))
+        else:
+            outputs.append(getattr(ep, kind)(value, draw(st.sampled_from(["channel", "row", "all"]))))
+    return ep.Program(*outputs)
+
+
+@settings(max_examples=150)
+@given(programs(), st.sampled_from(SIZES[:5]), st.sampled_from([*FORMATS]), st.sampled_from(["fp32", "fp64"]))
+def test_random_programs(program, size, layout, dtype):
+    dtype, tight = {"fp32": (torch.float32, 4e-6), "fp64": (torch.float64, 1e-13)}[dtype]
+    check(program, size, dtype, layout, rtol=tight, atol=tight * size[0] * size[1] * size[2] * size[3])
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("acc", "tensors", "sentence"),
+    [
+        (torch.ones(2, 3), {}, "acc must have 4 dimensions, got 2"),
+        (torch.ones(1, 2, 3, 4).int(), {}, "acc has data type Int"),
+        (
+            torch.ones(1, 2, 3, 4),
+            {"channel": torch.ones(3)},
+            "has size [3], but the result of size [1, 2, 3, 4] needs [2]",
+        ),
+        (torch.ones(1, 2, 3, 4), {"channel": torch.ones(2).int()}, "tensors[0] (channel) has data type Int"),
+        (torch.ones(1, 2, 3, 4), {"full": torch.ones(1, 2, 1, 4)}, "needs [1, 2, 3, 4]"),
+        (torch.ones(1, 2, 3, 4), {"row": torch.ones(1, 3, 3)}, "needs [1, 3, 4]"),
+        (torch.ones(1, 2, 3, 4), {"scalar": torch.ones(2)}, "must have one element, got size [2]"),
+        (torch.ones(1, 2, 3, 4), {"key": torch.ones(1)}, "tensors[0] (random) has data type Float"),
+    ],
+)
+def test_sentences(acc, tensors, sentence):
+    kinds = {"full": FULL, "channel": CHANNEL, "row": ep.row("row"), "scalar": ep.scalar("scalar")}
+    value = ep.acc()
+    for name in tensors:
+        value = value + (ep.random("key") if name == "key" else kinds[name])
+    with pytest.raises(RuntimeError) as error:
+        torch_reformer.stitch(acc, ep.Program(ep.store(value)), tensors)
+    assert "reformer::stitch: " in str(error.value) and sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        (),
+        (0, 1, 1),
+        (0, 0, 1),
+        (0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an unknown operation
+        (0, 1, 1, 9, 0, -1, -1, 0, 0, 0, 0, -1, -1),  # of itself
+        (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 1, -1, -1),  # an output of no value
+        (0, 1, 1, 0, -1, -1, -1, 0, 0, 1, 0, -1, -1),  # stored per channel
+        (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that there is not
+        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that changes from element to element
+        (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 0, -1, -1, 7),
+    ],
+)
+def test_malformed_code(code):
+    with pytest.raises(RuntimeError, match="reformer::stitch: the epilogue program is malformed"):
+        torch.ops.reformer.stitch(torch.ones(1, 2, 3, 4), [], code)
+
+
+def test_empty_results():
+    x = torch.empty(0, 3, 4, 4)
+    stored, summed = torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() + 1), ep.sum(ep.acc())))
+    assert stored.shape == x.shape and torch.equal(summed, torch.zeros(3))
+    with pytest.raises(RuntimeError, match="has no maximum"):
+        torch_reformer.stitch(x, ep.Program(ep.max(ep.acc())))
