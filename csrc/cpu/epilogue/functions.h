@@ -55,23 +55,24 @@ REFORMER_INLINE Vec<float> natural_log(Vec<float> x) {
 }
 
 REFORMER_INLINE Vec<float> hyperbolic_tangent(Vec<float> x) {
-  // (tanh(x) / x - 1) / x^2 in x^2 up to 0.4, fitted to 2e-10.
-  constexpr float kRest[] = {-3.3333330450e-01f, 1.3333191633e-01f,  -5.3944887653e-02f,
-                             2.1690148391e-02f,  -8.1506858402e-03f, 2.1180082820e-03f};
+  // (tanh(x) / x - 1) / x^2 in x^2 up to 1.05, fitted to 5e-11.
+  constexpr float kRest[] = {-3.3333332733e-01f, 1.3333310027e-01f,  -5.3965111533e-02f,
+                             2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,
+                             -1.1608416494e-03f, 2.9263595577e-04f,  -3.8124970809e-05f};
   const Vec<float> size = magnitude(x), square = x * x;
-  const Vec<float> near = fma<float>(polynomial(square, kRest), square * x, x);
+  const Vec<float> near = fma<float>(polynomial(square, kRest) * square, x, x);
   const Vec<float> far = 1.0f - 2.0f / (whole_exp(size + size) + 1.0f);
-  return size < broadcast(0.625f) ? near : with_sign_of(far, x);
+  return size < broadcast(1.0f) ? near : with_sign_of(far, x);
 }
 
 REFORMER_INLINE Vec<float> error_function(Vec<float> x) {
-  // erf(x) / x in x^2 up to 1, and -log(1 - erf(x)) from 1 to 4, both fitted to 3e-11 of erf.
-  constexpr float kNear[] = {1.1283791671e+00f, -3.7612638435e-01f, 1.1283781974e-01f, -2.6865400032e-02f,
-                             5.2209454039e-03f, -8.4828284277e-04f, 1.1256944908e-04f, -9.6415075996e-06f};
+  // erf(x) / x - 1 in x^2 up to 1, and -log(1 - erf(x)) from 1 to 4, both fitted to 3e-11 of erf.
+  constexpr float kNear[] = {1.2837916706e-01f, -3.7612638435e-01f, 1.1283781974e-01f, -2.6865400038e-02f,
+                             5.2209454225e-03f, -8.4828286973e-04f, 1.1256946852e-04f, -9.6415131121e-06f};
   constexpr float kFar[] = {-1.8804477921e-04f, 1.1295784448e+00f, 6.3321985413e-01f,  1.0841861763e-01f,
                             -2.5208281265e-02f, 4.2045706515e-03f, -4.4133808673e-04f, 2.1686989723e-05f};
   const Vec<float> size = smaller(broadcast(4.0f), magnitude(x));
-  const Vec<float> near = x * polynomial(x * x, kNear);
+  const Vec<float> near = fma<float>(x, polynomial(x * x, kNear), x);
   const Vec<float> far = 1.0f - whole_exp(-polynomial(size, kFar));
   return size < broadcast(1.0f) ? near : with_sign_of(far, x);
 }
