@@ -65,16 +65,48 @@ class BarrierAt {
 // Where 16 bytes are that would lie at this address without the order of 128-byte lines' chunks.
 unsigned chunk_address(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
 
-int box_lines(const Tensor& tensor) { return tensor.box[1] * tensor.box[2] * tensor.box[3]; }
+int box_lines(const Tensor& tensor) {
+  return tensor.has_windows ? tensor.windows.pixels : tensor.box[1] * tensor.box[2] * tensor.box[3];
+}
 
 struct Line {
   unsigned char bytes[kLineBytes];
 };
 
+// Where a copy begins: innermost first. Of windows also by how many pixels it is shifted, w and h.
+struct Begin {
+  int first[4], offset[2];
+};
+
 // Calls function(line's number in the box, the tensor's elements there, first, last): of the box's line, those from
 // first to last lie in the tensor, and none if they are equal.
 template <class Function>
-void for_each_line(const Tensor& tensor, const int (&first)[4], Function function) {
+void for_each_pixel(const Tensor& tensor, const Begin& begin, Function function) {
+  const Windows& windows = tensor.windows;
+  const auto [channel, first_w, first_h, first_n] = begin.first;
+  const int from = int(std::min<int64_t>(64, std::max(0, -channel)));
+  const int to = int(std::max<int64_t>(from, std::min<int64_t>(64, tensor.sizes[0] - channel)));
+  int64_t w = first_w, h = first_h, n = first_n;
+  for (int number = 0; number < windows.pixels; ++number) {
+    const int64_t x = w + begin.offset[0], y = h + begin.offset[1];
+    const bool inside =
+        x >= 0 && x < tensor.sizes[1] && y >= 0 && y < tensor.sizes[2] && n < tensor.sizes[3] && from < to;
+    unsigned char* const pixel =
+        tensor.memory + x * windows.pitches[0] + y * windows.pitches[1] + n * windows.pitches[2];
+    function(number, inside ? pixel + (channel + from) * 2 : nullptr, inside ? from : 0, inside ? to : 0);
+    w += windows.steps[0];
+    if (w < tensor.sizes[1] + windows.end[0]) continue;
+    w = windows.first[0];
+    h += windows.steps[1];
+    if (h < tensor.sizes[2] + windows.end[1]) continue;
+    h = windows.first[1];
+    ++n;
+  }
+}
+template <class Function>
+void for_each_line(const Tensor& tensor, const Begin& begin, Function function) {
+  if (tensor.has_windows) return for_each_pixel(tensor, begin, function);
+  const auto& first = begin.first;
   const int64_t elements = tensor.sizes[0];
   const int from = int(std::min<int64_t>(64, std::max(0, -first[0])));
   const int to = int(std::max<int64_t>(from, std::min<int64_t>(64, elements - first[0])));
@@ -93,7 +125,7 @@ void for_each_line(const Tensor& tensor, const int (&first)[4], Function functio
 struct Store {
   Tensor tensor;
   unsigned from;
-  int first[4];
+  Begin begin;
   Place place;
   std::vector<Line> lines;  // when it was started
 };
@@ -113,7 +145,7 @@ void finish_store(const Store& store) {
   const std::vector<Line> lines = read_lines(store.from, int(store.lines.size()), store.place);
   if (memcmp(lines.data(), store.lines.data(), lines.size() * kLineBytes))
     fail(store.place, "what it reads was written to after it was started, and before it was waited for");
-  for_each_line(store.tensor, store.first, [&](int line, unsigned char* to, int first, int last) {
+  for_each_line(store.tensor, store.begin, [&](int line, unsigned char* to, int first, int last) {
     if (to) memcpy(to, lines[size_t(line)].bytes + first * 2, size_t(last - first) * 2);
   });
 }
@@ -165,13 +197,14 @@ void wait(unsigned address, int parity, const Place& place) {
   while (int(BarrierAt(address, place).barrier.parity) == parity) sleep(place);
 }
 
-void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place) {
-  const Tensor tensor = decode(map);
+namespace {
+
+void load(const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, const Place& place) {
   const int lines = box_lines(tensor);
   memset(shared_at(to, size_t(lines) * kLineBytes, kLineBytes, place), 0xff, size_t(lines) * kLineBytes);
   BarrierAt(barrier, place);
-  later([=, a = first[0], b = first[1], c = first[2], d = first[3]] {
-    for_each_line(tensor, {a, b, c, d}, [&](int line, const unsigned char* from, int first, int last) {
+  later([=] {
+    for_each_line(tensor, begin, [&](int line, const unsigned char* from, int first, int last) {
       Line whole{};
       if (from) memcpy(whole.bytes + first * 2, from, size_t(last - first) * 2);
       for (int chunk = 0; chunk < kLineBytes; chunk += 16)
@@ -184,12 +217,52 @@ void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&f
   });
 }
 
-void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
-  for (const int coordinate : first)
+void store(const Tensor& tensor, unsigned from, const Begin& begin, const Place& place) {
+  for (const int coordinate : begin.first)
     if (coordinate < 0) fail(place, "a store can't begin before the tensor does");
+  stores[position.thread].push_back({tensor, from, begin, place, read_lines(from, box_lines(tensor), place)});
+}
+
+Tensor decode_as(const TensorMap& map, bool has_windows, const Place& place) {
   const Tensor tensor = decode(map);
-  stores[position.thread].push_back(
-      {tensor, from, {first[0], first[1], first[2], first[3]}, place, read_lines(from, box_lines(tensor), place)});
+  if (tensor.has_windows != has_windows) fail(place, "the tensor map is made for the other kind of copies");
+  return tensor;
+}
+
+Tensor decode_windows(const TensorMap& map, const Begin& begin, const Place& place) {
+  const Tensor tensor = decode_as(map, true, place);
+  const Windows& windows = tensor.windows;
+  for (int i = 0; i < 2; ++i) {
+    const int at = begin.first[1 + i], offset = begin.offset[i];
+    if (at < windows.first[i] || at >= tensor.sizes[1 + i] + windows.end[i] ||
+        (at - windows.first[i]) % windows.steps[i])
+      fail(place, "no window begins there");
+    if (offset < 0 || offset > 255) fail(place, "a window has at most 256 pixels along an axis");
+  }
+  if (begin.first[3] < 0) fail(place, "no window begins there");
+  return tensor;
+}
+
+Begin begin_at(const int (&first)[4], int offset_w = 0, int offset_h = 0) {
+  return {{first[0], first[1], first[2], first[3]}, {offset_w, offset_h}};
+}
+
+}  // namespace
+
+void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place) {
+  load(decode_as(map, false, place), to, barrier, begin_at(first), place);
+}
+void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
+  store(decode_as(map, false, place), from, begin_at(first), place);
+}
+void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const int (&offset)[2],
+                  const Place& place) {
+  const Begin begin = begin_at(first, offset[0], offset[1]);
+  load(decode_windows(map, begin, place), to, barrier, begin, place);
+}
+void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
+  const Begin begin = begin_at(first);
+  store(decode_windows(map, begin, place), from, begin, place);
 }
 
 void wait_for_reads(int pending, const Place&) {

@@ -21,6 +21,10 @@ void arrive(unsigned barrier, int bytes, const Place& place);
 void wait(unsigned barrier, int parity, const Place& place);
 void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place);
 void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place);
+// first: a channel, and where the first window begins, w, h and n; offset: w and h.
+void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const int (&offset)[2],
+                  const Place& place);
+void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place);
 void wait_for_reads(int pending, const Place& place);
 void group_barrier(int id, int threads, const Place& place);
 
@@ -80,11 +84,22 @@ inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, REFORM
 inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, int, int, REFORMER_CALLER) {
   emulator::fail(REFORMER_PLACE("tma::load_for_both"), "the emulator has no clusters");
 }
+inline void load_windows(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
+                         int offset_w, int offset_h, REFORMER_CALLER) {
+  emulator::load_windows(map, to, barrier, {channel, w, h, n}, {offset_w, offset_h},
+                         REFORMER_PLACE("tma::load_windows"));
+}
+inline void load_windows_for_both(const TensorMap&, unsigned, unsigned, int, int, int, int, int, int, REFORMER_CALLER) {
+  emulator::fail(REFORMER_PLACE("tma::load_windows_for_both"), "the emulator has no clusters");
+}
 inline void store(const TensorMap& map, unsigned from, int element, int line, REFORMER_CALLER) {
   emulator::store_box(map, from, {element, line, 0, 0}, REFORMER_PLACE("tma::store"));
 }
 inline void store(const TensorMap& map, unsigned from, int a, int b, int c, int d, REFORMER_CALLER) {
   emulator::store_box(map, from, {a, b, c, d}, REFORMER_PLACE("tma::store"));
+}
+inline void store_windows(const TensorMap& map, unsigned from, int channel, int w, int h, int n, REFORMER_CALLER) {
+  emulator::store_windows(map, from, {channel, w, h, n}, REFORMER_PLACE("tma::store_windows"));
 }
 template <int kPending>
 void wait_for_reads(REFORMER_CALLER) {

@@ -1,5 +1,7 @@
 // tma_gemm_plan.h and tma_depthwise_plan.h as C functions, for Python: tests by the emulator.
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "../../csrc/hip/kernels/tma_depthwise_plan.h"
 #include "../../csrc/hip/kernels/tma_gemm_plan.h"
@@ -13,12 +15,42 @@ TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> siz
   return emulator::encode(tensor, sizes, box);
 }
 
+TensorMap gpu::windows_map(const void* pictures, const Windows& windows, int32_t pixels) {
+  const auto &w = windows.w, &h = windows.h;
+  return emulator::encode_windows(pictures, {windows.channels, w.size, h.size, windows.pictures},
+                                  {{w.pitch * 2, h.pitch * 2, windows.picture_pitch * 2},
+                                   {w.first, h.first},
+                                   {w.end(), h.end()},
+                                   {w.step, h.step},
+                                   pixels});
+}
+
 extern "C" {
 
 // Makes the TensorMap of a matrix, of which boxes of so many lines are copied.
 void matrix_map(const void* matrix, int lines, int elements, int box_lines, void* to) {
   const TensorMap map = gpu::tensor_map(matrix, {elements, lines}, {64, box_lines});
   memcpy(to, &map, sizeof(map));
+}
+
+// The same of windows. numbers: channels, then of w and of h: pixels, where the first window begins, how many there are
+// and their step; pictures, pixels of a box. Returns why there is none, or null.
+const char* make_windows_map(const void* pictures, const int32_t* numbers, void* to) {
+  const auto axis = [&](int i, int64_t pitch) {
+    const int32_t* const of = numbers + 1 + 4 * i;
+    return gpu::Windows::Axis{of[0], pitch, of[1], of[2], of[3]};
+  };
+  const int64_t channels = numbers[0], line = channels * numbers[1];
+  const gpu::Windows windows{numbers[0], axis(0, channels), axis(1, line), numbers[9], line * numbers[5]};
+  static std::string refusal;
+  try {
+    const TensorMap map = gpu::windows_map(pictures, windows, numbers[10]);
+    memcpy(to, &map, sizeof(map));
+    return nullptr;
+  } catch (const std::runtime_error& error) {
+    refusal = error.what();
+    return refusal.c_str();
+  }
 }
 
 int gemm_kernel_count() { return int(tma_gemm_kernels().size()); }
