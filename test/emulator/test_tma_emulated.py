@@ -4,7 +4,6 @@ Pairs of blocks that share an operand (TmaShared) are left out: the emulator run
 """
 
 import ctypes
-import functools
 
 import pytest
 import torch
@@ -12,56 +11,9 @@ import torch
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
+from emulator.tma_gemm import check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
-
-
-@functools.cache
-def planner() -> ctypes.CDLL:
-    loaded = plans.library("tma_plan")
-    for name in ("gemm_kernel_name", "gemm_kernel_arguments", "finish_name", "finish_arguments", "plan_gemm"):
-        getattr(loaded, name).restype = ctypes.c_char_p
-    for name in ("depthwise_name", "depthwise_arguments", "plan_depthwise"):
-        getattr(loaded, name).restype = ctypes.c_char_p
-    return loaded
-
-
-# --- products of matrices
-@functools.cache
-def gemm_kernels() -> dict[str, int]:
-    return {planner().gemm_kernel_name(i).decode(): i for i in range(planner().gemm_kernel_count())}
-
-
-def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0):
-    """Returns whether the blocks kept the second operand's tiles."""
-    type_name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[problem.type[0]]
-    planes = problem.layout == "nchw" and problem.x[0, 0].numel() > 1
-    layout = "_nchw" if planes else ""
-    kernel = f"tma_gemm_{DIRECTIONS[problem.direction]}{layout}_{type_name}_{tile}"
-    index = gemm_kernels()[kernel]
-    x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
-    values = problem.bias.to(problem.type[0])
-    result = problem.no_result()
-    args, finish = ((ctypes.c_char * size())() for size in (planner().gemm_args_bytes, planner().finish_args_bytes))
-    numbers = (ctypes.c_int64 * 14)()
-
-    def plan(workspace):
-        bias = values.data_ptr() if problem.direction == 0 else None
-        addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, result.data_ptr(), workspace]
-        pointers = (ctypes.c_void_p * 6)(*addresses)
-        sentence = planner().plan_gemm(problem.numbers, index, row_blocks, splits, pointers, args, finish, numbers)
-        assert sentence is None, sentence
-
-    plan(None)
-    workspace = torch.full([numbers[12] // 4], torch.nan)
-    plan(workspace.data_ptr())
-    assert (numbers[12] > 0) == (splits > 1)
-    plans.launch("tma_gemm", kernel, planner().gemm_kernel_arguments(index).decode(), args, numbers[:5], seed=seed)
-    if splits > 1:
-        name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
-        plans.launch("implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
-    problem.check(result)
-    return bool(numbers[13])
 
 
 # n, c, h, w, k: rows of a product, columns and depth are not what tiles are
