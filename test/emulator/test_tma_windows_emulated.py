@@ -130,11 +130,8 @@ def test_refusals():
     unaligned = "the channels of input and output are no multiples of 16 bytes"
     assert refusal("forward", 1, 12, 9, 9, 8, 3, 3) == unaligned
     in_planes = "in NCHW it is for filters of 1x1 without padding and strides"
-    assert (
-        refusal("forward", *small, layout="nchw")
-        == refusal("forward", 1, 8, 1, 1, 8, 1, 3, layout="nchw", pad=(0, 1))
-        == in_planes
-    )
+    assert refusal("forward", *small, layout="nchw") == in_planes
+    assert refusal("forward", 1, 8, 1, 1, 8, 1, 3, layout="nchw", pad=(0, 1)) == in_planes
     assert refusal("forward", *small, stride=(9, 1)) == "the copy engine's windows are at most 8 pixels apart"
     assert refusal("input_grad", *small, stride=(1, 3)) == "it computes input_grad for strides up to 2"
     begin = "the copy engine's windows begin at most 128 pixels outside of a picture"
