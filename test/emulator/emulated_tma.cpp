@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "emulated_tensor_map.h"
@@ -24,12 +25,12 @@ namespace {
 constexpr int kLineBytes = 128;
 constexpr unsigned kFirstAddress = 1024;  // of dynamic shared memory; CUDA keeps 1 KB of a block's to itself
 
-// Memory by its address in shared memory.
-unsigned char* shared_at(unsigned address, size_t bytes, size_t aligned, const Place& place) {
+// Memory by its address in the shared memory of a block of the cluster.
+unsigned char* shared_at(unsigned address, size_t bytes, size_t aligned, const Place& place, int rank = position.rank) {
   if (address % aligned) fail(place, "the address in shared memory is not aligned");
   if (address < kFirstAddress || address - kFirstAddress + bytes > dynamic_shared_bytes())
     fail(place, "the address is past the end of shared memory");
-  return dynamic_shared() + (address - kFirstAddress);
+  return dynamic_shared(rank) + (address - kFirstAddress);
 }
 
 struct Barrier {
@@ -43,7 +44,8 @@ constexpr int kMostArrivals = 1024;
 
 class BarrierAt {
  public:
-  BarrierAt(unsigned address, const Place& place) : memory_(shared_at(address, 8, 8, place)), place_(place) {
+  BarrierAt(unsigned address, const Place& place, int rank = position.rank)
+      : memory_(shared_at(address, 8, 8, place, rank)), place_(place) {
     memcpy(&barrier, memory_, 8);
     if (barrier.arrivals == 0 || barrier.arrivals > kMostArrivals || barrier.missing > barrier.arrivals)
       fail(place, "the barrier was not initialised, or was overwritten");
@@ -129,7 +131,7 @@ struct Store {
   Place place;
   std::vector<Line> lines;  // when it was started
 };
-std::map<int, std::deque<Store>> stores;  // by thread
+std::map<std::pair<int, int>, std::deque<Store>> stores;  // by the block's rank and thread
 
 std::vector<Line> read_lines(unsigned from, int count, const Place& place) {
   shared_at(from, size_t(count) * kLineBytes, kLineBytes, place);
@@ -155,20 +157,20 @@ struct Group {
   int threads, arrived, phase;
 };
 constexpr int kGroups = 16;
-Group groups[kGroups];
+std::map<std::pair<int, int>, Group> groups;  // by the block's rank and id
 
-std::map<int, std::deque<Product>> products;  // by warp
+std::map<std::pair<int, int>, std::deque<Product>> products;  // by the block's rank and warp
 
 }  // namespace
 
 void begin_block_of_tma() {
   stores.clear();
   products.clear();
-  for (Group& group : groups) group = {};
+  groups.clear();
 }
 
 void end_thread_of_tma() {
-  const auto found = stores.find(position.thread);
+  const auto found = stores.find({position.rank, position.thread});
   if (found != stores.end() && !found->second.empty())
     fail(found->second.front().place, "the thread has ended without waiting until it was read");
 }
@@ -185,8 +187,11 @@ void init_barrier(unsigned address, int arrivals, const Place& place) {
   memcpy(shared_at(address, 8, 8, place), &barrier, 8);
 }
 
-void arrive(unsigned address, int bytes, const Place& place) {
-  BarrierAt at(address, place);
+void arrive(unsigned address, int bytes, const Place& place) { arrive_there(address, position.rank, bytes, place); }
+
+void arrive_there(unsigned address, int rank, int bytes, const Place& place) {
+  if (rank < 0 || rank >= cluster_size()) fail(place, "no block of the cluster has this rank");
+  BarrierAt at(address, place, rank);
   if (at.barrier.missing == 0) fail(place, "more arrive in a phase than the barrier counts");
   --at.barrier.missing;
   at.barrier.bytes += bytes;
@@ -199,11 +204,12 @@ void wait(unsigned address, int parity, const Place& place) {
 
 namespace {
 
-void load(const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, const Place& place) {
+// Into one block, or all of the cluster.
+void load_into(int rank, const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, const Place& place) {
   const int lines = box_lines(tensor);
-  memset(shared_at(to, size_t(lines) * kLineBytes, kLineBytes, place), 0xff, size_t(lines) * kLineBytes);
-  BarrierAt(barrier, place);
-  later([=] {
+  memset(shared_at(to, size_t(lines) * kLineBytes, kLineBytes, place, rank), 0xff, size_t(lines) * kLineBytes);
+  BarrierAt(barrier, place, rank);
+  later(rank, [=] {
     for_each_line(tensor, begin, [&](int line, const unsigned char* from, int first, int last) {
       Line whole{};
       if (from) memcpy(whole.bytes + first * 2, from, size_t(last - first) * 2);
@@ -216,11 +222,17 @@ void load(const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begi
     at.store();
   });
 }
+void load(const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, Blocks blocks, const Place& place) {
+  if (blocks == Blocks::own) return load_into(position.rank, tensor, to, barrier, begin, place);
+  if (cluster_size() != 2) fail(place, "there are no two blocks in the cluster");
+  for (int rank = 0; rank < 2; ++rank) load_into(rank, tensor, to, barrier, begin, place);
+}
 
 void store(const Tensor& tensor, unsigned from, const Begin& begin, const Place& place) {
   for (const int coordinate : begin.first)
     if (coordinate < 0) fail(place, "a store can't begin before the tensor does");
-  stores[position.thread].push_back({tensor, from, begin, place, read_lines(from, box_lines(tensor), place)});
+  stores[{position.rank, position.thread}].push_back(
+      {tensor, from, begin, place, read_lines(from, box_lines(tensor), place)});
 }
 
 Tensor decode_as(const TensorMap& map, bool has_windows, const Place& place) {
@@ -249,16 +261,17 @@ Begin begin_at(const int (&first)[4], int offset_w = 0, int offset_h = 0) {
 
 }  // namespace
 
-void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place) {
-  load(decode_as(map, false, place), to, barrier, begin_at(first), place);
+void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], Blocks blocks,
+              const Place& place) {
+  load(decode_as(map, false, place), to, barrier, begin_at(first), blocks, place);
 }
 void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
   store(decode_as(map, false, place), from, begin_at(first), place);
 }
 void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const int (&offset)[2],
-                  const Place& place) {
+                  Blocks blocks, const Place& place) {
   const Begin begin = begin_at(first, offset[0], offset[1]);
-  load(decode_windows(map, begin, place), to, barrier, begin, place);
+  load(decode_windows(map, begin, place), to, barrier, begin, blocks, place);
 }
 void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
   const Begin begin = begin_at(first);
@@ -266,14 +279,14 @@ void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], c
 }
 
 void wait_for_reads(int pending, const Place&) {
-  std::deque<Store>& own = stores[position.thread];
+  std::deque<Store>& own = stores[{position.rank, position.thread}];
   for (; own.size() > size_t(pending); own.pop_front()) finish_store(own.front());
 }
 
 void group_barrier(int id, int threads, const Place& place) {
   if (id < 1 || id >= kGroups || threads < 1 || threads % kWarp)
     fail(place, "a group's barrier has an id from 1 to 15, and whole warps");
-  Group& group = groups[id];
+  Group& group = groups[{position.rank, id}];
   if (group.arrived && group.threads != threads) fail(place, "others wait there for another number of threads");
   group.threads = threads;
   if (++group.arrived == threads) {
@@ -302,6 +315,6 @@ template void store_matrices<2, false>(StoreMatrices<2>* const* lanes);
 template void store_matrices<4, false>(StoreMatrices<4>* const* lanes);
 template void store_matrices<4, true>(StoreMatrices<4>* const* lanes);
 
-std::deque<Product>& products_of(int warp) { return products[warp]; }
+std::deque<Product>& products_of(int warp) { return products[{position.rank, warp}]; }
 
 }  // namespace reformer::emulator

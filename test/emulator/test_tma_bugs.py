@@ -19,11 +19,9 @@ class Arguments(ctypes.Structure):
     _fields_ = [("maps", ctypes.c_char * 256), ("numbers", ctypes.c_int32 * 9), ("padding", ctypes.c_char * 28)]
 
 
-def launch(name, arguments, seed):
-    shared_bytes = 2 * BOX * BOX * 2 + 8
-    emulator.launch(
-        FILE, name, grid=(1, 1, 1), threads=THREADS, arguments=arguments, shared_bytes=shared_bytes, seed=seed
-    )
+def launch(name, arguments, seed, cluster=1):
+    options = dict(threads=THREADS, arguments=arguments, shared_bytes=2 * BOX * BOX * 2 + 8, seed=seed)
+    emulator.launch(FILE, name, grid=(1, 1, cluster), cluster=cluster, **options)
 
 
 def matrix_map(arguments, i, matrix):
@@ -31,7 +29,7 @@ def matrix_map(arguments, i, matrix):
     plans.library("tma_plan").matrix_map(ctypes.c_void_p(matrix.ctypes.data), *matrix.shape, BOX, where)
 
 
-def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX)):
+def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX), cluster=1):
     """Copies a box of `source` to zeros of this size, where the kernel does so. Places are (line, element)."""
     source = numpy.ones((BOX, BOX), numpy.uint16) if source is None else source
     result = numpy.zeros(size, numpy.uint16)
@@ -39,7 +37,7 @@ def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX)):
     matrix_map(arguments, 0, source)
     matrix_map(arguments, 1, result)
     arguments.numbers[:4] = [*reversed(first), *reversed(to)]
-    launch(name, arguments, seed)
+    launch(name, arguments, seed, cluster)
     return result
 
 
@@ -93,6 +91,30 @@ def test_stores_begin_in_the_tensor():
     for to in ((-1, 0), (0, -8)):
         sentence = "thread 0, tma::store (FILE): a store can't begin before the tensor does"
         assert complaint("no_tma_bug", to=to).endswith(sentence)
+
+
+# --- pairs of blocks
+def test_pairs_load_for_both():
+    source = numpy.random.default_rng(0).integers(1, 1 << 16, (2 * BOX, BOX), numpy.uint16)
+    for seed in range(4):
+        numpy.testing.assert_array_equal(run("no_bug_of_pairs", seed, source, size=source.shape, cluster=2), source)
+
+
+OF_PAIRS = {
+    "pair_that_does_not_meet_again": "block (0, 0, 1): all threads have ended while a copy was under way",
+    "pair_of_which_one_meets": "128 threads have ended, 128 threads at cluster_meet (FILE); all threads of a block "
+    "have to come to the same barrier",
+    "arrives_at_no_block": "tma::arrive_there (FILE): no block of the cluster has this rank",
+}
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_complaints_of_pairs(name):
+    assert complaint(name, cluster=2).endswith(OF_PAIRS[name])
+
+
+def test_pairs_need_clusters():
+    assert complaint("no_bug_of_pairs").endswith("tma::load_for_both (FILE): there are no two blocks in the cluster")
 
 
 # --- windows

@@ -1,7 +1,4 @@
-"""The kernels for Hopper alone, emulated: exact on small integers.
-
-Pairs of blocks that share an operand (TmaShared) are left out: the emulator runs one block at a time.
-"""
+"""The kernels for Hopper alone, emulated: exact on small integers."""
 
 import ctypes
 
@@ -11,7 +8,7 @@ import torch
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
-from emulator.tma_gemm import check_gemm, gemm_kernels, planner
+from emulator.tma_gemm import COLUMNS, ROWS, check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
 
@@ -52,7 +49,7 @@ def test_pictures_of_one_pixel_are_the_same_in_both_layouts(direction):
 
 def test_planes_that_no_box_can_begin_in_are_refused():
     numbers = Problem("forward", "bf16", 2, 16, 7, 7, 16, 1, 1, layout="nchw").numbers
-    sentence = planner().plan_gemm(numbers, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
+    sentence = planner().plan_gemm(numbers, 0, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
     assert sentence == b"the pixels of a picture are no multiple of 16 bytes"
 
 
@@ -97,6 +94,20 @@ def test_more_rounds_of_the_ring_than_it_has_stages():
         sizes = (4, 16, 15, 17, 24) if direction == "weight_grad" else (1, 648, 9, 9, 648)
         for seed in range(3):
             check_gemm(Problem(direction, "bf16", *sizes, 1, 1), "64x64_3", row_blocks=1, seed=seed)
+
+
+# Tiles of rows and of columns that are odd in number, pairs of tiles that are of two pictures, and parts of the depth.
+@pytest.mark.parametrize("shared", [ROWS, COLUMNS])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_pairs_of_blocks(direction, layout, shared):
+    for seed, tile in enumerate(("64x64_3", "128x64_6", "128x192_4")):
+        problem = Problem(direction, "bf16", 3, 136, 10, 12, 328, 1, 1, layout=layout)
+        check_gemm(problem, tile, shared=shared, seed=seed)
+        if direction != "weight_grad":
+            check_gemm(problem, tile, shared=shared, row_blocks=1, seed=seed)
+        if layout == "nhwc" or direction == "weight_grad":
+            check_gemm(problem, tile, shared=shared, splits=2, seed=seed)
 
 
 # --- depthwise

@@ -1,7 +1,4 @@
-"""The kernels for Hopper with filters of any size, emulated: exact on small integers.
-
-Pairs of blocks that share an operand are planned, and not run: the emulator runs one block at a time.
-"""
+"""The kernels for Hopper with filters of any size, emulated: exact on small integers."""
 
 import ctypes
 
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
-from emulator.tma_gemm import check_gemm, gemm_kernels, planner
+from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
 
@@ -119,7 +116,7 @@ def refusal(direction, *sizes, type_name="bf16", layout="nhwc", pad=(0, 0), stri
     kernel = gemm_kernels()[f"tma_windows_{direction}_bf16_64x64_3"]
     geometry = [*sizes, *pad, *stride, *dilation, groups]
     numbers = plans.numbers_of(geometry, direction, type_name, layout)
-    sentence = planner().plan_gemm(numbers, kernel, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
+    sentence = planner().plan_gemm(numbers, kernel, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
     return sentence.decode()
 
 
@@ -147,25 +144,18 @@ def test_refusals():
         check_gemm(Problem(direction, "bf16", 1, 8, 250, 1, 8, 3, 1, pad=(127, 0), dilation=(127, 1)), "64x64_3")
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
+# Each block loads half of the lines of the operand that they share, from its own pixel on.
+@pytest.mark.parametrize("shared", [ROWS, COLUMNS])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_pairs_of_blocks(direction, stride):
-    """Each loads half of the lines of the operand that they share; their tiles of rows are of one class."""
-    numbers = Problem(direction, "bf16", 3, 200, 13, 14, 136, 3, 3, pad=(1, 1), stride=(stride, stride)).numbers
-    kernel = gemm_kernels()[f"tma_windows_{direction}_bf16_128x64_6"]
-    lines_a, lines_b = (64, 64) if direction == "weight_grad" else (128, 64)
-    classes = stride**2 if direction == "input_grad" else 1
-    pixels = 3 * 7 * 7 if stride == 2 else 3 * 13 * 14
-    rows = -(-136 // 128) if direction == "weight_grad" else -(-pixels // 128)
-    columns = {"forward": 3, "input_grad": 4, "weight_grad": 9 * 4}[direction]
-    for shared in range(3):
-        found = (ctypes.c_int64 * 7)()
-        planner().plan_gemm_pairs(numbers, kernel, shared, found)
-        tiles = -(-rows // 2) if shared == 2 else rows
-        pairs = 2 if shared else 1
-        blocks = tiles * classes * (-(-columns // 2) if shared == 1 else columns)
-        halves = lines_a // (2 if shared == 1 else 1), lines_b // (2 if shared == 2 else 1)
-        assert tuple(found) == (blocks, pairs, pairs, tiles * classes, tiles, *halves)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_pairs_of_blocks(direction, stride, shared):
+    for seed, (tile, c) in enumerate((("64x64_3", 72), ("128x64_6", 40), ("128x192_4", 72))):
+        problem = problem_of(direction, (3, c, 13, 14, 136, 3, 3, dict(pad=(1, 1), stride=(stride, stride))))
+        check_gemm(problem, tile, shared=shared, seed=seed)
+        if direction != "weight_grad":
+            check_gemm(problem, tile, shared=shared, row_blocks=2, seed=seed)
+        if direction != "input_grad" or stride == 1:
+            check_gemm(problem, tile, shared=shared, splits=2, seed=seed)
 
 
 @st.composite
@@ -187,6 +177,11 @@ def problems(draw) -> Problem:
 
 @pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
-@given(problem=problems(), row_blocks=st.sampled_from([1, 2, 1000]), seed=st.integers(0, 1000))
-def test_whatever_is_planned_is_right(problem, row_blocks, seed):
-    check_gemm(problem, "64x64_3", row_blocks=row_blocks, seed=seed)
+@given(
+    problem=problems(),
+    shared=st.sampled_from([NOTHING, NOTHING, ROWS, COLUMNS]),
+    row_blocks=st.sampled_from([1, 2, 1000]),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_is_planned_is_right(problem, shared, row_blocks, seed):
+    check_gemm(problem, "64x64_3", shared=shared, row_blocks=row_blocks, seed=seed)

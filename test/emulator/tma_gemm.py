@@ -36,7 +36,10 @@ def kernel_of(problem, tile):
     return f"{file}_{DIRECTIONS[problem.direction]}{layout}_{type_name}_{tile}"
 
 
-def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0, defines=()):
+NOTHING, ROWS, COLUMNS = range(3)  # what both blocks of a cluster share
+
+
+def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):
     """Returns whether the blocks kept the second operand's tiles."""
     kernel = kernel_of(problem, tile)
     index = gemm_kernels()[kernel]
@@ -51,7 +54,9 @@ def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0, defines=()):
         bias = values.data_ptr() if problem.direction == 0 else None
         addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, result.data_ptr(), workspace]
         pointers = (ctypes.c_void_p * 6)(*addresses)
-        sentence = planner().plan_gemm(problem.numbers, index, row_blocks, splits, pointers, args, finish, numbers)
+        sentence = planner().plan_gemm(
+            problem.numbers, index, shared, row_blocks, splits, pointers, args, finish, numbers
+        )
         assert sentence is None, sentence
 
     plan(None)
@@ -59,7 +64,8 @@ def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0, defines=()):
     plan(workspace.data_ptr())
     assert (numbers[12] > 0) == (splits > 1)
     file, entry = (f(index).decode() for f in (planner().gemm_kernel_file, planner().gemm_kernel_arguments))
-    plans.launch(file, kernel, entry, args, numbers[:5], seed=seed, defines=defines)
+    assert numbers[5] == (1 if shared == NOTHING else 2)
+    plans.launch(file, kernel, entry, args, numbers[:5], seed=seed, cluster=numbers[5])
     if splits > 1:
         name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
         plans.launch("implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)

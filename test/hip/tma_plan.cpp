@@ -62,17 +62,17 @@ int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
 const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
 const char* finish_arguments(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.arguments; }
 
-// row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace. numbers: blocks x, y,
-// z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
-const char* plan_gemm(const int32_t* problem, int kernel, int row_blocks, int splits, void* const* pointers, void* args,
-                      void* finish_args, int64_t* numbers) {
+// shared: a TmaShared. row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace.
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
+const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_blocks, int splits, void* const* pointers,
+                      void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
   if (const char* sentence = refuse_tma_gemm(p)) return sentence;
   if (!of.computes(p)) return "the kernel is for other problems";
   TmaGemmPlan plan;
-  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows));
-  plan_tma_gemm(p, of, {TmaShared::kNothing, row_blocks, splits}, plan);
+  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
+  plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   memcpy(args, &plan.args, of.args_bytes());
   memcpy(finish_args, &plan.finish_args, sizeof(plan.finish_args));
@@ -81,27 +81,6 @@ const char* plan_gemm(const int32_t* problem, int kernel, int row_blocks, int sp
   *numbers++ = plan.workspace_bytes;
   *numbers++ = plan.args.kept;
   return nullptr;
-}
-
-// Of blocks in pairs that share rows (1) or columns (2). numbers: blocks x, z, cluster, pairs of tiles of rows, those
-// of a class, lines of a's box and of b's.
-void plan_gemm_pairs(const int32_t* problem, int kernel, int shared, int64_t* numbers) {
-  const ConvProblem p = problem_of(problem);
-  const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
-  TmaGemmPlan plan;
-  const int row_blocks = tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1);
-  plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
-  void* const memory = reinterpret_cast<void*>(4096);  // that nobody reads
-  bind(plan, of, memory, memory, memory, nullptr, memory, nullptr);
-  const auto lines = [](const TensorMap& map) {
-    const emulator::Tensor tensor = emulator::decode(map);
-    return tensor.has_windows ? tensor.windows.pixels : tensor.box[1] * tensor.box[2] * tensor.box[3];
-  };
-  for (const int64_t number :
-       {int64_t{plan.launch.blocks_x}, int64_t{plan.launch.blocks_z}, int64_t{plan.launch.cluster_z},
-        int64_t{plan.args.row_tiles}, int64_t{plan.args.class_tiles.divisor}, int64_t{lines(plan.args.a)},
-        int64_t{lines(plan.args.b)}})
-    *numbers++ = number;
 }
 
 int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }
