@@ -166,10 +166,11 @@ def problems(draw) -> Problem:
     most = 2 if direction == "input_grad" else 4
     strides = draw(st.integers(1, most)), draw(st.integers(1, most))
     dilations = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([1, 1, 1, 2]))
-    h, w = (
-        draw(st.integers(max(1, dilation * (filter - 1) + 1 - 2 * pad), 17))
+    least = (
+        max(1, dilation * (filter - 1) + 1 - 2 * pad)
         for filter, pad, dilation in zip((r, s), pads, dilations, strict=True)
     )
+    h, w = (draw(st.integers(size, max(17, size))) for size in least)
     c, k = (8 * draw(st.sampled_from([1, 1, 2, 3, 5, 8, 9, 17])) for _ in "ck")
     type_name, n = draw(st.sampled_from(["bf16", "fp16"])), draw(st.integers(1, 3))
     return Problem(direction, type_name, n, c, h, w, k, r, s, pad=pads, stride=strides, dilation=dilations)

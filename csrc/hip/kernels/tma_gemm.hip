@@ -81,8 +81,9 @@ struct Work {
       else
         load_tile(work.p.b, to, barrier, work.column, depth, half);
     }
+    DEVICE void end() const {}
   };
-  DEVICE Copies copies_of(const Tile& tile) const { return {*this, tile.row, tile.picture, 0}; }
+  DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.picture, 0}; }
 
   // In NCHW rows are a picture's pixels, which lie in lines.
   DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {

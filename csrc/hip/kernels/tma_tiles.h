@@ -198,7 +198,7 @@ DEVICE void multiply_tiles(const Args& p) {
     if constexpr (Shape::kGivesRegisters) wgmma::give_registers<40>();
     if (thread_id() == Shape::kGroups * 128) {
       work.for_each_tile(first, [&](const typename Work::Tile& tile) {
-        auto copies = work.copies_of(tile);
+        auto copies = work.copies_of(tile, first_step);
         for (int step = 0; step < work.steps_of(tile, steps); ++step) {
           copies.begin(first_step + step);
           const unsigned full = ring.full(turn.stage);
@@ -206,6 +206,7 @@ DEVICE void multiply_tiles(const Args& p) {
           tma::arrive_expecting(full, ring.kBytesA + (with_b ? ring.kBytesB : 0));
           copies.a(ring.a(turn.stage), full);
           if (with_b) copies.b(ring.b(p.kept ? step : turn.stage), full);
+          copies.end();
           turn.advance();
         }
         with_b = !p.kept;

@@ -64,8 +64,7 @@ struct CopiesOfWindows {
   Window first;
   TapChannels at;
 
-  DEVICE void begin(int step) { at = tap_channels_of(work.p, of, step); }
-
+  DEVICE void begin(int) const {}
   DEVICE void a(const typename Shape::TileA& to, unsigned barrier) const {
     const int half = work.half_of(TmaShared::kRows), line = first_line<typename Shape::TileA>(half);
     load_windows(work.p.a, address_of(to, 0, line), barrier, first, at, of, half);
@@ -86,6 +85,7 @@ struct CopiesOfWindows {
         tma::load_for_both(work.p.b, address, barrier, element, tap_w, tap_h, line);
     }
   }
+  DEVICE void end() { advance(work.p, of, at); }
 };
 
 // The same of weight_grad: all steps have the same taps.
@@ -113,6 +113,7 @@ struct CopiesOfPanels {
       if (work.column / 64 + panel + 1 < work.p.panels) advance(work.p, of, at);
     }
   }
+  DEVICE void end() const {}
 };
 
 template <What kWhat, class Shape_>
@@ -143,12 +144,13 @@ struct Work {
     }
   }
 
-  DEVICE auto copies_of(const Tile& tile) const {
+  DEVICE auto copies_of(const Tile& tile, int first_step) const {
     if constexpr (kWeightGrad) {
       return CopiesOfPanels<Work>{*this, tile.row, 0};
     } else {
       const int lines = first_line<typename Shape::TileA>(half_of(TmaShared::kRows));
-      return CopiesOfWindows<Work>{*this, p.classes[tile.class_number], begin_of(p, tile.row + lines), {}};
+      const TmaClass& of = p.classes[tile.class_number];
+      return CopiesOfWindows<Work>{*this, of, begin_of(p, tile.row + lines), tap_channels_of(p, of, first_step)};
     }
   }
 
