@@ -187,6 +187,13 @@ def test_windows_are_read(kind):
         numpy.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("wrong", [(-1, 10, 1), (-2, 9, 1), (-1, 8, 1)])
+def test_a_wrong_corner_is_a_wrong_result(wrong):
+    w, h = WINDOWS["3x3"]
+    right = run_windows(Windows(pictures_of(), w, h), 0, 0, offset=(1, 1))
+    assert (run_windows(Windows(pictures_of(), wrong, h), 0, 0, offset=(1, 1)) != right).any()
+
+
 @pytest.mark.parametrize("kind", ["3x3", "3x3, stride 2", "larger than the picture"])
 def test_windows_are_stored(kind):
     source = numpy.random.default_rng(1).integers(1, 1 << 16, (BOX, BOX), numpy.uint16)
