@@ -96,6 +96,23 @@ PROBLEMS += [
     ]
     for dtype in ("BF16", "FP16")
 ]
+# Windows that the copy engine reads: many tiles, long sums and short ones, strides, tiles that end within lines,
+# columns of several taps, even filters.
+PROBLEMS += [
+    dense(direction, dtype, *rest)
+    for direction in "FBW"
+    for rest in [
+        (64, (56, 56), 64, 3),
+        (256, (28, 28), 256, 3),
+        (1032, (7, 7), 264, 3),
+        (64, (56, 56), 128, 3, 2),
+        (200, (15, 13), 72, 3, 2),
+        (72, (20, 19), 88, 7),
+        (24, (30, 31), 48, 4, 2),
+        (8, (5, 6), 16, 3, 2),
+    ]
+    for dtype in ("BF16", "FP16")
+]
 # In NCHW: rows aligned to 2 to 16 bytes, many planes or a part of one in a block, several tiles a block, and paddings
 # that move the rows.
 PROBLEMS += [
@@ -128,22 +145,28 @@ def test_every_candidate_is_right(problem, gpu):
     assert any(name.startswith("gpu_") for name in found.record.times)
 
 
+def workloads(solver, direction, gpu):
+    """Of problems that the solver is made for."""
+    if "depthwise" in solver:
+        layout = "NCHW" if "planes" in solver else "NHWC"
+        problems = [depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8, layout=layout)]
+    elif solver.startswith("gpu_packed_gemm"):
+        problems = [dense(direction, "BF16", 3, (112, 112), 64, 7, 2)]
+    else:
+        strides = {1: 1, 3: 2} if "tma" in solver else {3: 1}
+        problems = [dense(direction, "BF16", 256, (14, 14), 256, filter, stride) for filter, stride in strides.items()]
+    return [Workload(problem, gpu) for problem in problems]
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("direction", "FBW")
 def test_bits_are_the_same_each_time(solver, direction, gpu):
-    if "depthwise" in solver:
-        layout = "NCHW" if "planes" in solver else "NHWC"
-        work = Workload(depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8, layout=layout), gpu)
-    elif solver.startswith("gpu_packed_gemm"):
-        work = Workload(dense(direction, "BF16", 3, (112, 112), 64, 7, 2), gpu)
-    else:
-        filter = 1 if "tma" in solver else 3
-        work = Workload(dense(direction, "BF16", 256, (14, 14), 256, filter), gpu)
-    if solver not in applicable(work.problem, gpu):
-        pytest.skip("it is not compiled for this")
-    with torch_reformer.config(force=solver):
-        first = work.reformer()
-        assert all(torch.equal(first, work.reformer()) for _ in range(10))
+    for work in workloads(solver, direction, gpu):
+        if solver not in applicable(work.problem, gpu):
+            pytest.skip("it is not compiled for this")
+        with torch_reformer.config(force=solver):
+            first = work.reformer()
+            assert all(torch.equal(first, work.reformer()) for _ in range(10))
 
 
 def test_side_stream(gpu):

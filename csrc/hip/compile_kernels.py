@@ -22,7 +22,7 @@ AMD_FLAGS = (
     "-mcode-object-version=5"
 ).split()
 # File: the architectures that have what it is made of. All other files are for all of them.
-ONLY = {"tma_depthwise": ("sm_90a",), "tma_gemm": ("sm_90a",)}
+ONLY = {"tma_depthwise": ("sm_90a",), "tma_gemm": ("sm_90a",), "tma_windows": ("sm_90a",)}
 NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
 
 

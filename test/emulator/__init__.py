@@ -140,7 +140,7 @@ def _library(file: str, warp: int, defines: tuple[str, ...]) -> ctypes.CDLL:
     path = build(Path(file), warp, defines)
     library = ctypes.PyDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)  # which keeps the lock: one launch at a time
     library.emulator_launch.restype = ctypes.c_char_p
-    library.emulator_launch.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32]
+    library.emulator_launch.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32)] + 2 * [ctypes.c_uint32]
     library.emulator_launch.argtypes += [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
     library.emulator_static_memory.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
     library.emulator_static_memory.restype = None
@@ -159,19 +159,21 @@ def launch(
     shared_bytes: int = 0,
     seed: int = 0,
     warp: int = 32,
+    cluster: int = 1,
     defines: tuple[str, ...] = (),
 ) -> None:
     """Runs kernel `name` of `file` (a path, or one below the repository) and returns when it has ended.
 
     `arguments` is the one structure that it takes, by value. `defines` are macros for the compiler, such as
-    `REFORMER_ENTRY=...`, which has one kernel of many compiled. Every `seed` has another order of threads.
+    `REFORMER_ENTRY=...`, which has one kernel of many compiled. Every `seed` has another order of threads. `cluster`:
+    how many blocks along z are one, and run at the same time.
     """
     if not 0 <= shared_bytes <= MOST_SHARED[warp]:
         raise KernelError(f"a block has at most {MOST_SHARED[warp]} bytes of shared memory, not {shared_bytes}")
     library = _library(str(ROOT / file), warp, tuple(defines))
     data = bytes(arguments)
     sentence = library.emulator_launch(
-        name.encode(), (ctypes.c_uint32 * 3)(*grid), threads, shared_bytes, data, len(data), seed
+        name.encode(), (ctypes.c_uint32 * 3)(*grid), cluster, threads, shared_bytes, data, len(data), seed
     )
     if sentence is not None:
         raise KernelError(sentence.decode())

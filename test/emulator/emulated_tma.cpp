@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "emulated_tensor_map.h"
@@ -24,12 +25,12 @@ namespace {
 constexpr int kLineBytes = 128;
 constexpr unsigned kFirstAddress = 1024;  // of dynamic shared memory; CUDA keeps 1 KB of a block's to itself
 
-// Memory by its address in shared memory.
-unsigned char* shared_at(unsigned address, size_t bytes, size_t aligned, const Place& place) {
+// Memory by its address in the shared memory of a block of the cluster.
+unsigned char* shared_at(unsigned address, size_t bytes, size_t aligned, const Place& place, int rank = position.rank) {
   if (address % aligned) fail(place, "the address in shared memory is not aligned");
   if (address < kFirstAddress || address - kFirstAddress + bytes > dynamic_shared_bytes())
     fail(place, "the address is past the end of shared memory");
-  return dynamic_shared() + (address - kFirstAddress);
+  return dynamic_shared(rank) + (address - kFirstAddress);
 }
 
 struct Barrier {
@@ -43,7 +44,8 @@ constexpr int kMostArrivals = 1024;
 
 class BarrierAt {
  public:
-  BarrierAt(unsigned address, const Place& place) : memory_(shared_at(address, 8, 8, place)), place_(place) {
+  BarrierAt(unsigned address, const Place& place, int rank = position.rank)
+      : memory_(shared_at(address, 8, 8, place, rank)), place_(place) {
     memcpy(&barrier, memory_, 8);
     if (barrier.arrivals == 0 || barrier.arrivals > kMostArrivals || barrier.missing > barrier.arrivals)
       fail(place, "the barrier was not initialised, or was overwritten");
@@ -65,16 +67,48 @@ class BarrierAt {
 // Where 16 bytes are that would lie at this address without the order of 128-byte lines' chunks.
 unsigned chunk_address(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
 
-int box_lines(const Tensor& tensor) { return tensor.box[1] * tensor.box[2] * tensor.box[3]; }
+int box_lines(const Tensor& tensor) {
+  return tensor.has_windows ? tensor.windows.pixels : tensor.box[1] * tensor.box[2] * tensor.box[3];
+}
 
 struct Line {
   unsigned char bytes[kLineBytes];
 };
 
+// Where a copy begins: innermost first. Of windows also by how many pixels it is shifted, w and h.
+struct Begin {
+  int first[4], offset[2];
+};
+
 // Calls function(line's number in the box, the tensor's elements there, first, last): of the box's line, those from
 // first to last lie in the tensor, and none if they are equal.
 template <class Function>
-void for_each_line(const Tensor& tensor, const int (&first)[4], Function function) {
+void for_each_pixel(const Tensor& tensor, const Begin& begin, Function function) {
+  const Windows& windows = tensor.windows;
+  const auto [channel, first_w, first_h, first_n] = begin.first;
+  const int from = int(std::min<int64_t>(64, std::max(0, -channel)));
+  const int to = int(std::max<int64_t>(from, std::min<int64_t>(64, tensor.sizes[0] - channel)));
+  int64_t w = first_w, h = first_h, n = first_n;
+  for (int number = 0; number < windows.pixels; ++number) {
+    const int64_t x = w + begin.offset[0], y = h + begin.offset[1];
+    const bool inside =
+        x >= 0 && x < tensor.sizes[1] && y >= 0 && y < tensor.sizes[2] && n < tensor.sizes[3] && from < to;
+    unsigned char* const pixel =
+        tensor.memory + x * windows.pitches[0] + y * windows.pitches[1] + n * windows.pitches[2];
+    function(number, inside ? pixel + (channel + from) * 2 : nullptr, inside ? from : 0, inside ? to : 0);
+    w += windows.steps[0];
+    if (w < tensor.sizes[1] + windows.end[0]) continue;
+    w = windows.first[0];
+    h += windows.steps[1];
+    if (h < tensor.sizes[2] + windows.end[1]) continue;
+    h = windows.first[1];
+    ++n;
+  }
+}
+template <class Function>
+void for_each_line(const Tensor& tensor, const Begin& begin, Function function) {
+  if (tensor.has_windows) return for_each_pixel(tensor, begin, function);
+  const auto& first = begin.first;
   const int64_t elements = tensor.sizes[0];
   const int from = int(std::min<int64_t>(64, std::max(0, -first[0])));
   const int to = int(std::max<int64_t>(from, std::min<int64_t>(64, elements - first[0])));
@@ -93,11 +127,11 @@ void for_each_line(const Tensor& tensor, const int (&first)[4], Function functio
 struct Store {
   Tensor tensor;
   unsigned from;
-  int first[4];
+  Begin begin;
   Place place;
   std::vector<Line> lines;  // when it was started
 };
-std::map<int, std::deque<Store>> stores;  // by thread
+std::map<std::pair<int, int>, std::deque<Store>> stores;  // by the block's rank and thread
 
 std::vector<Line> read_lines(unsigned from, int count, const Place& place) {
   shared_at(from, size_t(count) * kLineBytes, kLineBytes, place);
@@ -113,7 +147,7 @@ void finish_store(const Store& store) {
   const std::vector<Line> lines = read_lines(store.from, int(store.lines.size()), store.place);
   if (memcmp(lines.data(), store.lines.data(), lines.size() * kLineBytes))
     fail(store.place, "what it reads was written to after it was started, and before it was waited for");
-  for_each_line(store.tensor, store.first, [&](int line, unsigned char* to, int first, int last) {
+  for_each_line(store.tensor, store.begin, [&](int line, unsigned char* to, int first, int last) {
     if (to) memcpy(to, lines[size_t(line)].bytes + first * 2, size_t(last - first) * 2);
   });
 }
@@ -123,20 +157,20 @@ struct Group {
   int threads, arrived, phase;
 };
 constexpr int kGroups = 16;
-Group groups[kGroups];
+std::map<std::pair<int, int>, Group> groups;  // by the block's rank and id
 
-std::map<int, std::deque<Product>> products;  // by warp
+std::map<std::pair<int, int>, std::deque<Product>> products;  // by the block's rank and warp
 
 }  // namespace
 
 void begin_block_of_tma() {
   stores.clear();
   products.clear();
-  for (Group& group : groups) group = {};
+  groups.clear();
 }
 
 void end_thread_of_tma() {
-  const auto found = stores.find(position.thread);
+  const auto found = stores.find({position.rank, position.thread});
   if (found != stores.end() && !found->second.empty())
     fail(found->second.front().place, "the thread has ended without waiting until it was read");
 }
@@ -153,8 +187,11 @@ void init_barrier(unsigned address, int arrivals, const Place& place) {
   memcpy(shared_at(address, 8, 8, place), &barrier, 8);
 }
 
-void arrive(unsigned address, int bytes, const Place& place) {
-  BarrierAt at(address, place);
+void arrive(unsigned address, int bytes, const Place& place) { arrive_there(address, position.rank, bytes, place); }
+
+void arrive_there(unsigned address, int rank, int bytes, const Place& place) {
+  if (rank < 0 || rank >= cluster_size()) fail(place, "no block of the cluster has this rank");
+  BarrierAt at(address, place, rank);
   if (at.barrier.missing == 0) fail(place, "more arrive in a phase than the barrier counts");
   --at.barrier.missing;
   at.barrier.bytes += bytes;
@@ -165,13 +202,15 @@ void wait(unsigned address, int parity, const Place& place) {
   while (int(BarrierAt(address, place).barrier.parity) == parity) sleep(place);
 }
 
-void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place) {
-  const Tensor tensor = decode(map);
+namespace {
+
+// Into one block, or all of the cluster.
+void load_into(int rank, const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, const Place& place) {
   const int lines = box_lines(tensor);
-  memset(shared_at(to, size_t(lines) * kLineBytes, kLineBytes, place), 0xff, size_t(lines) * kLineBytes);
-  BarrierAt(barrier, place);
-  later([=, a = first[0], b = first[1], c = first[2], d = first[3]] {
-    for_each_line(tensor, {a, b, c, d}, [&](int line, const unsigned char* from, int first, int last) {
+  memset(shared_at(to, size_t(lines) * kLineBytes, kLineBytes, place, rank), 0xff, size_t(lines) * kLineBytes);
+  BarrierAt(barrier, place, rank);
+  later(rank, [=] {
+    for_each_line(tensor, begin, [&](int line, const unsigned char* from, int first, int last) {
       Line whole{};
       if (from) memcpy(whole.bytes + first * 2, from, size_t(last - first) * 2);
       for (int chunk = 0; chunk < kLineBytes; chunk += 16)
@@ -183,24 +222,71 @@ void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&f
     at.store();
   });
 }
+void load(const Tensor& tensor, unsigned to, unsigned barrier, const Begin& begin, Blocks blocks, const Place& place) {
+  if (blocks == Blocks::own) return load_into(position.rank, tensor, to, barrier, begin, place);
+  if (cluster_size() != 2) fail(place, "there are no two blocks in the cluster");
+  for (int rank = 0; rank < 2; ++rank) load_into(rank, tensor, to, barrier, begin, place);
+}
 
-void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
-  for (const int coordinate : first)
+void store(const Tensor& tensor, unsigned from, const Begin& begin, const Place& place) {
+  for (const int coordinate : begin.first)
     if (coordinate < 0) fail(place, "a store can't begin before the tensor does");
+  stores[{position.rank, position.thread}].push_back(
+      {tensor, from, begin, place, read_lines(from, box_lines(tensor), place)});
+}
+
+Tensor decode_as(const TensorMap& map, bool has_windows, const Place& place) {
   const Tensor tensor = decode(map);
-  stores[position.thread].push_back(
-      {tensor, from, {first[0], first[1], first[2], first[3]}, place, read_lines(from, box_lines(tensor), place)});
+  if (tensor.has_windows != has_windows) fail(place, "the tensor map is made for the other kind of copies");
+  return tensor;
+}
+
+Tensor decode_windows(const TensorMap& map, const Begin& begin, const Place& place) {
+  const Tensor tensor = decode_as(map, true, place);
+  const Windows& windows = tensor.windows;
+  for (int i = 0; i < 2; ++i) {
+    const int at = begin.first[1 + i], offset = begin.offset[i];
+    if (at < windows.first[i] || at >= tensor.sizes[1 + i] + windows.end[i] ||
+        (at - windows.first[i]) % windows.steps[i])
+      fail(place, "no window begins there");
+    if (offset < 0 || offset > 255) fail(place, "a window has at most 256 pixels along an axis");
+  }
+  if (begin.first[3] < 0) fail(place, "no window begins there");
+  return tensor;
+}
+
+Begin begin_at(const int (&first)[4], int offset_w = 0, int offset_h = 0) {
+  return {{first[0], first[1], first[2], first[3]}, {offset_w, offset_h}};
+}
+
+}  // namespace
+
+void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], Blocks blocks,
+              const Place& place) {
+  load(decode_as(map, false, place), to, barrier, begin_at(first), blocks, place);
+}
+void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
+  store(decode_as(map, false, place), from, begin_at(first), place);
+}
+void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const int (&offset)[2],
+                  Blocks blocks, const Place& place) {
+  const Begin begin = begin_at(first, offset[0], offset[1]);
+  load(decode_windows(map, begin, place), to, barrier, begin, blocks, place);
+}
+void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
+  const Begin begin = begin_at(first);
+  store(decode_windows(map, begin, place), from, begin, place);
 }
 
 void wait_for_reads(int pending, const Place&) {
-  std::deque<Store>& own = stores[position.thread];
+  std::deque<Store>& own = stores[{position.rank, position.thread}];
   for (; own.size() > size_t(pending); own.pop_front()) finish_store(own.front());
 }
 
 void group_barrier(int id, int threads, const Place& place) {
   if (id < 1 || id >= kGroups || threads < 1 || threads % kWarp)
     fail(place, "a group's barrier has an id from 1 to 15, and whole warps");
-  Group& group = groups[id];
+  Group& group = groups[{position.rank, id}];
   if (group.arrived && group.threads != threads) fail(place, "others wait there for another number of threads");
   group.threads = threads;
   if (++group.arrived == threads) {
@@ -229,6 +315,6 @@ template void store_matrices<2, false>(StoreMatrices<2>* const* lanes);
 template void store_matrices<4, false>(StoreMatrices<4>* const* lanes);
 template void store_matrices<4, true>(StoreMatrices<4>* const* lanes);
 
-std::deque<Product>& products_of(int warp) { return products[warp]; }
+std::deque<Product>& products_of(int warp) { return products[{position.rank, warp}]; }
 
 }  // namespace reformer::emulator

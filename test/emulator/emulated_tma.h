@@ -1,7 +1,6 @@
 // What csrc/hip/device/tma.h gives to kernels, in the emulator. tma.h includes this file in place of its own text.
 //
-// Copies into shared memory come late, those out of it read it twice: emulated_tma.cpp says how. There are no clusters,
-// as one block runs at a time.
+// Copies into shared memory come late, those out of it read it twice: emulated_tma.cpp says how.
 #pragma once
 
 #include "emulator.h"
@@ -18,9 +17,16 @@ void end_thread_of_tma();
 unsigned shared_address(const void* shared, const Place& place);
 void init_barrier(unsigned barrier, int arrivals, const Place& place);
 void arrive(unsigned barrier, int bytes, const Place& place);
+void arrive_there(unsigned barrier, int rank, int bytes, const Place& place);
 void wait(unsigned barrier, int parity, const Place& place);
-void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const Place& place);
+enum class Blocks { own, both };  // of a cluster
+void load_box(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], Blocks blocks,
+              const Place& place);
 void store_box(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place);
+// first: a channel, and where the first window begins, w, h and n; offset: w and h.
+void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int (&first)[4], const int (&offset)[2],
+                  Blocks blocks, const Place& place);
+void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place);
 void wait_for_reads(int pending, const Place& place);
 void group_barrier(int id, int threads, const Place& place);
 
@@ -60,8 +66,7 @@ inline void arrive_expecting(unsigned barrier, int bytes, REFORMER_CALLER) {
 }
 inline void arrive(unsigned barrier, REFORMER_CALLER) { emulator::arrive(barrier, 0, REFORMER_PLACE("tma::arrive")); }
 inline void arrive_there(unsigned barrier, int rank, REFORMER_CALLER) {
-  if (rank) emulator::fail(REFORMER_PLACE("tma::arrive_there"), "the emulator has no clusters");
-  emulator::arrive(barrier, 0, REFORMER_PLACE("tma::arrive_there"));
+  emulator::arrive_there(barrier, rank, 0, REFORMER_PLACE("tma::arrive_there"));
 }
 inline void wait(unsigned barrier, int parity, REFORMER_CALLER) {
   emulator::wait(barrier, parity, REFORMER_PLACE("tma::wait"));
@@ -69,22 +74,37 @@ inline void wait(unsigned barrier, int parity, REFORMER_CALLER) {
 
 inline void prefetch(const TensorMap&) {}
 inline void load(const TensorMap& map, unsigned to, unsigned barrier, int element, int line, REFORMER_CALLER) {
-  emulator::load_box(map, to, barrier, {element, line, 0, 0}, REFORMER_PLACE("tma::load"));
+  emulator::load_box(map, to, barrier, {element, line, 0, 0}, emulator::Blocks::own, REFORMER_PLACE("tma::load"));
 }
 inline void load(const TensorMap& map, unsigned to, unsigned barrier, int a, int b, int c, int d, REFORMER_CALLER) {
-  emulator::load_box(map, to, barrier, {a, b, c, d}, REFORMER_PLACE("tma::load"));
+  emulator::load_box(map, to, barrier, {a, b, c, d}, emulator::Blocks::own, REFORMER_PLACE("tma::load"));
 }
-inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, REFORMER_CALLER) {
-  emulator::fail(REFORMER_PLACE("tma::load_for_both"), "the emulator has no clusters");
+inline void load_windows(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
+                         int offset_w, int offset_h, REFORMER_CALLER) {
+  emulator::load_windows(map, to, barrier, {channel, w, h, n}, {offset_w, offset_h}, emulator::Blocks::own,
+                         REFORMER_PLACE("tma::load_windows"));
 }
-inline void load_for_both(const TensorMap&, unsigned, unsigned, int, int, int, int, REFORMER_CALLER) {
-  emulator::fail(REFORMER_PLACE("tma::load_for_both"), "the emulator has no clusters");
+inline void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int element, int line, REFORMER_CALLER) {
+  emulator::load_box(map, to, barrier, {element, line, 0, 0}, emulator::Blocks::both,
+                     REFORMER_PLACE("tma::load_for_both"));
+}
+inline void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int a, int b, int c, int d,
+                          REFORMER_CALLER) {
+  emulator::load_box(map, to, barrier, {a, b, c, d}, emulator::Blocks::both, REFORMER_PLACE("tma::load_for_both"));
+}
+inline void load_windows_for_both(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
+                                  int offset_w, int offset_h, REFORMER_CALLER) {
+  emulator::load_windows(map, to, barrier, {channel, w, h, n}, {offset_w, offset_h}, emulator::Blocks::both,
+                         REFORMER_PLACE("tma::load_windows_for_both"));
 }
 inline void store(const TensorMap& map, unsigned from, int element, int line, REFORMER_CALLER) {
   emulator::store_box(map, from, {element, line, 0, 0}, REFORMER_PLACE("tma::store"));
 }
 inline void store(const TensorMap& map, unsigned from, int a, int b, int c, int d, REFORMER_CALLER) {
   emulator::store_box(map, from, {a, b, c, d}, REFORMER_PLACE("tma::store"));
+}
+inline void store_windows(const TensorMap& map, unsigned from, int channel, int w, int h, int n, REFORMER_CALLER) {
+  emulator::store_windows(map, from, {channel, w, h, n}, REFORMER_PLACE("tma::store_windows"));
 }
 template <int kPending>
 void wait_for_reads(REFORMER_CALLER) {

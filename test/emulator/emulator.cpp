@@ -1,4 +1,4 @@
-// The emulated GPU: blocks one after another, and in each of them the warps' threads in turns.
+// The emulated GPU: clusters of blocks one after another, and in each of them the warps' threads in turns.
 //
 // The order of turns comes from a seed: 0 runs warps and lanes in the order of their numbers, every other seed shuffles
 // blocks, warps and lanes. In half of the blocks each turn is any warp's, in the others some warps go before others
@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +34,7 @@ Position position;
 
 namespace {
 
-enum class State { kReady, kAtBarrier, kInWarp, kAsleep, kEnded };
+enum class State { kReady, kAtBarrier, kAtCluster, kInWarp, kAsleep, kEnded };
 
 struct Copy {
   void* to;
@@ -83,16 +84,21 @@ class Random {
   uint64_t state_;
 };
 
-std::deque<Thread> threads;  // grows, since making a stack takes time
+std::deque<Thread> threads;  // of a cluster, block after block; grows, since making a stack takes time
+int threads_of_block = 0, cluster = 1, first_z = 0;
 Thread* running = nullptr;
 std::string error;     // of the thread that ran last
 std::string sentence;  // that the launch came to
 const Kernel* kernel = nullptr;
 const void* kernel_arguments = nullptr;
 std::vector<Range> static_memory;
-std::unique_ptr<unsigned char[], FreeDynamic> dynamic_memory;
+std::vector<std::unique_ptr<unsigned char[], FreeDynamic>> dynamic_memory;  // of the cluster's blocks
 size_t dynamic_bytes = 0;
-std::deque<std::function<void()>> events;
+struct Event {
+  int rank;
+  std::function<void()> happen;
+};
+std::deque<Event> events;
 
 std::string text(const Position& block) {
   return "block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " + std::to_string(block.z) + ")";
@@ -138,18 +144,24 @@ void wait(State state, const Place& place) {
   self->fiber.leave();
 }
 
+void enter_block(int rank) {
+  position.rank = rank;
+  position.z = first_z + rank;
+}
+
 void resume(int index) {
   running = &threads[size_t(index)];
-  position.thread = index;
+  enter_block(index / threads_of_block);
+  position.thread = index % threads_of_block;
   running->fiber.resume();
   running = nullptr;
   if (!error.empty()) throw std::runtime_error(error);
 }
 
-// One block of the grid.
-class Block {
+// One cluster of the grid.
+class Cluster {
  public:
-  Block(int thread_count, bool shuffled, uint64_t seed) : count_(thread_count), shuffled_(shuffled), random_(seed) {
+  Cluster(bool shuffled, uint64_t seed) : count_(cluster * threads_of_block), shuffled_(shuffled), random_(seed) {
     for (int i = 0; i < count_; ++i) {
       Thread& thread = threads[size_t(i)];
       thread.state = State::kReady;
@@ -203,12 +215,12 @@ class Block {
   }
 
   void happen(size_t index) {
-    const std::function<void()> event = std::move(events[index]);
+    const Event event = std::move(events[index]);
     events.erase(events.begin() + ptrdiff_t(index));
-    bool ended = true;
-    for (int i = 0; i < count_; ++i) ended = ended && threads[size_t(i)].state == State::kEnded;
-    if (ended) throw std::runtime_error(text(position) + ": all threads have ended while a copy was under way");
-    event();
+    enter_block(event.rank);
+    if (all_of_block(event.rank, [](const Thread& thread) { return thread.state == State::kEnded; }))
+      throw std::runtime_error(text(position) + ": all threads have ended while a copy was under way");
+    event.happen();
   }
 
   // Lets a warp's threads run until each waits or ends, and does what they wait for together.
@@ -240,23 +252,43 @@ class Block {
     for (int i = first; i < last; ++i) threads[size_t(i)].state = State::kReady;
   }
 
-  // No thread can go on: returns false if all have ended, and lets all go on if all are at the same barrier.
+  template <class Predicate>
+  bool all_of_block(int rank, Predicate predicate) const {
+    const auto first = threads.begin() + rank * threads_of_block;
+    return std::all_of(first, first + threads_of_block, predicate);
+  }
+
+  bool all_wait_there(int rank, State state, const Place& place) const {
+    return all_of_block(rank, [&](const Thread& thread) { return thread.state == state && same(thread.place, place); });
+  }
+  void release(int rank) {
+    for (int i = 0; i < threads_of_block; ++i) threads[size_t(rank * threads_of_block + i)].state = State::kReady;
+  }
+
+  // No thread can go on: returns false if all have ended, and lets all of a block or of the cluster go on if they are
+  // at the same barrier.
   bool release_barrier() {
-    int ended = 0;
-    bool at_one_place = true, asleep = false;
-    for (int i = 0; i < count_; ++i) {
-      const Thread& thread = threads[size_t(i)];
-      ended += thread.state == State::kEnded;
-      asleep = asleep || thread.state == State::kAsleep;
-      at_one_place = at_one_place && same(thread.place, threads[0].place);
+    int released = 0, at_cluster = 0;
+    for (int rank = 0; rank < cluster; ++rank) {
+      if (all_wait_there(rank, State::kAtBarrier, threads[size_t(rank * threads_of_block)].place)) {
+        release(rank);
+        ++released;
+      }
+      at_cluster += all_wait_there(rank, State::kAtCluster, threads[0].place);
     }
-    if (ended == count_) return false;
-    if (asleep) throw std::runtime_error(text(position) + ": " + whereabouts(0, count_) + "; none of them can go on");
-    if (ended || !at_one_place)
-      throw std::runtime_error(text(position) + ": " + whereabouts(0, count_) +
-                               "; all threads of a block have to come to the same barrier");
-    for (int i = 0; i < count_; ++i) threads[size_t(i)].state = State::kReady;
-    return true;
+    if (at_cluster == cluster)
+      for (int rank = 0; rank < cluster; ++rank, ++released) release(rank);
+    if (released) return true;
+
+    bool ended = true, asleep = false;
+    for (int i = 0; i < count_; ++i) {
+      ended = ended && threads[size_t(i)].state == State::kEnded;
+      asleep = asleep || threads[size_t(i)].state == State::kAsleep;
+    }
+    if (ended) return false;
+    throw std::runtime_error(
+        text(position) + ": " + whereabouts(0, count_) +
+        (asleep ? "; none of them can go on" : "; all threads of a block have to come to the same barrier"));
   }
 
   int count_;
@@ -272,20 +304,23 @@ __attribute__((no_sanitize_address)) void poison(unsigned char* begin, size_t by
   for (size_t i = 0; i < bytes; ++i) to[i] = 0xff;
 }
 
-void launch(const uint32_t (&grid)[3], int thread_count, size_t shared_bytes, uint64_t seed) {
-  while (threads.size() < size_t(thread_count)) threads.emplace_back();
-  std::vector<size_t> blocks(size_t(grid[0]) * grid[1] * grid[2]);
-  std::iota(blocks.begin(), blocks.end(), size_t(0));
+void launch(const uint32_t (&grid)[3], size_t shared_bytes, uint64_t seed) {
+  while (threads.size() < size_t(cluster * threads_of_block)) threads.emplace_back();
+  std::vector<size_t> clusters(size_t(grid[0]) * grid[1] * grid[2] / size_t(cluster));
+  std::iota(clusters.begin(), clusters.end(), size_t(0));
   Random random(seed);
-  if (seed) random.shuffle(blocks);
-  for (const size_t block : blocks) {
-    position = {0, int(block % grid[0]), int(block / grid[0] % grid[1]), int(block / grid[0] / grid[1])};
+  if (seed) random.shuffle(clusters);
+  for (const size_t number : clusters) {
+    first_z = int(number / grid[0] / grid[1]) * cluster;
+    position = {0, int(number % grid[0]), int(number / grid[0] % grid[1]), first_z, 0};
     for (const Range& range : static_memory) poison(range.begin, range.bytes);
-    // Anew, so that AddressSanitizer knows where it ends.
-    dynamic_memory.reset(static_cast<unsigned char*>(::operator new[](shared_bytes, kDynamicAlignment)));
     dynamic_bytes = shared_bytes;
-    poison(dynamic_memory.get(), shared_bytes);
-    Block(thread_count, seed != 0, seed * 0x9e3779b97f4a7c15 + block).run();
+    dynamic_memory.resize(size_t(cluster));
+    for (auto& memory : dynamic_memory) {  // anew, so that AddressSanitizer knows where it ends
+      memory.reset(static_cast<unsigned char*>(::operator new[](shared_bytes, kDynamicAlignment)));
+      poison(memory.get(), shared_bytes);
+    }
+    Cluster(seed != 0, seed * 0x9e3779b97f4a7c15 + number).run();
   }
   threads
       .clear();  // every stack takes two of the 65,530 mappings that Linux gives a process, whose kernels may be many
@@ -301,6 +336,8 @@ void fail(const Place& place, const char* sentence) {
 }
 
 void block_barrier(const Place& place) { wait(State::kAtBarrier, place); }
+void cluster_barrier(const Place& place) { wait(State::kAtCluster, place); }
+int cluster_size() { return cluster; }
 
 void together(const Place& place, Operation operation, void* lane) {
   running->operation = operation;
@@ -308,7 +345,7 @@ void together(const Place& place, Operation operation, void* lane) {
   wait(State::kInWarp, place);
 }
 
-unsigned char* dynamic_shared() { return dynamic_memory.get(); }
+unsigned char* dynamic_shared(int rank) { return dynamic_memory[size_t(rank)].get(); }
 size_t dynamic_shared_bytes() { return dynamic_bytes; }
 
 void sleep(const Place& place) { wait(State::kAsleep, place); }
@@ -318,7 +355,7 @@ void wake() {
     if (thread.state == State::kAsleep) thread.state = State::kReady;
 }
 
-void later(std::function<void()> event) { events.push_back(std::move(event)); }
+void later(int rank, std::function<void()> event) { events.push_back({rank, std::move(event)}); }
 
 void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place) {
   if (reinterpret_cast<uintptr_t>(to) % unsigned(bytes) ||
@@ -354,11 +391,9 @@ extern "C" __attribute__((visibility("default"))) void emulator_static_memory(ui
   static_memory.push_back({static_cast<unsigned char*>(library.dli_fbase) + offset, bytes});
 }
 
-extern "C" __attribute__((visibility("default"))) const char* emulator_launch(const char* name, const uint32_t* grid,
-                                                                              uint32_t thread_count,
-                                                                              uint64_t shared_bytes,
-                                                                              const void* arguments,
-                                                                              uint64_t argument_bytes, uint64_t seed) {
+extern "C" __attribute__((visibility("default"))) const char* emulator_launch(
+    const char* name, const uint32_t* grid, uint32_t blocks_of_cluster, uint32_t thread_count, uint64_t shared_bytes,
+    const void* arguments, uint64_t argument_bytes, uint64_t seed) {
   kernel = nullptr;
   for (const Kernel& candidate : kernels())
     if (!strcmp(candidate.name, name)) kernel = &candidate;
@@ -373,14 +408,19 @@ extern "C" __attribute__((visibility("default"))) const char* emulator_launch(co
   } else if (thread_count % reformer::kWarp) {
     sentence = "blocks of " + std::to_string(thread_count) + " threads are no multiple of the warp's " +
                std::to_string(reformer::kWarp);
+  } else if (blocks_of_cluster < 1 || grid[2] % blocks_of_cluster) {
+    sentence = std::to_string(grid[2]) + " blocks along z are no clusters of " + std::to_string(blocks_of_cluster);
+  } else if (blocks_of_cluster > 1 && !static_memory.empty()) {
+    sentence = std::string("the emulator has static shared memory for one block, and clusters of one");
   } else {
+    threads_of_block = int(thread_count), cluster = int(blocks_of_cluster);
     std::vector<unsigned char> copy(argument_bytes + 64);
     unsigned char* aligned = copy.data() + (64 - reinterpret_cast<uintptr_t>(copy.data()) % 64);
     memcpy(aligned, arguments, argument_bytes);
     kernel_arguments = aligned;
     error.clear();
     try {
-      launch({grid[0], grid[1], grid[2]}, int(thread_count), shared_bytes, seed);
+      launch({grid[0], grid[1], grid[2]}, shared_bytes, seed);
       return nullptr;
     } catch (const std::exception& exception) {
       sentence = std::string(name) + ", " + exception.what();

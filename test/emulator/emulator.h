@@ -1,7 +1,7 @@
-// What csrc/hip/device/platform.h gives to kernels, on the CPU: a GPU for tests. It runs one block at a time, each of
-// its threads on a stack of its own, and complains of what real GPUs leave undefined. platform.h includes this file in
-// place of its own text when REFORMER_EMULATOR is defined: 32 stands for NVIDIA's warps and mma.sync, 64 for AMD's
-// and MFMA.
+// What csrc/hip/device/platform.h gives to kernels, on the CPU: a GPU for tests. It runs one cluster of blocks at a
+// time, each of its threads on a stack of its own, and complains of what real GPUs leave undefined. platform.h includes
+// this file in place of its own text when REFORMER_EMULATOR is defined: 32 stands for NVIDIA's warps and mma.sync, 64
+// for AMD's and MFMA.
 #pragma once
 
 #include <cstddef>
@@ -35,6 +35,7 @@ namespace emulator {
 // Where the thread that runs is.
 struct Position {
   int thread, x, y, z;
+  int rank;  // of the block in its cluster, along z
 };
 extern Position position;
 
@@ -52,15 +53,19 @@ using Operation = void (*)(void* const* lanes);
 // Waits until all threads of the warp have come to this place, and does the operation once for all of them.
 void together(const Place& place, Operation operation, void* lane);
 void block_barrier(const Place& place);
-unsigned char* dynamic_shared();
+void cluster_barrier(const Place& place);
+int cluster_size();
+// Of a block of the cluster, by default the own one.
+unsigned char* dynamic_shared(int rank = position.rank);
 size_t dynamic_shared_bytes();
 
 // Lets others run until one of them, or an event, calls wake(): all that sleep go on then.
 void sleep(const Place& place);
 void wake();
 
-// Something that the GPU does beside its threads, at some time: at the latest when none of them can go on.
-void later(std::function<void()> event);
+// Something that the GPU does beside its threads to a block of the cluster, at some time: at the latest when none of
+// them can go on. Meanwhile position.rank is that block's.
+void later(int rank, std::function<void()> event);
 
 void async_copy(void* to, const void* from, int bytes, bool valid, const Place& place);
 void async_commit();
@@ -92,6 +97,11 @@ inline int block_z() { return emulator::position.z; }
 
 inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::block_barrier({"barrier", file, line});
+}
+
+// That of cluster.h; its other functions are not emulated.
+inline void cluster_meet(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::cluster_barrier({"cluster_meet", file, line});
 }
 
 inline float bits_to_float(unsigned bits) { return __builtin_bit_cast(float, bits); }

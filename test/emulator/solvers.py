@@ -6,7 +6,7 @@ import emulator
 from torch_reformer import ConvProblem, _gpu
 from torch_reformer.problem import TORCH_DTYPES
 
-ARCHITECTURES = {32: "sm_80", 64: "gfx90a"}  # by the size of a warp; sm_90 has clusters, which are not emulated
+ARCHITECTURES = {32: "sm_80", 64: "gfx90a"}  # by the size of a warp; sm_90 has clusters that read each other
 
 
 def _dense(tensor: torch.Tensor, problem: ConvProblem) -> torch.Tensor:

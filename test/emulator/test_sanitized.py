@@ -13,6 +13,7 @@ FAMILIES = [
     "test_packed_gemm_emulated",
     "test_tma_bugs",
     "test_tma_emulated",
+    "test_tma_windows_emulated",
 ]
 
 

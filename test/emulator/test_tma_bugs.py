@@ -16,23 +16,28 @@ THREADS, BOX = 128, 64  # lines, and elements of each
 
 
 class Arguments(ctypes.Structure):
-    _fields_ = [("maps", ctypes.c_char * 256), ("numbers", ctypes.c_int32 * 4), ("padding", ctypes.c_char * 48)]
+    _fields_ = [("maps", ctypes.c_char * 256), ("numbers", ctypes.c_int32 * 9), ("padding", ctypes.c_char * 28)]
 
 
-def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX)):
+def launch(name, arguments, seed, cluster=1):
+    options = dict(threads=THREADS, arguments=arguments, shared_bytes=2 * BOX * BOX * 2 + 8, seed=seed)
+    emulator.launch(FILE, name, grid=(1, 1, cluster), cluster=cluster, **options)
+
+
+def matrix_map(arguments, i, matrix):
+    where = ctypes.c_void_p(ctypes.addressof(arguments) + 128 * i)
+    plans.library("tma_plan").matrix_map(ctypes.c_void_p(matrix.ctypes.data), *matrix.shape, BOX, where)
+
+
+def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX), cluster=1):
     """Copies a box of `source` to zeros of this size, where the kernel does so. Places are (line, element)."""
-    planner = plans.library("tma_plan")
     source = numpy.ones((BOX, BOX), numpy.uint16) if source is None else source
     result = numpy.zeros(size, numpy.uint16)
     arguments = Arguments()
-    for i, matrix in enumerate((source, result)):
-        where = ctypes.c_void_p(ctypes.addressof(arguments) + 128 * i)
-        planner.matrix_map(ctypes.c_void_p(matrix.ctypes.data), *matrix.shape, BOX, where)
-    arguments.numbers[:] = [*reversed(first), *reversed(to)]
-    shared_bytes = 2 * BOX * BOX * 2 + 8
-    emulator.launch(
-        FILE, name, grid=(1, 1, 1), threads=THREADS, arguments=arguments, shared_bytes=shared_bytes, seed=seed
-    )
+    matrix_map(arguments, 0, source)
+    matrix_map(arguments, 1, result)
+    arguments.numbers[:4] = [*reversed(first), *reversed(to)]
+    launch(name, arguments, seed, cluster)
     return result
 
 
@@ -86,3 +91,168 @@ def test_stores_begin_in_the_tensor():
     for to in ((-1, 0), (0, -8)):
         sentence = "thread 0, tma::store (FILE): a store can't begin before the tensor does"
         assert complaint("no_tma_bug", to=to).endswith(sentence)
+
+
+# --- pairs of blocks
+def test_pairs_load_for_both():
+    source = numpy.random.default_rng(0).integers(1, 1 << 16, (2 * BOX, BOX), numpy.uint16)
+    for seed in range(4):
+        numpy.testing.assert_array_equal(run("no_bug_of_pairs", seed, source, size=source.shape, cluster=2), source)
+
+
+OF_PAIRS = {
+    "pair_that_does_not_meet_again": "block (0, 0, 1): all threads have ended while a copy was under way",
+    "pair_of_which_one_meets": "128 threads have ended, 128 threads at cluster_meet (FILE); all threads of a block "
+    "have to come to the same barrier",
+    "arrives_at_no_block": "tma::arrive_there (FILE): no block of the cluster has this rank",
+}
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_complaints_of_pairs(name):
+    assert complaint(name, cluster=2).endswith(OF_PAIRS[name])
+
+
+def test_pairs_need_clusters():
+    assert complaint("no_bug_of_pairs").endswith("tma::load_for_both (FILE): there are no two blocks in the cluster")
+
+
+# --- windows
+class Windows:
+    """Of pictures [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
+
+    def __init__(self, pictures, w, h, pixels=BOX):
+        self.pictures, self.w, self.h = pictures, w, h
+        n, height, width, channels = pictures.shape
+        self.numbers = (ctypes.c_int32 * 11)(channels, width, *w, height, *h, n, pixels)
+
+    def map(self, arguments=None, i=0):
+        """A sentence that says why there is none, or None."""
+        to = Arguments() if arguments is None else arguments
+        make = plans.library("tma_plan").make_windows_map
+        make.restype = ctypes.c_char_p
+        where = ctypes.c_void_p(ctypes.addressof(to) + 128 * i)
+        refusal = make(ctypes.c_void_p(self.pictures.ctypes.data), self.numbers, where)
+        return refusal and refusal.decode()
+
+    def places(self, number):
+        """w, h and n where BOX windows begin, from this one on."""
+        for at in range(number, number + BOX):
+            picture, at = divmod(at, self.w[1] * self.h[1])
+            line, column = divmod(at, self.w[1])
+            yield self.w[0] + column * self.w[2], self.h[0] + line * self.h[2], picture
+
+
+def pictures_of(n=3, h=7, w=9, channels=72):
+    return numpy.random.default_rng(0).integers(1, 1 << 16, (n, h, w, channels), numpy.uint16)
+
+
+def run_windows(windows, channel, number, offset=(0, 0), name="no_bug_of_windows", shift=0, seed=0):
+    """Copies windows to a matrix, a line each. offset: w, h; shift: from where a window begins."""
+    arguments, result = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
+    assert windows.map(arguments) is None
+    matrix_map(arguments, 1, result)
+    w, h, n = next(windows.places(number))
+    arguments.numbers[:] = [channel, 0, 0, 0, w + shift, h, n, *offset]
+    launch(name, arguments, seed)
+    return result
+
+
+# first window, how many, step: of w and h, of pictures of 9 x 7
+WINDOWS = {
+    "3x3": ((-1, 9, 1), (-1, 7, 1)),
+    "3x3, stride 2": ((-1, 5, 2), (-1, 4, 2)),
+    "5x1, stride 3": ((-2, 3, 3), (0, 3, 3)),
+    "past the picture": ((-4, 2, 1), (8, 3, 2)),
+    "larger than the picture": ((-3, 15, 1), (-4, 15, 1)),
+    "all outside": ((-100, 1, 1), (107, 1, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_are_read(kind):
+    pictures = pictures_of()
+    n, h, w, channels = pictures.shape
+    windows = Windows(pictures, *WINDOWS[kind])
+    for seed, (channel, number, offset) in enumerate([(0, 0, (0, 0)), (64, 3, (2, 1)), (8, 40, (0, 255))]):
+        expected = numpy.zeros((BOX, BOX), numpy.uint16)
+        if number >= 2 * windows.w[1] * windows.h[1]:
+            number = 1
+        for line, (at_w, at_h, picture) in enumerate(windows.places(number)):
+            x, y = at_w + offset[0], at_h + offset[1]
+            if 0 <= x < w and 0 <= y < h and picture < n:
+                pixel = pictures[picture, y, x, channel : channel + BOX]
+                expected[line, : len(pixel)] = pixel
+        result = run_windows(windows, channel, number, offset, seed=seed)
+        numpy.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 10, 1), (-2, 9, 1), (-1, 8, 1)])
+def test_a_wrong_corner_is_a_wrong_result(wrong):
+    w, h = WINDOWS["3x3"]
+    right = run_windows(Windows(pictures_of(), w, h), 0, 0, offset=(1, 1))
+    assert (run_windows(Windows(pictures_of(), wrong, h), 0, 0, offset=(1, 1)) != right).any()
+
+
+@pytest.mark.parametrize("kind", ["3x3", "3x3, stride 2", "larger than the picture"])
+def test_windows_are_stored(kind):
+    source = numpy.random.default_rng(1).integers(1, 1 << 16, (BOX, BOX), numpy.uint16)
+    w, h = ((max(0, first), count, step) for first, count, step in WINDOWS[kind])
+    for channel, number in ((0, 0), (64, 5), (0, 70)):
+        windows = Windows(numpy.zeros((3, 7, 9, 72), numpy.uint16), w, h)
+        expected = windows.pictures.copy()
+        for line, (x, y, picture) in enumerate(windows.places(number)):
+            if x < 9 and y < 7 and picture < 3:
+                expected[picture, y, x, channel : channel + BOX] = source[line, : 72 - channel]
+        arguments = Arguments()
+        matrix_map(arguments, 0, source)
+        assert windows.map(arguments, 1) is None
+        arguments.numbers[:7] = [0, 0, channel, 0, *next(windows.places(number))]
+        launch("no_bug_of_stored_windows", arguments, number)
+        numpy.testing.assert_array_equal(windows.pictures, expected)
+
+
+BEGINNINGS = "thread 0, tma::load_windows (FILE): "
+WRONG = {  # name, offset, shift
+    f"128 threads at tma::wait (FILE); {STUCK}": ("too_few_bytes_of_windows", (0, 0), 0),
+    BEGINNINGS + "no window begins there": ("no_bug_of_windows", (0, 0), 1),
+    BEGINNINGS + "a window has at most 256 pixels along an axis": ("no_bug_of_windows", (256, 0), 0),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_complaints_of_windows(sentence):
+    name, offset, shift = WRONG[sentence]
+    with pytest.raises(emulator.KernelError) as error:
+        run_windows(Windows(pictures_of(), *WINDOWS["3x3, stride 2"]), 0, 0, offset, name, shift)
+    assert re.sub(r"planted_tma_bugs.hip:\d+", "FILE", str(error.value)).endswith(sentence)
+
+
+def test_maps_are_for_one_kind_of_copies():
+    arguments, result = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
+    assert Windows(pictures_of(), *WINDOWS["3x3"]).map(arguments) is None
+    matrix_map(arguments, 1, result)
+    with pytest.raises(emulator.KernelError, match="the tensor map is made for the other kind of copies"):
+        launch("no_tma_bug", arguments, 0)
+
+
+REFUSED = {
+    "windows begin at most 128 pixels outside of a picture": ((-129, 9, 1), (0, 1, 1), BOX),
+    "windows are 1 to 8 pixels apart": ((0, 1, 9), (0, 1, 1), BOX),
+    "there are no windows": ((0, 0, 1), (0, 1, 1), BOX),
+    "a box has 1 to 1024 pixels": ((0, 1, 1), (0, 1, 1), 1025),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_the_driver_refuses(sentence):
+    assert Windows(pictures_of(), *REFUSED[sentence]).map() == sentence
+    # The last window begins 128 pixels past the picture's end: its corner is 128 pixels after that.
+    assert (
+        Windows(pictures_of(), (9 + 127, 1, 1), (0, 1, 1)).map()
+        == "windows begin at most 128 pixels outside of a picture"
+    )
+    assert (
+        Windows(pictures_of(channels=12), *WINDOWS["3x3"]).map()
+        == "a tensor map's pixels begin at multiples of 16 bytes"
+    )

@@ -1,10 +1,6 @@
-"""The kernels for Hopper alone, emulated: exact on small integers.
-
-Pairs of blocks that share an operand (TmaShared) are left out: the emulator runs one block at a time.
-"""
+"""The kernels for Hopper alone, emulated: exact on small integers."""
 
 import ctypes
-import functools
 
 import pytest
 import torch
@@ -12,56 +8,9 @@ import torch
 import emulator
 from emulator import plans
 from emulator.plans import DIRECTIONS, Problem
+from emulator.tma_gemm import COLUMNS, ROWS, check_gemm, gemm_kernels, planner
 
 pytestmark = emulator.needed
-
-
-@functools.cache
-def planner() -> ctypes.CDLL:
-    loaded = plans.library("tma_plan")
-    for name in ("gemm_kernel_name", "gemm_kernel_arguments", "finish_name", "finish_arguments", "plan_gemm"):
-        getattr(loaded, name).restype = ctypes.c_char_p
-    for name in ("depthwise_name", "depthwise_arguments", "plan_depthwise"):
-        getattr(loaded, name).restype = ctypes.c_char_p
-    return loaded
-
-
-# --- products of matrices
-@functools.cache
-def gemm_kernels() -> dict[str, int]:
-    return {planner().gemm_kernel_name(i).decode(): i for i in range(planner().gemm_kernel_count())}
-
-
-def check_gemm(problem, tile, *, row_blocks=1000, splits=1, seed=0):
-    """Returns whether the blocks kept the second operand's tiles."""
-    type_name = {torch.bfloat16: "bf16", torch.float16: "fp16"}[problem.type[0]]
-    planes = problem.layout == "nchw" and problem.x[0, 0].numel() > 1
-    layout = "_nchw" if planes else ""
-    kernel = f"tma_gemm_{DIRECTIONS[problem.direction]}{layout}_{type_name}_{tile}"
-    index = gemm_kernels()[kernel]
-    x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
-    values = problem.bias.to(problem.type[0])
-    result = problem.no_result()
-    args, finish = ((ctypes.c_char * size())() for size in (planner().gemm_args_bytes, planner().finish_args_bytes))
-    numbers = (ctypes.c_int64 * 14)()
-
-    def plan(workspace):
-        bias = values.data_ptr() if problem.direction == 0 else None
-        addresses = [x.data_ptr(), y.data_ptr(), filter.data_ptr(), bias, result.data_ptr(), workspace]
-        pointers = (ctypes.c_void_p * 6)(*addresses)
-        sentence = planner().plan_gemm(problem.numbers, index, row_blocks, splits, pointers, args, finish, numbers)
-        assert sentence is None, sentence
-
-    plan(None)
-    workspace = torch.full([numbers[12] // 4], torch.nan)
-    plan(workspace.data_ptr())
-    assert (numbers[12] > 0) == (splits > 1)
-    plans.launch("tma_gemm", kernel, planner().gemm_kernel_arguments(index).decode(), args, numbers[:5], seed=seed)
-    if splits > 1:
-        name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
-        plans.launch("implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
-    problem.check(result)
-    return bool(numbers[13])
 
 
 # n, c, h, w, k: rows of a product, columns and depth are not what tiles are
@@ -100,7 +49,7 @@ def test_pictures_of_one_pixel_are_the_same_in_both_layouts(direction):
 
 def test_planes_that_no_box_can_begin_in_are_refused():
     numbers = Problem("forward", "bf16", 2, 16, 7, 7, 16, 1, 1, layout="nchw").numbers
-    sentence = planner().plan_gemm(numbers, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
+    sentence = planner().plan_gemm(numbers, 0, 0, 1, 1, (ctypes.c_void_p * 6)(), None, None, None)
     assert sentence == b"the pixels of a picture are no multiple of 16 bytes"
 
 
@@ -145,6 +94,20 @@ def test_more_rounds_of_the_ring_than_it_has_stages():
         sizes = (4, 16, 15, 17, 24) if direction == "weight_grad" else (1, 648, 9, 9, 648)
         for seed in range(3):
             check_gemm(Problem(direction, "bf16", *sizes, 1, 1), "64x64_3", row_blocks=1, seed=seed)
+
+
+# Tiles of rows and of columns that are odd in number, pairs of tiles that are of two pictures, and parts of the depth.
+@pytest.mark.parametrize("shared", [ROWS, COLUMNS])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_pairs_of_blocks(direction, layout, shared):
+    for seed, tile in enumerate(("64x64_3", "128x64_6", "128x192_4")):
+        problem = Problem(direction, "bf16", 3, 136, 10, 12, 328, 1, 1, layout=layout)
+        check_gemm(problem, tile, shared=shared, seed=seed)
+        if direction != "weight_grad":
+            check_gemm(problem, tile, shared=shared, row_blocks=1, seed=seed)
+        if layout == "nhwc" or direction == "weight_grad":
+            check_gemm(problem, tile, shared=shared, splits=2, seed=seed)
 
 
 # --- depthwise

@@ -1,4 +1,5 @@
 // Kernels by Hopper's instructions with a mistake each, which the emulator has to find; and one that is right.
+#include "cluster.h"
 #include "mma.h"
 #include "tma.h"
 
@@ -9,6 +10,7 @@ constexpr int kTmaBugThreads = 128, kTmaBugBytes = 8192;  // of a box: 64 lines 
 struct TmaBugArgs {
   TensorMap from, to;
   int element, line, to_element, to_line;
+  int w, h, n, offset_w, offset_h;  // of windows
 };
 
 // Shared memory: two boxes and a barrier.
@@ -29,6 +31,11 @@ struct BugMemory {
     tma::arrive_expecting(barrier(), kTmaBugBytes);
     tma::load(args.from, box(0), barrier(), args.element, line);
   }
+  DEVICE void load_windows(const TmaBugArgs& args, int bytes) const {
+    if (thread_id()) return;
+    tma::arrive_expecting(barrier(), bytes);
+    tma::load_windows(args.from, box(0), barrier(), args.element, args.w, args.h, args.n, args.offset_w, args.offset_h);
+  }
 };
 
 KERNEL(kTmaBugThreads) no_tma_bug(const __grid_constant__ TmaBugArgs args) {
@@ -40,6 +47,80 @@ KERNEL(kTmaBugThreads) no_tma_bug(const __grid_constant__ TmaBugArgs args) {
   if (thread_id()) return;
   tma::store(args.to, memory.box(0), args.to_element, args.to_line);
   tma::wait_for_reads<0>();
+}
+
+// From windows to a matrix.
+KERNEL(kTmaBugThreads) no_bug_of_windows(const __grid_constant__ TmaBugArgs args) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  memory.init_barrier(1);
+  memory.load_windows(args, kTmaBugBytes);
+  tma::wait(memory.barrier(), 0);
+  if (thread_id()) return;
+  tma::store(args.to, memory.box(0), args.to_element, args.to_line);
+  tma::wait_for_reads<0>();
+}
+
+// And back.
+KERNEL(kTmaBugThreads) no_bug_of_stored_windows(const __grid_constant__ TmaBugArgs args) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  memory.init_barrier(1);
+  memory.load(args, args.line);
+  tma::wait(memory.barrier(), 0);
+  if (thread_id()) return;
+  tma::store_windows(args.to, memory.box(0), args.to_element, args.w, args.h, args.n);
+  tma::wait_for_reads<0>();
+}
+
+// As if only half of the windows' pixels lay in the tensor.
+KERNEL(kTmaBugThreads) too_few_bytes_of_windows(const __grid_constant__ TmaBugArgs args) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  memory.init_barrier(1);
+  memory.load_windows(args, kTmaBugBytes / 2);
+  tma::wait(memory.barrier(), 0);
+}
+
+// Each block of a pair loads a box for both, and stores the other one's.
+KERNEL(kTmaBugThreads) no_bug_of_pairs(const __grid_constant__ TmaBugArgs args) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  const int own = block_z(), other = 1 - own;
+  memory.init_barrier(1);
+  cluster_meet();
+  if (thread_id() == 0) {
+    tma::arrive_expecting(memory.barrier(), 2 * kTmaBugBytes);
+    tma::load_for_both(args.from, memory.box(own), memory.barrier(), 0, own * 64);
+  }
+  tma::wait(memory.barrier(), 0);
+  if (thread_id() == 0) {
+    tma::store(args.to, memory.box(other), 0, other * 64);
+    tma::wait_for_reads<0>();
+  }
+  cluster_meet();
+}
+
+KERNEL(kTmaBugThreads) pair_that_does_not_meet_again(const __grid_constant__ TmaBugArgs args) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  memory.init_barrier(1);
+  cluster_meet();
+  if (block_z() || thread_id()) return;
+  tma::arrive_expecting(memory.barrier(), kTmaBugBytes);
+  tma::load_for_both(args.from, memory.box(0), memory.barrier(), 0, 0);
+  tma::wait(memory.barrier(), 0);
+}
+
+KERNEL(kTmaBugThreads) pair_of_which_one_meets(const __grid_constant__ TmaBugArgs) {
+  if (block_z()) cluster_meet();
+}
+
+KERNEL(kTmaBugThreads) arrives_at_no_block(const __grid_constant__ TmaBugArgs) {
+  DYNAMIC_SHARED(shared);
+  const BugMemory memory{shared};
+  memory.init_barrier(1);
+  if (thread_id() == 0) tma::arrive_there(memory.barrier(), 2);
 }
 
 KERNEL(kTmaBugThreads) load_without_wait(const __grid_constant__ TmaBugArgs args) {

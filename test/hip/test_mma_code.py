@@ -82,6 +82,15 @@ def test_nvidia(architecture, file, tmp_path):
 # A kernel's file, what X makes one of its kernels of, and instructions that it is made for.
 HOPPER = {
     "tma_gemm": ("forward, bf16, 128, 128, 6", ["wgmma.mma_async.sync.aligned.m64n128k16", ".multicast::cluster"]),
+    "tma_windows": (
+        "input_grad, bf16, 128, 128, 6",
+        [
+            "wgmma.mma_async.sync.aligned.m64n128k16",
+            "global.im2col.mbarrier",
+            ".im2col_no_offs.",
+            ".multicast::cluster",
+        ],
+    ),
     "tma_depthwise": ("forward, bf16, 3, 1", ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4"]),
 }
 OF_BOTH = ["cp.async.bulk.tensor", "mbarrier.try_wait", "stmatrix.sync", "griddepcontrol.wait"]

@@ -1,5 +1,7 @@
 // tma_gemm_plan.h and tma_depthwise_plan.h as C functions, for Python: tests by the emulator.
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "../../csrc/hip/kernels/tma_depthwise_plan.h"
 #include "../../csrc/hip/kernels/tma_gemm_plan.h"
@@ -13,6 +15,16 @@ TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> siz
   return emulator::encode(tensor, sizes, box);
 }
 
+TensorMap gpu::windows_map(const void* pictures, const Windows& windows, int32_t pixels) {
+  const auto &w = windows.w, &h = windows.h;
+  return emulator::encode_windows(pictures, {windows.channels, w.size, h.size, windows.pictures},
+                                  {{w.pitch * 2, h.pitch * 2, windows.picture_pitch * 2},
+                                   {w.first, h.first},
+                                   {w.end(), h.end()},
+                                   {w.step, h.step},
+                                   pixels});
+}
+
 extern "C" {
 
 // Makes the TensorMap of a matrix, of which boxes of so many lines are copied.
@@ -21,26 +33,48 @@ void matrix_map(const void* matrix, int lines, int elements, int box_lines, void
   memcpy(to, &map, sizeof(map));
 }
 
+// The same of windows. numbers: channels, then of w and of h: pixels, where the first window begins, how many there are
+// and their step; pictures, pixels of a box. Returns why there is none, or null.
+const char* make_windows_map(const void* pictures, const int32_t* numbers, void* to) {
+  const auto axis = [&](int i, int64_t pitch) {
+    const int32_t* const of = numbers + 1 + 4 * i;
+    return gpu::Windows::Axis{of[0], pitch, of[1], of[2], of[3]};
+  };
+  const int64_t channels = numbers[0], line = channels * numbers[1];
+  const gpu::Windows windows{numbers[0], axis(0, channels), axis(1, line), numbers[9], line * numbers[5]};
+  static std::string refusal;
+  try {
+    const TensorMap map = gpu::windows_map(pictures, windows, numbers[10]);
+    memcpy(to, &map, sizeof(map));
+    return nullptr;
+  } catch (const std::runtime_error& error) {
+    refusal = error.what();
+    return refusal.c_str();
+  }
+}
+
 int gemm_kernel_count() { return int(tma_gemm_kernels().size()); }
 const char* gemm_kernel_name(int i) { return tma_gemm_kernels()[size_t(i)].entry.name; }
+const char* gemm_kernel_file(int i) { return tma_gemm_kernels()[size_t(i)].entry.file; }
 const char* gemm_kernel_arguments(int i) { return tma_gemm_kernels()[size_t(i)].entry.arguments; }
-int gemm_args_bytes() { return int(sizeof(TmaGemmArgs)); }
+int gemm_args_bytes(int i) { return int(tma_gemm_kernels()[size_t(i)].args_bytes()); }
 int finish_args_bytes() { return int(sizeof(ImplicitGemmFinishArgs)); }
 const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.name; }
 const char* finish_arguments(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.arguments; }
 
-// row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace. numbers: blocks x, y,
-// z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
-const char* plan_gemm(const int32_t* problem, int kernel, int row_blocks, int splits, void* const* pointers, void* args,
-                      void* finish_args, int64_t* numbers) {
+// shared: a TmaShared. row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace.
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
+const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_blocks, int splits, void* const* pointers,
+                      void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
   if (const char* sentence = refuse_tma_gemm(p)) return sentence;
+  if (!of.computes(p)) return "the kernel is for other problems";
   TmaGemmPlan plan;
-  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows));
-  plan_tma_gemm(p, of, {TmaShared::kNothing, row_blocks, splits}, plan);
+  row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
+  plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
-  memcpy(args, &plan.args, sizeof(plan.args));
+  memcpy(args, &plan.args, of.args_bytes());
   memcpy(finish_args, &plan.finish_args, sizeof(plan.finish_args));
   append(numbers, plan.launch);
   append(numbers, plan.finish_launch);

@@ -83,6 +83,26 @@ DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, i
       "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d), "h"(static_cast<unsigned short>(3))
       : "memory");
 }
+// Of a map that reads pictures by windows (gpu::windows_map): its channels from `channel` on of as many windows as its
+// box has pixels, from the one on that begins at (w, h, n), each at the pixel that lies this offset further (0 to 255).
+DEVICE void load_windows(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
+                         int offset_w, int offset_h) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], [%2], {%7, %8};" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(w), "r"(h), "r"(n), "h"(static_cast<unsigned short>(offset_w)),
+      "h"(static_cast<unsigned short>(offset_h))
+      : "memory");
+}
+DEVICE void load_windows_for_both(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
+                                  int offset_w, int offset_h) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], {%7, %8}, %9;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(w), "r"(h), "r"(n), "h"(static_cast<unsigned short>(offset_w)),
+      "h"(static_cast<unsigned short>(offset_h)), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
 DEVICE void store(const TensorMap& map, unsigned from, int element, int line) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
                "r"(from), "r"(element), "r"(line)
@@ -93,6 +113,14 @@ DEVICE void store(const TensorMap& map, unsigned from, int a, int b, int c, int 
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(from), "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// To the first pixels of windows.
+DEVICE void store_windows(const TensorMap& map, unsigned from, int channel, int w, int h, int n) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(from), "r"(channel), "r"(w), "r"(h), "r"(n)
+      : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // Until at most so many of this thread's stores have not yet read their shared memory.

@@ -7,51 +7,71 @@
 
 #include "implicit_gemm_plan.h"
 #include "tma_gemm.h"
+#include "tma_windows_plan.h"
 
 namespace reformer {
 
-// What a kernel computes, by its name in tma_gemm.inc.
-namespace tma_gemm_what {
-struct What {
+// What a kernel computes. windows: for filters of any size (tma_windows.hip), in NHWC; else of 1x1 (tma_gemm.hip).
+struct TmaGemmWhat {
   Direction direction;
   Layout layout;
+  bool windows;
 };
-constexpr What forward{Direction::forward, Layout::nhwc}, forward_nchw{Direction::forward, Layout::nchw};
-constexpr What input_grad{Direction::input_grad, Layout::nhwc}, input_grad_nchw{Direction::input_grad, Layout::nchw};
-constexpr What weight_grad{Direction::weight_grad, Layout::nhwc};
-constexpr What weight_grad_nchw{Direction::weight_grad, Layout::nchw};
+// By its name in tma_gemm.inc and tma_windows.inc.
+namespace tma_gemm_what {
+constexpr TmaGemmWhat forward{Direction::forward, Layout::nhwc, false};
+constexpr TmaGemmWhat forward_nchw{Direction::forward, Layout::nchw, false};
+constexpr TmaGemmWhat input_grad{Direction::input_grad, Layout::nhwc, false};
+constexpr TmaGemmWhat input_grad_nchw{Direction::input_grad, Layout::nchw, false};
+constexpr TmaGemmWhat weight_grad{Direction::weight_grad, Layout::nhwc, false};
+constexpr TmaGemmWhat weight_grad_nchw{Direction::weight_grad, Layout::nchw, false};
 }  // namespace tma_gemm_what
+namespace tma_windows_what {
+constexpr TmaGemmWhat forward{Direction::forward, Layout::nhwc, true};
+constexpr TmaGemmWhat input_grad{Direction::input_grad, Layout::nhwc, true};
+constexpr TmaGemmWhat weight_grad{Direction::weight_grad, Layout::nhwc, true};
+}  // namespace tma_windows_what
+
+// Whether the problem's pixels are read by windows.
+inline bool has_tma_windows(const ConvProblem& p) { return !p.is_1x1() || p.stride_h != 1 || p.stride_w != 1; }
 
 // The layout that kernels see: pictures of one pixel lie in NCHW as they do in NHWC.
 inline Layout tma_gemm_layout(const ConvProblem& p) { return p.h * p.w == 1 ? Layout::nhwc : p.layout; }
 
-// One of those in tma_gemm.inc.
+// One of those in tma_gemm.inc and tma_windows.inc.
 struct TmaGemmKernel {
-  tma_gemm_what::What what;
+  TmaGemmWhat what;
   DType dtype;
   int rows, columns, stages;
   gpu::Entry entry;
 
   bool computes(const ConvProblem& p) const {
-    return what.direction == p.direction && what.layout == tma_gemm_layout(p) && dtype == p.dtype;
+    return what.direction == p.direction && what.layout == tma_gemm_layout(p) && what.windows == has_tma_windows(p) &&
+           dtype == p.dtype;
   }
+  size_t args_bytes() const { return what.windows ? sizeof(TmaWindowsArgs) : sizeof(TmaGemmArgs); }
   int threads() const { return tma_gemm_threads(rows, columns); }
   int shared_bytes() const { return stages * ((rows + columns) * kTmaDepth * 2 + 16) + rows / 64 * 2 * kTmaStoreBytes; }
 };
 
 inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
-#define X(what, T, rows, columns, stages)                                    \
-  {tma_gemm_what::what,                                                      \
-   DType::T,                                                                 \
-   rows,                                                                     \
-   columns,                                                                  \
-   stages,                                                                   \
-   {"tma_gemm", "tma_gemm_" #what "_" #T "_" #rows "x" #columns "_" #stages, \
+#define KERNEL_OF(file, what, T, rows, columns, stages)               \
+  {file##_what::what,                                                 \
+   DType::T,                                                          \
+   rows,                                                              \
+   columns,                                                           \
+   stages,                                                            \
+   {#file, #file "_" #what "_" #T "_" #rows "x" #columns "_" #stages, \
     #what ", " #T ", " #rows ", " #columns ", " #stages}},
   static const std::vector<TmaGemmKernel> all = {
+#define X(...) KERNEL_OF(tma_gemm, __VA_ARGS__)
 #include "tma_gemm.inc"
+#undef X
+#define X(...) KERNEL_OF(tma_windows, __VA_ARGS__)
+#include "tma_windows.inc"
   };
 #undef X
+#undef KERNEL_OF
   return all;
 }
 
@@ -63,40 +83,69 @@ struct TmaGemmCut {
 };
 
 struct TmaGemmPlan {
-  TmaGemmArgs args{};
+  TmaWindowsArgs args{};  // of kernels for 1x1 the part that is TmaGemmArgs
   gpu::Launch launch;
+  TmaWindowsPlan windows;
   int pictures = 1;             // with matrices of their own
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
 };
 
-// The products that a direction is: one in NHWC; in NCHW one for each picture, which weight_grad adds up.
+// The products that a direction is: one in NHWC, or one for each class of pixels; in NCHW one for each picture, which
+// weight_grad adds up.
 struct TmaGemmSizes {
-  int pictures, rows, columns, depth;
-  bool weight_grad;
+  int pictures = 1, classes = 1;
+  int rows, columns, depth;  // of one product; the latter two of one tap
+  int columns_taps = 1, depth_taps = 1;
+  bool weight_grad = false;
 
-  // Of all pictures.
-  int row_tiles(int tile_rows) const { return gemm_plan::ceil_div(rows, tile_rows) * (weight_grad ? 1 : pictures); }
-  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * (weight_grad ? pictures : 1); }
+  // Of all products together; pairs of tiles that share columns, if there are two `together`, are of one class.
+  int row_tiles(int tile_rows, int together = 1) const {
+    const int tiles = gemm_plan::ceil_div(rows, tile_rows) * (weight_grad ? 1 : pictures);
+    return gemm_plan::ceil_div(tiles, together) * classes;
+  }
+  int column_tiles(int tile_columns) const {
+    return gemm_plan::ceil_div(gemm_plan::ceil_div(columns, 64) * 64 * columns_taps, tile_columns);
+  }
+  int64_t result_numel() const { return int64_t{rows} * columns * columns_taps; }
+  // Of a product, or of all classes.
+  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? pictures : 1); }
 };
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
-  const int pictures = tma_gemm_layout(p) == Layout::nchw ? p.n : 1, pixels = p.n / pictures * p.h * p.w;
-  if (p.direction == Direction::forward) return {pictures, pixels, p.k, p.c, false};
-  if (p.direction == Direction::input_grad) return {pictures, pixels, p.c, p.k, false};
-  return {pictures, p.k, p.c, pixels, true};
+  TmaGemmSizes size;
+  size.pictures = tma_gemm_layout(p) == Layout::nchw ? p.n : 1;
+  const int taps = p.r * p.s, pictures = p.n / size.pictures, pixels = pictures * p.out_h() * p.out_w();
+  switch (p.direction) {
+    case Direction::forward:
+      size.rows = pixels, size.columns = p.k, size.depth = p.c;
+      size.depth_taps = taps;
+      break;
+    case Direction::input_grad:
+      size.rows = pictures * gemm_plan::ceil_div(p.h, p.stride_h) * gemm_plan::ceil_div(p.w, p.stride_w);
+      size.columns = p.c, size.depth = p.k;
+      size.depth_taps = taps;
+      size.classes = std::min(p.stride_h, p.h) * std::min(p.stride_w, p.w);
+      break;
+    case Direction::weight_grad:
+      size.rows = p.k, size.columns = p.c, size.depth = pixels;
+      size.columns_taps = taps;
+      size.weight_grad = true;
+  }
+  return size;
 }
 
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_tma_gemm(const ConvProblem& p) {
   if (p.dtype != DType::bf16 && p.dtype != DType::fp16) return "it computes fp16 and bf16 only";
-  if (!p.is_1x1() || p.stride_h != 1 || p.stride_w != 1 || p.groups != 1)
-    return "it is for filters of 1x1 without padding, strides and groups";
+  if (p.groups != 1) return "it computes one group only";
+  if (has_tma_windows(p) && p.layout != Layout::nhwc)
+    return "in NCHW it is for filters of 1x1 without padding and strides";
   if (p.c % 8 || p.k % 8) return "the channels of input and output are no multiples of 16 bytes";
   if (tma_gemm_layout(p) == Layout::nchw && p.h * p.w % 8) return "the pixels of a picture are no multiple of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 16);
   if (p.input_numel() >= most || p.output_numel() >= most) return "it counts elements by 32 bits";
-  return nullptr;
+  return has_tma_windows(p) ? refuse_tma_windows(p) : nullptr;
 }
 
 inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmCut& cut, TmaGemmPlan& plan) {
@@ -104,19 +153,21 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int cluster = cut.shared == TmaShared::kNothing ? 1 : 2;
   plan = {};
-  TmaGemmArgs& a = plan.args;
-  a.rows = size.rows, a.columns = size.columns, a.depth = size.depth;
-  a.steps = size.steps();
-  a.steps_each = ceil_div(a.steps, cut.splits);
-  a.row_tiles = ceil_div(size.row_tiles(kernel.rows), cut.shared == TmaShared::kColumns ? 2 : 1);
+  TmaWindowsArgs& a = plan.args;
+  a.rows = size.rows, a.columns = size.columns * size.columns_taps, a.depth = size.depth;
+  if (kernel.what.windows) plan_tma_windows(p, a, plan.windows);
+  a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
+  a.steps_each = std::max(1, ceil_div(a.steps, cut.splits));
+  a.row_tiles = size.row_tiles(kernel.rows, cut.shared == TmaShared::kColumns ? 2 : 1);
+  a.class_tiles = make_divider(a.row_tiles / size.classes);
   a.by_picture = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
   plan.pictures = size.pictures;
   a.row_blocks = cut.row_blocks;
-  const int column_tiles = ceil_div(size.columns, kernel.columns * (cut.shared == TmaShared::kRows ? 2 : 1));
+  const int column_tiles = ceil_div(size.column_tiles(kernel.columns), cut.shared == TmaShared::kRows ? 2 : 1);
   a.column_tiles = make_divider(column_tiles);
   a.shared = cut.shared;
-  a.kept = a.steps_each <= kernel.stages && cut.row_blocks < a.row_tiles;
-  const int splits = ceil_div(a.steps, a.steps_each);
+  a.kept = a.steps_each <= kernel.stages && cut.row_blocks < a.row_tiles && size.classes == 1;
+  const int splits = std::max(1, ceil_div(a.steps, a.steps_each));
   plan.launch.blocks_x = uint32_t(cut.row_blocks * column_tiles);
   plan.launch.blocks_y = uint32_t(splits);
   plan.launch.blocks_z = plan.launch.cluster_z = uint32_t(cluster);
@@ -124,7 +175,7 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   plan.launch.shared_bytes = uint32_t(kernel.shared_bytes());
   plan.launch.early = true;
   if (splits > 1) {
-    const int64_t numel = int64_t{size.rows} * size.columns;
+    const int64_t numel = size.result_numel();
     plan.workspace_bytes = numel * 4 * splits;
     plan_implicit_gemm_finish(numel, splits, p.k, 32, plan.finish_args, plan.finish_launch);
     plan.finish_launch.early = true;
@@ -134,7 +185,7 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
 // As bind() of implicit_gemm_plan.h.
 inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
-  TmaGemmArgs& a = plan.args;
+  TmaWindowsArgs& a = plan.args;
   const Direction direction = kernel.what.direction;
   const bool weight_grad = direction == Direction::weight_grad, nchw = kernel.what.layout == Layout::nchw;
   const int depth = a.depth, pixels = weight_grad ? depth : a.rows;
@@ -147,23 +198,27 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
   };
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
   const void* const source = direction == Direction::forward ? x : y;
-  if (weight_grad) {
+  if (kernel.what.windows) {
+    bind_tma_windows(plan.windows, direction, kernel.rows, kernel.columns, x, y, filter, result, a);
+  } else if (weight_grad) {
     a.a = nchw ? planes(y, a.rows, kernel.rows, both_a) : matrix(y, depth, a.rows, kTmaDepth, both_a);
     a.b = nchw ? planes(x, a.columns, kernel.columns, both_b) : matrix(x, depth, a.columns, kTmaDepth, both_b);
+    a.result = matrix(result, a.rows, a.columns, 64, false);
   } else {
     a.a = nchw ? planes(source, depth, kTmaDepth, both_a) : matrix(source, a.rows, depth, kernel.rows, both_a);
     a.b = direction == Direction::forward ? matrix(filter, a.columns, depth, kernel.columns, both_b)
                                           : matrix(filter, depth, a.columns, kTmaDepth, both_b);
+    a.result = nchw ? planes(result, a.columns, 64, false) : matrix(result, a.rows, a.columns, 64, false);
   }
-  a.result = nchw && !weight_grad ? planes(result, a.columns, 64, false) : matrix(result, a.rows, a.columns, 64, false);
   a.bias = plan.finish_args.bias = bias;
   a.partial = plan.workspace_bytes ? static_cast<float*>(workspace) : nullptr;
   plan.finish_args.partial = a.partial;
   plan.finish_args.result = result;
 }
 
-// Expected microseconds. The numbers were fitted to 37,000 timings of 328 problems in three directions on an H200; with
-// them the cut that is expected to be best takes 1.02 times as long as the best one, geometric mean.
+// Expected microseconds. The numbers were fitted to 37,000 timings of 328 problems of 1x1 in three directions on an
+// H200; with them the cut that is expected to be best takes 1.02 times as long as the best one, geometric mean. Windows
+// were not timed yet.
 inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmPlan& plan,
                           int multiprocessors) {
   struct Model {
@@ -173,7 +228,7 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   constexpr Model kWeightGrad{87e3, 0.71, 0.17, 0.93, 0.61, 1.84, 5.1e6, 1.56, 0.15};
   constexpr double kMemory = 4.3e6, kFlops = 790e6, kTensor = 0.17 / (128 * 128);
   const Model& m = p.direction == Direction::weight_grad ? kWeightGrad : kCorrelation;
-  const TmaGemmArgs& a = plan.args;
+  const TmaWindowsArgs& a = plan.args;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int together = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
   const double blocks = double(plan.launch.blocks_x) * plan.launch.blocks_y * plan.launch.blocks_z;
@@ -184,11 +239,11 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   const double step =
       std::max(std::max((kernel.rows + kernel.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
                m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
-  double us = m.launch + waves * (m.block + tiles * (a.steps_each * step + m.store * tile / 8192 * on_one));
+  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // of a tile
+  double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
-  const double products = 2.0 * size.rows * size.columns * size.depth * size.pictures;
   const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
-  us = std::max(us, m.floor * std::max(bytes / kMemory, products / kFlops));
+  us = std::max(us, m.floor * std::max(bytes / kMemory, p.flops() / kFlops));
   if (plan.workspace_bytes) us += m.finish + double(plan.workspace_bytes) * 2 / m.finish_bytes;
   return us;
 }
@@ -199,25 +254,26 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
 inline std::vector<TmaGemmCut> tma_gemm_cuts(const ConvProblem& p, const TmaGemmKernel& kernel, int multiprocessors) {
   using gemm_plan::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int rows = size.row_tiles(kernel.rows), columns = ceil_div(size.columns, kernel.columns);
+  const int rows = size.row_tiles(kernel.rows), columns = size.column_tiles(kernel.columns);
   const int steps = size.steps();
   const int together = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
   std::vector<TmaGemmCut> all;
   for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
-    if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows < 2)) continue;
-    const int row_tiles = shared == TmaShared::kColumns ? ceil_div(rows, 2) : rows;
+    if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows / size.classes < 2))
+      continue;
+    const int row_tiles = size.row_tiles(kernel.rows, shared == TmaShared::kColumns ? 2 : 1);
     const int column_tiles = shared == TmaShared::kRows ? ceil_div(columns, 2) : columns;
     const int slots = multiprocessors * together / (shared == TmaShared::kNothing ? 1 : 2);
     all.push_back({shared, row_tiles, 1});
     if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
-    if (tma_gemm_layout(p) == Layout::nchw && !size.weight_grad)
-      continue;  // partial sums would lie along the wrong side
+    // Partial sums would lie along the wrong side, or be scattered.
+    if ((tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {
       const int64_t fill = int64_t{slots} * waves / (int64_t{row_tiles} * column_tiles);
       const int splits = int(std::min<int64_t>(fill, steps / 2));
-      if (splits <= last || int64_t{splits} * size.rows * size.columns >= int64_t{1} << 27) continue;
+      if (splits <= last || splits * size.result_numel() >= int64_t{1} << 27) continue;
       all.push_back({shared, row_tiles, last = splits});
     }
   }

@@ -31,6 +31,9 @@ class Driver {
   virtual TensorMap tensor_map(const void*, std::initializer_list<int64_t>, std::initializer_list<int32_t>) const {
     throw std::runtime_error("this GPU copies no tiles by itself");
   }
+  virtual TensorMap windows_map(const void*, const Windows&, int32_t) const {
+    throw std::runtime_error("this GPU copies no windows by itself");
+  }
 
   virtual void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const = 0;
 };

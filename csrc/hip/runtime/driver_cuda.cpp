@@ -32,6 +32,8 @@ struct Api {
   int (*launch_extended)(const void*, void*, void**, void**);
   int (*encode_tensor_map)(TensorMap*, int, uint32_t, const void*, const uint64_t*, const uint64_t*, const uint32_t*,
                            const uint32_t*, int, int, int, int);
+  int (*encode_windows_map)(TensorMap*, int, uint32_t, const void*, const uint64_t*, const uint64_t*, const int*,
+                            const int*, uint32_t, uint32_t, const uint32_t*, int, int, int, int);
 };
 
 // CUlaunchAttribute and CUlaunchConfig.
@@ -66,6 +68,7 @@ class CudaDriver final : public Driver {
     find_symbol(library, "cuLaunchKernel", api_.launch);
     find_symbol(library, "cuLaunchKernelEx", api_.launch_extended);
     find_symbol(library, "cuTensorMapEncodeTiled", api_.encode_tensor_map);
+    find_symbol(library, "cuTensorMapEncodeIm2col", api_.encode_windows_map);
     check(api_.init(0), "cuInit");
   }
 
@@ -109,6 +112,20 @@ class CudaDriver final : public Driver {
     check(api_.encode_tensor_map(&map, kUint16, uint32_t(sizes.size()), tensor, all, pitches, of_box, steps,
                                  kNotInterleaved, kSwizzle128Bytes, kPromote256Bytes, kZerosOutside),
           "cuTensorMapEncodeTiled");
+    return map;
+  }
+
+  TensorMap windows_map(const void* pictures, const Windows& windows, int32_t pixels) const override {
+    const Windows::Axis &w = windows.w, &h = windows.h;
+    const uint64_t sizes[] = {uint64_t(windows.channels), uint64_t(w.size), uint64_t(h.size),
+                              uint64_t(windows.pictures)};
+    const uint64_t pitches[] = {uint64_t(w.pitch) * 2, uint64_t(h.pitch) * 2, uint64_t(windows.picture_pitch) * 2};
+    const int first[] = {w.first, h.first}, end[] = {w.end(), h.end()};
+    const uint32_t steps[] = {1, uint32_t(w.step), uint32_t(h.step), 1};
+    TensorMap map;
+    check(api_.encode_windows_map(&map, kUint16, 4, pictures, sizes, pitches, first, end, 64, uint32_t(pixels), steps,
+                                  kNotInterleaved, kSwizzle128Bytes, kPromote256Bytes, kZerosOutside),
+          "cuTensorMapEncodeIm2col");
     return map;
   }
 

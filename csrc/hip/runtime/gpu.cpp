@@ -154,4 +154,8 @@ TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes, s
   return driver().tensor_map(tensor, sizes, box);
 }
 
+TensorMap windows_map(const void* pictures, const Windows& windows, int32_t pixels) {
+  return driver().windows_map(pictures, windows, pixels);
+}
+
 }  // namespace reformer::gpu

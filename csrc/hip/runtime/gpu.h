@@ -59,4 +59,26 @@ void launch(const Entry& entry, const Launch& shape, const Queue& queue, const A
 // and 64 of a box.
 TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes, std::initializer_list<int32_t> box);
 
+// Windows that pass over pictures in NHWC, line by line, one picture after another. One tap of a filter meets one pixel
+// in each. Along w, h and pictures (n): sizes in pixels, pitches in elements, a multiple of 8 as the channels are.
+struct Windows {
+  struct Axis {
+    int32_t size;   // of the picture
+    int64_t pitch;  // from pixel to pixel
+    int32_t first;  // where the first window begins
+    int32_t count;  // windows
+    int32_t step;   // from one to the next
+
+    // The driver's form of these: windows begin from `first` on and before size + end().
+    int32_t end() const { return first + (count - 1) * step + 1 - size; }
+  };
+  int32_t channels;
+  Axis w, h;
+  int32_t pictures;
+  int64_t picture_pitch;
+};
+
+// As tensor_map, of boxes that have 64 channels and as many windows' pixels as `pixels` says, at most 1024.
+TensorMap windows_map(const void* pictures, const Windows& windows, int32_t pixels);
+
 }  // namespace reformer::gpu

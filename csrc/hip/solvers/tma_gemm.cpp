@@ -1,4 +1,4 @@
-// Host side of hip/kernels/tma_gemm.hip: one solver for each size of tiles.
+// Host side of hip/kernels/tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
 #include <limits>
 
 #include "../../solver_list.h"
@@ -36,7 +36,7 @@ class GpuTmaGemm final : public Solver {
     const ConvBuffers b = call.buffers(plan.workspace_bytes);
     void* const results[] = {b.y, b.x, b.w};
     bind(plan, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
-    gpu::launch(chosen.kernel->entry, plan.launch, b.queue, plan.args);
+    gpu::launch(chosen.kernel->entry, plan.launch, b.queue, &plan.args, chosen.kernel->args_bytes());
     if (plan.workspace_bytes)
       gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
   }

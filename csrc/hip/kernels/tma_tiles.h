@@ -1,0 +1,255 @@
+// What a block does that multiplies tiles by what is Hopper's own: the bulk copy engine fills a ring of them in shared
+// memory, warpgroups multiply them (wgmma), and the engine stores the result. What the tiles are, the kernel's Work
+// says (tma_gemm.hip, tma_windows.hip).
+//
+// What bounds most of these problems is reading tiles from the second-level cache. So neighbouring blocks share: two of
+// a cluster that have the same rows, or the same columns, load half of that operand each, for both. And while a block
+// stores a tile, the next one's copies are under way. Source of the arrangement: the Hopper kernels of CUTLASS.
+#pragma once
+
+#include "../device/cluster.h"
+#include "../device/mma.h"
+#include "../device/overlap.h"
+#include "../device/tma.h"
+#include "tma_gemm.h"
+
+#if defined(REFORMER_TMA)
+namespace reformer {
+namespace {
+
+template <class T_, int kRows_, int kColumns_, int kStages_, Lines kLinesA, Lines kLinesB>
+struct TmaShape {
+  using T = T_;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kStages = kStages_;
+  static constexpr int kGroups = kRows / 64;
+  static constexpr bool kGivesRegisters = tma_gemm_gives_registers(kColumns);
+  using TileA = OperandTile<T, kRows, kTmaDepth, kLinesA>;
+  using TileB = OperandTile<T, kColumns, kTmaDepth, kLinesB>;
+};
+
+// The ring of tiles, and the barriers of each: it is full, it is empty.
+template <class Shape>
+struct TmaRing {
+  static constexpr int kStages = Shape::kStages;
+  static constexpr int kBytesA = Shape::TileA::kBytes, kBytesB = Shape::TileB::kBytes;
+  static constexpr int kStores = kStages * (kBytesA + kBytesB);
+  static constexpr int kBarriers = kStores + Shape::kGroups * 2 * kTmaStoreBytes;
+  unsigned char* memory;
+
+  DEVICE typename Shape::TileA a(int stage) const { return {memory + stage * kBytesA}; }
+  DEVICE typename Shape::TileB b(int stage) const { return {memory + kStages * kBytesA + stage * kBytesB}; }
+  DEVICE unsigned full(int stage) const { return tma::shared_address(memory + kBarriers + stage * 8); }
+  DEVICE unsigned empty(int stage) const { return full(kStages + stage); }
+  DEVICE unsigned char* stores(int group) const { return memory + kStores + group * 2 * kTmaStoreBytes; }
+};
+
+// A place in the ring, and how often it was come by.
+template <int kStages>
+struct TmaTurn {
+  int stage = 0, parity = 0;
+  DEVICE void advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Of a tile's lines, the first one that this block copies. half: of which block of the cluster, if both have half of
+// the lines copied for both; else -1.
+template <class Tile>
+DEVICE int first_line(int half) {
+  return half > 0 ? Tile::kLineCount / 2 : 0;
+}
+// Where that line of a panel goes.
+template <class Tile>
+DEVICE unsigned address_of(const Tile& tile, int panel, int line) {
+  return tma::shared_address(tile.memory) + panel * Tile::kPanelBytes + line * 128;
+}
+
+// Copies a tile of a matrix.
+template <class Tile>
+DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, int outer, int depth, int half) {
+  const int lines = first_line<Tile>(half);
+  UNROLL
+  for (int panel = 0; panel < Tile::kChunks / 8; ++panel) {
+    const unsigned at = address_of(to, panel, lines);
+    const int element = (Tile::kAlongDepth ? depth : outer) + panel * tma::kBoxElements;
+    const int line = (Tile::kAlongDepth ? outer : depth) + lines;
+    if (half < 0)
+      tma::load(map, at, barrier, element, line);
+    else
+      tma::load_for_both(map, at, barrier, element, line);
+  }
+}
+
+// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, as many columns at once as a box has,
+// by one half of the group's memory and the other in turns.
+template <class Work, class T, int kColumns>
+DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
+                         unsigned char* stores, int& half, int group, int row) {
+  const int lane = lane_id(), first_row = warp_id() % 4 * 16, column = work.column;
+  const bool starts = thread_id() % 128 == 0;
+  if (work.p.bias) {
+    const T* bias = static_cast<const T*>(work.p.bias);
+    UNROLL
+    for (int j = 0; j < kColumns / 8; ++j) {
+      const int at = column + j * 8 + lane % 4 * 2;
+      if (at >= work.p.columns) break;
+      float two[2];
+      widen<T, 2>(load<T, 2>(bias + at), two);
+      UNROLL
+      for (int e = 0; e < 4; ++e) sums[j][e] += two[e % 2];
+    }
+  }
+  UNROLL
+  for (int box = 0; box < kColumns / 64; ++box) {
+    if (column + box * 64 >= work.columns()) break;
+    unsigned char* const to = stores + half * kTmaStoreBytes;
+    half ^= 1;
+    if (starts) tma::wait_for_reads<1>();  // the store before the last one has read this half
+    tma::group_barrier(1 + group, 128);
+    UNROLL
+    for (int j = box * 8; j < box * 8 + 8; j += 2) {
+      // Of the four matrices of 8 x 8 two have the first rows' sums and two the next ones', of two times 8 columns.
+      const int line = Work::kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
+      const int chunk = Work::kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
+      tma::store_matrices<Work::kTransposed>(
+          tma::shared_address(to + line * 128 + (chunk ^ line % 8) * 16), narrow_pair<T>(sums[j][0], sums[j][1]),
+          narrow_pair<T>(sums[j][2], sums[j][3]), narrow_pair<T>(sums[j + 1][0], sums[j + 1][1]),
+          narrow_pair<T>(sums[j + 1][2], sums[j + 1][3]));
+    }
+    wgmma::publish();
+    tma::group_barrier(1 + group, 128);
+    if (starts) work.store(tile, tma::shared_address(to), row, column + box * 64);
+  }
+}
+
+// The same as they are, where others have to be added.
+template <int kColumns, class Work>
+DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4], int row) {
+  const int lane = lane_id();
+  row += warp_id() % 4 * 16 + lane / 4;
+  float* const to = work.p.partial + (static_cast<long long>(block_y()) * work.p.rows + row) * work.p.columns;
+  UNROLL
+  for (int j = 0; j < kColumns / 8; ++j) {
+    const int at = work.partial_column(work.column + j / 8 * 64, j % 8 * 8 + lane % 4 * 2);
+    if constexpr (Work::kGaps) {
+      if (at >= work.p.columns) continue;
+    } else {
+      if (at >= work.p.columns) break;
+    }
+    UNROLL
+    for (int e = 0; e < 4; e += 2) {
+      const float two[2] = {sums[j][e], sums[j][e + 1]};
+      if (row + e * 4 < work.p.rows) store<fp32, 2>(to + e * 4 * work.p.columns + at, narrow<fp32, 2>(two));
+    }
+  }
+}
+
+// Computes the block's tiles. Work has:
+//
+//   Shape, p                          the kernel's arguments
+//   rank, column, first_step, steps   given: which block of the cluster this is, its tiles' first column and its steps
+//   for_each_tile(first, function)    calls function(tile) for the block's tiles of rows; a Tile has `row` and `steps`
+//   copies_of(tile)                   what the copying thread keeps: copies.begin(step), then .a(to, barrier) and
+//   .b(...) columns()                         where the result's columns end store(tile, from, row, column)    has a
+//   box of the result stored partial_column(column)            where it is among partial sums; from p.columns on if it
+//   is none
+//
+//   kTransposed   the result lies along rows
+//   kGaps         among columns() there are some that are none
+//   kMayBeEmpty   tiles may have no steps
+template <class Work, class Args>
+DEVICE void multiply_tiles(const Args& p) {
+  using Shape = typename Work::Shape;
+  using T = typename Shape::T;
+  constexpr int kColumns = Shape::kColumns, kStages = Shape::kStages;
+  DYNAMIC_SHARED(memory);
+  const TmaRing<Shape> ring{memory};
+  const int rank = block_z(), group = wgmma::group_id();
+  const bool pair = p.shared != TmaShared::kNothing;
+  int column = block_x();
+  const int first = divide_with_rest(column, p.column_tiles);
+  if (p.shared == TmaShared::kRows) column = column * 2 + rank;
+  column *= kColumns;
+  const int first_step = block_y() * p.steps_each;
+  const int steps = p.steps - first_step < p.steps_each ? p.steps - first_step : p.steps_each;
+  const Work work{p, rank, column};
+
+  if (thread_id() == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      tma::init_barrier(ring.full(stage), 1);
+      tma::init_barrier(ring.empty(stage), Shape::kGroups * 4 * (pair ? 2 : 1));
+    }
+    tma::publish_barriers();
+  }
+  if (thread_id() == Shape::kGroups * 128) {
+    tma::prefetch(p.a);
+    tma::prefetch(p.b);
+    tma::prefetch(p.result);
+  }
+  if (pair)
+    cluster_meet();
+  else
+    barrier();
+  wait_for_earlier();
+
+  bool with_b = true;
+  TmaTurn<kStages> turn;
+  if (group == Shape::kGroups) {
+    if constexpr (Shape::kGivesRegisters) wgmma::give_registers<40>();
+    if (thread_id() == Shape::kGroups * 128) {
+      work.for_each_tile(first, [&](const typename Work::Tile& tile) {
+        auto copies = work.copies_of(tile, first_step);
+        for (int step = 0; step < work.steps_of(tile, steps); ++step) {
+          copies.begin(first_step + step);
+          const unsigned full = ring.full(turn.stage);
+          tma::wait(ring.empty(turn.stage), turn.parity ^ 1);
+          tma::arrive_expecting(full, ring.kBytesA + (with_b ? ring.kBytesB : 0));
+          copies.a(ring.a(turn.stage), full);
+          if (with_b) copies.b(ring.b(p.kept ? step : turn.stage), full);
+          copies.end();
+          turn.advance();
+        }
+        with_b = !p.kept;
+      });
+    }
+  } else {
+    if constexpr (Shape::kGivesRegisters) wgmma::take_registers<232>();
+    GroupTile<T, kColumns> sums;
+    int half = 0;
+    // This warp has read the stage's tiles.
+    const auto release = [&](int stage) {
+      if (pair) {
+        if (lane_id() < 2) tma::arrive_there(ring.empty(stage), lane_id());
+      } else if (lane_id() == 0) {
+        tma::arrive_there(ring.empty(stage), 0);
+      }
+    };
+    work.for_each_tile(first, [&](const typename Work::Tile& tile) {
+      sums.clear();
+      int before = 0;
+      for (int step = 0; step < work.steps_of(tile, steps); ++step) {
+        tma::wait(ring.full(turn.stage), turn.parity);
+        sums.start(ring.a(turn.stage), group * 64, ring.b(p.kept ? step : turn.stage));
+        if (step) {
+          wgmma::wait<1>();
+          release(before);
+        }
+        before = turn.stage;
+        turn.advance();
+      }
+      sums.finish();
+      if (!Work::kMayBeEmpty || work.steps_of(tile, steps)) release(before);
+      if (p.partial)
+        store_partial<kColumns>(work, sums.sums(), tile.row + group * 64);
+      else
+        store_result<Work, T, kColumns>(work, tile, sums.sums(), ring.stores(group), half, group,
+                                        tile.row + group * 64);
+    });
+    if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
+  }
+  if (pair) cluster_meet();  // nobody sends anything to a block that has ended
+}
+
+}  // namespace
+}  // namespace reformer
+#endif

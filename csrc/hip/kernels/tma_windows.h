@@ -1,0 +1,47 @@
+// What the TMA kernels for filters of any size and their host share.
+#pragma once
+
+#include "tma_gemm.h"
+
+namespace reformer {
+
+// Of pixels that read other taps than their neighbours do, in input_grad with strides: two along each axis.
+constexpr int kTmaMostClasses = 4;
+
+// The taps of a class along one axis: tap i is the filter's `first + i * step`, and reads the source
+// `offset + i * offset_step` pixels past where the window begins.
+struct TmaTaps {
+  int count, first, step, offset, offset_step;
+};
+
+struct TmaClass {
+  TmaTaps h, w;
+  int steps;
+  Divider by_width;  // taps of a line
+};
+
+// The products of TmaGemmArgs, in NHWC, with one operand read by windows: a box has the pixels that one tap of the
+// filter meets in as many windows, and 64 channels of them.
+//
+//               rows         columns   depth      a                   b
+//   forward     pixels of y  k         taps, c    x by windows        the filter, along the depth
+//   input_grad  pixels of x  c         taps, k    y by windows        the filter, along columns
+//   weight_grad k            taps, c   pixels     y, along rows       x by windows, along columns
+//
+// The channels of each tap are rounded up to 64: to steps, or to panels of columns. Rows of input_grad with strides
+// are the pixels of one class; tiles of the class with the most taps come first, and classes are stored by windows,
+// too.
+struct TmaWindowsArgs : TmaGemmArgs {
+  TensorMap others[kTmaMostClasses - 1];  // results of the classes past the first one
+  TmaClass classes[kTmaMostClasses];
+  int scattered;               // 1: there are several
+  Divider class_tiles;         // tiles of rows that each has; of clusters
+  Divider by_picture_windows;  // windows of a picture, and of a line
+  Divider by_line_windows;
+  int first_h, first_w;  // where the first window begins in the source
+  int window_step_h, window_step_w;
+  Divider by_channels;   // a tap's steps or panels
+  int panels, channels;  // weight_grad: of all taps; of a tap
+};
+
+}  // namespace reformer

@@ -1,0 +1,203 @@
+// Convolutions with filters of any size in NHWC as products of matrices, by what is Hopper's own; tma_tiles.h says how.
+// The copy engine gathers windows (its im2col mode): a thread tells it where a tile's first window begins and which tap
+// is meant, and computes no further addresses.
+#include "tma_tiles.h"
+#include "tma_windows.h"
+
+#if defined(REFORMER_TMA)
+namespace reformer {
+namespace {
+
+enum class What { forward, input_grad, weight_grad };
+
+// One of the windows, by its number: its place among them.
+struct Window {
+  int w, h, n;
+};
+DEVICE Window window_of(const TmaWindowsArgs& p, int number) {
+  Window at{number, 0, 0};
+  at.n = divide_with_rest(at.w, p.by_picture_windows);
+  at.h = divide_with_rest(at.w, p.by_line_windows);
+  return at;
+}
+// Where it begins in the source.
+DEVICE Window begin_of(const TmaWindowsArgs& p, int number) {
+  const Window at = window_of(p, number);
+  return {p.first_w + at.w * p.window_step_w, p.first_h + at.h * p.window_step_h, at.n};
+}
+
+// 64 channels of a tap: a step of the depth, or a panel of columns.
+struct TapChannels {
+  int channel, h, w;
+};
+DEVICE TapChannels tap_channels_of(const TmaWindowsArgs& p, const TmaClass& of, int number) {
+  TapChannels at{number, 0, 0};
+  at.w = divide_with_rest(at.channel, p.by_channels);
+  at.h = divide_with_rest(at.w, of.by_width);
+  at.channel *= 64;
+  return at;
+}
+
+// The next ones.
+DEVICE void advance(const TmaWindowsArgs& p, const TmaClass& of, TapChannels& at) {
+  at.channel += 64;
+  if (at.channel < int(p.by_channels.divisor) * 64) return;
+  at.channel = 0;
+  if (++at.w == of.w.count) at.w = 0, ++at.h;
+}
+
+DEVICE void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const Window& begin,
+                         const TapChannels& at, const TmaClass& of, int half) {
+  const int offset_w = of.w.offset + at.w * of.w.offset_step, offset_h = of.h.offset + at.h * of.h.offset_step;
+  if (half < 0)
+    tma::load_windows(map, to, barrier, at.channel, begin.w, begin.h, begin.n, offset_w, offset_h);
+  else
+    tma::load_windows_for_both(map, to, barrier, at.channel, begin.w, begin.h, begin.n, offset_w, offset_h);
+}
+
+// What the copying thread keeps, of a tile of forward and input_grad: all steps begin in the same window.
+template <class Work>
+struct CopiesOfWindows {
+  using Shape = typename Work::Shape;
+  const Work& work;
+  const TmaClass& of;
+  Window first;
+  TapChannels at;
+
+  DEVICE void begin(int) const {}
+  DEVICE void a(const typename Shape::TileA& to, unsigned barrier) const {
+    const int half = work.half_of(TmaShared::kRows), line = first_line<typename Shape::TileA>(half);
+    load_windows(work.p.a, address_of(to, 0, line), barrier, first, at, of, half);
+  }
+
+  DEVICE void b(const typename Shape::TileB& to, unsigned barrier) const {
+    using Tile = typename Shape::TileB;
+    const int half = work.half_of(TmaShared::kColumns), lines = first_line<Tile>(half);
+    const int tap_w = of.w.first + at.w * of.w.step, tap_h = of.h.first + at.h * of.h.step;
+    UNROLL
+    for (int panel = 0; panel < Tile::kChunks / 8; ++panel) {
+      const unsigned address = address_of(to, panel, lines);
+      const int element = (Tile::kAlongDepth ? at.channel : work.column) + panel * tma::kBoxElements;
+      const int line = (Tile::kAlongDepth ? work.column : at.channel) + lines;
+      if (half < 0)
+        tma::load(work.p.b, address, barrier, element, tap_w, tap_h, line);
+      else
+        tma::load_for_both(work.p.b, address, barrier, element, tap_w, tap_h, line);
+    }
+  }
+  DEVICE void end() { advance(work.p, of, at); }
+};
+
+// The same of weight_grad: all steps have the same taps.
+template <class Work>
+struct CopiesOfPanels {
+  using Shape = typename Work::Shape;
+  const Work& work;
+  int row, pixel;
+
+  DEVICE void begin(int step) { pixel = step * kTmaDepth; }
+
+  DEVICE void a(const typename Shape::TileA& to, unsigned barrier) const {
+    load_tile(work.p.a, to, barrier, row, pixel, work.half_of(TmaShared::kRows));
+  }
+
+  DEVICE void b(const typename Shape::TileB& to, unsigned barrier) const {
+    const int half = work.half_of(TmaShared::kColumns), lines = first_line<typename Shape::TileB>(half);
+    const Window begin = begin_of(work.p, pixel + lines);
+    const TmaClass& of = work.p.classes[0];
+    TapChannels at = tap_channels_of(work.p, of, work.column / 64);
+    UNROLL
+    for (int panel = 0; panel < Shape::kColumns / 64; ++panel) {
+      load_windows(work.p.b, address_of(to, panel, lines), barrier, begin, at, of, half);
+      // Past the last one it is loaded once more, and stored nowhere.
+      if (work.column / 64 + panel + 1 < work.p.panels) advance(work.p, of, at);
+    }
+  }
+  DEVICE void end() const {}
+};
+
+template <What kWhat, class Shape_>
+struct Work {
+  using Shape = Shape_;
+  static constexpr bool kWeightGrad = kWhat == What::weight_grad, kInputGrad = kWhat == What::input_grad;
+  static constexpr bool kTransposed = false, kGaps = kWeightGrad, kMayBeEmpty = kInputGrad;
+  struct Tile {
+    int row, class_number;
+  };
+  const TmaWindowsArgs& p;
+  int rank, column;
+
+  DEVICE int half_of(TmaShared operand) const { return p.shared == operand ? rank : -1; }
+  DEVICE int columns() const { return kWeightGrad ? p.panels * 64 : p.columns; }
+  DEVICE int steps_of(const Tile& tile, int steps) const {
+    return kInputGrad && p.scattered ? p.classes[tile.class_number].steps : steps;
+  }
+
+  template <class Function>
+  DEVICE void for_each_tile(int first, Function function) const {
+    for (int next = first; next < p.row_tiles; next += p.row_blocks) {
+      Tile tile{next, 0};
+      if constexpr (kInputGrad) tile.class_number = divide_with_rest(tile.row, p.class_tiles);
+      if (p.shared == TmaShared::kColumns) tile.row = tile.row * 2 + rank;
+      tile.row *= Shape::kRows;
+      function(tile);
+    }
+  }
+
+  DEVICE auto copies_of(const Tile& tile, int first_step) const {
+    if constexpr (kWeightGrad) {
+      return CopiesOfPanels<Work>{*this, tile.row, 0};
+    } else {
+      const int lines = first_line<typename Shape::TileA>(half_of(TmaShared::kRows));
+      const TmaClass& of = p.classes[tile.class_number];
+      return CopiesOfWindows<Work>{*this, of, begin_of(p, tile.row + lines), tap_channels_of(p, of, first_step)};
+    }
+  }
+
+  DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {
+    if constexpr (kWeightGrad) {
+      const TapChannels to = tap_channels_of(p, p.classes[0], at / 64);
+      tma::store(p.result, from, to.channel, to.w, to.h, row);
+    } else if (kInputGrad && p.scattered) {
+      const Window to = window_of(p, row);
+      tma::store_windows(tile.class_number ? p.others[tile.class_number - 1] : p.result, from, at, to.w, to.h, to.n);
+    } else {
+      tma::store(p.result, from, at, row);
+    }
+  }
+
+  // Partial sums have no gaps behind a tap's channels.
+  DEVICE int partial_column(int box, int at) const {
+    if constexpr (!kWeightGrad) return box + at;
+    int panel = box / 64;
+    if (panel >= p.panels) return p.columns;
+    const int tap = divide_with_rest(panel, p.by_channels);
+    at += panel * 64;
+    return at < p.channels ? tap * p.channels + at : p.columns;
+  }
+};
+
+template <What kWhat, class T, int kRows, int kColumns, int kStages>
+DEVICE void multiply(const TmaWindowsArgs& p) {
+  constexpr Lines kLinesA = kWhat == What::weight_grad ? Lines::kAlongOuter : Lines::kAlongDepth;
+  constexpr Lines kLinesB = kWhat == What::forward ? Lines::kAlongDepth : Lines::kAlongOuter;
+  multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kLinesA, kLinesB>>>(p);
+}
+
+constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
+
+}  // namespace
+}  // namespace reformer
+
+#define X(what, T, rows, columns, stages)                                                                           \
+  KERNEL(reformer::tma_gemm_threads(rows, columns))                                                                 \
+  tma_windows_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaWindowsArgs args) { \
+    reformer::let_next_begin();                                                                                     \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args);                                   \
+  }
+#ifdef REFORMER_ENTRY
+REFORMER_APPLY(X, REFORMER_ENTRY)
+#else
+#include "tma_windows.inc"
+#endif
+#endif

@@ -1,0 +1,185 @@
+// What the TMA kernels for filters of any size read and write: windows, classes and taps of a problem in NHWC. Pure
+// functions; tma_gemm_plan.h launches these kernels as the others of their family.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "implicit_gemm_plan.h"
+#include "tma_windows.h"
+
+namespace reformer {
+
+struct TmaWindowsPlan {
+  gpu::Windows source{};
+  int taps_h = 0, taps_w = 0;  // of the filter
+  struct Result {
+    gpu::Windows windows;  // of the class's pixels
+    int64_t first;         // of them, in elements
+  };
+  Result results[kTmaMostClasses]{};  // of a scattered one
+};
+
+namespace tma_windows_plan {
+
+// Pixels of an axis with the same remainder by the stride, and their taps of the filter: `first` and every `step`-th.
+// At its first tap the first pixel reads the source at `origin`, at the next one `tap_step` further.
+struct Class {
+  int remainder, count, taps, first, step, origin, tap_step;
+};
+
+// An axis of the result: windows on the source, and classes.
+struct Axis {
+  gpu::Windows::Axis windows{};
+  Class classes[2]{};
+  int count = 1;  // of classes
+
+  TmaTaps taps(int i) const {
+    const Class& c = classes[i];
+    return {c.taps, c.first, c.step, c.origin - windows.first, c.tap_step};
+  }
+};
+
+// The windows of forward, which weight_grad reads, too: one a pixel of y.
+inline Axis forward_axis(int size, int out, int filter, int pad, int stride, int dilation) {
+  Axis axis;
+  axis.windows = {size, 0, -pad, out, stride};
+  axis.classes[0] = {0, out, filter, 0, 1, -pad, dilation};
+  return axis;
+}
+
+// The windows of input_grad on y: one a pixel of x of a class. A class that has fewer pixels than another one is as
+// large, and what is past its end is not stored. Windows begin where the first of all taps reads.
+inline Axis input_grad_axis(int size, int out, int filter, int pad, int stride, int dilation) {
+  ImplicitGemmAxis classes[kImplicitGemmMostClasses];
+  Axis axis;
+  axis.count = gemm_plan::make_classes(size, filter, pad, stride, dilation, classes);
+  const int common = std::gcd(stride, dilation);
+  bool some = false;
+  int first = 0;
+  for (int i = 0; i < axis.count; ++i) {
+    const ImplicitGemmAxis& of = classes[i];
+    axis.classes[i] = {of.first, of.count, of.taps, of.first_tap, stride / common, of.origin, -dilation / common};
+    if (!of.taps) continue;
+    const int begin = of.origin - (of.taps - 1) * (dilation / common);
+    first = some ? std::min(first, begin) : begin;
+    some = true;
+  }
+  axis.windows = {out, 0, first, gemm_plan::ceil_div(size, stride), 1};
+  return axis;
+}
+
+struct Axes {
+  Axis h, w;
+};
+inline Axes axes_of(const ConvProblem& p) {
+  const auto axis = p.direction == Direction::input_grad ? input_grad_axis : forward_axis;
+  return {axis(p.h, p.out_h(), p.r, p.pad_h, p.stride_h, p.dilation_h),
+          axis(p.w, p.out_w(), p.s, p.pad_w, p.stride_w, p.dilation_w)};
+}
+
+// Why the copy engine's windows can't be these, or null.
+inline const char* refuse_axis(const Axis& axis) {
+  const gpu::Windows::Axis& windows = axis.windows;
+  if (windows.step > 8) return "the copy engine's windows are at most 8 pixels apart";
+  if (windows.first < -128 || windows.first > 127 || windows.end() < -128 || windows.end() > 127)
+    return "the copy engine's windows begin at most 128 pixels outside of a picture";
+  for (int i = 0; i < axis.count; ++i) {
+    const TmaTaps taps = axis.taps(i);
+    if (taps.count && std::max(taps.offset, taps.offset + (taps.count - 1) * taps.offset_step) > 255)
+      return "the copy engine's windows have at most 256 pixels along an axis";
+  }
+  return nullptr;
+}
+
+}  // namespace tma_windows_plan
+
+// Why these kernels don't compute a problem in NHWC, or null.
+inline const char* refuse_tma_windows(const ConvProblem& p) {
+  if (p.direction == Direction::input_grad && (p.stride_h > 2 || p.stride_w > 2))
+    return "it computes input_grad for strides up to 2";
+  if (p.weight_numel() >= (int64_t{1} << 31) - (1 << 16)) return "it counts elements by 32 bits";
+  const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
+  const char* const refusal = tma_windows_plan::refuse_axis(axes.h);
+  return refusal ? refusal : tma_windows_plan::refuse_axis(axes.w);
+}
+
+// Fills in what the problem alone decides. Rows, columns, steps and cuts are tma_gemm_plan.h's.
+inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsPlan& plan) {
+  using gemm_plan::ceil_div;
+  const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
+  const bool input_grad = p.direction == Direction::input_grad;
+  const int channels = input_grad ? p.k : p.c;
+  plan = {};
+  plan.taps_h = p.r, plan.taps_w = p.s;
+  gpu::Windows& source = plan.source;
+  source.channels = channels, source.pictures = p.n;
+  source.w = axes.w.windows, source.h = axes.h.windows;
+  source.w.pitch = channels;
+  source.h.pitch = source.w.pitch * source.w.size;
+  source.picture_pitch = source.h.pitch * source.h.size;
+
+  args.by_picture_windows = make_divider(source.h.count * source.w.count);
+  args.by_line_windows = make_divider(source.w.count);
+  args.first_h = source.h.first, args.first_w = source.w.first;
+  args.window_step_h = source.h.step, args.window_step_w = source.w.step;
+  args.channels = channels;
+  args.by_channels = make_divider(ceil_div(channels, 64));
+  args.panels = p.r * p.s * ceil_div(channels, 64);
+  args.scattered = axes.h.count * axes.w.count > 1;
+
+  // Those with the most taps first, as their tiles take longest.
+  std::pair<int, int> order[kTmaMostClasses];
+  int count = 0;
+  for (int h = 0; h < axes.h.count; ++h)
+    for (int w = 0; w < axes.w.count; ++w) order[count++] = {h, w};
+  const auto taps = [&](const std::pair<int, int>& of) {
+    return axes.h.classes[of.first].taps * axes.w.classes[of.second].taps;
+  };
+  std::stable_sort(order, order + count, [&](const auto& a, const auto& b) { return taps(a) > taps(b); });
+  for (int i = 0; i < count; ++i) {
+    const auto [h, w] = order[i];
+    TmaClass& of = args.classes[i];
+    of.h = axes.h.taps(h), of.w = axes.w.taps(w);
+    of.steps = taps(order[i]) * ceil_div(channels, 64);
+    of.by_width = make_divider(std::max(1, of.w.count));
+    if (!args.scattered) continue;
+    const auto &of_h = axes.h.classes[h], &of_w = axes.w.classes[w];
+    const int64_t line = int64_t{p.w} * p.c;
+    plan.results[i] = {{p.c,
+                        {of_w.count, int64_t{p.stride_w} * p.c, 0, source.w.count, 1},
+                        {of_h.count, p.stride_h * line, 0, source.h.count, 1},
+                        p.n,
+                        p.h * line},
+                       of_h.remainder * line + of_w.remainder * p.c};
+  }
+}
+
+// The tensor maps; see bind() of tma_gemm_plan.h.
+inline void bind_tma_windows(const TmaWindowsPlan& plan, Direction direction, int tile_rows, int tile_columns,
+                             const void* x, const void* y, const void* filter, const void* result, TmaWindowsArgs& a) {
+  const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;
+  if (direction == Direction::weight_grad) {
+    a.a = gpu::tensor_map(y, {a.rows, a.depth}, {64, kTmaDepth / half_a});
+    a.b = gpu::windows_map(x, plan.source, kTmaDepth / half_b);
+    a.result = gpu::tensor_map(result, {a.channels, plan.taps_w, plan.taps_h, a.rows}, {64, 1, 1, 64});
+    return;
+  }
+  const bool forward = direction == Direction::forward;
+  a.a = gpu::windows_map(forward ? x : y, plan.source, tile_rows / half_a);
+  const int line = forward ? a.channels : a.columns, lines = forward ? a.columns : a.channels;
+  a.b = gpu::tensor_map(filter, {line, plan.taps_w, plan.taps_h, lines},
+                        {64, 1, 1, (forward ? tile_columns : kTmaDepth) / half_b});
+  if (!a.scattered) {
+    a.result = gpu::tensor_map(result, {a.columns, a.rows}, {64, 64});
+    return;
+  }
+  for (int i = 0; i < kTmaMostClasses && plan.results[i].windows.channels; ++i) {
+    const TmaWindowsPlan::Result& of = plan.results[i];
+    TensorMap& map = i ? a.others[i - 1] : a.result;
+    map = gpu::windows_map(static_cast<const char*>(result) + of.first * 2, of.windows, 64);
+  }
+}
+
+}  // namespace reformer
