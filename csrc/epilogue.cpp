@@ -86,6 +86,7 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   const int64_t inputs = reader.next(0, most, "inputs"), nodes = reader.next(1, most, "values"),
                 outputs = reader.next(1, most, "outputs");
   Epilogue program;
+  program.code.assign(code, code + size);
   for (int64_t i = 0; i < inputs; ++i)
     program.inputs.push_back(
         {EpilogueOp(reader.next(int64_t(EpilogueOp::full), int64_t(EpilogueOp::random), "an unknown kind of input"))});

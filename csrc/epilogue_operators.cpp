@@ -1,9 +1,11 @@
 #include "epilogue_operators.h"
 
+#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
 
 #include "checks.h"
 #include "cpu/epilogue/run.h"
+#include "hip/solvers/stitch.h"
 
 namespace reformer {
 namespace {
@@ -72,6 +74,16 @@ Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tens
   return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
 }
 
+void run_on_gpu(const char* op, const EpilogueCall& call, const Tensor& acc) {
+  const Device device = device_of(acc);
+  if (const char* refusal = refuse_stitch(call, device)) fail(op, "no kernel runs this program: ", refusal);
+  const int32_t index = acc.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(index);
+  const int64_t floats = stitch_workspace_bytes(call, device) / 4;
+  const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
+  run_stitch(call, device, {index, current_stream(index)}, workspace.mutable_data_ptr());
+}
+
 // Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
 std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& acc, Layout layout,
                         const std::vector<Tensor>& tensors, bool reusable) {
@@ -101,7 +113,10 @@ std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& a
     call.outputs.push_back(outputs.back().mutable_data_ptr());
   }
   if (call.shape.numel() > 0) {
-    run_epilogue(call, device_of(acc));
+    if (acc.is_cpu())
+      run_epilogue(call, device_of(acc));
+    else
+      run_on_gpu(op, call, acc);
     return outputs;
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

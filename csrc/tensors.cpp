@@ -48,7 +48,28 @@ Tensor with_strides_of(const Tensor& tensor, Layout layout) {
   return Tensor(handle);
 }
 
-// torch's current stream on its GPU of this index. torch 2.13 has a function for any accelerator; before that
+void call_aten(const char* op, StableIValue* stack) {
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION));
+}
+
+// NHWC if the strides of a tensor that is not empty say channels_last, by PyTorch's own rule and in its order of tests
+// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
+Layout suggested_layout(const Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  if (strides[1] == 0) return Layout::nchw;
+  int64_t least = 0;
+  for (size_t d : {1, 3, 2, 0}) {
+    if (strides[d] < least) return Layout::nchw;
+    if (d == 0 && least == strides[1]) return Layout::nchw;
+    least = strides[d];
+    if (sizes[d] > 1) least *= sizes[d];
+  }
+  return Layout::nhwc;
+}
+
+}  // namespace
+
+// torch 2.13 has a function for any accelerator; before that
 // each build has one of its own, of one name.
 void* current_stream(int32_t device) {
   void* stream = nullptr;
@@ -73,27 +94,6 @@ void* current_stream(int32_t device) {
   TORCH_ERROR_CODE_CHECK(get(device, &stream));
   return stream;
 }
-
-void call_aten(const char* op, StableIValue* stack) {
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION));
-}
-
-// NHWC if the strides of a tensor that is not empty say channels_last, by PyTorch's own rule and in its order of tests
-// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
-Layout suggested_layout(const Tensor& tensor) {
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
-  if (strides[1] == 0) return Layout::nchw;
-  int64_t least = 0;
-  for (size_t d : {1, 3, 2, 0}) {
-    if (strides[d] < least) return Layout::nchw;
-    if (d == 0 && least == strides[1]) return Layout::nchw;
-    least = strides[d];
-    if (sizes[d] > 1) least *= sizes[d];
-  }
-  return Layout::nhwc;
-}
-
-}  // namespace
 
 Layout result_layout(const Tensor& first, const Tensor& second) {
   // cuDNN's fp64 convolutions, unlike those on the CPU, are NCHW.

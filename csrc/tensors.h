@@ -16,6 +16,9 @@ using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
 // rule.
 Layout result_layout(const Tensor& first, const Tensor& second);
 
+// torch's current stream on its GPU of this index, as the driver knows it.
+void* current_stream(int32_t device);
+
 // The tensor itself if its elements are dense in this layout and, on a GPU, begin at a multiple of 16 bytes; else a
 // copy that is so.
 Tensor dense(const Tensor& tensor, Layout layout);

@@ -212,7 +212,7 @@ SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "
 
 
 @st.composite
-def programs(draw):
+def programs(draw, per=("channel", "row", "all"), types=(None, torch.float32, torch.float64)):
     values = list(LEAVES)
     for _ in range(draw(st.integers(1, 12))):
         op = draw(st.sampled_from(SMOOTH))
@@ -223,9 +223,9 @@ def programs(draw):
     for kind in draw(st.lists(st.sampled_from(["store", "sum", "max", "moments"]), max_size=3)):
         value = draw(st.sampled_from(values))
         if kind == "store":
-            outputs.append(ep.store(value, draw(st.sampled_from([None, torch.float32, torch.float64]))))
+            outputs.append(ep.store(value, draw(st.sampled_from(types))))
         else:
-            outputs.append(getattr(ep, kind)(value, draw(st.sampled_from(["channel", "row", "all"]))))
+            outputs.append(getattr(ep, kind)(value, draw(st.sampled_from(per))))
     return ep.Program(*outputs)
 
 

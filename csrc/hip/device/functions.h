@@ -1,0 +1,67 @@
+// Functions of floats: NVIDIA's own, or, for AMD's GPUs, made of the instructions that there are, since no library of
+// device code is linked.
+#pragma once
+
+#include "platform.h"
+
+namespace reformer {
+
+#if defined(REFORMER_NVIDIA)
+DEVICE float exp_of(float x) { return expf(x); }
+DEVICE float log_of(float x) { return logf(x); }
+DEVICE float sqrt_of(float x) { return sqrtf(x); }
+DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
+DEVICE float tanh_of(float x) { return tanhf(x); }
+DEVICE float erf_of(float x) { return erff(x); }
+#elif defined(REFORMER_EMULATOR)
+DEVICE float exp_of(float x) { return __builtin_expf(x); }
+DEVICE float log_of(float x) { return __builtin_logf(x); }
+DEVICE float sqrt_of(float x) { return __builtin_sqrtf(x); }
+DEVICE float rsqrt_of(float x) { return 1.0f / __builtin_sqrtf(x); }
+DEVICE float tanh_of(float x) { return __builtin_tanhf(x); }
+DEVICE float erf_of(float x) { return __builtin_erff(x); }
+#else
+template <int kCount>
+DEVICE float polynomial(float x, const float (&of)[kCount]) {
+  float sum = of[kCount - 1];
+  UNROLL
+  for (int i = kCount - 2; i >= 0; --i) sum = __builtin_fmaf(sum, x, of[i]);
+  return sum;
+}
+
+// 2^t from the instruction; what rounding takes from t = x log2(e) is put back.
+DEVICE float exp_of(float x) {
+  constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596303e-8f, kLn2 = 0.693147181f;
+  const float t = x * kLog2e;
+  const float rest = __builtin_fmaf(x, kLog2e, -t) + x * kLog2eRest;
+  const float power = __builtin_amdgcn_exp2f(t);
+  return power - power == 0 ? __builtin_fmaf(power, rest * kLn2, power) : power;
+}
+DEVICE float log_of(float x) { return __builtin_amdgcn_logf(x) * 0.693147181f; }  // v_log_f32 is to base 2
+DEVICE float sqrt_of(float x) { return __builtin_amdgcn_sqrtf(x); }
+DEVICE float rsqrt_of(float x) { return __builtin_amdgcn_rsqf(x); }
+// The fits are those of csrc/cpu/epilogue/functions.h, which says what they are.
+DEVICE float tanh_of(float x) {
+  constexpr float kRest[] = {-3.3333332733e-01f, 1.3333310027e-01f,  -5.3965111533e-02f,
+                             2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,
+                             -1.1608416494e-03f, 2.9263595577e-04f,  -3.8124970809e-05f};
+  const float size = __builtin_fabsf(x), square = x * x;
+  if (size < 1) return __builtin_fmaf(polynomial(square, kRest) * square, x, x);
+  return __builtin_copysignf(1.0f - 2.0f / (exp_of(size + size) + 1.0f), x);
+}
+DEVICE float erf_of(float x) {
+  constexpr float kNear[] = {1.2837916706e-01f, -3.7612638435e-01f, 1.1283781974e-01f, -2.6865400038e-02f,
+                             5.2209454225e-03f, -8.4828286973e-04f, 1.1256946852e-04f, -9.6415131121e-06f};
+  constexpr float kFar[] = {-1.8804477921e-04f, 1.1295784448e+00f, 6.3321985413e-01f,  1.0841861763e-01f,
+                            -2.5208281265e-02f, 4.2045706515e-03f, -4.4133808673e-04f, 2.1686989723e-05f};
+  const float size = __builtin_fabsf(x);
+  if (size < 1) return __builtin_fmaf(x, polynomial(x * x, kNear), x);
+  if (size > 4) return __builtin_copysignf(1.0f, x);
+  return size == size ? __builtin_copysignf(1.0f - exp_of(-polynomial(size, kFar)), x) : x;
+}
+#endif
+
+DEVICE float abs_of(float x) { return bits_to_float(float_to_bits(x) & 0x7fffffffu); }
+DEVICE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
+}  // namespace reformer

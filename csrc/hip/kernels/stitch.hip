@@ -1,0 +1,384 @@
+// Programs over a tensor: element-wise operations, and reductions over channels or all, in one pass over memory.
+//
+// This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
+// end of this file applied to it. What it holds is said in solvers/stitch_source.h, which writes it.
+#include "../device/functions.h"
+#include "../device/overlap.h"
+#include "../device/types.h"
+#include "../device/warp.h"
+#include "stitch.h"
+
+namespace reformer {
+namespace {
+
+struct mask8 {
+  unsigned char value;
+};
+
+// kCount neighbours, widened and narrowed. 16 bytes at once where there are so many.
+template <class T, int kCount>
+DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
+  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  const T* const first = static_cast<const T*>(from) + at;
+  UNROLL
+  for (int i = 0; i < kCount; i += kStep) {
+    float some[kStep];
+    widen<T, kStep>(load<T, kStep>(first + i), some);
+    UNROLL
+    for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
+  }
+}
+template <class T, int kCount>
+DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
+  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  T* const first = static_cast<T*>(to) + at;
+  UNROLL
+  for (int i = 0; i < kCount; i += kStep) {
+    float some[kStep];
+    UNROLL
+    for (int j = 0; j < kStep; ++j) some[j] = from[i + j];
+    store<T, kStep>(first + i, narrow<T, kStep>(some));
+  }
+}
+template <int kCount>
+DEVICE void read_mask(const void* from, long long at, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = static_cast<const mask8*>(from)[at + i].value ? 1.0f : 0.0f;
+}
+template <int kCount>
+DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) static_cast<mask8*>(to)[at + i].value = from[i] != 0 ? 1 : 0;
+}
+template <class T>
+DEVICE float read_one(const void* from, long long at) {
+  return to_float(static_cast<const T*>(from)[at]);
+}
+template <>
+DEVICE float read_one<mask8>(const void* from, long long at) {
+  return static_cast<const mask8*>(from)[at].value ? 1.0f : 0.0f;
+}
+template <class T>
+DEVICE float rounded(float value) {
+  T narrow;
+  from_float(value, narrow);
+  return to_float(narrow);
+}
+
+// Of what has an element a row: a pixel, the same for all channels.
+template <class T, int kCount, bool kChannelsAlong>
+DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {
+  if constexpr (kChannelsAlong) {
+    const float one = read_one<T>(from, line);
+    UNROLL
+    for (int j = 0; j < kCount; ++j) to[j] = one;
+  } else {
+    const int picture = divide(line, p.by_channels);
+    UNROLL
+    for (int j = 0; j < kCount; ++j) to[j] = read_one<T>(from, static_cast<long long>(picture) * p.width + column + j);
+  }
+}
+
+// Philox-4x32-10; see csrc/cpu/epilogue/philox.h.
+DEVICE float uniform(const void* key_at, unsigned long long place) {
+  const unsigned long long key = *static_cast<const unsigned long long*>(key_at), group = place / 4;
+  unsigned c0 = unsigned(group), c1 = unsigned(group >> 32), c2 = 0, c3 = 0;
+  unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
+  UNROLL
+  for (int round = 0; round < 10; ++round) {
+    const unsigned high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+    const unsigned high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  const int which = int(place % 4);
+  const unsigned number = which == 0 ? c0 : which == 1 ? c1 : which == 2 ? c2 : c3;
+  return float(number >> 8) * (1.0f / 16777216.0f);
+}
+
+// A random number's place is its element's in channels_last order.
+template <int kCount, bool kChannelsAlong>
+DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, float (&to)[kCount]) {
+  int channel = line;
+  const int picture = kChannelsAlong ? 0 : divide_with_rest(channel, p.by_channels);
+  UNROLL
+  for (int j = 0; j < kCount; ++j) {
+    const long long place = kChannelsAlong
+                                ? static_cast<long long>(line) * p.width + column + j
+                                : (static_cast<long long>(picture) * p.width + column + j) * p.channels + channel;
+    to[j] = uniform(key, static_cast<unsigned long long>(place));
+  }
+}
+
+DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
+DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
+
+enum class Kind { sum, max, moments };
+
+// What is known of some of a reduction's values. Of moments: their number, mean, and squared differences from it.
+template <Kind kKind>
+struct Known {
+  float value = kKind == Kind::max ? bits_to_float(0xff800000u) : 0.0f;
+  DEVICE void add(float x) { value = kKind == Kind::sum ? value + x : larger_of(value, x); }
+  DEVICE void add(const Known& other) { add(other.value); }
+};
+template <>
+struct Known<Kind::moments> {
+  float count = 0, value = 0, squares = 0;
+  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979.
+  DEVICE void add(const Known& other) {
+    if (other.count == 0) return;
+    const float all = count + other.count, difference = other.value - value;
+    value += difference * (other.count / all);
+    squares += other.squares + difference * difference * (count * other.count / all);
+    count = all;
+  }
+};
+
+// What a thread gathers. Of moments sums of differences from its first value, which a large mean leaves exact.
+template <Kind kKind>
+struct Gathered {
+  Known<kKind> known;
+  DEVICE void add(float x) { known.add(x); }
+};
+template <>
+struct Gathered<Kind::moments> {
+  float count = 0, origin = 0, sum = 0, squares = 0;
+  DEVICE void add(float x) {
+    origin = count == 0 ? x : origin;
+    const float difference = x - origin;
+    count += 1;
+    sum += difference;
+    squares += difference * difference;
+  }
+};
+template <Kind kKind>
+DEVICE Known<kKind> known(const Gathered<kKind>& gathered) {
+  if constexpr (kKind == Kind::moments) {
+    if (gathered.count == 0) return {};
+    const float mean = gathered.sum / gathered.count, rest = gathered.squares - gathered.sum * mean;
+    return {gathered.count, gathered.origin + mean, rest < 0 ? 0.0f : rest};
+  } else {
+    return gathered.known;
+  }
+}
+
+constexpr int kNumbers = 3;  // that a Known has at most
+
+DEVICE void store_known(const Known<Kind::sum>& known, float* to, long long) { *to = known.value; }
+DEVICE void store_known(const Known<Kind::max>& known, float* to, long long) { *to = known.value; }
+DEVICE void store_known(const Known<Kind::moments>& known, float* to, long long pitch) {
+  to[0] = known.count, to[pitch] = known.value, to[2 * pitch] = known.squares;
+}
+DEVICE void load_known(Known<Kind::sum>& known, const float* from, long long) { known.value = *from; }
+DEVICE void load_known(Known<Kind::max>& known, const float* from, long long) { known.value = *from; }
+DEVICE void load_known(Known<Kind::moments>& known, const float* from, long long pitch) {
+  known.count = from[0], known.value = from[pitch], known.squares = from[2 * pitch];
+}
+
+// Adds up what `over` threads know, which are `step` apart, in the one whose place among them is 0. For all threads.
+template <Kind kKind>
+DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int place) {
+  barrier();
+  store_known(known, shared + thread_id(), kStitchThreads);
+  barrier();
+  for (int half = over / 2; half; half /= 2) {
+    if (place < half) {
+      Known<kKind> other;
+      load_known(other, shared + thread_id() + half * step, kStitchThreads);
+      known.add(other);
+      store_known(known, shared + thread_id(), kStitchThreads);
+    }
+    barrier();
+  }
+}
+
+// Reduction i of a program, and those after it: what a thread knows of kCount columns.
+template <class Program, int kCount, int i = 0, bool kMore = (i < Program::kReductions)>
+struct Reductions {
+  static constexpr Kind kKind = Program::kind(i);
+  Gathered<kKind> mine[kCount];
+  Reductions<Program, kCount, i + 1> rest;
+
+  // value[i]: of reduction i.
+  template <class Values>
+  DEVICE void add(int column, const Values& value) {
+    mine[column].add(value[i]);
+    rest.add(column, value);
+  }
+
+  // Of a block: `over` threads, `step` apart, have the same columns; the first of them stores the result.
+  DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
+                    int channel) {
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    float* const to = p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + channel;
+    UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      Known<kKind> of_column = known(mine[j]);
+      combine(of_column, shared, over, step, place);
+      if (place == 0 && wanted) store_known(of_column, to + j, all);
+    }
+    rest.store(shared, over, step, place, wanted, p, part, channel);
+  }
+};
+template <class Program, int kCount, int i>
+struct Reductions<Program, kCount, i, false> {
+  template <class Values>
+  DEVICE void add(int, const Values&) {}
+  DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
+};
+
+// Arrays of no elements are not allowed.
+template <int kCount>
+constexpr int kAtLeastOne = kCount ? kCount : 1;
+
+// What a program makes of kCount neighbouring elements, and what it knows of its channels.
+template <class Program, int kCount, bool kChannelsAlong>
+struct Elements {
+  static constexpr int kChannels = kChannelsAlong ? kCount : 1;
+  float channel[kChannels][kAtLeastOne<Program::kChannelValues>];
+  Reductions<Program, kChannels> reductions;
+
+  DEVICE void begin(const StitchArgs& p, int first_channel) {
+    UNROLL
+    for (int j = 0; j < kChannels; ++j) Program::of_channel(p, first_channel + j, channel[j]);
+  }
+
+  struct Loaded {
+    float values[kAtLeastOne<Program::kLoaded>][kCount];
+  };
+  DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
+    Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
+  }
+
+  DEVICE void compute(const StitchArgs& p, int line, int column, const Loaded& loaded) {
+    float stored[kAtLeastOne<Program::kStored>][kCount];
+    UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
+      float reduced[kAtLeastOne<Program::kReductions>];
+      UNROLL
+      for (int i = 0; i < Program::kLoaded; ++i) values[i] = loaded.values[i][j];
+      Program::of_element(p, channel[kChannelsAlong ? j : 0], values, results, reduced);
+      UNROLL
+      for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
+      reductions.add(kChannelsAlong ? j : 0, reduced);
+    }
+    Program::template store<kCount>(p, static_cast<long long>(line) * p.width + column, stored);
+  }
+};
+
+// NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line.
+template <class Program, int kCount>
+DEVICE void stitch_nhwc(const StitchArgs& p) {
+  SHARED float shared[kNumbers * kStitchThreads];
+  const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
+  const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
+  const int column = ((block_x() << p.log_across) + x) * kCount;
+  const bool wanted = column < p.width;
+  wait_for_earlier();
+  Elements<Program, kCount, true> elements;
+  if (wanted) {
+    elements.begin(p, column);
+    const int step = p.parts * lines;
+    for (int line = block_y() * lines + y; line < p.lines; line += 2 * step) {
+      typename Elements<Program, kCount, true>::Loaded loaded[2];  // two lines' loads are under way together
+      const bool two = line + step < p.lines;
+      elements.load(p, line, column, loaded[0]);
+      if (two) elements.load(p, line + step, column, loaded[1]);
+      elements.compute(p, line, column, loaded[0]);
+      if (two) elements.compute(p, line + step, column, loaded[1]);
+    }
+  }
+  elements.reductions.store(shared, lines, across, y, wanted, p, block_y(), column);
+}
+
+// NCHW: a thread's line, and so its channel, stays; it goes along it.
+template <class Program, int kCount>
+DEVICE void stitch_nchw(const StitchArgs& p) {
+  SHARED float shared[kNumbers * kStitchThreads];
+  const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
+  const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
+  const int line = block_y() * lines + y;
+  const bool wanted = line < p.lines;
+  int channel = wanted ? line : 0;
+  const int picture = divide_with_rest(channel, p.by_channels);
+  wait_for_earlier();
+  Elements<Program, kCount, false> elements;
+  if (wanted) {
+    elements.begin(p, channel);
+    const int first = block_x() * p.columns_each;
+    const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
+    const int step = kCount << p.log_across;
+    for (int column = first + x * kCount; column < end; column += 2 * step) {
+      typename Elements<Program, kCount, false>::Loaded loaded[2];
+      const bool two = column + step < end;
+      elements.load(p, line, column, loaded[0]);
+      if (two) elements.load(p, line, column + step, loaded[1]);
+      elements.compute(p, line, column, loaded[0]);
+      if (two) elements.compute(p, line, column + step, loaded[1]);
+    }
+  }
+  const int blocks = (p.width + p.columns_each - 1) / p.columns_each;
+  elements.reductions.store(shared, across, 1, x, wanted, p, picture * blocks + block_x(), channel);
+}
+
+// Adds up the parts of reduction i and those after it, always in the same order.
+template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
+struct Finish {
+  static constexpr Kind kKind = Program::kind(i);
+
+  DEVICE static void run(const StitchArgs& p, float* shared) {
+    constexpr int kShares = kStitchThreads / kStitchFinishChannels;
+    const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
+    const int channel = block_x() * kStitchFinishChannels + x;
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    Known<kKind> known;
+    const auto add_part = [&](int part, int of_channel) {
+      Known<kKind> other;
+      load_known(other,
+                 p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + of_channel,
+                 all);
+      known.add(other);
+    };
+    if constexpr (Program::of_all(i)) {
+      if (block_x() == 0) {  // for the whole block
+        for (int at = thread_id(); at < p.channels; at += kStitchThreads)
+          for (int part = 0; part < p.parts; ++part) add_part(part, at);
+        combine(known, shared, kStitchThreads, 1, thread_id());
+        if (thread_id() == 0) Program::template keep<i>(p, 0, 1, known);
+      }
+    } else {
+      if (channel < p.channels)
+        for (int part = y; part < p.parts; part += kShares) add_part(part, channel);
+      combine(known, shared, kShares, kStitchFinishChannels, y);
+      if (y == 0 && channel < p.channels) Program::template keep<i>(p, channel, p.channels, known);
+    }
+    Finish<Program, i + 1>::run(p, shared);
+  }
+};
+template <class Program, int i>
+struct Finish<Program, i, false> {
+  DEVICE static void run(const StitchArgs&, float*) {}
+};
+
+template <class Program>
+DEVICE void stitch_finish(const StitchArgs& p) {
+  SHARED float shared[kNumbers * kStitchThreads];
+  wait_for_earlier();
+  Finish<Program>::run(p, shared);
+}
+
+}  // namespace
+}  // namespace reformer
+
+#define REFORMER_STITCH(name, Program, layout, count)             \
+  KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
+    reformer::let_next_begin();                                   \
+    reformer::stitch_##layout<reformer::Program, count>(p);       \
+  }
+#define REFORMER_STITCH_FINISH(name, Program)                     \
+  KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
+    reformer::let_next_begin();                                   \
+    reformer::stitch_finish<reformer::Program>(p);                \
+  }

@@ -1,0 +1,287 @@
+#include "stitch_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+namespace reformer {
+namespace {
+
+const char* type_name(Stored type) {
+  switch (type) {
+    case Stored::fp32: return "fp32";
+    case Stored::fp16: return "fp16";
+    case Stored::bf16: return "bf16";
+    default: return "mask8";
+  }
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "bits_to_float(0x7fc00000u)";
+  if (std::isinf(value)) return value > 0 ? "bits_to_float(0x7f800000u)" : "bits_to_float(0xff800000u)";
+  std::ostringstream text;
+  text.precision(std::numeric_limits<float>::max_digits10);
+  text << std::scientific << float(value) << "f";
+  return text.str();
+}
+
+std::string name(int32_t node) { return "v" + std::to_string(node); }
+
+// A value from its operands' names.
+std::string expression(const EpilogueNode& node) {
+  const std::string a = name(node.operands[0]), b = name(node.operands[1]), c = name(node.operands[2]);
+  const auto call = [&](const char* function) { return std::string(function) + "(" + a + ")"; };
+  const auto compare = [&](const char* with) { return "(" + a + with + b + " ? 1.0f : 0.0f)"; };
+  switch (node.op) {
+    case EpilogueOp::constant: return number(node.value);
+    case EpilogueOp::rows: return "float(p.rows)";
+    case EpilogueOp::columns: return "float(p.channels)";
+    case EpilogueOp::neg: return "-" + a;
+    case EpilogueOp::abs: return call("abs_of");
+    case EpilogueOp::exp: return call("exp_of");
+    case EpilogueOp::log: return call("log_of");
+    case EpilogueOp::sqrt: return call("sqrt_of");
+    case EpilogueOp::rsqrt: return call("rsqrt_of");
+    case EpilogueOp::tanh: return call("tanh_of");
+    case EpilogueOp::sigmoid: return call("sigmoid_of");
+    case EpilogueOp::erf: return call("erf_of");
+    case EpilogueOp::relu: return "(" + a + " <= 0 ? 0.0f : " + a + ")";
+    case EpilogueOp::round_bf16: return call("rounded<bf16>");
+    case EpilogueOp::round_fp16: return call("rounded<fp16>");
+    case EpilogueOp::add: return a + " + " + b;
+    case EpilogueOp::sub: return a + " - " + b;
+    case EpilogueOp::mul: return a + " * " + b;
+    case EpilogueOp::div: return a + " / " + b;
+    case EpilogueOp::maximum: return "larger_of(" + a + ", " + b + ")";
+    case EpilogueOp::minimum: return "smaller_of(" + a + ", " + b + ")";
+    case EpilogueOp::lt: return compare(" < ");
+    case EpilogueOp::le: return compare(" <= ");
+    case EpilogueOp::eq: return compare(" == ");
+    case EpilogueOp::ne: return compare(" != ");
+    case EpilogueOp::select: return "(" + a + " != 0 ? " + b + " : " + c + ")";
+    case EpilogueOp::clip:
+      return "(" + a + " <= " + b + " ? " + b + " : " + a + " >= " + c + " ? " + c + " : " + a + ")";
+    default: return "";  // read
+  }
+}
+
+class Writer {
+ public:
+  Writer(const Epilogue& program, const std::vector<Stored>& types, Stored result)
+      : program_(program), types_(types), result_(result), varies_(program.varies()) {}
+
+  std::string write() {
+    find_reductions();
+    body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
+    // Of the elements' own values first: they say which of the channels' they need.
+    const std::string element = of_element();
+    constants();
+    of_channel();
+    load();
+    body_ << element;
+    store();
+    keep();
+    body_ << "};\n}  // namespace\n}  // namespace reformer\n";
+    return body_.str();
+  }
+  int numbers() {
+    find_reductions();
+    return numbers_;
+  }
+
+ private:
+  bool by_element(int32_t node) const { return varies_[size_t(node)] == Varies::elements; }
+  const EpilogueNode& node(int32_t i) const { return program_.nodes[size_t(i)]; }
+
+  // All that these nodes are made of, in order.
+  std::vector<int32_t> needed(std::vector<int32_t> nodes, bool elements) const {
+    std::vector<char> wanted(program_.nodes.size(), false);
+    for (int32_t i : nodes) wanted[size_t(i)] = true;
+    for (int32_t i = int32_t(program_.nodes.size()) - 1; i >= 0; --i)
+      if (wanted[size_t(i)] && by_element(i) == elements)
+        for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
+    std::vector<int32_t> found;
+    for (int32_t i = 0; i < int32_t(program_.nodes.size()); ++i)
+      if (wanted[size_t(i)]) found.push_back(i);
+    return found;
+  }
+
+  void find_reductions() {
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      const EpilogueOutput& output = program_.outputs[o];
+      if (output.kind == Reduction::none) {
+        stored_.push_back(o);
+        continue;
+      }
+      const auto same = [&](size_t other) {
+        const EpilogueOutput& of = program_.outputs[other];
+        return of.kind == output.kind && of.per == output.per && of.node == output.node;
+      };
+      if (std::none_of(reductions_.begin(), reductions_.end(), same)) {
+        reductions_.push_back(o);
+        numbers_ += output.kind == Reduction::moments ? 3 : 1;
+      }
+    }
+  }
+
+  std::string of_element() {
+    std::vector<int32_t> results;
+    for (size_t o : stored_) results.push_back(program_.outputs[o].node);
+    for (size_t o : reductions_) results.push_back(program_.outputs[o].node);
+    std::ostringstream text;
+    text << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, float* stored, "
+            "float* reduced) {\n";
+    for (int32_t i : needed(results, true)) {
+      text << "    const float " << name(i) << " = ";
+      if (!by_element(i)) {
+        text << (varies_[size_t(i)] == Varies::nowhere && expression(node(i)) != "" && !operands(node(i).op)
+                     ? expression(node(i))
+                     : "c[" + std::to_string(place_of(channel_values_, i)) + "]");
+      } else if (!operands(node(i).op)) {
+        text << "x[" << place_of(loaded_, i) << "]";
+      } else {
+        text << expression(node(i));
+      }
+      text << ";\n";
+    }
+    for (size_t i = 0; i < stored_.size(); ++i)
+      text << "    stored[" << i << "] = " << name(program_.outputs[stored_[i]].node) << ";\n";
+    for (size_t i = 0; i < reductions_.size(); ++i)
+      text << "    reduced[" << i << "] = " << name(program_.outputs[reductions_[i]].node) << ";\n";
+    text << "  }\n";
+    return text.str();
+  }
+
+  static size_t place_of(std::vector<int32_t>& among, int32_t node) {
+    const auto found = std::find(among.begin(), among.end(), node);
+    if (found != among.end()) return size_t(found - among.begin());
+    among.push_back(node);
+    return among.size() - 1;
+  }
+
+  void constants() {
+    body_ << "  static constexpr int kChannelValues = " << channel_values_.size() << ", kLoaded = " << loaded_.size()
+          << ", kStored = " << stored_.size() << ", kReductions = " << reductions_.size() << ";\n";
+    if (reductions_.empty()) return;
+    const auto table = [&](const char* type, const char* name, auto value) {
+      body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
+      for (size_t i = 0; i < reductions_.size(); ++i) body_ << "i == " << i << " ? " << value(i) << " : ";
+      body_ << value(reductions_.size()) << ";\n  }\n";
+    };
+    const auto kind = [&](size_t i) {
+      return i < reductions_.size() ? program_.outputs[reductions_[i]].kind : Reduction::sum;
+    };
+    table("Kind", "kind", [&](size_t i) {
+      return kind(i) == Reduction::max ? "Kind::max" : kind(i) == Reduction::moments ? "Kind::moments" : "Kind::sum";
+    });
+    table("bool", "of_all", [&](size_t i) {
+      return i < reductions_.size() && program_.outputs[reductions_[i]].per == Per::all ? "true" : "false";
+    });
+    table("int", "first_number", [&](size_t i) {
+      int before = 0;
+      for (size_t j = 0; j < i; ++j) before += kind(j) == Reduction::moments ? 3 : 1;
+      return before;
+    });
+  }
+
+  // What these nodes, which depend on the channel at most, are computed by.
+  void statements(const std::vector<int32_t>& nodes, const char* indent) {
+    for (int32_t i : needed(nodes, false)) {
+      body_ << indent << "const float " << name(i) << " = ";
+      const std::string input = "p.in[" + std::to_string(node(i).input) + "]";
+      if (node(i).op == EpilogueOp::channel)
+        body_ << "read_one<" << type_name(types_[size_t(node(i).input)]) << ">(" << input << ", channel)";
+      else if (node(i).op == EpilogueOp::scalar)
+        body_ << "read_one<" << type_name(types_[size_t(node(i).input)]) << ">(" << input << ", 0)";
+      else
+        body_ << expression(node(i));
+      body_ << ";\n";
+    }
+  }
+
+  void of_channel() {
+    body_ << "  DEVICE static void of_channel(const StitchArgs& p, int channel, float* to) {\n";
+    statements(channel_values_, "    ");
+    for (size_t i = 0; i < channel_values_.size(); ++i)
+      body_ << "    to[" << i << "] = " << name(channel_values_[i]) << ";\n";
+    body_ << "  }\n";
+  }
+
+  void load() {
+    body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
+             "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n"
+             "    const long long at = static_cast<long long>(line) * p.width + column;\n";
+    for (size_t i = 0; i < loaded_.size(); ++i) {
+      const EpilogueNode& of = node(loaded_[i]);
+      const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
+      const Stored type = of.op == EpilogueOp::acc ? result_ : types_[size_t(of.input)];
+      const std::string from = of.op == EpilogueOp::acc ? "p.acc" : input;
+      if (of.op == EpilogueOp::random)
+        body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
+      else if (of.op == EpilogueOp::row)
+        body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
+              << to << ");\n";
+      else if (type == Stored::mask)
+        body_ << "    read_mask<kCount>(" << from << ", at, " << to << ");\n";
+      else
+        body_ << "    read<" << type_name(type) << ", kCount>(" << from << ", at, " << to << ");\n";
+    }
+    body_ << "  }\n";
+  }
+
+  void store() {
+    body_ << "  template <int kCount, int kSize>\n"
+             "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount]) {\n";
+    for (size_t i = 0; i < stored_.size(); ++i) {
+      const EpilogueOutput& output = program_.outputs[stored_[i]];
+      const Stored type = output.type == Stored::result ? result_ : output.type;
+      if (type == Stored::mask)
+        body_ << "    write_mask<kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+      else
+        body_ << "    write<" << type_name(type) << ", kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+    }
+    body_ << "  }\n";
+  }
+
+  void keep() {
+    body_ << "  template <int i, class Known>\n"
+             "  DEVICE static void keep(const StitchArgs& p, int channel, int count, const Known& known) {\n";
+    for (size_t r = 0; r < reductions_.size(); ++r) {
+      const EpilogueOutput& reduction = program_.outputs[reductions_[r]];
+      body_ << "    if constexpr (i == " << r << ") {\n";
+      for (size_t o = 0; o < program_.outputs.size(); ++o) {
+        const EpilogueOutput& output = program_.outputs[o];
+        if (output.kind != reduction.kind || output.per != reduction.per || output.node != reduction.node) continue;
+        const std::string to = "static_cast<float*>(p.out[" + std::to_string(o) + "])";
+        body_ << "      {\n";
+        if (output.factor >= 0) statements({output.factor}, "        ");
+        body_ << "        " << to << "[channel] = known.value"
+              << (output.factor >= 0 ? " * " + name(output.factor) : std::string()) << ";\n";
+        if (output.kind == Reduction::moments) body_ << "        " << to << "[count + channel] = known.squares;\n";
+        body_ << "      }\n";
+      }
+      body_ << "    }\n";
+    }
+    body_ << "  }\n";
+  }
+
+  const Epilogue& program_;
+  const std::vector<Stored> types_;
+  const Stored result_;
+  const std::vector<Varies> varies_;
+  std::vector<size_t> stored_, reductions_;  // outputs; of equal reductions the first
+  std::vector<int32_t> channel_values_, loaded_;
+  int numbers_ = 0;
+  std::ostringstream body_;
+};
+
+}  // namespace
+
+std::string stitch_source(const Epilogue& program, const std::vector<Stored>& types, Stored result) {
+  return Writer(program, types, result).write();
+}
+
+int stitch_numbers(const Epilogue& program) { return Writer(program, {}, Stored::fp32).numbers(); }
+
+}  // namespace reformer

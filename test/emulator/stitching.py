@@ -1,0 +1,66 @@
+"""Programs by the kernels that are generated for them, emulated."""
+
+import ctypes
+import functools
+import hashlib
+from pathlib import Path
+
+import torch
+
+import emulator
+from emulator import plans
+from torch_reformer.epilogue.program import Program
+
+STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6}
+
+
+@functools.cache
+def planner() -> ctypes.CDLL:
+    loaded = plans.library("stitch_plan")
+    loaded.prepare.restype = loaded.source.restype = ctypes.c_char_p
+    loaded.workspace_bytes.restype = loaded.args_bytes.restype = ctypes.c_int64
+    return loaded
+
+
+def empty(output, acc):
+    n, k, h, w = acc.shape
+    if output.kind == "store":
+        return torch.empty_like(acc, dtype=output.dtype)
+    size = {"channel": [k], "all": []}[output.per]
+    return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
+
+
+def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
+    """A file with the program's kernels, stitch_test and stitch_test_finish; their launches are planned, too."""
+    n, k, h, w = acc.shape
+    nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
+    code = (ctypes.c_int64 * len(program.code))(*program.code)
+    shape = (ctypes.c_int64 * 4)(int(nhwc), n, k, h * w)
+    types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
+    sentence = planner().prepare(
+        code, ctypes.c_int64(len(code)), shape, types, ctypes.c_int64(len(tensors)), STORED[acc.dtype], multiprocessors
+    )
+    assert sentence is None, sentence
+    text = f'#include "{emulator.ROOT}/csrc/hip/kernels/stitch.hip"\n' + planner().source().decode()
+    emulator.CACHE.mkdir(parents=True, exist_ok=True)
+    file = emulator.CACHE / f"stitch-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
+    file.write_text(text)
+    return file
+
+
+def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0):
+    """The program's outputs; few multiprocessors, so that blocks have several parts."""
+    file = source(program, acc, tensors, multiprocessors)
+    outputs = [empty(output, acc) for output in program.outputs]
+    workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
+    arguments = (ctypes.c_char * planner().args_bytes())()
+    pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
+    planner().arguments(ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), arguments)
+    shapes = [(ctypes.c_uint32 * 4)() for _ in range(2)]
+    planner().launches(*shapes)
+    for name, (*grid, threads) in zip(["stitch_test", "stitch_test_finish"], shapes, strict=True):
+        if name == "stitch_test" or len(workspace):
+            emulator.launch(
+                file, name, grid=tuple(grid), threads=threads, arguments=bytes(arguments), seed=seed, warp=warp
+            )
+    return outputs

@@ -1,0 +1,100 @@
+"""Kernels generated for programs, emulated, against the plain interpreter."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
+
+import emulator
+from emulator.stitching import stitch
+from torch_reformer import epilogue as ep
+from torch_reformer import fused
+from torch_reformer.epilogue.derivative import derivative
+from torch_reformer.epilogue.interpret import interpret
+
+pytestmark = emulator.needed
+
+WARPS = (32, 64)
+
+
+def check(program, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
+    acc = acc_for(size, dtype, layout)
+    everything = tensors_for(size, dtype, layout)
+    tensors = {name: everything[name] for name in program.inputs}
+    for name in ("half", "mask"):
+        if name in tensors:
+            tensors[name] = tensors[name].contiguous(memory_format=FORMATS[layout])
+    results = stitch(program, acc, [*tensors.values()], warp=warp, **options)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(program, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+        stored = result.dtype if output.kind == "store" else torch.float32
+        rounding = torch.finfo(stored).eps if stored in (torch.bfloat16, torch.float16) else 0
+        torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)
+
+
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("layout", FORMATS)
+def test_every_operation(layout, warp):
+    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    for first in range(0, len(outputs), 12):
+        check(ep.Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout, warp)
+
+
+SIZES = [(2, 24, 9, 8), (1, 40, 3, 5), (3, 3, 7, 7), (2, 264, 2, 2), (2, 16, 1, 1), (1, 2, 33, 64)]
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_reductions(dtype, size, layout):
+    value = ep.acc() * CHANNEL + FULL
+    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "all")]
+    program = ep.Program(ep.store(ep.relu(value)), *kinds, ep.sum(value / 3), ep.store(value < 0, torch.bool))
+    for warp in WARPS:
+        check(program, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_batch_norm_and_its_derivative(layout):
+    program = fused._normalise_program(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
+    size = (2, 24, 6, 6)
+    acc = acc_for(size, torch.bfloat16, layout)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {name: torch.rand(24, generator=generator) + 0.5 for name in ("mean", "squares", "scale", "shift")}
+    tensors["squares"] *= 72
+    tensors["residual"] = tensors_for(size, torch.bfloat16, layout)["full"]
+    (result,) = stitch(program, acc, [tensors[name] for name in program.inputs])
+    rule = derivative(program, ("acc", *program.inputs), None, True)
+    grad = tensors_for((*size[:3], 7), torch.bfloat16)["full"][..., 1:].contiguous(memory_format=FORMATS[layout])
+    known = {("input", name): tensor for name, tensor in tensors.items()}
+    known |= {("acc", 0): acc, ("output", 0): result, ("grad", 0): grad}
+    inputs = [known[source] for source in rule.sources]
+    results = stitch(rule.backward, acc, inputs)
+    named = {name: tensor.double() for name, tensor in zip(rule.backward.inputs, inputs, strict=True)}
+    expected = interpret(rule.backward, size, torch.float64, named)
+    for output, got, exact in zip(rule.backward.outputs, results, expected, strict=True):
+        rounding = 2.0**-7 if output.kind == "store" else 1e-5
+        torch.testing.assert_close(got.double(), exact, rtol=rounding, atol=1e-4)
+
+
+def test_random_numbers_are_those_of_the_cpu():
+    program = ep.Program(ep.store(ep.random("key")))
+    for layout in FORMATS.values():
+        acc = torch.empty(2, 12, 3, 5).contiguous(memory_format=layout)
+        key = torch.tensor(-987654321987654321)
+        assert torch.equal(stitch(program, acc, [key])[0], torch.ops.reformer.stitch(acc, [key], program.code)[0])
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(
+    programs(per=("channel", "all"), types=(None, torch.float16)),
+    st.sampled_from(SIZES),
+    st.sampled_from([*FORMATS]),
+    st.sampled_from(WARPS),
+)
+def test_random_programs(program, size, layout, warp):
+    count = size[0] * size[1] * size[2] * size[3]
+    check(program, size, torch.float32, layout, warp, rtol=1e-5, atol=4e-6 * count)

@@ -1,0 +1,47 @@
+// For the emulator's tests: the source and the launches of a program's kernels.
+#include "../../csrc/epilogue.cpp"
+#include "../../csrc/hip/kernels/stitch_plan.h"
+#include "../../csrc/hip/solvers/stitch_source.cpp"
+
+using namespace reformer;
+
+static Epilogue program;
+static StitchPlan plan;
+static std::string text;
+
+// Returns a sentence, or null. shape: layout, pictures, channels, pixels.
+extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
+                               int64_t inputs, int8_t result, int multiprocessors) {
+  try {
+    program = Epilogue::decode(code, size);
+  } catch (const std::exception& error) {
+    text = error.what();
+    return text.c_str();
+  }
+  std::vector<Stored> all;
+  for (int64_t i = 0; i < inputs; ++i) all.push_back(Stored(types[i]));
+  const EpilogueShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
+  plan = plan_stitch(of, element_size(Stored(result)), stitch_numbers(program), multiprocessors);
+  const std::string layout = plan.channels_along ? "nhwc" : "nchw";
+  text = stitch_source(program, all, Stored(result)) + "REFORMER_STITCH(stitch_test, Program, " + layout + ", " +
+         std::to_string(plan.count) + ")\nREFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
+  return nullptr;
+}
+
+extern "C" const char* source() { return text.c_str(); }
+extern "C" int64_t workspace_bytes() { return plan.workspace_bytes; }
+extern "C" int64_t args_bytes() { return sizeof(StitchArgs); }
+extern "C" void launches(uint32_t* shape, uint32_t* finish) {
+  const auto put = [](const gpu::Launch& from, uint32_t* to) {
+    to[0] = from.blocks_x, to[1] = from.blocks_y, to[2] = from.blocks_z, to[3] = from.threads;
+  };
+  put(plan.launch, shape);
+  put(plan.finish, finish);
+}
+extern "C" void arguments(const void* acc, const void* const* inputs, void* const* outputs, void* workspace, void* to) {
+  plan.args.acc = acc;
+  for (size_t i = 0; i < program.inputs.size(); ++i) plan.args.in[i] = inputs[i];
+  for (size_t i = 0; i < program.outputs.size(); ++i) plan.args.out[i] = outputs[i];
+  plan.args.partial = static_cast<float*>(workspace);
+  std::memcpy(to, &plan.args, sizeof plan.args);
+}
