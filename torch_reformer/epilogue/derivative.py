@@ -175,9 +175,21 @@ def _with_kept(
     }
     needed |= {program.number(result.value) for result in results if result.value in program}
 
-    there = {program.number(output.value): i for i, output in enumerate(program.outputs) if _keeps(output)}
-    if acc_is_there:
-        there |= {i: "acc" for i, node in enumerate(program.nodes) if node.op == "acc"}
+    stored = {program.number(output.value): i for i, output in enumerate(program.outputs) if _keeps(output)}
+    if not acc_is_there:
+        return _written(program, results, sources, needed, stored)
+    # What is read anyway may do without the outputs: relu's result is where acc is, say. The fewer tensors the better.
+    acc = {i: "acc" for i, node in enumerate(program.nodes) if node.op == "acc"}
+    ways = [_written(program, results, dict(sources), needed, there) for there in (stored | acc, acc)]
+    return min(ways, key=lambda way: [*way[1].inputs.values()].count("full") + len(way[0].outputs))
+
+
+def _written(
+    program: Program, results: list[Output], sources: dict, needed: set[int], there: dict
+) -> tuple[Program, Program, tuple]:
+    """_with_kept, where the values of these numbers can be read: each an output, by its place, or "acc"."""
+    order = in_order([result.value for result in results])
+    there = dict(there)
     kept = _to_keep(program, needed, there)
     outputs = list(program.outputs)
     for number in kept:
@@ -209,7 +221,9 @@ def _with_kept(
 
 def _keeps(output: Output) -> bool:
     """Whether a stored tensor can be read for the value it was stored from."""
-    return output.kind == "store" and (output.dtype != torch.bool or output.value.op in COMPARISONS)
+    if output.dtype == torch.bool:
+        return output.value.op in COMPARISONS
+    return output.kind == "store" and output.dtype in (None, torch.float32, torch.float64)
 
 
 def _recomputable(program: Program, there) -> list[bool]:
