@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def fenced(language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+def fenced(language: str, page: str = README) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)
     return [text for tag, text in blocks if tag == language]
 
 
@@ -38,6 +38,11 @@ def test_readme_code_runs(code, capsys):
     with torch_reformer.config():  # restores what the code sets
         exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", fenced("python", (ROOT / "docs/epilogue.md").read_text()))
+def test_code_of_docs_runs(code):
+    exec(compile(code, "docs/epilogue.md", "exec"), {})
 
 
 def test_readme_has_the_table_of_settings():
