@@ -1,9 +1,11 @@
-"""Training steps of vision models before and after ``torch_reformer.convert``, in turns, and how their losses compare.
+"""Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and by
+``torch.compile``), in turns, and how their losses compare.
 
-Both sides have the same weights, pictures and random numbers, channels_last tensors and bf16 autocast. The pictures are
-noise of which a few batches come again and again, so that there is something to learn. Models are torchvision's.
+All sides have the same weights, pictures and random numbers, and channels_last tensors. The pictures are noise of which a
+few batches come again and again, so that there is something to learn. Models are torchvision's.
 
     python benchmarks/train_models.py --csv benchmarks/results/h200/train_models.csv
+    python benchmarks/train_models.py --device cpu --models resnet18 --batch 8 --dtype float32 --steps 40
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import copy
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,8 +32,8 @@ STEPS_A_ROUND = 10
 class Training:
     """One side: a model and its optimizer."""
 
-    def __init__(self, model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device) -> None:
-        self.model, self.batches, self.device = model, batches, device
+    def __init__(self, model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device, dtype):
+        self.model, self.batches, self.device, self.dtype = model, batches, device, dtype
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         self.losses: list[torch.Tensor] = []
 
@@ -38,7 +41,7 @@ class Training:
         number = len(self.losses)
         torch.manual_seed(number)  # dropout, stochastic depth
         pictures, classes = self.batches[number % len(self.batches)]
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(self.model(pictures), classes)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -48,6 +51,11 @@ class Training:
 
 def milliseconds(step: Callable[[], None], device: torch.device) -> float:
     """Of one step, over a few."""
+    if device.type == "cpu":
+        begin = time.perf_counter()
+        for _ in range(STEPS_A_ROUND):
+            step()
+        return (time.perf_counter() - begin) / STEPS_A_ROUND * 1e3
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize(device)
     start.record()
@@ -58,8 +66,25 @@ def milliseconds(step: Callable[[], None], device: torch.device) -> float:
     return start.elapsed_time(end) / STEPS_A_ROUND
 
 
-def measure(name: str, batch: int, steps: int, device: torch.device) -> tuple[dict[str, list[float]], dict[str, list]]:
-    """Milliseconds a step and losses of both sides."""
+def converted(model: torch.nn.Module) -> torch.nn.Module:
+    print(str(torch_reformer.convert(model, channels_last=True)).splitlines()[0])
+    return model
+
+
+def fused(model: torch.nn.Module) -> torch.nn.Module:
+    print(str(torch_reformer.fuse(model, channels_last=True)).splitlines()[0])
+    return model
+
+
+SIDES = {"torch": lambda model: model, "converted": converted, "fused": fused, "compiled": torch.compile}
+
+
+def peak_bytes(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+def measure(name: str, batch: int, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
+    """For each side: milliseconds a step, losses, and the most memory of the first steps."""
     torch.manual_seed(0)
     model = getattr(torchvision.models, name)(num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
     batches = [
@@ -69,16 +94,19 @@ def measure(name: str, batch: int, steps: int, device: torch.device) -> tuple[di
         )
         for _ in range(DIFFERENT)
     ]
-    converted = copy.deepcopy(model)
-    print(name, torch_reformer.nn.convert(converted, channels_last=True))
-    sides = {"torch": Training(model, batches, device), "torch_reformer": Training(converted, batches, device)}
-    for side in sides.values():
-        milliseconds(side.step, device)  # plans, kernels and memory
+    sides = {side: Training(SIDES[side](copy.deepcopy(model)), batches, device, dtype) for side in names}
+    peaks = {}
+    for side, training in sides.items():
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        milliseconds(training.step, device)  # plans, kernels and memory
+        peaks[side] = (peak_bytes(device) - before) / 2**20
     times: dict[str, list[float]] = {side: [] for side in sides}
-    while len(sides["torch"].losses) < steps:
+    while len(sides[names[0]].losses) < steps:
         for side, training in sides.items():
             times[side].append(milliseconds(training.step, device))
-    return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}
+    return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 
 def main() -> None:
@@ -86,31 +114,39 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(BATCHES))
     parser.add_argument("--batch", type=int, help="instead of each model's own")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument(
+        "--sides", default="torch,converted,fused", help=f"of {', '.join(SIDES)}; the first is the peer"
+    )
+    parser.add_argument("--dtype", default="bfloat16", help="bfloat16 (autocast) or float32")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
-    device = usable_device(options.device)
+    device, names = usable_device(options.device), options.sides.split(",")
     rows = []
-    print("| model | PyTorch, ms | converted, ms | speed-up | last losses | largest difference of mean losses |")
+    print("| model, side | ms a step | speed-up | peak MiB | last losses | largest difference of mean losses |")
     print("|---|---|---|---|---|---|")
     for name in options.models.split(","):
-        times, losses = measure(name, options.batch or BATCHES[name], options.steps, device)
-        for side in times:
-            rows.append(Row.of("train_models", name, side, "step_ms", times[side], device_name(device)))
-            rows.append(
-                Row.of("train_models", name, side, "last_losses", losses[side][-DIFFERENT:], device_name(device))
+        batch, dtype = options.batch or BATCHES[name], getattr(torch, options.dtype)
+        times, losses, peaks = measure(name, batch, options.steps, names, device, dtype)
+
+        def row(side: str, metric: str, values: list[float], name: str = name) -> None:
+            rows.append(Row.of("train_models", name, side, metric, values, device_name(device)))
+
+        means = {
+            side: [statistics.mean(values[i : i + 2 * DIFFERENT]) for i in range(0, len(values), 2 * DIFFERENT)]
+            for side, values in losses.items()
+        }
+        first = statistics.median(times[names[0]])
+        for side in names:
+            apart = max(abs(a - b) for a, b in zip(means[names[0]], means[side], strict=True))
+            row(side, "step_ms", times[side])
+            row(side, "last_losses", losses[side][-DIFFERENT:])
+            row(side, "mean_loss_difference", [apart] * 2)
+            row(side, "peak_mib", [peaks[side]] * 2)
+            ms = statistics.median(times[side])
+            print(
+                f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peaks[side]:.0f} | {means[side][-1]:.4f} | {apart:.4f} |"
             )
-        theirs, ours = (
-            [statistics.mean(values[i : i + 2 * DIFFERENT]) for i in range(0, len(values), 2 * DIFFERENT)]
-            for values in losses.values()
-        )
-        apart = max(abs(a - b) for a, b in zip(theirs, ours, strict=True))
-        rows.append(
-            Row.of("train_models", name, "torch_reformer", "mean_loss_difference", [apart] * 2, device_name(device))
-        )
-        before, after = (statistics.median(values) for values in times.values())
-        step = f"{before:.2f} | {after:.2f} | {before / after:.3f}"
-        print(f"| {name} | {step} | {theirs[-1]:.4f}, {ours[-1]:.4f} | {apart:.4f} |")
     if options.csv:
         write_csv(options.csv, rows)
 

@@ -74,9 +74,15 @@ Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tens
   return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
 }
 
-void run_on_gpu(const char* op, const EpilogueCall& call, const Tensor& acc) {
-  const Device device = device_of(acc);
-  if (const char* refusal = refuse_stitch(call, device)) fail(op, "no kernel runs this program: ", refusal);
+// By PyTorch's own operations, for what no kernel runs.
+std::vector<Tensor> run_unfused(const Epilogue& program, const Tensor& acc, const std::vector<Tensor>& tensors) {
+  using torch::stable::detail::from;
+  std::array<StableIValue, 3> stack{from(acc), from(tensors), from(program.code)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("reformer::_stitch_unfused", "", stack.data(), TORCH_ABI_VERSION));
+  return torch::stable::detail::to<std::vector<Tensor>>(stack[0]);
+}
+
+void run_on_gpu(const EpilogueCall& call, const Device& device, const Tensor& acc) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const int64_t floats = stitch_workspace_bytes(call, device) / 4;
@@ -113,10 +119,13 @@ std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& a
     call.outputs.push_back(outputs.back().mutable_data_ptr());
   }
   if (call.shape.numel() > 0) {
+    const Device device = device_of(acc);
     if (acc.is_cpu())
-      run_epilogue(call, device_of(acc));
+      run_epilogue(call, device);
+    else if (refuse_stitch(call, device))
+      return run_unfused(program, acc, tensors);
     else
-      run_on_gpu(op, call, acc);
+      run_on_gpu(call, device, acc);
     return outputs;
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

@@ -16,23 +16,18 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor");
   m.def("conv2d_bias_grad(Tensor grad_output) -> Tensor");
   m.def("stitch(Tensor acc, Tensor[] tensors, int[] program) -> Tensor[]");
-  m.def("_stitch_kernel(Tensor acc, Tensor[] tensors, int[] program) -> Tensor[]");  // a GPU's, of programs it takes
+  m.def("_stitch_unfused(Tensor acc, Tensor[] tensors, int[] program) -> Tensor[]");  // by PyTorch's own operations
   m.def(
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
 }
 
-#define REFORMER_IMPLEMENT(m)                                           \
-  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                       \
-  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad)); \
-  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad))
+#define REFORMER_IMPLEMENT(m)                                             \
+  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                         \
+  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
+  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
+  m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
+  m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
-STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) {
-  REFORMER_IMPLEMENT(m);
-  m.impl("stitch", TORCH_BOX(&reformer::stitch));
-  m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue));
-}
-STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) {
-  REFORMER_IMPLEMENT(m);
-  m.impl("_stitch_kernel", TORCH_BOX(&reformer::stitch));
-}
+STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
+STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }

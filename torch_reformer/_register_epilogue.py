@@ -66,34 +66,15 @@ def _(input, weight, tensors, program, *geometry):
     return _fake_outputs("conv2d_epilogue", _ops.conv2d(input, weight, None, *geometry), tensors, program)
 
 
-# --- GPUs -------------------------------------------------------------------------------------------------------------
-# A program is a kernel of its own there, after the convolution's; those that no kernel takes are PyTorch's operations.
+# --- programs that no kernel of a GPU runs ----------------------------------------------------------------------------
 
 
-def _takes(program: Program, acc: Tensor, tensors: list[Tensor]) -> bool:
-    """Whether csrc/hip/solvers/stitch.cpp runs it."""
-    stored = [output.dtype for output in program.outputs]
-    return (
-        torch.float64 not in (acc.dtype, *stored, *(tensor.dtype for tensor in tensors))
-        and all(output.per != "row" for output in program.outputs)
-        and len(tensors) <= 16
-        and len(stored) <= 12
-    )
-
-
-def _stitch_on_gpu(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+def _unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
     program = _decoded("stitch", code)
-    if _takes(program, acc, tensors):
-        return _ops._stitch_kernel(acc, tensors, code)
     return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
 
 
-def _conv2d_epilogue_on_gpu(input, weight, tensors, program, *geometry):
-    return _stitch_on_gpu(_ops.conv2d(input, weight, None, *geometry), tensors, program)
-
-
-_library.impl(_stitch, _stitch_on_gpu, "CUDA")
-_library.impl(_conv2d_epilogue, _conv2d_epilogue_on_gpu, "CUDA")
+_library.impl("_stitch_unfused", _unfused, "CUDA")
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------
