@@ -1,8 +1,8 @@
-"""Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and by
-``torch.compile``), in turns, and how their losses compare.
+"""Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and
+by ``torch.compile``), in turns, and how their losses compare.
 
-All sides have the same weights, pictures and random numbers, and channels_last tensors. The pictures are noise of which a
-few batches come again and again, so that there is something to learn. Models are torchvision's.
+All sides have the same weights, pictures and random numbers, and channels_last tensors. The pictures are noise of which
+a few batches come again and again, so that there is something to learn. Models are torchvision's.
 
     python benchmarks/train_models.py --csv benchmarks/results/h200/train_models.csv
     python benchmarks/train_models.py --device cpu --models resnet18 --batch 8 --dtype float32 --steps 40
@@ -144,9 +144,8 @@ def main() -> None:
             row(side, "mean_loss_difference", [apart] * 2)
             row(side, "peak_mib", [peaks[side]] * 2)
             ms = statistics.median(times[side])
-            print(
-                f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peaks[side]:.0f} | {means[side][-1]:.4f} | {apart:.4f} |"
-            )
+            loss = f"{means[side][-1]:.4f} | {apart:.4f}"
+            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peaks[side]:.0f} | {loss} |")
     if options.csv:
         write_csv(options.csv, rows)
 
