@@ -8,13 +8,17 @@ import pytest
 from torch_reformer import demo
 
 
-def test_both_networks_learn_alike(capsys):
+def test_all_networks_learn_alike(capsys):
     demo.main(["--epochs", "1"])
     shown = capsys.readouterr().out
     print(shown)
     assert "converted 15 Conv2d, left 0" in shown
-    ours, theirs, _ = map(float, re.search(r"^loss, last epoch\s+(\S+)\s+(\S+)\s+(\S+)$", shown, re.M).groups())
-    assert ours == pytest.approx(theirs, rel=0.02)
+    assert "fused 15, left 1" in shown
+    rows = re.findall(
+        r"^(PyTorch|kernels chosen|chosen and fused)\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+[\d.]+x$", shown, re.M
+    )
+    theirs, *ours = (float(loss) for _, loss in rows)
+    assert len(ours) == 2 and ours == pytest.approx([theirs] * 2, rel=0.02)
     table, _, deciding = shown.partition("convolution problem")[2].partition("\n\n")
     table = [line.split() for line in table.splitlines()[1:]]
     assert re.search(r"decided each of these in [\d.]+ us, and remembers a decision in [\d.]+ us", deciding)

@@ -414,25 +414,38 @@ class Unit {
       return result;
     }
     // Moments of the differences from the first element.
-    const double origin = kind == Reduction::moments ? double(from[0]) : 0;
+    const S origin = kind == Reduction::moments ? from[0] : S(0);
     constexpr int kSums = 8;
-    double sums[kSums] = {}, squares[kSums] = {};
+    constexpr int64_t kAtOnce = kSums * kLanes<S>;
+    Vec<S> sums[kSums] = {}, squares[kSums] = {};
+    const auto add = [&](int sum, int64_t i) {
+      const Vec<S> difference = load<S>(from + i) - origin;
+      sums[sum] += difference;
+      if (kind == Reduction::moments) squares[sum] = fma<S>(difference, difference, squares[sum]);
+    };
     int64_t i = 0;
-    for (; i + kSums <= width_; i += kSums)
-      for (int j = 0; j < kSums; ++j) {
-        const double difference = double(from[i + j]) - origin;
-        sums[j] += difference;
-        squares[j] += difference * difference;
-      }
+    for (; i + kAtOnce <= width_; i += kAtOnce)
+#pragma GCC unroll 8
+      for (int j = 0; j < kSums; ++j) add(j, i + j * kLanes<S>);
+    for (int j = 0; i + kLanes<S> <= width_; i += kLanes<S>, ++j) add(j, i);
+    double sum = total(sums), square = kind == Reduction::moments ? total(squares) : 0;
     for (; i < width_; ++i) {
-      const double difference = double(from[i]) - origin;
-      sums[0] += difference;
-      squares[0] += difference * difference;
+      const double difference = double(from[i]) - double(origin);
+      sum += difference;
+      square += difference * difference;
     }
-    double sum = 0, square = 0;
-    for (int j = 0; j < kSums; ++j) sum += sums[j], square += squares[j];
     if (kind == Reduction::sum) return {0, sum, 0};
-    return moments(double(width_), origin, sum, square);
+    return moments(double(width_), double(origin), sum, square);
+  }
+
+  template <int kCount>
+  static double total(const Vec<S> (&sums)[kCount]) {
+    double all = 0;
+    for (int j = 0; j < kCount; j += 4) {  // few enough that fp32 rounds as little as above
+      const Vec<S> four = (sums[j] + sums[j + 1]) + (sums[j + 2] + sums[j + 3]);
+      for (int i = 0; i < kLanes<S>; ++i) all += double(four[i]);
+    }
+    return all;
   }
 
   const EpilogueCall& call_;
