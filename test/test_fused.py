@@ -44,7 +44,8 @@ def test_exact(case, layout, dtype, residual):
     wanted = [expected, *torch.autograd.grad(expected, tensors.values(), gradient)]
 
     tensors = {n: (strided(t, layout) if t.dim() == 4 else t).detach().requires_grad_() for n, t in tensors.items()}
-    got = conv2d_act(tensors["x"], tensors["w"], tensors["bias"], *case.geometry, residual=tensors.get("residual"))
+    operands = [tensors[name] for name in ("x", "w", "bias")]
+    got = conv2d_act(*operands, *case.geometry, residual=tensors.get("residual"))
     got = [got, *torch.autograd.grad(got, tensors.values(), gradient)]
     for mine, right in zip(got, wanted, strict=True):
         assert mine.dtype == dtype and torch.equal(mine, right)
@@ -82,23 +83,8 @@ def test_linear_act(activation, dtype, size):
     compare(of(torch_reformer), of(unfused), {name: t.to(dtype) for name, t in tensors.items()})
 
 
-EDGES = [
-    -float("inf"),
-    -1e30,
-    -100.0,
-    -6.0,
-    -3.0,
-    -1e-3,
-    -0.0,
-    0.0,
-    1e-3,
-    3.0,
-    6.0,
-    100.0,
-    1e30,
-    float("inf"),
-    float("nan"),
-]
+INFINITY = float("inf")
+EDGES = [-INFINITY, -1e30, -100.0, -6.0, -3.0, -1e-3, -0.0, 0.0, 1e-3, 3.0, 6.0, 100.0, 1e30, INFINITY, float("nan")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -107,7 +93,7 @@ def test_edges_of_activations(activation, dtype):
     """Values and derivatives, infinities and NaN among them."""
     edges = list(EDGES)
     if activation == "gelu" and dtype != torch.float64:
-        edges.remove(float("inf"))  # PyTorch's is NaN in these data types, and only there
+        edges.remove(INFINITY)  # PyTorch's is NaN in these data types, and only there
     results = []
     for module in (torch_reformer, unfused):
         x = torch.tensor(edges, dtype=dtype).view(1, 1, 1, -1).requires_grad_()
@@ -283,11 +269,10 @@ def test_sentence(call, sentence):
 @pytest.mark.parametrize("padding", ["same", (1, 2)], ids=str)
 def test_modules_that_could_not_be_fused(padding):
     mode = "zeros" if padding == "same" else "circular"
-    for kind in (torch_reformer.nn.Conv2dAct, torch_reformer.nn.Conv2d):
-        if kind is torch_reformer.nn.Conv2dAct:
-            with pytest.raises(ValueError) as error:
-                kind(3, 4, 3, padding=padding, padding_mode=mode)
-            assert str(error.value) == f"Conv2dAct: padding must be numbers of zeros, got {padding!r} of {mode!r}"
+    for kind, name in (torch_reformer.nn.Conv2dAct, "Conv2dAct"), (torch_reformer.nn.Conv2d, "Conv2d"):
+        with pytest.raises(ValueError) as error:
+            torch_reformer.nn._check_padding(kind(3, 4, 3, padding=padding, padding_mode=mode))
+        assert str(error.value) == f"{name}: padding must be numbers of zeros, got {padding!r} of {mode!r}"
 
 
 def test_representations():

@@ -6,6 +6,7 @@ times; under autocast the convolution is computed in autocast's data type.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 
 import torch
@@ -18,7 +19,7 @@ _NO_TENSORS: Mapping[str, Tensor] = {}
 
 
 def _remembered(write):
-    """Keeps the programs that a function has written; torch.compile, which would warn of that, keeps them in its graph."""
+    """Keeps the programs that a function writes. torch.compile, which warns of caches, writes them for every graph."""
     kept = functools.lru_cache(1024)(write)
 
     @functools.wraps(write)
@@ -109,7 +110,7 @@ def linear_epilogue(
             f"got sizes {list(input.shape)} and {list(weight.shape)}"
         )
     rows, columns = input.shape[:-1], weight.shape[0]
-    count = rows.numel()
+    count = math.prod(rows)
     views = dict(tensors)
     for name, kind in program.inputs.items():
         if kind in ("full", "row") and name in views:
