@@ -31,7 +31,7 @@ def train(rank: int, folder: str):
                 wrapped(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
             gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
             results[make.__name__, fused] = gradients, {name: b.clone() for name, b in model.named_buffers()}
-            del wrapped, model
+            del wrapped, model  # before its process group: gloo's threads else can wait for Python, and Python for them
             gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()

@@ -234,7 +234,7 @@ class _Chains:
 
 
 class FusedForward:
-    """Stands for a module's forward, which it looks like. Copies as it is; pickles as what it is made from, the module."""
+    """In place of a module's forward. Copies as it is; pickles as what it is made from, the module."""
 
     def __init__(self, module: nn.Module, function: Callable):
         self.module = module
