@@ -102,17 +102,46 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
 }
 
 std::vector<Varies> Epilogue::varies() const {
-  std::vector<Varies> all;
-  for (const EpilogueNode& node : nodes) {
-    Varies most = Varies::nowhere;
-    if (node.op == EpilogueOp::channel) most = Varies::channels;
+  std::vector<Varies> all(
+      nodes.size());  // not grown: the compiler would export that function of an enumeration's vector
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const EpilogueNode& node = nodes[i];
+    if (node.op == EpilogueOp::channel) all[i] = Varies::channels;
     if (node.op == EpilogueOp::acc || node.op == EpilogueOp::full || node.op == EpilogueOp::row ||
         node.op == EpilogueOp::random)
-      most = Varies::elements;
-    for (int i = 0; i < operands(node.op); ++i) most = std::max(most, all[size_t(node.operands[i])]);
-    all.push_back(most);
+      all[i] = Varies::elements;
+    for (int j = 0; j < operands(node.op); ++j) all[i] = std::max(all[i], all[size_t(node.operands[j])]);
   }
   return all;
+}
+
+int32_t Epilogue::bias_sum() const {
+  int32_t sum = -1;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    for (int j = 0; j < operands(nodes[i].op); ++j)
+      if (nodes[size_t(nodes[i].operands[j])].op == EpilogueOp::acc) {
+        if (sum >= 0 || nodes[i].op != EpilogueOp::add) return -1;
+        sum = int32_t(i);
+      }
+  for (const EpilogueOutput& output : outputs)
+    if (nodes[size_t(output.node)].op == EpilogueOp::acc) return -1;
+  if (sum < 0) return -1;
+  for (int j = 0; j < 2; ++j)
+    if (nodes[size_t(nodes[size_t(sum)].operands[j])].op == EpilogueOp::channel) return sum;
+  return -1;
+}
+
+int32_t Epilogue::bias() const {
+  const int32_t sum = bias_sum();
+  if (sum < 0) return -1;
+  const int32_t* const added = nodes[size_t(sum)].operands;
+  return nodes[size_t(nodes[size_t(added[0])].op == EpilogueOp::channel ? added[0] : added[1])].input;
+}
+
+void Epilogue::take_bias() {
+  const int32_t sum = bias_sum();
+  nodes[size_t(sum)] = {EpilogueOp::acc, {-1, -1, -1}, 0, 0};
+  code.push_back(sum);  // another program than the one that was decoded
 }
 
 bool Epilogue::has_acc() const {

@@ -65,7 +65,14 @@ struct Epilogue {
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Epilogue decode(const int64_t* code, int64_t size);
   bool has_acc() const;
+  // If the first thing that happens to acc is that a channel's input is added: that input's number, else -1.
+  int32_t bias() const;
+  // acc is that sum from now on: a convolution gives it with the input for its bias, rounded once.
+  void take_bias();
   std::vector<Varies> varies() const;  // of each node
+
+ private:
+  int32_t bias_sum() const;  // the node that adds it, or -1
 };
 
 // A result that a program works on, as [pictures][channels][pixels] or, in NHWC, [pictures][pixels][channels].

@@ -158,8 +158,18 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups) {
   const char* op = "conv2d_epilogue";
-  const Epilogue epilogue = decoded(op, program);
-  const Tensor result = conv2d(input, weight, std::nullopt, stride, padding, dilation, groups);
+  Epilogue epilogue = decoded(op, program);
+  std::optional<Tensor> bias;
+  if (const int32_t place = epilogue.bias(); place >= 0 && size_t(place) < tensors.size()) {
+    const Tensor& given = tensors[size_t(place)];
+    if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
+      stored_type(op, "tensors", given);
+      bias = empty(input, given.sizes(), Layout::nchw);  // of the input's data type
+      torch::stable::copy_(*bias, given);
+      epilogue.take_bias();
+    }
+  }
+  const Tensor result = conv2d(input, weight, bias, stride, padding, dilation, groups);
   return run(op, epilogue, result, result_layout(input, weight), tensors, true);
 }
 

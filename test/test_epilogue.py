@@ -37,11 +37,11 @@ store %5
         self.assertExpectedInline(
             str(rule.backward),
             """\
-%0 = constant 0.0
-%1 = full output_0
-%2 = lt %0 %1
+%0 = full output_0
+%1 = constant 0.0
+%2 = le %0 %1
 %3 = full grad_0
-%4 = select %2 %3 %0
+%4 = select %2 %1 %3
 store %4
 sum channel %4
 """,

@@ -75,7 +75,7 @@ OPERATIONS = {
     "sub_mul": (ep.acc() - CHANNEL) * FULL,
     "add_relu": ep.relu(ep.acc() + FULL),
     "mul_add_relu": ep.relu(FULL + ep.acc() * CHANNEL),
-    "positive": ep.select(ep.acc() > 0, FULL, 0),
+    "positive": ep.select(ep.acc() <= 0, 0, FULL),
     **{name: activation(ep.acc() * 4) for name, activation in ep.ACTIVATIONS.items()},
 }
 

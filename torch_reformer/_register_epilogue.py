@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+from torch.autograd import forward_ad
 
 from . import _fake, _register
 from .epilogue.derivative import derivative, is_differentiable
@@ -66,12 +67,16 @@ def _(input, weight, tensors, program, *geometry):
     return _fake_outputs("conv2d_epilogue", _ops.conv2d(input, weight, None, *geometry), tensors, program)
 
 
-# --- programs that no kernel of a GPU runs ----------------------------------------------------------------------------
+# --- unfused: programs that no kernel of a GPU runs, forward mode, torch.func -----------------------------------------
 
 
 def _unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
     program = _decoded("stitch", code)
     return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
+
+
+def _unfused_conv2d(input, weight, tensors, program, *geometry):
+    return _unfused(_ops.conv2d(input, weight, None, *geometry), tensors, program)
 
 
 _library.impl("_stitch_unfused", _unfused, "CUDA")
@@ -201,7 +206,14 @@ def _needs_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+def _is_transformed() -> bool:
+    """Whether PyTorch's own operations have to be seen, which know every transform."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def _stitch_kernel(acc, tensors, program):
+    if _is_transformed():
+        return _unfused(acc, tensors, program)
     if _needs_grad(acc, *tensors):
         return list(_apply_stitch(program, acc, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
@@ -210,6 +222,8 @@ def _stitch_kernel(acc, tensors, program):
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     geometry = stride, padding, dilation, groups
+    if _is_transformed():
+        return _unfused_conv2d(input, weight, tensors, program, *geometry)
     if _needs_grad(input, weight, *tensors):
         return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
@@ -245,13 +259,18 @@ _autocast("cuda", DispatchKey.AutocastCUDA)
 # As in _register.py: where the dispatcher would do no more than call the Autograd kernel, that is called at once.
 
 
+def _is_under_functorch() -> bool:
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def stitch(acc, tensors, program):
     if _register.needs_dispatcher((acc, *tensors)):
-        return _stitch(acc, tensors, program)
+        return (_unfused if _is_under_functorch() else _stitch)(acc, tensors, program)
     return _stitch_kernel(acc, tensors, program)
 
 
 def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups):
     if _register.needs_dispatcher((input, weight, *tensors)):
-        return _conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups)
+        call = _unfused_conv2d if _is_under_functorch() else _conv2d_epilogue
+        return call(input, weight, tensors, program, stride, padding, dilation, groups)
     return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)

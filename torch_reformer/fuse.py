@@ -1,89 +1,26 @@
 """Finds convolutions and linear layers in a model, with what follows them, and fuses each such chain into one operator.
 
-A model's forward is traced by torch.fx. Where a chain ends, the traced forward calls one function of this file with the
-chain's own modules; the modules stay where they are, so parameters, names in the state dict, optimizers and checkpoints
-do not notice.
+A model's forward is traced by torch.fx (_fuse_trace.py). Where a chain ends, the traced forward calls one function of
+_fuse_calls.py with the chain's own modules; the modules stay where they are, so parameters, names in the state dict,
+optimizers and checkpoints do not notice.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import operator
+import types
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from . import fused
 from . import nn as nn_of_ours
-from .epilogue import ACTIVATIONS
+from ._fuse_calls import conv_act, conv_norm_act, hooks, linear_act
+from ._fuse_trace import IN_PLACE_OPERATORS, is_ours, traced
 from .problem import TORCH_DTYPES
-
-# --- what the fused forward calls -------------------------------------------------------------------------------------
-
-
-def _output_size(conv: nn.Conv2d, input: Tensor) -> tuple[int, ...]:
-    sizes = [
-        (input.shape[2 + d] + 2 * conv.padding[d] - conv.dilation[d] * (conv.kernel_size[d] - 1) - 1) // conv.stride[d]
-        + 1
-        for d in (0, 1)
-    ]
-    return input.shape[0], conv.out_channels, *sizes
-
-
-def _fits(residual: Tensor | None, conv: nn.Conv2d, input: Tensor) -> bool:
-    """Whether the sum has the size and data type of the convolution's result: PyTorch's might have others."""
-    if residual is None:
-        return True
-    device = input.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
-    return residual.dtype == dtype and residual.shape == torch.Size(_output_size(conv, input))
-
-
-def conv_act(conv: nn.Conv2d, input: Tensor, activation: str, residual: Tensor | None = None) -> Tensor:
-    """activation(conv(input) + residual), by the modules' own settings."""
-    geometry = conv.stride, conv.padding, conv.dilation, conv.groups
-    if _fits(residual, conv, input):
-        return fused.conv2d_act(input, conv.weight, conv.bias, *geometry, activation=activation, residual=residual)
-    result = fused.conv2d_act(input, conv.weight, conv.bias, *geometry, activation="none")
-    return _separately(result + residual, activation)
-
-
-def conv_norm_act(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, activation: str, residual: Tensor | None = None
-) -> Tensor:
-    """activation(norm(conv(input)) + residual)."""
-    if _fits(residual, conv, input):
-        return nn_of_ours.conv_norm_act(conv, norm, input, activation, residual)
-    return _separately(nn_of_ours.conv_norm_act(conv, norm, input, "none") + residual, activation)
-
-
-def linear_act(linear: nn.Linear, input: Tensor, activation: str, dropout: nn.Dropout | None = None) -> Tensor:
-    """dropout(activation(linear(input)))."""
-    rate, training = (dropout.p, dropout.training) if dropout is not None else (0.0, False)
-    return fused.linear_act(input, linear.weight, linear.bias, activation=activation, dropout=rate, training=training)
-
-
-def _separately(value: Tensor, activation: str) -> Tensor:
-    return _IN_PYTORCH[activation](value)
-
-
-_IN_PYTORCH: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "relu": nn.functional.relu,
-    "relu6": nn.functional.relu6,
-    "leaky_relu": nn.functional.leaky_relu,
-    "silu": nn.functional.silu,
-    "gelu": nn.functional.gelu,
-    "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "hardswish": nn.functional.hardswish,
-    "hardsigmoid": nn.functional.hardsigmoid,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
-assert _IN_PYTORCH.keys() == ACTIVATIONS.keys()
-
 
 # --- what is found ----------------------------------------------------------------------------------------------------
 
@@ -152,8 +89,8 @@ _METHODS = {
     "tanh": "tanh",
     "tanh_": "tanh",
 }
-_ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _IN_PLACE_ADDITIONS = {operator.iadd, "add_"}
+_ADDITIONS = {operator.add, torch.add, "add"} | _IN_PLACE_ADDITIONS
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
@@ -169,12 +106,7 @@ def _reason_to_leave(module: nn.Module) -> str | None:
         return "its weight is not initialised yet"
     if module.weight.dtype not in TORCH_DTYPES.values():
         return f"its data type {module.weight.dtype} is not supported"
-    return _hooks(module)
-
-
-def _hooks(module: nn.Module) -> str | None:
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "it has hooks, which would not be called" if any(getattr(module, name) for name in hooks) else None
+    return hooks(module)
 
 
 @dataclasses.dataclass
@@ -184,6 +116,7 @@ class _Chain:
     nodes: list[fx.Node]
     norm: fx.Node | None = None
     residual: fx.Node | None = None
+    in_place: bool = False  # the addition
     activation: str = "none"
     dropout: fx.Node | None = None
 
@@ -207,10 +140,46 @@ class _Chains:
     def module(self, node: fx.Node | None) -> nn.Module | None:
         return self.modules[node.target] if node is not None and node.op == "call_module" else None
 
-    def _only_user(self, node: fx.Node) -> fx.Node | None:
-        """The node that uses this one's value as its first argument, if nobody else does."""
-        user = next(iter(node.users)) if len(node.users) == 1 else None
-        return user if user is not None and user.op != "output" else None
+    def _next(self, chain: _Chain) -> fx.Node | None:
+        """The node that uses the chain's value, if nobody else does and the chain can be computed where it stands."""
+        user = next(iter(chain.last.users)) if len(chain.last.users) == 1 else None
+        if user is None or user.op == "output":
+            return None
+        norm = chain.norm.target if chain.norm else None
+        node = chain.last.next
+        while node is not user:
+            if (node.op == "call_module" and node.target == norm) or self._may_change_what_is_read(node, chain):
+                return None
+            node = node.next
+        return user
+
+    def _may_change_what_is_read(self, node: fx.Node, chain: _Chain) -> bool:
+        """Whether a node changes a tensor in place, other than one that the chain surely does not read."""
+        if not self._is_in_place(node):
+            return False
+        while isinstance(node, fx.Node) and self._is_in_place(node):
+            node = node.args[0] if node.args else None
+        if not isinstance(node, fx.Node) or not self._is_new(node):
+            return True
+        read, nodes = set(), [chain.nodes[0]]
+        while nodes:
+            read.add(last := nodes.pop())
+            nodes += [before for before in last.all_input_nodes if before not in read]
+        return node in read
+
+    def _is_new(self, node: fx.Node) -> bool:
+        """Whether a node's value shares memory with no other."""
+        computes = isinstance(self.module(node), (nn.Conv2d, nn.Linear, nn.BatchNorm2d))
+        return computes or node.target in (conv_act, conv_norm_act, linear_act)
+
+    def _is_in_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return getattr(self.modules[node.target], "inplace", False) is True
+        if node.op not in ("call_function", "call_method"):
+            return False
+        name = node.target if isinstance(node.target, str) else node.target.__name__
+        by_name = (name.endswith("_") and not name.endswith("__")) or node.target in IN_PLACE_OPERATORS
+        return by_name or "out" in node.kwargs or node.kwargs.get("inplace") is True or True in node.args[1:]
 
     def of(self, first: fx.Node) -> _Chain:
         chain = _Chain([first])
@@ -218,9 +187,9 @@ class _Chains:
             self._take_activation(chain)
             self._take_dropout(chain)
             return chain
-        user = self._only_user(first)
+        user = self._next(chain)
         norm = self.module(user)
-        if type(norm) is nn.BatchNorm2d and not _hooks(norm):
+        if type(norm) is nn.BatchNorm2d and not hooks(norm):
             chain.norm = user
             chain.nodes.append(user)
         self._take_residual(chain)
@@ -228,75 +197,64 @@ class _Chains:
         return chain
 
     def _take_residual(self, chain: _Chain) -> None:
-        user = self._only_user(chain.last)
-        if user is None or user.target not in _ADDITIONS or len(user.args) != 2 or user.kwargs:
+        user = self._next(chain)
+        if user is None or user.op not in ("call_function", "call_method") or user.target not in _ADDITIONS:
+            return
+        if len(user.args) != 2 or user.kwargs:
             return
         ours = [argument is chain.last for argument in user.args]
         other = user.args[0] if ours[1] else user.args[1]
         if ours == [True, True] or not isinstance(other, fx.Node):
             return
-        if user.target in _IN_PLACE_ADDITIONS and not ours[0] and len(other.users) > 1:
-            return  # it changes a tensor that somebody else reads
+        chain.in_place = user.target in _IN_PLACE_ADDITIONS
+        if chain.in_place and not ours[0]:
+            return  # it changes a tensor that somebody else may read
         chain.residual = other
         chain.nodes.append(user)
 
     def _take_activation(self, chain: _Chain) -> None:
-        user = self._only_user(chain.last)
+        user = self._next(chain)
         if user is None or not user.args or user.args[0] is not chain.last:
             return
         activation = _activation_of(user, self.modules)
         module = self.module(user)
-        if activation is not None and not (module and _hooks(module)):
+        if activation is not None and not (module and hooks(module)):
             chain.activation = activation
             chain.nodes.append(user)
 
     def _take_dropout(self, chain: _Chain) -> None:
-        user = self._only_user(chain.last)
+        user = self._next(chain)
         module = self.module(user)
-        if type(module) is nn.Dropout and not _hooks(module):
+        if type(module) is nn.Dropout and not hooks(module):
             chain.dropout = user
             chain.nodes.append(user)
 
 
-# --- tracing ----------------------------------------------------------------------------------------------------------
-
-
-class _Tracer(fx.Tracer):
-    """Goes into modules whose forward is the same at every call: not those that ask whether they are in training, which
-    a trace would fix, and not those with hooks."""
-
-    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        known = super().is_leaf_module(module, name) or isinstance(module, (nn.Conv2d, nn.Linear))
-        return known or _asks_for_training(module) or _hooks(module) is not None
-
-
-def _asks_for_training(module: nn.Module) -> bool:
-    code = getattr(type(module).forward, "__code__", None)
-    return code is None or "training" in code.co_names
-
-
-def _traced(module: nn.Module) -> tuple[fx.Graph | None, str]:
-    """The module's forward, or why it was not traced."""
-    if _asks_for_training(module):
-        return None, "its forward asks whether it is in training"
-    for parameter in list(inspect.signature(type(module).forward).parameters.values())[1:]:
-        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or parameter.default is not parameter.empty:
-            return None, f"its forward has an argument that may be left out ({parameter.name})"
-    try:
-        return _Tracer().trace(module), ""
-    except Exception as error:  # whatever a model's code does with a traced value
-        return None, f"its forward could not be traced: {str(error).splitlines()[0] if str(error) else repr(error)}"
+# --- the forward ------------------------------------------------------------------------------------------------------
 
 
 class FusedForward:
-    """Stands for a module's forward. Copies and pickles as what it is made from: the module."""
+    """In place of a module's forward. Copies as it is; pickles as what it is made from, the module."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph):
+    def __init__(self, module: nn.Module, function: Callable):
         self.module = module
-        self.function = _function(module, graph)
+        self.function = function  # of the module and the forward's arguments
 
     def __call__(self, *args, **kwargs):
         return self.function(self.module, *args, **kwargs)
+
+    @property
+    def __code__(self) -> types.CodeType:  # torch.export asks for it
+        return type(self.module).forward.__code__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(types.MethodType(type(self.module).forward, self.module))
+
+    def __deepcopy__(self, memo):
+        memo[id(self)] = copied = type(self)(None, self.function)
+        copied.module = copy.deepcopy(self.module, memo)
+        return copied
 
     def __reduce__(self):
         return _unmade, (), {"module": self.module}
@@ -306,17 +264,19 @@ class FusedForward:
 
 
 class _Unmade(FusedForward):
-    """Just copied or unpickled, when its module may not be whole yet: made at the first call."""
+    """Just unpickled, when its module may not be whole yet: made at the first call."""
 
-    def __init__(self):
-        pass
+    def __init__(self, module=None, function=None):
+        super().__init__(module, function)
 
     def __call__(self, *args, **kwargs):
-        graph, reason = _traced(self.module)
+        del self.module.forward
+        graph, reason = traced(self.module)
         if graph is None:
+            self.module.forward = self
             raise RuntimeError(f"torch_reformer.fuse: {type(self.module).__name__} was fused, but now {reason}")
         _fuse_graph(self.module, graph, "", Fusion({}, {}))
-        self.module.forward = FusedForward(self.module, graph)
+        self.module.forward = FusedForward(self.module, _function(self.module, graph))
         return self.module.forward(*args, **kwargs)
 
 
@@ -350,40 +310,52 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
 
 def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module) -> None:
     node = chain.nodes[0]
+    input = node.args[0] if node.args else node.kwargs["input"]
     with graph.inserting_before(chain.last):
         modules = [graph.get_attr(part.target) for part in (node, chain.norm) if part is not None]
         if isinstance(first, nn.Linear):
             dropout = graph.get_attr(chain.dropout.target) if chain.dropout else None
-            new = graph.call_function(linear_act, (*modules, node.args[0], chain.activation, dropout))
+            new = graph.call_function(linear_act, (*modules, input, chain.activation, dropout))
         else:
             function = conv_norm_act if chain.norm else conv_act
-            new = graph.call_function(function, (*modules, node.args[0], chain.activation, chain.residual))
+            arguments = (chain.activation, chain.residual, chain.in_place) if chain.residual else (chain.activation,)
+            new = graph.call_function(function, (*modules, input, *arguments))
     chain.last.replace_all_uses_with(new)
     for old in reversed(chain.nodes):
         graph.erase_node(old)
 
 
 def _fuse(module: nn.Module, prefix: str, done: Fusion) -> None:
-    if isinstance(module.forward, FusedForward) or not any(
-        isinstance(inner, (nn.Conv2d, nn.Linear)) for inner in module.modules()
+    name = prefix.rstrip(".") or "(the model itself)"
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        done.left[name] = _reason_to_leave(module) or "nothing is known of what follows it"
+        return
+    if (
+        isinstance(vars(module).get("forward"), FusedForward)
+        or is_ours(module)
+        or not any(isinstance(inner, (nn.Conv2d, nn.Linear)) for inner in module.modules())
     ):
         return
     children = dict(module.named_children())
-    graph, reason = _traced(module)
+    graph, reason = traced(module)
     if graph is None:
         if children:
-            done.left[prefix.rstrip(".") or "(the model itself)"] = reason + "; what is inside it was looked at"
+            done.left[name] = reason + "; what is inside it was looked at"
     else:
         modules = dict(module.named_modules())
-        called = {node.target for node in graph.nodes if node.op == "call_module"}
-        children = {name: modules[name] for name in called if not type(modules[name]).__module__.startswith("torch.nn")}
-        children = {name: inner for name, inner in children.items() if not isinstance(inner, (nn.Conv2d, nn.Linear))}
+        called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_module")
+        children = {name: modules[name] for name in called if _may_be_fused_inside(modules[name])}
         before = len(done.fused)
         _fuse_graph(module, graph, prefix, done)
         if len(done.fused) > before:
-            module.forward = FusedForward(module, graph)
+            module.forward = FusedForward(module, _function(module, graph))
     for name, inner in children.items():
         _fuse(inner, f"{prefix}{name}.", done)
+
+
+def _may_be_fused_inside(module: nn.Module) -> bool:
+    is_pytorchs = type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential)
+    return not is_pytorchs and not isinstance(module, (nn.Conv2d, nn.Linear))
 
 
 def fuse(model: nn.Module, channels_last: bool = False) -> Fusion:
@@ -393,6 +365,10 @@ def fuse(model: nn.Module, channels_last: bool = False) -> Fusion:
     Found are Conv2d, BatchNorm2d, an addition, an activation, in this order, each but the first optional; and Linear,
     an activation, Dropout. The modules stay, so the state dict, optimizers and checkpoints do not notice. Works in
     training and evaluation, with autocast, DistributedDataParallel, checkpointing and torch.compile.
+
+    Modules that a fused forward goes through are no longer called themselves: register hooks on them, wrap them (FSDP,
+    activation checkpointing) or exchange them before. Hooks on the convolutions, norms and linear layers themselves,
+    and others put in their place, are noticed later too.
 
     Args:
         model: any module that torch.fx can trace; of others the parts that it can.

@@ -6,6 +6,7 @@ times; under autocast the convolution is computed in autocast's data type.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 
 import torch
@@ -15,6 +16,17 @@ from . import _register_epilogue, epilogue
 from .ops import pair
 
 _NO_TENSORS: Mapping[str, Tensor] = {}
+
+
+def _remembered(write):
+    """Keeps the programs that a function writes. torch.compile, which warns of caches, writes them for every graph."""
+    kept = functools.lru_cache(1024)(write)
+
+    @functools.wraps(write)
+    def program(*arguments) -> epilogue.Program:
+        return write(*arguments) if torch.compiler.is_compiling() else kept(*arguments)
+
+    return program
 
 
 def _in_order(op: str, program: epilogue.Program, tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -88,18 +100,30 @@ def linear_epilogue(
 
     Returns:
         The program's output, or a tuple of them; sizes as those of the inputs.
+
+    Raises:
+        As :func:`conv2d_epilogue`.
     """
-    rows = input.shape[:-1]
-    count = rows.numel()
-    views = {
-        name: tensor.reshape(count, -1, 1, 1) if program.inputs.get(name) == "full"
-        else tensor.reshape(count, 1, 1) if program.inputs.get(name) == "row" else tensor
-        for name, tensor in tensors.items()
-    }  # fmt: skip
+    if input.dim() < 1 or weight.dim() != 2 or input.shape[-1] != weight.shape[1]:
+        raise RuntimeError(
+            "linear_epilogue: input must be [..., C] and weight [K, C], "
+            f"got sizes {list(input.shape)} and {list(weight.shape)}"
+        )
+    rows, columns = input.shape[:-1], weight.shape[0]
+    count = math.prod(rows)
+    views = dict(tensors)
+    for name, kind in program.inputs.items():
+        if kind in ("full", "row") and name in views:
+            size = (*rows, columns) if kind == "full" else rows
+            if views[name].shape != torch.Size(size):
+                raise RuntimeError(
+                    f"linear_epilogue: {name} has size {list(views[name].shape)}, but the result needs {list(size)}"
+                )
+            views[name] = views[name].reshape((count, columns, 1, 1) if kind == "full" else (count, 1, 1))
     image = input.reshape(count, input.shape[-1], 1, 1)
     results = conv2d_epilogue(image, weight[:, :, None, None], program, views)
     results = [results] if isinstance(results, Tensor) else results
-    sizes = {"element": (*rows, weight.shape[0]), "row": rows, "channel": weight.shape[:1], "all": ()}
+    sizes = {"element": (*rows, columns), "row": rows, "channel": (columns,), "all": ()}
     return _one_or_all(
         [
             result.reshape(2, *sizes[output.per]) if output.kind == "moments" else result.reshape(sizes[output.per])
@@ -112,7 +136,7 @@ def _some(**tensors: Tensor | None) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-@functools.lru_cache(None)
+@_remembered
 def _act_program(names: frozenset[str], activation: str) -> epilogue.Program:
     value = epilogue.acc()
     if "bias" in names:
@@ -188,7 +212,7 @@ def linear_act(
     return linear_epilogue(input, weight, _linear_program(frozenset(tensors), activation, rate), tensors)
 
 
-@functools.lru_cache(1024)
+@_remembered
 def _linear_program(names: frozenset[str], activation: str, rate: float) -> epilogue.Program:
     value = epilogue.acc()
     if "bias" in names:
@@ -197,7 +221,7 @@ def _linear_program(names: frozenset[str], activation: str, rate: float) -> epil
     if rate == 1:
         value = value * 0
     elif rate:
-        value = epilogue.select(epilogue.random("key") < rate, 0, value * (1 / (1 - rate)))
+        value = value * epilogue.select(epilogue.random("key") < rate, 0, 1 / (1 - rate))  # NaN stays NaN
     if "residual" in names:
         value = value + epilogue.full("residual")
     return epilogue.Program(epilogue.store(value))
@@ -252,23 +276,29 @@ def conv2d_batch_norm_act(
         return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
     tensors = _some(bias=bias)
-    program = _moments_program(frozenset(tensors))
-    result, moments = conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
-    count = result.shape[0] * result.shape[2] * result.shape[3]
-    if count <= 1:
-        raise ValueError(
-            f"conv2d_batch_norm_act: training needs more than one value a channel, got a result of {list(result.shape)}"
-        )
-    mean, squares = moments.unbind()
-    if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
+    geometry = stride, padding, dilation, groups
+    if input.shape[0] == 0:  # as PyTorch: no moments, and the running statistics stay
+        result = conv2d_act(input, weight, bias, *geometry, activation="none")
+        mean = squares = weight.new_zeros(weight.shape[0])
+    else:
+        program = _moments_program(frozenset(tensors))
+        result, moments = conv2d_epilogue(input, weight, program, tensors, *geometry)
+        mean, squares = moments.unbind()
+        count = result.shape[0] * result.shape[2] * result.shape[3]
+        if count == 1:
+            raise ValueError(
+                "conv2d_batch_norm_act: training needs more than one value a channel, "
+                f"got a result of {list(result.shape)}"
+            )
+        if running_mean is not None and running_var is not None:
+            with torch.no_grad():
+                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+                running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
     tensors = given | {"mean": mean, "squares": squares}
     return stitch(result, _normalise_program(frozenset(tensors), activation, eps), tensors)
 
 
-@functools.lru_cache(None)
+@_remembered
 def _moments_program(names: frozenset[str]) -> epilogue.Program:
     value = epilogue.acc() + epilogue.channel("bias") if names else epilogue.acc()
     return epilogue.Program(epilogue.store(value), epilogue.moments(value, per="channel"))
@@ -286,13 +316,13 @@ def _normalised(value, var, names: frozenset[str], activation: str, eps: float) 
     return epilogue.Program(epilogue.store(epilogue.activation(activation)(value)))
 
 
-@functools.lru_cache(None)
+@_remembered
 def _normalise_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
     var = epilogue.channel("squares") / epilogue.rows()
     return _normalised(epilogue.acc(), var, names, activation, eps)
 
 
-@functools.lru_cache(None)
+@_remembered
 def _folded_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
     value = epilogue.acc() + epilogue.channel("bias") if "bias" in names else epilogue.acc()
     return _normalised(value, epilogue.channel("var"), names, activation, eps)

@@ -134,11 +134,11 @@ def conv_norm_act(
     residual: Tensor | None = None,
 ) -> Tensor:
     """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
-    if norm.training and norm.num_batches_tracked is not None:
+    momentum = 0.0 if norm.momentum is None else norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-    momentum = norm.momentum
-    if momentum is None:  # all batches count alike
-        momentum = 0.0 if norm.num_batches_tracked is None else 1.0 / float(norm.num_batches_tracked)
+        if norm.momentum is None:  # all batches count alike
+            momentum = 1.0 / float(norm.num_batches_tracked)
     return fused.conv2d_batch_norm_act(
         input,
         conv.weight,

@@ -39,7 +39,7 @@ def gelu_tanh(x: Value) -> Value:
 
 def hardswish(x: Value) -> Value:
     """x * min(max(x + 3, 0), 6) / 6."""
-    return select(x < -3, 0 * x, select(x > 3, x, x * (x + 3) / 6))
+    return x * clip(x + 3, 0, 6) / 6
 
 
 def hardsigmoid(x: Value) -> Value:

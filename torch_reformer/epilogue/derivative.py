@@ -43,7 +43,7 @@ _RULES = {
     "tanh": lambda node, g: (g * (1 - node * node),),
     "sigmoid": lambda node, g: (g * (node * (1 - node)),),
     "erf": lambda node, g: (g * (2 / math.sqrt(math.pi) * exp(-(node.operands[0] * node.operands[0]))),),
-    "relu": lambda node, g: (_where(node > 0, g),),
+    "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes it on, as in PyTorch
     "round_bf16": lambda node, g: (g,),
     "round_fp16": lambda node, g: (g,),
     "add": lambda node, g: (g, g),

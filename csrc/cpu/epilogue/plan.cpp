@@ -62,9 +62,9 @@ int32_t absorb(const Epilogue& program, const std::vector<int>& uses, const std:
       const auto is_zero = [&](int32_t node) {
         return op_of(node) == EpilogueOp::constant && program.nodes[size_t(node)].value == 0;
       };
-      const Step* less = single(a, EpilogueOp::lt);
-      if (!less || !is_zero(less->operands[0]) || !is_zero(c)) return -1;
-      become(Several::positive, {less->operands[1], b, -1});
+      const Step* less = single(a, EpilogueOp::le);
+      if (!less || !is_zero(less->operands[1]) || !is_zero(b)) return -1;
+      become(Several::positive, {less->operands[0], c, -1});
       return a;
     }
     default: return -1;

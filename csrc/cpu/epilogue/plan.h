@@ -34,7 +34,7 @@ enum class Several : uint8_t {
   sub_mul,       // (a - b) * c
   add_relu,      // relu(a + b)
   mul_add_relu,  // relu(a * b + c)
-  positive,      // select(0 < a, b, 0)
+  positive,      // select(a <= 0, 0, b)
 };
 struct Step {
   int32_t node;  // whose value is computed

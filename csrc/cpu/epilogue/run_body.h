@@ -81,7 +81,7 @@ void operate(Several several, S* d, const S* a, const S* b, const S* c, int64_t 
     case Several::add_relu: return each(d, count, [&](int64_t i) { return positive_part(x(i) + y(i)); });
     case Several::mul_add_relu:
       return each(d, count, [&](int64_t i) { return positive_part(fma<S>(x(i), y(i), z(i))); });
-    case Several::positive: return each(d, count, [&](int64_t i) { return x(i) > zero ? y(i) : zero; });
+    case Several::positive: return each(d, count, [&](int64_t i) { return x(i) <= zero ? zero : y(i); });
     default: return;
   }
 }

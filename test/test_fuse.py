@@ -1,0 +1,253 @@
+"""fuse(model): what is found in models, and that nothing but the kernels changes."""
+
+import copy
+
+import expecttest
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import torch_reformer
+from torch_reformer import fuse
+
+
+class BasicBlock(nn.Module):
+    """ResNet's."""
+
+    def __init__(self, c, k, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(c, k, 3, stride, 1, bias=False), nn.BatchNorm2d(k)
+        self.conv2, self.bn2 = nn.Conv2d(k, k, 3, 1, 1, bias=False), nn.BatchNorm2d(k)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or c != k:
+            self.downsample = nn.Sequential(nn.Conv2d(c, k, 1, stride, bias=False), nn.BatchNorm2d(k))
+
+    def forward(self, x):
+        identity = x
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
+        self.relu, self.pool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        self.layers = nn.Sequential(BasicBlock(8, 8, 1), BasicBlock(8, 12, 2))
+        self.fc = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(self.layers(x).mean((2, 3)))
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.pool, self.fc1, self.fc2 = nn.AdaptiveAvgPool2d(1), nn.Conv2d(c, 4, 1), nn.Conv2d(4, c, 1)
+
+    def forward(self, x):
+        return x * F.hardsigmoid(self.fc2(F.silu(self.fc1(self.pool(x)))))
+
+
+class MobileNet(nn.Module):
+    """An inverted residual block of MobileNetV3 and one of EfficientNet."""
+
+    def __init__(self):
+        super().__init__()
+
+        def normalised(c, k, size, activation, groups=1):
+            conv = nn.Conv2d(c, k, size, padding=size // 2, groups=groups, bias=False)
+            return nn.Sequential(conv, nn.BatchNorm2d(k), *activation)
+
+        self.stem = normalised(3, 6, 3, [nn.Hardswish()])
+        self.block = nn.Sequential(
+            normalised(6, 12, 1, [nn.Hardswish()]),
+            normalised(12, 12, 5, [nn.Hardswish()], 12),
+            SqueezeExcite(12),
+            normalised(12, 6, 1, []),
+        )
+        self.second = nn.Sequential(normalised(6, 6, 3, [nn.SiLU()], 6), SqueezeExcite(6), normalised(6, 6, 1, []))
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = x + self.block(x)
+        return self.second(x) + x
+
+
+class ConvNeXt(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 2, 2)
+        self.depthwise, self.norm = nn.Conv2d(8, 8, 7, padding=3, groups=8), nn.LayerNorm(8)
+        self.up, self.act, self.down = nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)
+        self.scale = nn.Parameter(torch.full((8,), 0.5))
+        self.register_buffer("offset", torch.ones(8))
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
+        y = self.scale * self.down(self.act(self.up(y))) + self.offset
+        return x + y.permute(0, 3, 1, 2)
+
+
+def vgg(p=0.0):
+    return nn.Sequential(
+        *[nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2)],
+        *[
+            nn.Flatten(),
+            nn.Linear(8 * 36, 16),
+            nn.ReLU(True),
+            nn.Dropout(p),
+            nn.Linear(16, 8),
+            nn.Tanh(),
+            nn.Dropout(p),
+        ],
+        nn.Linear(8, 4),
+    )
+
+
+MODELS = {"ResNet": ResNet, "MobileNet": MobileNet, "ConvNeXt": ConvNeXt, "VGG": vgg}
+
+
+def filled(model):
+    """With parameters and statistics that are not those of a new model, in fp64."""
+    generator = torch.Generator().manual_seed(1)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point() and ("bn" in name or "running" in name or tensor.dim() == 1):
+            tensor.detach().uniform_(0.5, 1.5, generator=generator)
+    return model.double()
+
+
+def outcome(model, x, *more):
+    """The result, all gradients and all buffers."""
+    x = x.detach().requires_grad_()
+    model.zero_grad()
+    y = model(x, *more)
+    y.square().sum().backward()
+    return [y.detach(), x.grad], {n: p.grad for n, p in model.named_parameters()}, dict(model.named_buffers())
+
+
+def images(n=2, size=12):
+    return torch.randn(n, 3, size, size, dtype=torch.float64)
+
+
+def same_as_before(model, *inputs, modes=(True, False)):
+    """Fuses a copy, and compares it with the model in training and in evaluation; returns it and the report."""
+    fused = copy.deepcopy(model)
+    report = fuse(fused)
+    assert fused.state_dict().keys() == model.state_dict().keys()
+    assert [n for n, _ in fused.named_parameters()] == [n for n, _ in model.named_parameters()]
+    for training in modes:
+        model.train(training), fused.train(training)
+        torch.testing.assert_close(outcome(fused, *inputs), outcome(model, *inputs))
+    return fused, report
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, channels_last):
+    model, x = filled(MODELS[name]()), images()
+    if channels_last:
+        model, x = (t.to(memory_format=torch.channels_last) for t in (model, x))
+    same_as_before(model, x)
+
+
+def test_reports():
+    expecttest.assert_expected_inline(
+        "\n".join(str(fuse(MODELS[name]())) for name in MODELS),
+        """\
+fused 6, left 1
+  conv1: batch norm, relu
+  layers.0.conv1: batch norm, relu
+  layers.0.conv2: batch norm, addition, relu
+  layers.1.conv1: batch norm, relu
+  layers.1.conv2: batch norm, addition, relu
+  layers.1.downsample.0: batch norm
+  left fc: nothing follows it that could be fused
+fused 10, left 0
+  stem.0: batch norm, hardswish
+  block.0.0: batch norm, hardswish
+  block.1.0: batch norm, hardswish
+  block.2.fc1: silu
+  block.2.fc2: hardsigmoid
+  block.3.0: batch norm, addition
+  second.0.0: batch norm, silu
+  second.1.fc1: silu
+  second.1.fc2: hardsigmoid
+  second.2.0: batch norm, addition
+fused 1, left 3
+  up: gelu
+  left stem: nothing follows it that could be fused
+  left depthwise: nothing follows it that could be fused
+  left down: nothing follows it that could be fused
+fused 4, left 1
+  0: relu
+  2: relu
+  6: relu, dropout
+  9: tanh, dropout
+  left 12: nothing follows it that could be fused""",
+    )
+
+
+def test_fused_twice_is_fused_once():
+    model = filled(ResNet())
+    x = images()
+    fuse(model)
+    expected = outcome(model, x)
+    report = fuse(model)
+    assert (report.fused, report.left) == ({}, {})
+    torch.testing.assert_close(outcome(model, x)[:2], expected[:2])
+
+
+def test_a_part_and_then_the_whole():
+    """What was fused before stays so, and is neither run nor frozen by the trace."""
+    model = filled(ResNet())
+    expected = copy.deepcopy(model)
+    fuse(model.layers[1])
+    buffers = copy.deepcopy(dict(model.named_buffers()))
+    assert "conv1" in fuse(model).fused
+    torch.testing.assert_close(dict(model.named_buffers()), buffers, rtol=0, atol=0)
+    for training in (True, False):
+        torch.testing.assert_close(
+            *(outcome(m.train(training), x) for m in (model, expected) for x in [torch.ones(2, 3, 12, 12).double()])
+        )
+
+
+def test_modules_of_this_package_inside():
+    """They are fused already: a trace must neither count a batch in them nor fix that they were in training."""
+    model = nn.Sequential(
+        torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3),
+        nn.Conv2d(4, 4, 1),
+        nn.ReLU(),
+        torch_reformer.nn.Conv2dAct(4, 4, 1),
+        nn.Flatten(),
+        torch_reformer.nn.LinearAct(400, 3, dropout=0.0),
+    ).double()
+    fused, report = same_as_before(model, images())
+    assert report.fused == {"1": "relu"}
+
+
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_dropout(p):
+    """Drops in training only, at its rate."""
+    model = vgg(p).double()
+    evaluated = copy.deepcopy(model).eval()(images(size=12))
+    torch.manual_seed(0)
+    fuse(model)
+    x = images(300)
+    inner = nn.Sequential(*model[:9])
+    fuse(inner)
+    y = inner(x)
+    without = nn.Sequential(*model[:8])(x)
+    dropped = (y == 0) & (without != 0)
+    assert abs(dropped.sum() / (without != 0).sum() - p) < 6 * (p * (1 - p) / (without != 0).sum()) ** 0.5 + 1e-9
+    assert not torch.equal(inner(x), y) or p == 1
+    assert torch.isfinite(evaluated).all()
+    torch.testing.assert_close(inner.eval()(x), without)

@@ -1,0 +1,38 @@
+"""What test_fuse_training.py runs in each of two processes; a file of its own, which is soon imported."""
+
+import gc
+
+import torch
+from test_fuse import ResNet, vgg
+from torch.nn.parallel import DistributedDataParallel
+
+from torch_reformer import fuse
+
+
+def data():
+    torch.manual_seed(5)
+    return torch.randn(4, 3, 12, 12, dtype=torch.float64)
+
+
+def train(rank: int, folder: str):
+    """Saves gradients and buffers of models, fused and not, that each saw this process's half of the data twice."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
+    results = {}
+    for make in (vgg, ResNet):
+        for fused in (False, True):
+            torch.manual_seed(rank)  # DistributedDataParallel sends the first process's parameters to the other
+            model = make().double()
+            if fused:
+                fuse(model)
+            wrapped = DistributedDataParallel(model)
+            for _ in range(2):
+                model.zero_grad()
+                wrapped(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+            results[make.__name__, fused] = gradients, {name: b.clone() for name, b in model.named_buffers()}
+            del wrapped, model  # before its process group: gloo's threads else can wait for Python, and Python for them
+            gc.collect()
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
