@@ -1,6 +1,6 @@
 // For the emulator's tests: the source and the launches of a program's kernels.
-#include "../../csrc/epilogue.cpp"
 #include "../../csrc/hip/kernels/stitch_plan.h"
+#include "../../csrc/epilogue.cpp"
 #include "../../csrc/hip/solvers/stitch_source.cpp"
 
 using namespace reformer;
