@@ -17,7 +17,7 @@ struct Entry {
   const char* file;       // the stem: "depthwise"
   const char* name;       // of the extern "C" function
   const char* arguments;  // what the file's macro X makes this one function of: "forward, bf16, 3, 1, 4, 4"
-  const char* text = "";  // source that follows the file's own, for kernels that are generated; the name is its digest's
+  const char* text = "";  // source that follows the file, for kernels that are generated; it is part of their name
 };
 
 struct Launch {
