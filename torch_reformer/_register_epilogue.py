@@ -6,6 +6,8 @@ pass over memory, by the same operators, and every order of differentiation is t
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
@@ -85,61 +87,78 @@ _library.impl("_stitch_unfused", _unfused, "CUDA")
 # --- autograd ---------------------------------------------------------------------------------------------------------
 
 
-class _Context:
-    """What the forward leaves for the backward: the program, with what it keeps, and which saved tensor is what."""
+class _Plan:
+    """What the forward keeps for the backward of a program, and what the backward makes of it; for all calls alike.
 
-    def __init__(self, op: str, code, wanted: tuple[str, ...], acc_is_there: bool):
-        self.program = _decoded(op, code)
-        self.names = tuple(self.program.inputs)
-        self.wanted = wanted if self.program.has_acc else tuple(name for name in wanted if name != "acc")
+    needed: whether gradients of acc and of each input are. acc_is_there: the backward can read acc."""
+
+    def __init__(self, program: Program, needed: tuple[bool, ...], acc_is_there: bool):
+        self.names = ("acc", *program.inputs)
+        self.wanted = tuple(name for name, need in zip(self.names, needed, strict=True) if need)
+        if not program.has_acc:
+            self.wanted = tuple(name for name in self.wanted if name != "acc")
         self.acc_is_there = acc_is_there
-        self.rule = derivative(self.program, self.wanted, None, acc_is_there)
-        self.kept = self.rule.forward
+        rule = derivative(program, self.wanted, None, acc_is_there)
+        self.kept = rule.forward  # the program, with what it keeps after its own outputs
+        self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
+        self.fixed = [i for i, output in enumerate(self.kept.outputs) if not is_differentiable(output)]
+        self.stored = next((i for i, output in enumerate(self.kept.outputs) if output.kind == "store"), None)
+        # What is saved: (kind, place) with the place of an input among the tensors, or of an output.
+        self.saved = [
+            (kind, self.names.index(which) - 1 if kind == "input" else which[0] if isinstance(which, tuple) else which)
+            for kind, which in rule.sources
+            if kind != "grad"
+        ]
+        self.saved = list(dict.fromkeys(self.saved))
+        self._rules: dict = {}
 
-    def save(self, ctx, acc: Tensor | None, tensors, outputs, others: dict[str, Tensor]) -> None:
+    def save(self, ctx, acc: Tensor | None, tensors, outputs, others=()) -> None:
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(
-            *(output for output, of in zip(outputs, self.kept.outputs, strict=True) if not is_differentiable(of))
-        )
-        of_inputs = dict(zip(self.names, tensors, strict=True))
-        needed = dict(others)
-        for kind, which in self.rule.sources:
-            if kind == "input":
-                needed[kind, which] = of_inputs[which]
-            elif kind == "output":
-                place = which[0] if isinstance(which, tuple) else which
-                needed[kind, place] = outputs[place]
-            elif kind == "acc":
-                needed[kind, which] = acc
-        scalars = [name for name in self.wanted if self.program.inputs.get(name) == "scalar"]
-        self.scalars = {name: of_inputs[name].shape for name in scalars}
-        self.keys = tuple(needed)
-        ctx.save_for_backward(*needed.values())
-        ctx.context = self
+        ctx.mark_non_differentiable(*(outputs[i] for i in self.fixed))
+        found = {"input": tensors, "output": outputs, "acc": (acc,)}
+        ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
+        ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
+        ctx.plan = self
 
-    def gradients(self, saved: dict, grads, size, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Those of the program's inputs and acc, by name, from those of the outputs; those that are 0 are left out."""
-        given = tuple(i for i, grad in enumerate(grads) if grad is not None)
-        if not given or not self.wanted:
-            return {}
+    def _rule(self, given: tuple[int, ...]):
+        """The backward for the outputs whose gradients are given, and where its inputs come from."""
         rule = derivative(self.kept, self.wanted, given, self.acc_is_there)
-        if rule.backward is None:
-            return {}
-        assert rule.forward == self.kept, "the backward needs what was not kept"
-        known = saved | {("grad", i): grad for i, grad in enumerate(grads)}
-        tensors = [known[k, w[0]][w[1]] if isinstance(w, tuple) else known[k, w] for k, w in rule.sources]
+        assert rule.backward is None or rule.forward == self.kept, "the backward needs what was not kept"
+        sources = []
+        for kind, which in rule.sources:
+            which, part = which if isinstance(which, tuple) else (which, None)
+            place = self.names.index(which) - 1 if kind == "input" else which
+            sources.append((kind, place if kind == "grad" else self.saved.index((kind, place)), part))
+        return rule.backward, sources, rule.wanted
+
+    def gradients(self, ctx, saved: list[Tensor], grads) -> list[Tensor | None]:
+        """Of acc and of each input, from those of the outputs; None for those that are 0."""
+        given = tuple(i for i, grad in enumerate(grads) if grad is not None)
+        if given not in self._rules:
+            self._rules[given] = self._rule(given)
+        backward, sources, wanted = self._rules[given]
+        if backward is None:
+            return [None] * len(self.names)
+        tensors = []
+        for kind, place, part in sources:
+            tensor = grads[place] if kind == "grad" else saved[place]
+            tensors.append(tensor if part is None else tensor[part])
         # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
         # forward's.
-        like = next((t for t in [*saved.values(), *tensors] if t.shape == size and t.dtype == dtype), None)
+        like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
         if like is None:
-            like = tensors[0].new_empty(1, dtype=dtype).expand(size)
-        results = _ops.stitch(like, tensors, rule.backward.code)
-        found = {name: results[place] for name, place in rule.wanted.items()}
-        return found | {name: found[name].reshape(shape) for name, shape in self.scalars.items() if name in found}
+            like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
+        results = stitch(like, tensors, backward.code)
+        found = [results[wanted[name]] if name in wanted else None for name in self.names]
+        for name, shape in ctx.scalar_shapes.items():
+            place = self.names.index(name)
+            found[place] = None if found[place] is None else found[place].reshape(shape)
+        return found
 
 
-def _wanted(names, needed) -> tuple[str, ...]:
-    return tuple(name for name, need in zip(names, needed, strict=True) if need)
+@functools.lru_cache(1024)
+def _plan(op: str, code: tuple[int, ...], needed: tuple[bool, ...], acc_is_there: bool) -> _Plan:
+    return _Plan(_decoded(op, code), needed, acc_is_there)
 
 
 class _Stitch(torch.autograd.Function):
@@ -147,23 +166,16 @@ class _Stitch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, code, acc, *tensors):
-        names = ["acc", *_decoded("stitch", code).inputs]
-        context = _Context("stitch", code, _wanted(names, ctx.needs_input_grad[1:]), True)
+        plan = _plan("stitch", tuple(code), ctx.needs_input_grad[1:], True)
         ctx.size, ctx.dtype = acc.shape, acc.dtype
         with _AutoDispatchBelowAutograd():
-            outputs = _stitch(acc, tensors, context.kept.code)
-        context.save(ctx, acc, tensors, outputs, {})
+            outputs = _stitch(acc, tensors, plan.kept.code)
+        plan.save(ctx, acc, tensors, outputs)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *grads):
-        context = ctx.context
-        saved = dict(zip(context.keys, ctx.saved_tensors, strict=True))
-        found = context.gradients(saved, grads, ctx.size, ctx.dtype)
-        return None, *(found.get(name) for name in ("acc", *context.names))
-
-
-_INPUT, _WEIGHT = ("conv2d", "input"), ("conv2d", "weight")
+        return None, *ctx.plan.gradients(ctx, ctx.saved_tensors, grads)
 
 
 class _Conv2dEpilogue(torch.autograd.Function):
@@ -172,30 +184,28 @@ class _Conv2dEpilogue(torch.autograd.Function):
     @staticmethod
     def forward(ctx, code, geometry, input, weight, *tensors):
         of_input, of_weight, *of_tensors = ctx.needs_input_grad[2:]
-        names = ["acc", *_decoded("conv2d_epilogue", code).inputs]
-        wanted = _wanted(names, [of_input or of_weight, *of_tensors])
-        context = _Context("conv2d_epilogue", code, wanted, False)
+        plan = _plan("conv2d_epilogue", tuple(code), (of_input or of_weight, *of_tensors), False)
         ctx.geometry, ctx.sizes, ctx.dtype = geometry, (input.shape, weight.shape), input.dtype
         with _AutoDispatchBelowAutograd():
-            outputs = _conv2d_epilogue(input, weight, tensors, context.kept.code, *geometry)
-        others = ({_INPUT: input} if of_weight else {}) | ({_WEIGHT: weight} if of_input else {})
-        context.save(ctx, None, tensors, outputs, others)
+            outputs = _conv2d_epilogue(input, weight, tensors, plan.kept.code, *geometry)
+        if plan.stored is not None:
+            ctx.size = outputs[plan.stored].shape
+        else:
+            ctx.size = torch.Size(_fake.output_size("conv2d_epilogue", *ctx.sizes, *geometry))
+        plan.save(ctx, None, tensors, outputs, (input if of_weight else None, weight if of_input else None))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *grads):
-        context = ctx.context
-        saved = dict(zip(context.keys, ctx.saved_tensors, strict=True))
-        input, weight = saved.pop(_INPUT, None), saved.pop(_WEIGHT, None)
-        size = _fake.output_size("conv2d_epilogue", *ctx.sizes, *ctx.geometry)
-        found = context.gradients(saved, grads, torch.Size(size), ctx.dtype)
+        input, weight, *saved = ctx.saved_tensors
+        grad, *of_tensors = ctx.plan.gradients(ctx, saved, grads)
         of_input = of_weight = None
-        if (grad := found.get("acc")) is not None:
+        if grad is not None:
             if weight is not None:
                 of_input = _register.conv2d_input_grad(ctx.sizes[0], weight, grad, *ctx.geometry)
             if input is not None:
                 of_weight = _register.conv2d_weight_grad(ctx.sizes[1], input, grad, *ctx.geometry)
-        return None, None, of_input, of_weight, *(found.get(name) for name in context.names)
+        return None, None, of_input, of_weight, *of_tensors
 
 
 _apply_stitch = super(torch.autograd.Function, _Stitch).apply
