@@ -142,10 +142,12 @@ def main() -> None:
             row(side, "step_ms", times[side])
             row(side, "last_losses", losses[side][-DIFFERENT:])
             row(side, "mean_loss_difference", [apart] * 2)
-            row(side, "peak_mib", [peaks[side]] * 2)
+            if device.type == "cuda":
+                row(side, "peak_mib", [peaks[side]] * 2)
             ms = statistics.median(times[side])
             loss = f"{means[side][-1]:.4f} | {apart:.4f}"
-            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peaks[side]:.0f} | {loss} |")
+            peak = f"{peaks[side]:.0f}" if device.type == "cuda" else "-"
+            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peak} | {loss} |")
     if options.csv:
         write_csv(options.csv, rows)
 
