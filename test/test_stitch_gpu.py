@@ -1,0 +1,84 @@
+"""Epilogue programs on a GPU, against the plain interpreter in fp64. `make test-gpu`."""
+
+import pytest
+import torch
+from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, tensors_for
+
+import torch_reformer
+from torch_reformer import epilogue as ep
+from torch_reformer.epilogue.interpret import interpret
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+SIZES = [(2, 24, 9, 8), (4, 64, 56, 56), (3, 3, 7, 7), (2, 2048, 7, 7), (8, 40, 1, 1), (1, 1, 5, 3)]
+
+
+def check(program, size, dtype, layout):
+    acc = acc_for(size, dtype, layout).cuda().contiguous(memory_format=FORMATS[layout])
+    everything = tensors_for(size, dtype, layout)
+    tensors = {name: everything[name].cuda() for name in program.inputs}
+    results = torch.ops.reformer.stitch(acc, list(tensors.values()), program.code)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(program, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+        eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
+        atol = 3e-6 if output.kind == "store" else 1e-6 * acc.numel()
+        torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 3e-6, atol=atol)
+    return results
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_every_operation(layout):
+    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    for first in range(0, len(outputs), 12):
+        check(ep.Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_reductions(size, dtype, layout):
+    value = ep.acc() * CHANNEL + FULL
+    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "all")]
+    program = ep.Program(ep.store(ep.relu(value)), *kinds, ep.sum(value / 3))
+    first, again = (check(program, size, dtype, layout) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_random_numbers_are_those_of_the_cpu():
+    program, x, key = ep.Program(ep.store(ep.random("key"))), torch.empty(3, 20, 7, 9), torch.tensor(-98765432198765)
+    on_cpu = torch_reformer.stitch(x, program, {"key": key})
+    assert torch.equal(torch_reformer.stitch(x.cuda(), program, {"key": key.cuda()}).cpu(), on_cpu)
+
+
+def test_in_a_graph_and_on_a_side_stream():
+    program = ep.Program(ep.store(ep.gelu(ep.acc())), ep.moments(ep.acc()))
+    x = torch.randn(4, 32, 14, 14, device="cuda", dtype=torch.bfloat16)
+    expected = torch_reformer.stitch(x, program)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        on_side = torch_reformer.stitch(x, program)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = torch_reformer.stitch(x, program)
+    graph.replay()
+    for results in (on_side, captured):
+        assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize("activation", ep.ACTIVATIONS)
+def test_batch_norm_trains_as_pytorch(activation):
+    x = torch.randn(4, 16, 14, 14, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
+    ours = torch_reformer.nn.Conv2dBatchNormAct(16, 32, 3, padding=1, activation=activation).cuda()
+    result = ours(x)
+    value = torch.nn.functional.batch_norm(
+        torch.nn.functional.conv2d(x, ours.conv.weight, padding=1), None, None, ours.norm.weight, ours.norm.bias, True
+    )
+    (expected,) = interpret(
+        ep.Program(ep.store(ep.ACTIVATIONS[activation](ep.acc()))), value.shape, torch.float32, {}, value
+    )
+    weights = torch.randn_like(result)
+    wanted = [x, *ours.parameters()]
+    torch.testing.assert_close(result, expected, rtol=1e-3, atol=1e-3)
+    theirs = torch.autograd.grad(expected, wanted, weights)
+    torch.testing.assert_close(torch.autograd.grad(result, wanted, weights), theirs, rtol=1e-2, atol=1e-2)
