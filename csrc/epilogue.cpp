@@ -141,7 +141,8 @@ int32_t Epilogue::bias() const {
 void Epilogue::take_bias() {
   const int32_t sum = bias_sum();
   nodes[size_t(sum)] = {EpilogueOp::acc, {-1, -1, -1}, 0, 0};
-  code.push_back(sum);  // another program than the one that was decoded
+  const int64_t node[] = {int64_t(EpilogueOp::acc), -1, -1, -1, 0};
+  std::copy(node, node + 5, code.begin() + 3 + int64_t(inputs.size()) + 5 * sum);
 }
 
 bool Epilogue::has_acc() const {

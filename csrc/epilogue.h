@@ -60,7 +60,7 @@ struct Epilogue {
   std::vector<EpilogueInput> inputs;
   std::vector<EpilogueNode> nodes;
   std::vector<EpilogueOutput> outputs;
-  std::vector<int64_t> code;  // that it was decoded from
+  std::vector<int64_t> code;  // from which decode() makes it
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Epilogue decode(const int64_t* code, int64_t size);

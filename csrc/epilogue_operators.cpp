@@ -104,6 +104,8 @@ std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& a
     call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, "tensors", inputs[i])});
   }
   call.acc = acc.const_data_ptr();
+  const Device device = device_of(acc);
+  if (!acc.is_cpu() && call.shape.numel() > 0 && refuse_stitch(call, device)) return run_unfused(program, acc, tensors);
   for (const EpilogueOutput& output : program.outputs) {
     const Ints wanted = sizes_of(output, sizes);
     if (output.kind != Reduction::none) {
@@ -119,11 +121,8 @@ std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& a
     call.outputs.push_back(outputs.back().mutable_data_ptr());
   }
   if (call.shape.numel() > 0) {
-    const Device device = device_of(acc);
     if (acc.is_cpu())
       run_epilogue(call, device);
-    else if (refuse_stitch(call, device))
-      return run_unfused(program, acc, tensors);
     else
       run_on_gpu(call, device, acc);
     return outputs;
@@ -164,8 +163,12 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
     const Tensor& given = tensors[size_t(place)];
     if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
       stored_type(op, "tensors", given);
-      bias = empty(input, given.sizes(), Layout::nchw);  // of the input's data type
-      torch::stable::copy_(*bias, given);
+      check_same_device(op, "input", input, "the bias", given);
+      bias = given;
+      if (given.scalar_type() != input.scalar_type()) {
+        bias = empty(input, given.sizes(), Layout::nchw);
+        torch::stable::copy_(*bias, given);
+      }
       epilogue.take_bias();
     }
   }

@@ -69,8 +69,7 @@ Layout suggested_layout(const Tensor& tensor) {
 
 }  // namespace
 
-// torch 2.13 has a function for any accelerator; before that
-// each build has one of its own, of one name.
+// torch 2.13 has a function for any accelerator; before that each build has one of its own, of one name.
 void* current_stream(int32_t device) {
   void* stream = nullptr;
   using NativeHandle = AOTITorchError (*)(StreamHandle, void**);

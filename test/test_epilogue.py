@@ -134,7 +134,7 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: ep.activation("swish"), "got 'swish'"),
         (lambda: derivative(residual_relu(), ("weight",)), "no input 'weight'"),
         (lambda: derivative(ep.Program(ep.store(ep.random("k"))), ("k",)), "'k' is a key of random numbers"),
-        (lambda: derivative(ep.Program(ep.max(ep.acc())), ("acc",), (0,)), "output 0, max of acc, has no gradient"),
+        (lambda: derivative(ep.Program(ep.max(ep.acc())), ("acc",), (0,)), "output 0, max of acc, has no program"),
         (lambda: decode((1, 2)), "no program's code"),
         (lambda: decode((0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1)), "no program's code"),
     ],

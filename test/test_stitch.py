@@ -9,6 +9,7 @@ import torch_reformer
 from torch_reformer import epilogue as ep
 from torch_reformer.epilogue.interpret import interpret
 from torch_reformer.epilogue.operations import COMPUTED, OPERANDS
+from torch_reformer.epilogue.program import decode
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 # Lines shorter and longer than a block, several of them in one, and no whole number of vectors.
@@ -292,3 +293,25 @@ def test_empty_results():
     assert stored.shape == x.shape and torch.equal(summed, torch.zeros(3))
     with pytest.raises(RuntimeError, match="has no maximum"):
         torch_reformer.stitch(x, ep.Program(ep.max(ep.acc())))
+
+
+@pytest.mark.parametrize("per", ["channel", "row", "all"])
+def test_equal_largest_values_share_the_gradient(per):
+    x = torch.randint(0, 3, (2, 3, 4, 4), dtype=torch.float64).requires_grad_()
+    program = ep.Program(ep.max(ep.acc() * 2, per), ep.store(ep.acc()))
+    largest, _ = torch_reformer.stitch(x, program)
+    (expected,) = interpret(ep.Program(ep.max(ep.acc() * 2, per)), x.shape, x.dtype, {}, x)
+    weights = torch.randn_like(expected)
+    grads = [torch.autograd.grad(result, x, weights)[0] for result in (largest, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
+    """What C++ makes of it, and gives to Python where no kernel of a GPU runs the program."""
+    program = ep.Program(ep.store(ep.relu(ep.acc() + CHANNEL) * FULL))
+    code, node = list(program.code), [n.op for n in program.nodes].index("add")
+    at = 3 + len(program.inputs) + 5 * node
+    code[at : at + 5] = [0, -1, -1, -1, 0]
+    changed = decode(tuple(code))
+    assert [*changed.inputs.values()] == ["channel", "full"]
+    assert [n.op for n in changed.nodes] == ["acc", "relu", "full", "mul"]

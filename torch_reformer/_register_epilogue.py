@@ -14,7 +14,7 @@ from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _E
 from torch.autograd import forward_ad
 
 from . import _fake, _register
-from .epilogue.derivative import derivative, is_differentiable
+from .epilogue.derivative import derivative
 from .epilogue.interpret import computed_type, interpret
 from .epilogue.program import Program, decode
 
@@ -81,7 +81,17 @@ def _unfused_conv2d(input, weight, tensors, program, *geometry):
     return _unfused(_ops.conv2d(input, weight, None, *geometry), tensors, program)
 
 
-_library.impl("_stitch_unfused", _unfused, "CUDA")
+def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    """In the layout that a kernel's outputs have."""
+    memory_format = torch.channels_last if _fake.result_is_channels_last(acc, acc) else torch.contiguous_format
+    stored = [output.kind == "store" for output in _decoded("stitch", code).outputs]
+    return [
+        result.contiguous(memory_format=memory_format) if is_stored else result
+        for result, is_stored in zip(_unfused(acc, tensors, code), stored, strict=True)
+    ]
+
+
+_library.impl("_stitch_unfused", _unfused_and_dense, "CUDA")
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------
@@ -101,7 +111,7 @@ class _Plan:
         rule = derivative(program, self.wanted, None, acc_is_there)
         self.kept = rule.forward  # the program, with what it keeps after its own outputs
         self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
-        self.fixed = [i for i, output in enumerate(self.kept.outputs) if not is_differentiable(output)]
+        self.masks = [i for i, output in enumerate(self.kept.outputs) if output.dtype == torch.bool]
         self.stored = next((i for i, output in enumerate(self.kept.outputs) if output.kind == "store"), None)
         # What is saved: (kind, place) with the place of an input among the tensors, or of an output.
         self.saved = [
@@ -114,7 +124,7 @@ class _Plan:
 
     def save(self, ctx, acc: Tensor | None, tensors, outputs, others=()) -> None:
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(outputs[i] for i in self.fixed))
+        ctx.mark_non_differentiable(*(outputs[i] for i in self.masks))
         found = {"input": tensors, "output": outputs, "acc": (acc,)}
         ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
@@ -216,6 +226,12 @@ def _needs_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+@functools.lru_cache(1024)
+def _has_max(op: str, code: tuple[int, ...]) -> bool:
+    """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
+    return any(output.kind == "max" for output in _decoded(op, code).outputs)
+
+
 def _is_transformed() -> bool:
     """Whether PyTorch's own operations have to be seen, which know every transform."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
@@ -225,6 +241,8 @@ def _stitch_kernel(acc, tensors, program):
     if _is_transformed():
         return _unfused(acc, tensors, program)
     if _needs_grad(acc, *tensors):
+        if _has_max("stitch", tuple(program)):
+            return _unfused(acc, tensors, program)
         return list(_apply_stitch(program, acc, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
         return _stitch(acc, tensors, program)
@@ -235,6 +253,8 @@ def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0
     if _is_transformed():
         return _unfused_conv2d(input, weight, tensors, program, *geometry)
     if _needs_grad(input, weight, *tensors):
+        if _has_max("conv2d_epilogue", tuple(program)):
+            return _unfused_conv2d(input, weight, tensors, program, *geometry)
         return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
         return _conv2d_epilogue(input, weight, tensors, program, *geometry)

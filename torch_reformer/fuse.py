@@ -257,7 +257,7 @@ class FusedForward:
         return copied
 
     def __reduce__(self):
-        return _unmade, (), {"module": self.module}
+        return _Unmade, (), {"module": self.module}
 
     def __setstate__(self, state):
         self.module = state["module"]
@@ -278,10 +278,6 @@ class _Unmade(FusedForward):
         _fuse_graph(self.module, graph, "", Fusion({}, {}))
         self.module.forward = FusedForward(self.module, _function(self.module, graph))
         return self.module.forward(*args, **kwargs)
-
-
-def _unmade() -> _Unmade:
-    return _Unmade()
 
 
 def _function(module: nn.Module, graph: fx.Graph) -> Callable:

@@ -76,11 +76,6 @@ class Derivative:
     wanted: dict[str, int]
 
 
-def is_differentiable(output: Output) -> bool:
-    """Whether an output has a derivative: masks have none, and that of a largest value is not implemented."""
-    return output.kind != "max" and output.dtype != torch.bool
-
-
 def _is_zero(value: Value | None) -> bool:
     return value is None or (value.op == "constant" and value.attribute == 0)
 
@@ -112,8 +107,10 @@ class _Reverse:
         return _LEAVES_OF[per](name)
 
     def _of_output(self, i: int, output: Output) -> Value:
-        if not is_differentiable(output):
-            raise ValueError(f"epilogue: output {i}, {output.kind} of {output.value.op}, has no gradient")
+        if output.dtype == torch.bool:
+            raise ValueError(f"epilogue: output {i}, a mask, has no gradient")
+        if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
+            raise ValueError(f"epilogue: output {i}, max of {output.value.op}, has no program for its gradient")
         if output.kind == "moments":
             return self._of_moments(i, output)
         return self._read(f"grad_{i}", ("grad", i), output.per)
@@ -137,7 +134,7 @@ def derivative(
             no derivative.
     """
     if given is None:
-        given = tuple(i for i, output in enumerate(program.outputs) if is_differentiable(output))
+        given = tuple(i for i, output in enumerate(program.outputs) if output.dtype != torch.bool)
     reverse = _Reverse(program, given)
     results: list[Output] = []
     places: dict[str, int] = {}

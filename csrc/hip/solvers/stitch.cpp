@@ -54,7 +54,7 @@ StitchPlan plan_of(const EpilogueCall& call, const Device& device) {
 
 const char* refuse_stitch(const EpilogueCall& call, const Device& device) {
   if (call.type == Stored::fp64) return "it computes in fp32";
-  if (call.inputs.size() > size_t(kStitchMostInputs) || call.outputs.size() > size_t(kStitchMostOutputs))
+  if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return "it has too many inputs or outputs";
   for (const EpilogueOperand& input : call.inputs)
     if (input.type == Stored::fp64) return "an input is fp64";

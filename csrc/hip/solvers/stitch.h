@@ -7,7 +7,7 @@
 
 namespace reformer {
 
-// Null if a kernel can run the program, or a sentence that says why not.
+// Null if a kernel can run the program, or a sentence that says why not. The outputs need not be there yet.
 const char* refuse_stitch(const EpilogueCall& call, const Device& device);
 
 // Temporary memory in bytes; only asked where refuse_stitch() is null.
