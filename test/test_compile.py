@@ -55,23 +55,25 @@ def test_fake_results_look_like_real_ones(case, dtype, strides):
         assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
 
 
+def trained(model, images, backend=None):
+    """Losses of three steps and the state after them, of four images; compiled by the backend, if one is given."""
+    forward = torch.compile(model, backend=backend, fullgraph=True) if backend else model
+    optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(forward(images), torch.arange(4))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [torch.stack(losses), *model.state_dict().values()]
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_step(backend, channels_last):
     images = torch.randn(4, 3, 8, 9)
     images = images.to(memory_format=torch.channels_last) if channels_last else images
-    results = []
-    for compiled in (False, True):
-        model = network(channels_last)
-        forward = torch.compile(model, backend=backend, fullgraph=True) if compiled else model
-        optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(forward(images), torch.arange(4))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        results.append([torch.stack(losses), *(p.detach() for p in model.parameters())])
+    results = [trained(network(channels_last), images, used) for used in (None, backend)]
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 import unfused
 from cases import ops
-from test_compile import BACKENDS
+from test_autograd import check_per_sample_gradients
+from test_compile import BACKENDS, trained
 from test_fused import conv_tensors
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import functional_call, grad, hessian, jacfwd, jvp, vmap
+from torch.func import hessian, jacfwd, jvp
 from torch.utils.checkpoint import checkpoint
 from unfused import ACTIVATIONS
 
@@ -166,16 +167,7 @@ def test_jacobians():
 
 def test_per_sample_gradients():
     model = torch.nn.Sequential(Conv2dAct(2, 3, 3, activation="silu"), torch.nn.Flatten(), LinearAct(12, 2)).double()
-    images = torch.randn(4, 2, 4, 4, dtype=torch.float64)
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-
-    def loss(parameters, image):
-        return functional_call(model, parameters, (image[None],)).square().sum()
-
-    per_sample = vmap(grad(loss), (None, 0))(parameters, images)
-    for i, image in enumerate(images):
-        expected = torch.autograd.grad(loss(dict(model.named_parameters()), image), list(model.parameters()))
-        torch.testing.assert_close([gradients[i] for gradients in per_sample.values()], list(expected))
+    check_per_sample_gradients(model, torch.randn(4, 2, 4, 4, dtype=torch.float64))
 
 
 # --- saved for the backward -------------------------------------------------------------------------------------------
@@ -269,21 +261,10 @@ def network(dropout=0.0):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_compiled_training(backend):
     images = torch.randn(4, 3, 8, 10)
-    results = []
-    for compiled in (False, True):
-        model = network()
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            forward = torch.compile(model, backend=backend, fullgraph=True) if compiled else model
-            optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
-            for _ in range(3):
-                optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(forward(images), torch.arange(4))
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.detach())
-        assert not [w for w in seen if "lru_cache" in str(w.message)]
-        results.append([torch.stack(losses), *model.state_dict().values()])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        results = [trained(network(), images, used) for used in (None, backend)]
+    assert not [w for w in seen if "lru_cache" in str(w.message)]
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
