@@ -194,15 +194,14 @@ def test_a_wrong_corner_is_a_wrong_result(wrong):
     assert (run_windows(Windows(pictures_of(), wrong, h), 0, 0, offset=(1, 1)) != right).any()
 
 
-@pytest.mark.parametrize("kind", ["3x3", "3x3, stride 2", "larger than the picture"])
-def test_windows_are_stored(kind):
+@pytest.mark.parametrize("w, h", [((0, 9, 1), (0, 7, 1)), ((1, 4, 2), (0, 4, 2)), ((2, 3, 3), (6, 1, 1))])
+def test_windows_are_stored(w, h):
     source = numpy.random.default_rng(1).integers(1, 1 << 16, (BOX, BOX), numpy.uint16)
-    w, h = ((max(0, first), count, step) for first, count, step in WINDOWS[kind])
-    for channel, number in ((0, 0), (64, 5), (0, 70)):
+    for channel, number in ((0, 0), (64, 5), (0, 2 * w[1] * h[1] + 1)):
         windows = Windows(numpy.zeros((3, 7, 9, 72), numpy.uint16), w, h)
         expected = windows.pictures.copy()
         for line, (x, y, picture) in enumerate(windows.places(number)):
-            if x < 9 and y < 7 and picture < 3:
+            if picture < 3:
                 expected[picture, y, x, channel : channel + BOX] = source[line, : 72 - channel]
         arguments = Arguments()
         matrix_map(arguments, 0, source)
@@ -210,6 +209,17 @@ def test_windows_are_stored(kind):
         arguments.numbers[:7] = [0, 0, channel, 0, *next(windows.places(number))]
         launch("no_bug_of_stored_windows", arguments, number)
         numpy.testing.assert_array_equal(windows.pictures, expected)
+
+
+@pytest.mark.parametrize("w, h", [((0, 10, 1), (0, 7, 1)), ((-1, 9, 1), (0, 7, 1)), ((0, 9, 1), (1, 4, 2))])
+def test_windows_outside_of_a_picture_are_not_stored(w, h):
+    arguments, source = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
+    matrix_map(arguments, 0, source)
+    windows = Windows(pictures_of(), w, h)
+    assert windows.map(arguments, 1) is None
+    arguments.numbers[:7] = [0, 0, 0, 0, *next(windows.places(0))]
+    with pytest.raises(emulator.KernelError, match="there are windows to store outside of the picture"):
+        launch("no_bug_of_stored_windows", arguments, 0)
 
 
 BEGINNINGS = "thread 0, tma::load_windows (FILE): "

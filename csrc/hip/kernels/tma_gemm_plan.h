@@ -96,14 +96,22 @@ struct TmaGemmPlan {
 // weight_grad adds up.
 struct TmaGemmSizes {
   int pictures = 1, classes = 1;
-  int rows, columns, depth;  // of one product; the latter two of one tap
+  int rows, columns, depth;  // of one product, of classes the largest; the latter two of one tap
   int columns_taps = 1, depth_taps = 1;
+  int class_rows[kTmaMostClasses]{};  // of several
   bool weight_grad = false;
 
-  // Of all products together; pairs of tiles that share columns, if there are two `together`, are of one class.
+  // Of one product; pairs of tiles that share columns, if there are two `together`, are of one class.
+  int row_tiles_of(int product_rows, int tile_rows, int together) const {
+    const int tiles = gemm_plan::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : pictures);
+    return gemm_plan::ceil_div(tiles, together);
+  }
+  // Of all products together.
   int row_tiles(int tile_rows, int together = 1) const {
-    const int tiles = gemm_plan::ceil_div(rows, tile_rows) * (weight_grad ? 1 : pictures);
-    return gemm_plan::ceil_div(tiles, together) * classes;
+    if (classes == 1) return row_tiles_of(rows, tile_rows, together);
+    int tiles = 0;
+    for (int i = 0; i < classes; ++i) tiles += row_tiles_of(class_rows[i], tile_rows, together);
+    return tiles;
   }
   int column_tiles(int tile_columns) const {
     return gemm_plan::ceil_div(gemm_plan::ceil_div(columns, 64) * 64 * columns_taps, tile_columns);
@@ -112,6 +120,7 @@ struct TmaGemmSizes {
   // Of a product, or of all classes.
   int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? pictures : 1); }
 };
+// Of a problem that these kernels compute.
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
   TmaGemmSizes size;
   size.pictures = tma_gemm_layout(p) == Layout::nchw ? p.n : 1;
@@ -125,7 +134,11 @@ inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
       size.rows = pictures * gemm_plan::ceil_div(p.h, p.stride_h) * gemm_plan::ceil_div(p.w, p.stride_w);
       size.columns = p.c, size.depth = p.k;
       size.depth_taps = taps;
-      size.classes = std::min(p.stride_h, p.h) * std::min(p.stride_w, p.w);
+      size.classes = 0;
+      for (int h = 0; h < std::min(p.stride_h, p.h); ++h)
+        for (int w = 0; w < std::min(p.stride_w, p.w); ++w)
+          size.class_rows[size.classes++] =
+              pictures * gemm_plan::ceil_div(p.h - h, p.stride_h) * gemm_plan::ceil_div(p.w - w, p.stride_w);
       break;
     case Direction::weight_grad:
       size.rows = p.k, size.columns = p.c, size.depth = pixels;
@@ -158,8 +171,10 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   if (kernel.what.windows) plan_tma_windows(p, a, plan.windows);
   a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
   a.steps_each = std::max(1, ceil_div(a.steps, cut.splits));
-  a.row_tiles = size.row_tiles(kernel.rows, cut.shared == TmaShared::kColumns ? 2 : 1);
-  a.class_tiles = make_divider(a.row_tiles / size.classes);
+  const int together = cut.shared == TmaShared::kColumns ? 2 : 1;
+  a.row_tiles = size.row_tiles(kernel.rows, together);
+  for (int i = 0; i < plan.windows.count; ++i)
+    a.classes[i].tiles = size.row_tiles_of(plan.windows.classes[i].source.count(), kernel.rows, together);
   a.by_picture = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
   plan.pictures = size.pictures;
   a.row_blocks = cut.row_blocks;

@@ -17,7 +17,10 @@ struct TmaTaps {
 struct TmaClass {
   TmaTaps h, w;
   int steps;
-  Divider by_width;  // taps of a line
+  int tiles;                   // of rows; of clusters
+  Divider by_width;            // taps of a line
+  Divider by_picture_windows;  // windows of a picture, and of a line
+  Divider by_line_windows;
 };
 
 // The products of TmaGemmArgs, in NHWC, with one operand read by windows: a box has the pixels that one tap of the
@@ -32,12 +35,9 @@ struct TmaClass {
 // are the pixels of one class; tiles of the class with the most taps come first, and classes are stored by windows,
 // too.
 struct TmaWindowsArgs : TmaGemmArgs {
-  TensorMap others[kTmaMostClasses - 1];  // results of the classes past the first one
+  TensorMap other_sources[kTmaMostClasses - 1], other_results[kTmaMostClasses - 1];  // of classes past the first one
   TmaClass classes[kTmaMostClasses];
-  int scattered;               // 1: there are several
-  Divider class_tiles;         // tiles of rows that each has; of clusters
-  Divider by_picture_windows;  // windows of a picture, and of a line
-  Divider by_line_windows;
+  int scattered;         // 1: there are several
   int first_h, first_w;  // where the first window begins in the source
   int window_step_h, window_step_w;
   Divider by_channels;   // a tap's steps or panels

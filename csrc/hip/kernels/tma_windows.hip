@@ -10,19 +10,19 @@ namespace {
 
 enum class What { forward, input_grad, weight_grad };
 
-// One of the windows, by its number: its place among them.
+// One of a class's windows, by its number: its place among them.
 struct Window {
   int w, h, n;
 };
-DEVICE Window window_of(const TmaWindowsArgs& p, int number) {
+DEVICE Window window_of(const TmaClass& of, int number) {
   Window at{number, 0, 0};
-  at.n = divide_with_rest(at.w, p.by_picture_windows);
-  at.h = divide_with_rest(at.w, p.by_line_windows);
+  at.n = divide_with_rest(at.w, of.by_picture_windows);
+  at.h = divide_with_rest(at.w, of.by_line_windows);
   return at;
 }
 // Where it begins in the source.
-DEVICE Window begin_of(const TmaWindowsArgs& p, int number) {
-  const Window at = window_of(p, number);
+DEVICE Window begin_of(const TmaWindowsArgs& p, const TmaClass& of, int number) {
+  const Window at = window_of(of, number);
   return {p.first_w + at.w * p.window_step_w, p.first_h + at.h * p.window_step_h, at.n};
 }
 
@@ -60,6 +60,7 @@ template <class Work>
 struct CopiesOfWindows {
   using Shape = typename Work::Shape;
   const Work& work;
+  const TensorMap& source;
   const TmaClass& of;
   Window first;
   TapChannels at;
@@ -67,7 +68,7 @@ struct CopiesOfWindows {
   DEVICE void begin(int) const {}
   DEVICE void a(const typename Shape::TileA& to, unsigned barrier) const {
     const int half = work.half_of(TmaShared::kRows), line = first_line<typename Shape::TileA>(half);
-    load_windows(work.p.a, address_of(to, 0, line), barrier, first, at, of, half);
+    load_windows(source, address_of(to, 0, line), barrier, first, at, of, half);
   }
 
   DEVICE void b(const typename Shape::TileB& to, unsigned barrier) const {
@@ -103,8 +104,8 @@ struct CopiesOfPanels {
 
   DEVICE void b(const typename Shape::TileB& to, unsigned barrier) const {
     const int half = work.half_of(TmaShared::kColumns), lines = first_line<typename Shape::TileB>(half);
-    const Window begin = begin_of(work.p, pixel + lines);
     const TmaClass& of = work.p.classes[0];
+    const Window begin = begin_of(work.p, of, pixel + lines);
     TapChannels at = tap_channels_of(work.p, of, work.column / 64);
     UNROLL
     for (int panel = 0; panel < Shape::kColumns / 64; ++panel) {
@@ -137,7 +138,8 @@ struct Work {
   DEVICE void for_each_tile(int first, Function function) const {
     for (int next = first; next < p.row_tiles; next += p.row_blocks) {
       Tile tile{next, 0};
-      if constexpr (kInputGrad) tile.class_number = divide_with_rest(tile.row, p.class_tiles);
+      if constexpr (kInputGrad)
+        while (tile.row >= p.classes[tile.class_number].tiles) tile.row -= p.classes[tile.class_number++].tiles;
       if (p.shared == TmaShared::kColumns) tile.row = tile.row * 2 + rank;
       tile.row *= Shape::kRows;
       function(tile);
@@ -150,7 +152,9 @@ struct Work {
     } else {
       const int lines = first_line<typename Shape::TileA>(half_of(TmaShared::kRows));
       const TmaClass& of = p.classes[tile.class_number];
-      return CopiesOfWindows<Work>{*this, of, begin_of(p, tile.row + lines), tap_channels_of(p, of, first_step)};
+      const TensorMap& source = kInputGrad && tile.class_number ? p.other_sources[tile.class_number - 1] : p.a;
+      return CopiesOfWindows<Work>{*this, source, of, begin_of(p, of, tile.row + lines),
+                                   tap_channels_of(p, of, first_step)};
     }
   }
 
@@ -159,8 +163,9 @@ struct Work {
       const TapChannels to = tap_channels_of(p, p.classes[0], at / 64);
       tma::store(p.result, from, to.channel, to.w, to.h, row);
     } else if (kInputGrad && p.scattered) {
-      const Window to = window_of(p, row);
-      tma::store_windows(tile.class_number ? p.others[tile.class_number - 1] : p.result, from, at, to.w, to.h, to.n);
+      const Window to = window_of(p.classes[tile.class_number], row);
+      const TensorMap& result = tile.class_number ? p.other_results[tile.class_number - 1] : p.result;
+      tma::store_windows(result, from, at, to.w, to.h, to.n);
     } else {
       tma::store(p.result, from, at, row);
     }

@@ -12,13 +12,14 @@
 namespace reformer {
 
 struct TmaWindowsPlan {
-  gpu::Windows source{};
   int taps_h = 0, taps_w = 0;  // of the filter
-  struct Result {
-    gpu::Windows windows;  // of the class's pixels
-    int64_t first;         // of them, in elements
+  struct Class {
+    gpu::Windows source;
+    gpu::Windows result;   // of a scattered one: the class's pixels
+    int64_t first_result;  // of them, in elements
   };
-  Result results[kTmaMostClasses]{};  // of a scattered one
+  Class classes[kTmaMostClasses]{};
+  int count = 0;
 };
 
 namespace tma_windows_plan {
@@ -31,10 +32,15 @@ struct Class {
 
 // An axis of the result: windows on the source, and classes.
 struct Axis {
-  gpu::Windows::Axis windows{};
+  gpu::Windows::Axis windows{};  // but for their number
   Class classes[2]{};
   int count = 1;  // of classes
 
+  gpu::Windows::Axis windows_of(int i) const {
+    gpu::Windows::Axis of = windows;
+    of.count = classes[i].count;
+    return of;
+  }
   TmaTaps taps(int i) const {
     const Class& c = classes[i];
     return {c.taps, c.first, c.step, c.origin - windows.first, c.tap_step};
@@ -44,13 +50,12 @@ struct Axis {
 // The windows of forward, which weight_grad reads, too: one a pixel of y.
 inline Axis forward_axis(int size, int out, int filter, int pad, int stride, int dilation) {
   Axis axis;
-  axis.windows = {size, 0, -pad, out, stride};
+  axis.windows = {size, 0, -pad, 0, stride};
   axis.classes[0] = {0, out, filter, 0, 1, -pad, dilation};
   return axis;
 }
 
-// The windows of input_grad on y: one a pixel of x of a class. A class that has fewer pixels than another one is as
-// large, and what is past its end is not stored. Windows begin where the first of all taps reads.
+// The windows of input_grad on y: one a pixel of x of a class. They begin where the first of all taps reads.
 inline Axis input_grad_axis(int size, int out, int filter, int pad, int stride, int dilation) {
   ImplicitGemmAxis classes[kImplicitGemmMostClasses];
   Axis axis;
@@ -66,7 +71,7 @@ inline Axis input_grad_axis(int size, int out, int filter, int pad, int stride, 
     first = some ? std::min(first, begin) : begin;
     some = true;
   }
-  axis.windows = {out, 0, first, gemm_plan::ceil_div(size, stride), 1};
+  axis.windows = {out, 0, first, 0, 1};
   return axis;
 }
 
@@ -81,11 +86,11 @@ inline Axes axes_of(const ConvProblem& p) {
 
 // Why the copy engine's windows can't be these, or null.
 inline const char* refuse_axis(const Axis& axis) {
-  const gpu::Windows::Axis& windows = axis.windows;
-  if (windows.step > 8) return "the copy engine's windows are at most 8 pixels apart";
-  if (windows.first < -128 || windows.first > 127 || windows.end() < -128 || windows.end() > 127)
-    return "the copy engine's windows begin at most 128 pixels outside of a picture";
+  if (axis.windows.step > 8) return "the copy engine's windows are at most 8 pixels apart";
   for (int i = 0; i < axis.count; ++i) {
+    const gpu::Windows::Axis windows = axis.windows_of(i);
+    if (windows.first < -128 || windows.first > 127 || windows.end() < -128 || windows.end() > 127)
+      return "the copy engine's windows begin at most 128 pixels outside of a picture";
     const TmaTaps taps = axis.taps(i);
     if (taps.count && std::max(taps.offset, taps.offset + (taps.count - 1) * taps.offset_step) > 255)
       return "the copy engine's windows have at most 256 pixels along an axis";
@@ -113,17 +118,8 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
   const int channels = input_grad ? p.k : p.c;
   plan = {};
   plan.taps_h = p.r, plan.taps_w = p.s;
-  gpu::Windows& source = plan.source;
-  source.channels = channels, source.pictures = p.n;
-  source.w = axes.w.windows, source.h = axes.h.windows;
-  source.w.pitch = channels;
-  source.h.pitch = source.w.pitch * source.w.size;
-  source.picture_pitch = source.h.pitch * source.h.size;
-
-  args.by_picture_windows = make_divider(source.h.count * source.w.count);
-  args.by_line_windows = make_divider(source.w.count);
-  args.first_h = source.h.first, args.first_w = source.w.first;
-  args.window_step_h = source.h.step, args.window_step_w = source.w.step;
+  args.first_h = axes.h.windows.first, args.first_w = axes.w.windows.first;
+  args.window_step_h = axes.h.windows.step, args.window_step_w = axes.w.windows.step;
   args.channels = channels;
   args.by_channels = make_divider(ceil_div(channels, 64));
   args.panels = p.r * p.s * ceil_div(channels, 64);
@@ -131,28 +127,33 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
 
   // Those with the most taps first, as their tiles take longest.
   std::pair<int, int> order[kTmaMostClasses];
-  int count = 0;
+  int& count = plan.count;
   for (int h = 0; h < axes.h.count; ++h)
     for (int w = 0; w < axes.w.count; ++w) order[count++] = {h, w};
   const auto taps = [&](const std::pair<int, int>& of) {
     return axes.h.classes[of.first].taps * axes.w.classes[of.second].taps;
   };
   std::stable_sort(order, order + count, [&](const auto& a, const auto& b) { return taps(a) > taps(b); });
+  const auto windows = [](int channels, gpu::Windows::Axis w, gpu::Windows::Axis h, int n, int64_t picture_pitch) {
+    return gpu::Windows{channels, w, h, n, picture_pitch};
+  };
   for (int i = 0; i < count; ++i) {
     const auto [h, w] = order[i];
+    gpu::Windows::Axis source_h = axes.h.windows_of(h), source_w = axes.w.windows_of(w);
     TmaClass& of = args.classes[i];
     of.h = axes.h.taps(h), of.w = axes.w.taps(w);
     of.steps = taps(order[i]) * ceil_div(channels, 64);
     of.by_width = make_divider(std::max(1, of.w.count));
+    of.by_picture_windows = make_divider(source_h.count * source_w.count);
+    of.by_line_windows = make_divider(source_w.count);
+    source_w.pitch = channels;
+    source_h.pitch = source_w.pitch * source_w.size;
+    plan.classes[i].source = windows(channels, source_w, source_h, p.n, source_h.pitch * source_h.size);
     if (!args.scattered) continue;
-    const auto &of_h = axes.h.classes[h], &of_w = axes.w.classes[w];
     const int64_t line = int64_t{p.w} * p.c;
-    plan.results[i] = {{p.c,
-                        {of_w.count, int64_t{p.stride_w} * p.c, 0, source.w.count, 1},
-                        {of_h.count, p.stride_h * line, 0, source.h.count, 1},
-                        p.n,
-                        p.h * line},
-                       of_h.remainder * line + of_w.remainder * p.c};
+    plan.classes[i].result = windows(p.c, {source_w.count, int64_t{p.stride_w} * p.c, 0, source_w.count, 1},
+                                     {source_h.count, p.stride_h * line, 0, source_h.count, 1}, p.n, p.h * line);
+    plan.classes[i].first_result = axes.h.classes[h].remainder * line + axes.w.classes[w].remainder * p.c;
   }
 }
 
@@ -162,12 +163,15 @@ inline void bind_tma_windows(const TmaWindowsPlan& plan, Direction direction, in
   const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;
   if (direction == Direction::weight_grad) {
     a.a = gpu::tensor_map(y, {a.rows, a.depth}, {64, kTmaDepth / half_a});
-    a.b = gpu::windows_map(x, plan.source, kTmaDepth / half_b);
+    a.b = gpu::windows_map(x, plan.classes[0].source, kTmaDepth / half_b);
     a.result = gpu::tensor_map(result, {a.channels, plan.taps_w, plan.taps_h, a.rows}, {64, 1, 1, 64});
     return;
   }
   const bool forward = direction == Direction::forward;
-  a.a = gpu::windows_map(forward ? x : y, plan.source, tile_rows / half_a);
+  for (int i = 0; i < plan.count; ++i)
+    if (a.classes[i].steps)
+      (i ? a.other_sources[i - 1] : a.a) =
+          gpu::windows_map(forward ? x : y, plan.classes[i].source, tile_rows / half_a);
   const int line = forward ? a.channels : a.columns, lines = forward ? a.columns : a.channels;
   a.b = gpu::tensor_map(filter, {line, plan.taps_w, plan.taps_h, lines},
                         {64, 1, 1, (forward ? tile_columns : kTmaDepth) / half_b});
@@ -175,10 +179,10 @@ inline void bind_tma_windows(const TmaWindowsPlan& plan, Direction direction, in
     a.result = gpu::tensor_map(result, {a.columns, a.rows}, {64, 64});
     return;
   }
-  for (int i = 0; i < kTmaMostClasses && plan.results[i].windows.channels; ++i) {
-    const TmaWindowsPlan::Result& of = plan.results[i];
-    TensorMap& map = i ? a.others[i - 1] : a.result;
-    map = gpu::windows_map(static_cast<const char*>(result) + of.first * 2, of.windows, 64);
+  for (int i = 0; i < plan.count; ++i) {
+    const TmaWindowsPlan::Class& of = plan.classes[i];
+    (i ? a.other_results[i - 1] : a.result) =
+        gpu::windows_map(static_cast<const char*>(result) + of.first_result * 2, of.result, 64);
   }
 }
 

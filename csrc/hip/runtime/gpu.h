@@ -77,6 +77,8 @@ struct Windows {
   Axis w, h;
   int32_t pictures;
   int64_t picture_pitch;
+
+  int32_t count() const { return pictures * h.count * w.count; }
 };
 
 // As tensor_map, of boxes that have 64 channels and as many windows' pixels as `pixels` says, at most 1024.
