@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "cpu/epilogue/run.h"
 #include "hip/solvers/stitch.h"
+#include "kept_programs.h"
 
 namespace reformer {
 namespace {
@@ -136,9 +137,9 @@ std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& a
   return outputs;
 }
 
-Epilogue decoded(const char* op, const Ints& program) {
+const KeptProgram& kept(const char* op, const Ints& program) {
   try {
-    return Epilogue::decode(program.data(), int64_t(program.size()));
+    return kept_program(program.data(), int64_t(program.size()));
   } catch (const std::invalid_argument& error) {
     fail(op, error.what());
   }
@@ -150,17 +151,18 @@ std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors
   const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   const Layout layout = result_layout(acc, acc);
-  return run(op, decoded(op, program), dense(acc, layout), layout, tensors, false);
+  return run(op, kept(op, program).whole, dense(acc, layout), layout, tensors, false);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups) {
   const char* op = "conv2d_epilogue";
-  Epilogue epilogue = decoded(op, program);
+  const KeptProgram& of = kept(op, program);
+  const Epilogue* epilogue = &of.whole;
   std::optional<Tensor> bias;
-  if (const int32_t place = epilogue.bias(); place >= 0 && size_t(place) < tensors.size()) {
-    const Tensor& given = tensors[size_t(place)];
+  if (of.after_bias && size_t(of.whole.bias()) < tensors.size()) {
+    const Tensor& given = tensors[size_t(of.whole.bias())];
     if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
       stored_type(op, "tensors", given);
       check_same_device(op, "input", input, "the bias", given);
@@ -169,11 +171,11 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
         bias = empty(input, given.sizes(), Layout::nchw);
         torch::stable::copy_(*bias, given);
       }
-      epilogue.take_bias();
+      epilogue = &*of.after_bias;
     }
   }
   const Tensor result = conv2d(input, weight, bias, stride, padding, dilation, groups);
-  return run(op, epilogue, result, result_layout(input, weight), tensors, true);
+  return run(op, *epilogue, result, result_layout(input, weight), tensors, true);
 }
 
 }  // namespace reformer

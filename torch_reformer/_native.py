@@ -155,6 +155,7 @@ _set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Con
 _Tf32Reader = ctypes.CFUNCTYPE(ctypes.c_int32)
 _set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
 _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
+_keep_program = _declare("reformer_keep_program", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -434,3 +435,8 @@ def cache_counts() -> tuple[int, int]:
     hits, misses = ctypes.c_int64(), ctypes.c_int64()
     _cache_counts(ctypes.byref(hits), ctypes.byref(misses))
     return hits.value, misses.value
+
+
+def keep_program(code: tuple[int, ...]) -> int:
+    """The number by which operators take a program instead of by its code."""
+    return _check(_keep_program((ctypes.c_int64 * len(code))(*code), len(code)))

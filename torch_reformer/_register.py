@@ -49,13 +49,37 @@ def _tracked_by_outer_levels():
 
 
 def needs_dispatcher(arguments) -> bool:
-    """Whether the dispatcher would do more with these arguments than call the Autograd kernel."""
+    """Whether the dispatcher would do more with these arguments than cast them for autocast and call the Autograd
+    kernel."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._is_any_autocast_enabled()
+        or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._are_functorch_transforms_active()
         or torch.overrides.has_torch_function(arguments)
     )
+
+
+_AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
+
+
+def without_autocast():
+    """A context in which no operator casts its arguments (again)."""
+    return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if torch._C._is_any_autocast_enabled() else _NOTHING
+
+
+def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """As for aten::conv2d: where autocast is on for the first one's device, floating-point tensors of that device,
+    except fp64, are cast to its data type."""
+    device = tensors[0].device.type
+    if not (torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device)):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor):
+        eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
+        return tensor.to(dtype) if eligible and tensor.device.type == device else tensor
+
+    return tuple(cast(tensor) for tensor in tensors)
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
@@ -143,7 +167,13 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
             return op(*arguments)
 
     def call(*arguments):
-        return op(*arguments) if needs_dispatcher(arguments) else kernel(*arguments)
+        if needs_dispatcher(arguments):
+            return op(*arguments)
+        if place != Y:
+            return kernel(*arguments)
+        arguments = (*autocast_cast(*arguments[:3]), *arguments[3:])
+        with without_autocast():
+            return kernel(*arguments)
 
     _library.impl(op, kernel, "Autograd")
     return call
@@ -237,23 +267,14 @@ def _(info, in_dims, grad_output):
 # --- autocast ---------------------------------------------------------------------------------------------------------
 
 
-def autocast_cast(tensor: Tensor | None, device: str, dtype: torch.dtype) -> Tensor | None:
-    """As for aten::conv2d: floating-point tensors of this device, except fp64, are cast to the autocast data type."""
-    eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
-    return tensor.to(dtype) if eligible and tensor.device.type == device else tensor
+def _autocast(device: str) -> None:
+    def kernel(input, weight, bias=None, *geometry):
+        tensors = autocast_cast(input, weight, bias)
+        with without_autocast():
+            return _conv2d(*tensors, *geometry)
+
+    _library.impl(_conv2d, kernel, f"Autocast{device}")
 
 
-def _autocast(device: str, key: DispatchKey) -> None:
-    keys = DispatchKeySet(key)
-
-    def kernel(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-        dtype = torch.get_autocast_dtype(device)
-        with _ExcludeDispatchKeyGuard(keys):
-            tensors = (autocast_cast(tensor, device, dtype) for tensor in (input, weight, bias))
-            return _conv2d(*tensors, stride, padding, dilation, groups)
-
-    _library.impl(_conv2d, kernel, f"Autocast{device.upper()}")
-
-
-_autocast("cpu", DispatchKey.AutocastCPU)
-_autocast("cuda", DispatchKey.AutocastCUDA)
+_autocast("CPU")
+_autocast("CUDA")

@@ -10,10 +10,10 @@ import functools
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _register
+from . import _fake, _native, _register
 from .epilogue.derivative import derivative
 from .epilogue.interpret import computed_type, interpret
 from .epilogue.program import Program, decode
@@ -24,9 +24,25 @@ _stitch = _ops.stitch.default
 _conv2d_epilogue = _ops.conv2d_epilogue.default
 
 
+_codes: dict[int, tuple[int, ...]] = {}  # by number
+
+
+@functools.lru_cache(None)
+def _kept(code: tuple[int, ...]) -> list[int]:
+    number = _native.keep_program(code)
+    _codes[number] = code
+    return [number]
+
+
+def number(code: tuple[int, ...]) -> list[int] | tuple[int, ...]:
+    """What a kernel takes for a program's code and is quicker to hand over: its number in this process. The code itself
+    where a graph might be recorded."""
+    return code if torch._C._len_torch_dispatch_stack() else _kept(code)
+
+
 def _decoded(op: str, code) -> Program:
     try:
-        return decode(tuple(code))
+        return decode(_codes[code[0]] if len(code) == 1 else tuple(code))
     except ValueError as error:
         raise RuntimeError(f"reformer::{op}: {error}") from None
 
@@ -179,7 +195,7 @@ class _Stitch(torch.autograd.Function):
         plan = _plan("stitch", tuple(code), ctx.needs_input_grad[1:], True)
         ctx.size, ctx.dtype = acc.shape, acc.dtype
         with _AutoDispatchBelowAutograd():
-            outputs = _stitch(acc, tensors, plan.kept.code)
+            outputs = _stitch(acc, tensors, number(plan.kept.code))
         plan.save(ctx, acc, tensors, outputs)
         return tuple(outputs)
 
@@ -197,7 +213,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         plan = _plan("conv2d_epilogue", tuple(code), (of_input or of_weight, *of_tensors), False)
         ctx.geometry, ctx.sizes, ctx.dtype = geometry, (input.shape, weight.shape), input.dtype
         with _AutoDispatchBelowAutograd():
-            outputs = _conv2d_epilogue(input, weight, tensors, plan.kept.code, *geometry)
+            outputs = _conv2d_epilogue(input, weight, tensors, number(plan.kept.code), *geometry)
         if plan.stored is not None:
             ctx.size = outputs[plan.stored].shape
         else:
@@ -232,32 +248,32 @@ def _has_max(op: str, code: tuple[int, ...]) -> bool:
     return any(output.kind == "max" for output in _decoded(op, code).outputs)
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether PyTorch's own operations have to be seen, which know every transform."""
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def _stitch_kernel(acc, tensors, program):
-    if _is_transformed():
+    if is_transformed():
         return _unfused(acc, tensors, program)
     if _needs_grad(acc, *tensors):
         if _has_max("stitch", tuple(program)):
             return _unfused(acc, tensors, program)
         return list(_apply_stitch(program, acc, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
-        return _stitch(acc, tensors, program)
+        return _stitch(acc, tensors, number(tuple(program)))
 
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     geometry = stride, padding, dilation, groups
-    if _is_transformed():
+    if is_transformed():
         return _unfused_conv2d(input, weight, tensors, program, *geometry)
     if _needs_grad(input, weight, *tensors):
         if _has_max("conv2d_epilogue", tuple(program)):
             return _unfused_conv2d(input, weight, tensors, program, *geometry)
         return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
     with _AutoDispatchBelowAutograd():
-        return _conv2d_epilogue(input, weight, tensors, program, *geometry)
+        return _conv2d_epilogue(input, weight, tensors, number(tuple(program)), *geometry)
 
 
 _library.impl(_stitch, _stitch_kernel, "Autograd")
@@ -267,22 +283,20 @@ _library.impl(_conv2d_epilogue, _conv2d_kernel, "Autograd")
 # --- autocast ---------------------------------------------------------------------------------------------------------
 
 
-def _autocast(device: str, key: DispatchKey) -> None:
+def _autocast(device: str) -> None:
     """The convolution's operands are cast as those of conv2d are. The program's tensors stay: it reads any data type,
     and computes in fp32."""
-    keys = DispatchKeySet(key)
 
-    def kernel(input, weight, tensors, program, *geometry):
-        dtype = torch.get_autocast_dtype(device)
-        with _ExcludeDispatchKeyGuard(keys):
-            input, weight = (_register.autocast_cast(tensor, device, dtype) for tensor in (input, weight))
-            return _conv2d_epilogue(input, weight, tensors, program, *geometry)
+    def kernel(input, weight, *rest):
+        input, weight = _register.autocast_cast(input, weight)
+        with _register.without_autocast():
+            return _conv2d_epilogue(input, weight, *rest)
 
-    _library.impl(_conv2d_epilogue, kernel, f"Autocast{device.upper()}")
+    _library.impl(_conv2d_epilogue, kernel, f"Autocast{device}")
 
 
-_autocast("cpu", DispatchKey.AutocastCPU)
-_autocast("cuda", DispatchKey.AutocastCUDA)
+_autocast("CPU")
+_autocast("CUDA")
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -303,4 +317,6 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
     if _register.needs_dispatcher((input, weight, *tensors)):
         call = _unfused_conv2d if _is_under_functorch() else _conv2d_epilogue
         return call(input, weight, tensors, program, stride, padding, dilation, groups)
-    return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)
+    input, weight = _register.autocast_cast(input, weight)
+    with _register.without_autocast():
+        return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)

@@ -5,28 +5,16 @@ times; under autocast the convolution is computed in autocast's data type.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from . import _register_epilogue, epilogue
+from . import _batch_norm, _programs, _register_epilogue, epilogue
 from .ops import pair
 
 _NO_TENSORS: Mapping[str, Tensor] = {}
-
-
-def _remembered(write):
-    """Keeps the programs that a function writes. torch.compile, which warns of caches, writes them for every graph."""
-    kept = functools.lru_cache(1024)(write)
-
-    @functools.wraps(write)
-    def program(*arguments) -> epilogue.Program:
-        return write(*arguments) if torch.compiler.is_compiling() else kept(*arguments)
-
-    return program
 
 
 def _in_order(op: str, program: epilogue.Program, tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -136,16 +124,6 @@ def _some(**tensors: Tensor | None) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-@_remembered
-def _act_program(names: frozenset[str], activation: str) -> epilogue.Program:
-    value = epilogue.acc()
-    if "bias" in names:
-        value = value + epilogue.channel("bias")
-    if "residual" in names:
-        value = value + epilogue.full("residual")
-    return epilogue.Program(epilogue.store(epilogue.activation(activation)(value)))
-
-
 def conv2d_act(
     input: Tensor,
     weight: Tensor,
@@ -174,7 +152,7 @@ def conv2d_act(
         As :func:`torch_reformer.conv2d`.
     """
     tensors = _some(bias=bias, residual=residual)
-    program = _act_program(frozenset(tensors), activation)
+    program = _programs.act(frozenset(tensors), activation)
     return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
 
@@ -209,22 +187,7 @@ def linear_act(
     rate = float(dropout) if training else 0.0
     key = torch.randint(-(2**63), 2**63 - 1, (1,), device=input.device) if 0 < rate < 1 else None
     tensors = _some(bias=bias, residual=residual, key=key)
-    return linear_epilogue(input, weight, _linear_program(frozenset(tensors), activation, rate), tensors)
-
-
-@_remembered
-def _linear_program(names: frozenset[str], activation: str, rate: float) -> epilogue.Program:
-    value = epilogue.acc()
-    if "bias" in names:
-        value = value + epilogue.channel("bias")
-    value = epilogue.activation(activation)(value)
-    if rate == 1:
-        value = value * 0
-    elif rate:
-        value = value * epilogue.select(epilogue.random("key") < rate, 0, 1 / (1 - rate))  # NaN stays NaN
-    if "residual" in names:
-        value = value + epilogue.full("residual")
-    return epilogue.Program(epilogue.store(value))
+    return linear_epilogue(input, weight, _programs.linear(frozenset(tensors), activation, rate), tensors)
 
 
 def conv2d_batch_norm_act(
@@ -272,57 +235,14 @@ def conv2d_batch_norm_act(
         if running_mean is None or running_var is None:
             raise ValueError("conv2d_batch_norm_act: evaluation needs running_mean and running_var")
         tensors = given | _some(bias=bias, mean=running_mean, var=running_var)
-        program = _folded_program(frozenset(tensors), activation, eps)
+        program = _programs.folded(frozenset(tensors), activation, eps)
         return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
-    tensors = _some(bias=bias)
-    geometry = stride, padding, dilation, groups
     if input.shape[0] == 0:  # as PyTorch: no moments, and the running statistics stay
-        result = conv2d_act(input, weight, bias, *geometry, activation="none")
-        mean = squares = weight.new_zeros(weight.shape[0])
-    else:
-        program = _moments_program(frozenset(tensors))
-        result, moments = conv2d_epilogue(input, weight, program, tensors, *geometry)
-        mean, squares = moments.unbind()
-        count = result.shape[0] * result.shape[2] * result.shape[3]
-        if count == 1:
-            raise ValueError(
-                "conv2d_batch_norm_act: training needs more than one value a channel, "
-                f"got a result of {list(result.shape)}"
-            )
-        if running_mean is not None and running_var is not None:
-            with torch.no_grad():
-                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-                running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
-    tensors = given | {"mean": mean, "squares": squares}
-    return stitch(result, _normalise_program(frozenset(tensors), activation, eps), tensors)
-
-
-@_remembered
-def _moments_program(names: frozenset[str]) -> epilogue.Program:
-    value = epilogue.acc() + epilogue.channel("bias") if names else epilogue.acc()
-    return epilogue.Program(epilogue.store(value), epilogue.moments(value, per="channel"))
-
-
-def _normalised(value, var, names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
-    scale = epilogue.rsqrt(var + eps)
-    if "scale" in names:
-        scale = scale * epilogue.channel("scale")
-    value = (value - epilogue.channel("mean")) * scale
-    if "shift" in names:
-        value = value + epilogue.channel("shift")
-    if "residual" in names:
-        value = value + epilogue.full("residual")
-    return epilogue.Program(epilogue.store(epilogue.activation(activation)(value)))
-
-
-@_remembered
-def _normalise_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
-    var = epilogue.channel("squares") / epilogue.rows()
-    return _normalised(epilogue.acc(), var, names, activation, eps)
-
-
-@_remembered
-def _folded_program(names: frozenset[str], activation: str, eps: float) -> epilogue.Program:
-    value = epilogue.acc() + epilogue.channel("bias") if "bias" in names else epilogue.acc()
-    return _normalised(value, epilogue.channel("var"), names, activation, eps)
+        moments = weight.new_zeros(2, weight.shape[0])
+        tensors = given | {"mean": moments[0], "squares": moments[1]}
+        result = conv2d_act(input, weight, bias, stride, padding, dilation, groups, activation="none")
+        return stitch(result, _programs.normalise(frozenset(given), activation, eps), tensors)
+    geometry = pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups
+    tensors = input, weight, bias, norm_weight, norm_bias, residual
+    return _batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry)

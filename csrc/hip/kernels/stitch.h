@@ -7,7 +7,7 @@ namespace reformer {
 
 constexpr int kStitchThreads = 256;
 constexpr int kStitchMostInputs = 16, kStitchMostOutputs = 12;
-constexpr int kStitchFinishChannels = 32;  // of a block of the finish; its other threads share the parts
+constexpr int kStitchFinishChannels = 8;  // of a block of the finish; its other threads share the parts
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of pictures
 // and columns pixels. A block has threads for `across` groups of neighbouring columns, and for several lines.

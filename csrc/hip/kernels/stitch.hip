@@ -244,11 +244,33 @@ struct Elements {
     for (int j = 0; j < kChannels; ++j) Program::of_channel(p, first_channel + j, channel[j]);
   }
 
+  // So many steps' loads are under way together: one of little to load wants more of them.
+  static constexpr int kTogether = Program::kLoaded > 1 ? 2 : 4;
   struct Loaded {
     float values[kAtLeastOne<Program::kLoaded>][kCount];
   };
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
+  }
+
+  // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are.
+  template <class Place>
+  DEVICE void run(const StitchArgs& p, int steps, Place at) {
+    for (int step = 0; step < steps; step += kTogether) {
+      Loaded loaded[kTogether];
+      int line[kTogether], column[kTogether];
+      UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        if (step + i >= steps) break;
+        at(step + i, line[i], column[i]);
+        load(p, line[i], column[i], loaded[i]);
+      }
+      UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        if (step + i >= steps) break;
+        compute(p, line[i], column[i], loaded[i]);
+      }
+    }
   }
 
   DEVICE void compute(const StitchArgs& p, int line, int column, const Loaded& loaded) {
@@ -280,15 +302,11 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
   Elements<Program, kCount, true> elements;
   if (wanted) {
     elements.begin(p, column);
-    const int step = p.parts * lines;
-    for (int line = block_y() * lines + y; line < p.lines; line += 2 * step) {
-      typename Elements<Program, kCount, true>::Loaded loaded[2];  // two lines' loads are under way together
-      const bool two = line + step < p.lines;
-      elements.load(p, line, column, loaded[0]);
-      if (two) elements.load(p, line + step, column, loaded[1]);
-      elements.compute(p, line, column, loaded[0]);
-      if (two) elements.compute(p, line + step, column, loaded[1]);
-    }
+    const int first = block_y() * lines + y, step = p.parts * lines;
+    elements.run(p, first < p.lines ? (p.lines - 1 - first) / step + 1 : 0, [&](int i, int& line, int& at) {
+      line = first + i * step;
+      at = column;
+    });
   }
   elements.reductions.store(shared, lines, across, y, wanted, p, block_y(), column);
 }
@@ -309,15 +327,11 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
     elements.begin(p, channel);
     const int first = block_x() * p.columns_each;
     const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
-    const int step = kCount << p.log_across;
-    for (int column = first + x * kCount; column < end; column += 2 * step) {
-      typename Elements<Program, kCount, false>::Loaded loaded[2];
-      const bool two = column + step < end;
-      elements.load(p, line, column, loaded[0]);
-      if (two) elements.load(p, line, column + step, loaded[1]);
-      elements.compute(p, line, column, loaded[0]);
-      if (two) elements.compute(p, line, column + step, loaded[1]);
-    }
+    const int own = first + x * kCount, step = kCount << p.log_across;
+    elements.run(p, own < end ? (end - 1 - own) / step + 1 : 0, [&](int i, int& at, int& column) {
+      at = line;
+      column = own + i * step;
+    });
   }
   const int blocks = (p.width + p.columns_each - 1) / p.columns_each;
   elements.reductions.store(shared, across, 1, x, wanted, p, picture * blocks + block_x(), channel);
@@ -327,30 +341,39 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
 template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Finish {
   static constexpr Kind kKind = Program::kind(i);
+  static constexpr int kTogether = 4;  // loads under way
+
+  // Of the partial results at `first`, `first + step` and so on before `end`.
+  DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    const float* const partial = p.partial + Program::first_number(i) * all;
+    Known<kKind> known;
+    for (long long at = first; at < end; at += kTogether * step) {
+      Known<kKind> some[kTogether];
+      UNROLL
+      for (int j = 0; j < kTogether; ++j)
+        if (at + j * step < end) load_known(some[j], partial + at + j * step, all);
+      UNROLL
+      for (int j = 0; j < kTogether; ++j)
+        if (at + j * step < end) known.add(some[j]);
+    }
+    return known;
+  }
 
   DEVICE static void run(const StitchArgs& p, float* shared) {
     constexpr int kShares = kStitchThreads / kStitchFinishChannels;
-    const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
-    const int channel = block_x() * kStitchFinishChannels + x;
     const long long all = static_cast<long long>(p.parts) * p.channels;
-    Known<kKind> known;
-    const auto add_part = [&](int part, int of_channel) {
-      Known<kKind> other;
-      load_known(other,
-                 p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + of_channel,
-                 all);
-      known.add(other);
-    };
     if constexpr (Program::of_all(i)) {
       if (block_x() == 0) {  // for the whole block
-        for (int at = thread_id(); at < p.channels; at += kStitchThreads)
-          for (int part = 0; part < p.parts; ++part) add_part(part, at);
+        Known<kKind> known = sum(p, thread_id(), kStitchThreads, all);
         combine(known, shared, kStitchThreads, 1, thread_id());
         if (thread_id() == 0) Program::template keep<i>(p, 0, 1, known);
       }
     } else {
-      if (channel < p.channels)
-        for (int part = y; part < p.parts; part += kShares) add_part(part, channel);
+      const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
+      const int channel = block_x() * kStitchFinishChannels + x;
+      const long long line = p.channels, first = y * line + channel;
+      Known<kKind> known = sum(p, first, kShares * line, channel < p.channels ? all : 0);
       combine(known, shared, kShares, kStitchFinishChannels, y);
       if (y == 0 && channel < p.channels) Program::template keep<i>(p, channel, p.channels, known);
     }

@@ -52,10 +52,10 @@ inline StitchPlan plan_stitch(const EpilogueShape& shape, int64_t element_bytes,
   const int groups = a.width / plan.count;
   a.log_across = stitch_plan::log_across(groups);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
-  const int wanted = multiprocessors * 8;  // blocks: as many as run at once
+  const int wanted = multiprocessors * 4;  // blocks: about as many as run at once
   if (plan.channels_along) {
     const int blocks_x = ceil_div(groups, across);
-    // Two lines of a thread are under way at once.
+    // At least two lines of a thread are under way at once.
     a.parts = std::clamp(ceil_div(a.lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_x)));
     plan.launch.blocks_x = uint32_t(blocks_x);
     plan.launch.blocks_y = uint32_t(a.parts);

@@ -29,8 +29,8 @@ std::vector<Stored> types_of(const EpilogueCall& call) {
 const Kernels& kernels_of(const EpilogueCall& call, bool channels_along, int count) {
   static std::mutex mutex;
   static auto& known = *new std::map<std::vector<int64_t>, std::unique_ptr<Kernels>>;
-  std::vector<int64_t> key = call.program.code;
-  for (Stored type : types_of(call)) key.push_back(int64_t(type));
+  std::vector<int64_t> key{call.program.number};
+  for (const EpilogueOperand& input : call.inputs) key.push_back(int64_t(input.type));
   key.insert(key.end(), {int64_t(call.type), channels_along, count});
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Kernels>& kernels = known[key];

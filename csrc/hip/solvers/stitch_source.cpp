@@ -153,6 +153,9 @@ class Writer {
     return text.str();
   }
 
+  // An output that is acc itself may be in acc's own memory.
+  static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
+
   static size_t place_of(std::vector<int32_t>& among, int32_t node) {
     const auto found = std::find(among.begin(), among.end(), node);
     if (found != among.end()) return size_t(found - among.begin());
@@ -239,7 +242,8 @@ class Writer {
       if (type == Stored::mask)
         body_ << "    write_mask<kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
       else
-        body_ << "    write<" << type_name(type) << ", kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+        body_ << "    " << (node(output.node).op == EpilogueOp::acc && type == result_ ? unless_there(stored_[i]) : "")
+              << "write<" << type_name(type) << ", kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
     }
     body_ << "  }\n";
   }

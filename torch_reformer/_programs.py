@@ -1,0 +1,79 @@
+"""The programs that the fused operators run, written once for each set of tensors and settings."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from . import epilogue
+from .epilogue import Program
+
+
+def _remembered(write):
+    """Keeps the programs that a function writes. torch.compile, which warns of caches, writes them for every graph."""
+    kept = functools.lru_cache(1024)(write)
+
+    @functools.wraps(write)
+    def program(*arguments) -> Program:
+        return write(*arguments) if torch.compiler.is_compiling() else kept(*arguments)
+
+    return program
+
+
+def _biased(names: frozenset[str]) -> epilogue.Value:
+    return epilogue.acc() + epilogue.channel("bias") if "bias" in names else epilogue.acc()
+
+
+@_remembered
+def act(names: frozenset[str], activation: str) -> Program:
+    """activation(acc + bias + residual)"""
+    value = _biased(names)
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return Program(epilogue.store(epilogue.activation(activation)(value)))
+
+
+@_remembered
+def linear(names: frozenset[str], activation: str, rate: float) -> Program:
+    """dropout(activation(acc + bias)) + residual"""
+    value = epilogue.activation(activation)(_biased(names))
+    if rate == 1:
+        value = value * 0
+    elif rate:
+        value = value * epilogue.select(epilogue.random("key") < rate, 0, 1 / (1 - rate))  # NaN stays NaN
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return Program(epilogue.store(value))
+
+
+@_remembered
+def moments(names: frozenset[str]) -> Program:
+    """acc + bias, and its channels' mean and sum of squared differences"""
+    value = _biased(names)
+    return Program(epilogue.store(value), epilogue.moments(value, per="channel"))
+
+
+def _normalised(value, var, names: frozenset[str], activation: str, eps: float) -> Program:
+    scale = epilogue.rsqrt(var + eps)
+    if "scale" in names:
+        scale = scale * epilogue.channel("scale")
+    value = (value - epilogue.channel("mean")) * scale
+    if "shift" in names:
+        value = value + epilogue.channel("shift")
+    if "residual" in names:
+        value = value + epilogue.full("residual")
+    return Program(epilogue.store(epilogue.activation(activation)(value)))
+
+
+@_remembered
+def normalise(names: frozenset[str], activation: str, eps: float) -> Program:
+    """activation(scale * (acc - mean) / sqrt(squares / rows + eps) + shift + residual)"""
+    var = epilogue.channel("squares") / epilogue.rows()
+    return _normalised(epilogue.acc(), var, names, activation, eps)
+
+
+@_remembered
+def folded(names: frozenset[str], activation: str, eps: float) -> Program:
+    """The same of acc + bias, with a given variance."""
+    return _normalised(_biased(names), epilogue.channel("var"), names, activation, eps)
