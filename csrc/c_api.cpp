@@ -15,7 +15,7 @@
 #include "hip/runtime/code_objects.h"
 #include "hip/runtime/compiled.h"
 #include "hip/runtime/gpu.h"
-#include "kept_programs.h"
+#include "kept.h"
 #include "tf32.h"
 
 namespace {
@@ -263,6 +263,10 @@ void reformer_cache_counts(int64_t* hits, int64_t* misses) {
 
 int64_t reformer_keep_program(const int64_t* code, int64_t size) {
   return guarded<int64_t>(-1, [&] { return keep_program(code, size); });
+}
+
+int64_t reformer_keep_geometry(const int64_t* numbers) {
+  return guarded<int64_t>(-1, [&] { return keep_geometry(numbers); });
 }
 
 void reformer_gpu_kernels(const char* folder) { gpu::set_kernels_folder(folder); }

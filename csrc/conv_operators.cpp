@@ -7,24 +7,34 @@
 
 #include "checks.h"
 #include "decide.h"
+#include "kept.h"
 #include "tf32.h"
 
 namespace reformer {
 namespace {
 
 struct Geometry {
-  const Ints& stride;
-  const Ints& padding;
-  const Ints& dilation;
+  Sizes stride, padding, dilation;
   int64_t groups;
 };
+Geometry geometry_of(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups) {
+  const auto sizes = [](const Ints& values) { return Sizes{values.data(), values.size()}; };
+  return {sizes(stride), sizes(padding), sizes(dilation), groups};
+}
+Geometry geometry_of(const char* op, int64_t number) {
+  try {
+    const KeptGeometry& kept = kept_geometry(number);
+    return {{&kept[0], 2}, {&kept[2], 2}, {&kept[4], 2}, kept[6]};
+  } catch (const std::invalid_argument& error) {
+    fail(op, error.what());
+  }
+}
 
-void check_pair(const char* op, const char* argument, const Ints& values, int64_t least) {
-  if (values.size() != 2)
-    fail(op, argument, " must have 2 values (height, width), got ", shown({values.data(), values.size()}));
+void check_pair(const char* op, const char* argument, Sizes values, int64_t least) {
+  if (values.size() != 2) fail(op, argument, " must have 2 values (height, width), got ", shown(values));
   for (int64_t value : values)
     if (value < least || value > std::numeric_limits<int32_t>::max())
-      fail(op, argument, " must be at least ", least, " and below 2^31, got ", shown({values.data(), values.size()}));
+      fail(op, argument, " must be at least ", least, " and below 2^31, got ", shown(values));
 }
 
 void check_numel(const char* op, const char* argument, Sizes sizes) {
@@ -122,13 +132,9 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   return call.take_result();
 }
 
-}  // namespace
-
-Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
-              const Ints& padding, const Ints& dilation, int64_t groups) {
+Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Geometry& g) {
   const char* op = "conv2d";
-  const ConvProblem p =
-      checked_problem(op, Direction::forward, input.sizes(), weight.sizes(), {stride, padding, dilation, groups});
+  const ConvProblem p = checked_problem(op, Direction::forward, input.sizes(), weight.sizes(), g);
   if (bias) {
     if (bias->dim() != 1 || bias->size(0) != p.k)
       fail(op, "bias has size ", shown(bias->sizes()), ", but weight has ", p.k, " output channels");
@@ -137,22 +143,54 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Ten
   return compute(op, p, "input", input, "weight", weight, bias ? &*bias : nullptr);
 }
 
-Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,
-                         const Ints& padding, const Ints& dilation, int64_t groups) {
+Tensor input_grad(Sizes input_size, const Tensor& weight, const Tensor& grad_output, const Geometry& g) {
   const char* op = "conv2d_input_grad";
-  const ConvProblem p = checked_problem(op, Direction::input_grad, {input_size.data(), input_size.size()},
-                                        weight.sizes(), {stride, padding, dilation, groups});
+  const ConvProblem p = checked_problem(op, Direction::input_grad, input_size, weight.sizes(), g);
   check_output_grad(op, p, grad_output);
   return compute(op, p, "weight", weight, "grad_output", grad_output, nullptr);
 }
 
-Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
-                          const Ints& padding, const Ints& dilation, int64_t groups) {
+Tensor weight_grad(Sizes weight_size, const Tensor& input, const Tensor& grad_output, const Geometry& g) {
   const char* op = "conv2d_weight_grad";
-  const ConvProblem p = checked_problem(op, Direction::weight_grad, input.sizes(),
-                                        {weight_size.data(), weight_size.size()}, {stride, padding, dilation, groups});
+  const ConvProblem p = checked_problem(op, Direction::weight_grad, input.sizes(), weight_size, g);
   check_output_grad(op, p, grad_output);
   return compute(op, p, "input", input, "grad_output", grad_output, nullptr);
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
+              const Ints& padding, const Ints& dilation, int64_t groups) {
+  return forward(input, weight, bias, geometry_of(stride, padding, dilation, groups));
+}
+
+Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,
+                         const Ints& padding, const Ints& dilation, int64_t groups) {
+  return input_grad({input_size.data(), input_size.size()}, weight, grad_output,
+                    geometry_of(stride, padding, dilation, groups));
+}
+
+Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
+                          const Ints& padding, const Ints& dilation, int64_t groups) {
+  return weight_grad({weight_size.data(), weight_size.size()}, input, grad_output,
+                     geometry_of(stride, padding, dilation, groups));
+}
+
+Tensor conv2d_kept(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t geometry) {
+  return forward(input, weight, bias, geometry_of("conv2d", geometry));
+}
+
+std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,
+                                 int64_t wanted) {
+  const Geometry g = geometry_of("conv2d", geometry);
+  std::vector<Tensor> grads;
+  if (wanted & 1) grads.push_back(input_grad(input.sizes(), weight, grad_output, g));
+  if (wanted & 2) grads.push_back(weight_grad(weight.sizes(), input, grad_output, g));
+  if (wanted & 4) {
+    const int64_t over[] = {0, 2, 3};
+    grads.push_back(torch::stable::sum(grad_output, Sizes{over, 3}));
+  }
+  return grads;
 }
 
 }  // namespace reformer

@@ -61,7 +61,7 @@ struct Epilogue {
   std::vector<EpilogueNode> nodes;
   std::vector<EpilogueOutput> outputs;
   std::vector<int64_t> code;  // from which decode() makes it
-  int64_t number = -1;        // of a kept one (kept_programs.h), its own
+  int64_t number = -1;        // of a kept one (kept.h), its own
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Epilogue decode(const int64_t* code, int64_t size);

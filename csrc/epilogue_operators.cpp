@@ -6,7 +6,7 @@
 #include "checks.h"
 #include "cpu/epilogue/run.h"
 #include "hip/solvers/stitch.h"
-#include "kept_programs.h"
+#include "kept.h"
 
 namespace reformer {
 namespace {

@@ -20,12 +20,19 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
+  // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
+  // geometry and programs are numbers (kept.h), wanted has a bit for the gradient of input (1), weight (2) and bias
+  // (4).
+  m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
+  m.def("_conv2d_grads(Tensor grad_output, Tensor input, Tensor weight, int geometry, int wanted) -> Tensor[]");
 }
 
 #define REFORMER_IMPLEMENT(m)                                             \
   m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                         \
   m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
   m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
+  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                   \
+  m.impl("_conv2d_grads", TORCH_BOX(&reformer::conv2d_grads));            \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 

@@ -147,10 +147,8 @@ class _Train(torch.autograd.Function):
             tensors["grad_0"] = grads.get("residual", grad)
             acc_grad, *sums = _register_epilogue.stitch(like, _in_order(plan.apply, tensors), plan.apply.code)
             bias_grad = sums[0] if sums else None
-            if of_input:
-                input_grad = _register.conv2d_input_grad(input.shape, weight, acc_grad, *geometry)
-            if of_weight:
-                weight_grad = _register.conv2d_weight_grad(weight.shape, input, acc_grad, *geometry)
+            sizes, wanted = (input.shape, weight.shape), (of_input, of_weight, False)
+            input_grad, weight_grad, _ = _register.conv2d_grads(acc_grad, input, weight, sizes, geometry, wanted)
         return None, None, input_grad, weight_grad, bias_grad, *(grads.get(name) for name in _PARAMETERS)
 
 

@@ -5,6 +5,7 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import weakref
 from collections.abc import Iterable, Mapping
@@ -156,6 +157,7 @@ _Tf32Reader = ctypes.CFUNCTYPE(ctypes.c_int32)
 _set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
 _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
 _keep_program = _declare("reformer_keep_program", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
+_keep_geometry = _declare("reformer_keep_geometry", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -440,3 +442,9 @@ def cache_counts() -> tuple[int, int]:
 def keep_program(code: tuple[int, ...]) -> int:
     """The number by which operators take a program instead of by its code."""
     return _check(_keep_program((ctypes.c_int64 * len(code))(*code), len(code)))
+
+
+def keep_geometry(stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], groups: int) -> int:
+    """The number by which some operators take a geometry."""
+    numbers = array.array("q", (*stride, *padding, *dilation, groups))  # ctypes would cut what is too large
+    return _check(_keep_geometry((ctypes.c_int64 * 7).from_buffer(numbers)))

@@ -10,6 +10,7 @@ order of differentiation.
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 from torch import Tensor
@@ -167,27 +168,77 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
             return op(*arguments)
 
     def call(*arguments):
-        if needs_dispatcher(arguments):
-            return op(*arguments)
-        if place != Y:
-            return kernel(*arguments)
-        arguments = (*autocast_cast(*arguments[:3]), *arguments[3:])
-        with without_autocast():
-            return kernel(*arguments)
+        return op(*arguments) if needs_dispatcher(arguments) else kernel(*arguments)
 
     _library.impl(op, kernel, "Autograd")
     return call
 
 
-conv2d = _differentiable(_conv2d, Y, (X, W), (0, 1))
+_conv2d_of_any = _differentiable(_conv2d, Y, (X, W), (0, 1))
 conv2d_input_grad = _differentiable(_input_grad, X, (W, Y), (1, 2))
 conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
+
+
+geometry_number = functools.lru_cache(4096)(_native.keep_geometry)
+
+
+def conv2d_grads(grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
+    """The gradients of input, weight and bias, as far as they are wanted, from that of the result. sizes: of input and
+    weight, of which the one may be None that is not needed. geometry: stride, padding, dilation and groups."""
+    of_input, of_weight, of_bias = wanted
+    if input is None or weight is None or torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
+        return [
+            conv2d_input_grad(sizes[0], weight, grad, *geometry) if of_input else None,
+            conv2d_weight_grad(sizes[1], input, grad, *geometry) if of_weight else None,
+            _bias_grad(grad) if of_bias else None,
+        ]
+    found = _ops._conv2d_grads.default(
+        grad, input, weight, geometry_number(*geometry), of_input + 2 * of_weight + 4 * of_bias
+    )
+    return [found.pop(0) if each else None for each in wanted]
+
+
+class _Plain(torch.autograd.Function):
+    """conv2d of tensors that need nothing of the dispatcher, where input and weight want gradients: what training runs
+    most. The same rule in two calls of operators."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, geometry):
+        ctx.geometry = geometry
+        ctx.save_for_backward(input, weight)
+        return _forward(input, weight, bias, geometry_number(*geometry))
+
+    @staticmethod
+    def backward(ctx, grad):
+        input, weight = ctx.saved_tensors
+        sizes = input.shape, weight.shape
+        return *conv2d_grads(grad, input, weight, sizes, ctx.geometry, ctx.needs_input_grad[:3]), None
+
+
+_forward = _ops._conv2d.default
+_apply_plain = super(torch.autograd.Function, _Plain).apply
+
+
+def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
+    """The operator, geometry in pairs."""
+    geometry = stride, padding, dilation, groups
+    if needs_dispatcher((input, weight, bias)):
+        return _conv2d(input, weight, bias, *geometry)
+    if torch._C._is_any_autocast_enabled():
+        input, weight, bias = autocast_cast(input, weight, bias)
+    if forward_ad._current_level < 0:
+        if not torch.is_grad_enabled():
+            return _forward(input, weight, bias, geometry_number(*geometry))
+        if input.requires_grad and weight.requires_grad:
+            return _apply_plain(input, weight, bias, geometry)
+    with without_autocast():
+        return _conv2d_of_any(input, weight, bias, *geometry)
 
 
 def _contract(place: int, tensors: dict[int, Tensor], size, geometry) -> Tensor:
     """The form's derivative at `place`, of this size, from the tensors at the two other places."""
     if place == Y:
-        return conv2d(tensors[X], tensors[W], None, *geometry)
+        return _conv2d(tensors[X], tensors[W], None, *geometry)
     if place == X:
         return conv2d_input_grad(size, tensors[W], tensors[Y], *geometry)
     return conv2d_weight_grad(size, tensors[X], tensors[Y], *geometry)

@@ -227,10 +227,8 @@ class _Conv2dEpilogue(torch.autograd.Function):
         grad, *of_tensors = ctx.plan.gradients(ctx, saved, grads)
         of_input = of_weight = None
         if grad is not None:
-            if weight is not None:
-                of_input = _register.conv2d_input_grad(ctx.sizes[0], weight, grad, *ctx.geometry)
-            if input is not None:
-                of_weight = _register.conv2d_weight_grad(ctx.sizes[1], input, grad, *ctx.geometry)
+            wanted = weight is not None, input is not None, False
+            of_input, of_weight, _ = _register.conv2d_grads(grad, input, weight, ctx.sizes, ctx.geometry, wanted)
         return None, None, of_input, of_weight, *of_tensors
 
 

@@ -55,11 +55,9 @@ def conv2d(
         input, padding = _pad_by_name(input, weight, padding, stride, dilation)
     else:
         padding = pair("padding", padding)
-    # Most convolutions have these defaults, and an argument that is left out costs nothing on its way.
-    rest = () if groups == 1 and dilation == (1, 1) else (dilation, groups)
     if input.dim() == 3:
-        return _register.conv2d(input.unsqueeze(0), weight, bias, stride, padding, *rest).squeeze(0)
-    return _register.conv2d(input, weight, bias, stride, padding, *rest)
+        return _register.conv2d(input.unsqueeze(0), weight, bias, stride, padding, dilation, groups).squeeze(0)
+    return _register.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
 def _pad_by_name(input, weight, padding: str, stride, dilation) -> tuple[Tensor, tuple[int, int]]:
