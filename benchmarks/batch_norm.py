@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from results import Row, write_csv
 
+from torch_reformer import _programs
 from torch_reformer import epilogue as ep
-from torch_reformer import fused
 from torch_reformer.epilogue.derivative import derivative
 from torch_reformer.workload import device_name
 
@@ -35,13 +35,13 @@ def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
     def run(program: ep.Program, inputs: list[torch.Tensor]) -> Callable[[], object]:
         return lambda: torch.ops.reformer.stitch(x, inputs, program.code)
 
-    normalise = fused._normalise_program(frozenset(tensors), "relu", 1e-5)
+    normalise = _programs.normalise(frozenset(tensors), "relu", 1e-5)
     inputs = [tensors[name] for name in normalise.inputs]
     (result,) = run(normalise, inputs)()
     first = derivative(normalise, ("acc", *normalise.inputs), None, True)
     known = {("acc", 0): x, ("grad", 0): grad, ("output", 0): result}
     known |= {("input", name): tensor for name, tensor in tensors.items()}
-    second = derivative(fused._moments_program(frozenset()), ("acc",))
+    second = derivative(_programs.moments(frozenset()), ("acc",))
     of_moments = {("grad", 0): grad, ("grad", (1, 0)): mean, ("grad", (1, 1)): mean, ("output", 0): x}
     of_moments[("output", (1, 0))] = mean
 

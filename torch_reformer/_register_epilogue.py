@@ -28,8 +28,11 @@ _codes: dict[int, tuple[int, ...]] = {}  # by number
 
 
 @functools.lru_cache(None)
-def _kept(code: tuple[int, ...]) -> list[int]:
-    number = _native.keep_program(code)
+def _kept(code: tuple[int, ...]) -> list[int] | tuple[int, ...]:
+    try:
+        number = _native.keep_program(code)
+    except ValueError:
+        return code  # the operator says what is wrong
     _codes[number] = code
     return [number]
 

@@ -8,8 +8,8 @@ from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, t
 
 import emulator
 from emulator.stitching import stitch
+from torch_reformer import _programs
 from torch_reformer import epilogue as ep
-from torch_reformer import fused
 from torch_reformer.epilogue.derivative import derivative
 from torch_reformer.epilogue.interpret import interpret
 
@@ -58,7 +58,7 @@ def test_reductions(dtype, size, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_batch_norm_and_its_derivative(layout):
-    program = fused._normalise_program(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
+    program = _programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
     size = (2, 24, 6, 6)
     acc = acc_for(size, torch.bfloat16, layout)
     generator = torch.Generator().manual_seed(0)

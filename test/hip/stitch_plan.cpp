@@ -21,7 +21,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   std::vector<Stored> all;
   for (int64_t i = 0; i < inputs; ++i) all.push_back(Stored(types[i]));
   const EpilogueShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
-  plan = plan_stitch(of, element_size(Stored(result)), stitch_numbers(program), multiprocessors);
+  plan = plan_stitch(of, int(16 / element_size(Stored(result))), stitch_numbers(program), multiprocessors);
   const std::string layout = plan.channels_along ? "nhwc" : "nchw";
   text = stitch_source(program, all, Stored(result)) + "REFORMER_STITCH(stitch_test, Program, " + layout + ", " +
          std::to_string(plan.count) + ")\nREFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";

@@ -11,8 +11,8 @@ from emulator.stitching import source
 from test_mma_code import need
 
 import torch_reformer
+from torch_reformer import _programs
 from torch_reformer import epilogue as ep
-from torch_reformer import fused
 from torch_reformer.epilogue.derivative import derivative
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "csrc" / "hip"))
@@ -22,7 +22,7 @@ import compile_kernels  # noqa: E402
 def programs():
     """Of batch norm, its derivative, and one with every activation: the program, and the types of its tensors."""
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
-    normalise = fused._normalise_program(names, "silu", 1e-5)
+    normalise = _programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward
     everything = ep.Program(
         *(ep.store(function(ep.acc())) for function in ep.ACTIVATIONS.values()), ep.moments(ep.acc())

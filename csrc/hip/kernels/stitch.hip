@@ -46,6 +46,11 @@ DEVICE void read_mask(const void* from, long long at, float (&to)[kCount]) {
   for (int i = 0; i < kCount; ++i) to[i] = static_cast<const mask8*>(from)[at + i].value ? 1.0f : 0.0f;
 }
 template <int kCount>
+DEVICE void fill(float value, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = value;
+}
+template <int kCount>
 DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
   UNROLL
   for (int i = 0; i < kCount; ++i) static_cast<mask8*>(to)[at + i].value = from[i] != 0 ? 1 : 0;
@@ -240,8 +245,10 @@ struct Elements {
   Reductions<Program, kChannels> reductions;
 
   DEVICE void begin(const StitchArgs& p, int first_channel) {
+    float inputs[kAtLeastOne<Program::kChannelInputs>][kChannels];
+    Program::channel_inputs(p, first_channel, inputs);
     UNROLL
-    for (int j = 0; j < kChannels; ++j) Program::of_channel(p, first_channel + j, channel[j]);
+    for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
   }
 
   // So many steps' loads are under way together: one of little to load wants more of them.
@@ -253,7 +260,8 @@ struct Elements {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
   }
 
-  // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are.
+  // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are. Beyond the last one it is loaded
+  // again: a condition would have each load wait for the one before.
   template <class Place>
   DEVICE void run(const StitchArgs& p, int steps, Place at) {
     for (int step = 0; step < steps; step += kTogether) {
@@ -261,15 +269,12 @@ struct Elements {
       int line[kTogether], column[kTogether];
       UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        if (step + i >= steps) break;
-        at(step + i, line[i], column[i]);
+        at(step + i < steps ? step + i : steps - 1, line[i], column[i]);
         load(p, line[i], column[i], loaded[i]);
       }
       UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        if (step + i >= steps) break;
-        compute(p, line[i], column[i], loaded[i]);
-      }
+      for (int i = 0; i < kTogether; ++i)
+        if (step + i < steps) compute(p, line[i], column[i], loaded[i]);
     }
   }
 
@@ -341,7 +346,7 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
 template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Finish {
   static constexpr Kind kKind = Program::kind(i);
-  static constexpr int kTogether = 4;  // loads under way
+  static constexpr int kTogether = 8;  // loads under way
 
   // Of the partial results at `first`, `first + step` and so on before `end`.
   DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
@@ -352,7 +357,7 @@ struct Finish {
       Known<kKind> some[kTogether];
       UNROLL
       for (int j = 0; j < kTogether; ++j)
-        if (at + j * step < end) load_known(some[j], partial + at + j * step, all);
+        load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
       UNROLL
       for (int j = 0; j < kTogether; ++j)
         if (at + j * step < end) known.add(some[j]);

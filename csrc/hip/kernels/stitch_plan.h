@@ -36,8 +36,22 @@ inline int log_across(int groups) {
 
 }  // namespace stitch_plan
 
-// numbers: of partial results, for each channel and part. multiprocessors: of the GPU, or about as many.
-inline StitchPlan plan_stitch(const EpilogueShape& shape, int64_t element_bytes, int numbers, int multiprocessors) {
+// How many elements a thread reads at once: 16 bytes of the result, fewer if a channel's inputs are not aligned to
+// that.
+inline int stitch_together(const EpilogueCall& call) {
+  int together = int(16 / element_size(call.type));
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (call.program.inputs[i].kind != EpilogueOp::channel) continue;
+    const int64_t size = element_size(call.inputs[i].type);
+    while (together > 1 && reinterpret_cast<uintptr_t>(call.inputs[i].data) % std::min<uint64_t>(16, together * size))
+      together /= 2;
+  }
+  return together;
+}
+
+// together: elements that a thread may read at once, a power of two. numbers: of partial results, for each channel and
+// part. multiprocessors: of the GPU, or about as many.
+inline StitchPlan plan_stitch(const EpilogueShape& shape, int together, int numbers, int multiprocessors) {
   using stitch_plan::ceil_div;
   StitchPlan plan;
   StitchArgs& a = plan.args;
@@ -47,12 +61,12 @@ inline StitchPlan plan_stitch(const EpilogueShape& shape, int64_t element_bytes,
   a.lines = int(plan.channels_along ? shape.rows() : shape.pictures * shape.channels);
   a.width = int(plan.channels_along ? shape.channels : shape.pixels);
   a.by_channels = make_divider(a.channels);
-  plan.count = int(16 / element_bytes);
+  plan.count = together;
   while (a.width % plan.count) plan.count /= 2;
   const int groups = a.width / plan.count;
   a.log_across = stitch_plan::log_across(groups);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
-  const int wanted = multiprocessors * 4;  // blocks: about as many as run at once
+  const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
     const int blocks_x = ceil_div(groups, across);
     // At least two lines of a thread are under way at once.

@@ -47,7 +47,7 @@ const Kernels& kernels_of(const EpilogueCall& call, bool channels_along, int cou
 }
 
 StitchPlan plan_of(const EpilogueCall& call, const Device& device) {
-  return plan_stitch(call.shape, element_size(call.type), stitch_numbers(call.program), usual_units(device.arch));
+  return plan_stitch(call.shape, stitch_together(call), stitch_numbers(call.program), usual_units(device.arch));
 }
 
 }  // namespace

@@ -188,24 +188,47 @@ class Writer {
     });
   }
 
-  // What these nodes, which depend on the channel at most, are computed by.
-  void statements(const std::vector<int32_t>& nodes, const char* indent) {
-    for (int32_t i : needed(nodes, false)) {
-      body_ << indent << "const float " << name(i) << " = ";
-      const std::string input = "p.in[" + std::to_string(node(i).input) + "]";
-      if (node(i).op == EpilogueOp::channel)
-        body_ << "read_one<" << type_name(types_[size_t(node(i).input)]) << ">(" << input << ", channel)";
-      else if (node(i).op == EpilogueOp::scalar)
-        body_ << "read_one<" << type_name(types_[size_t(node(i).input)]) << ">(" << input << ", 0)";
-      else
-        body_ << expression(node(i));
-      body_ << ";\n";
-    }
+  bool is_channel_input(int32_t i) const {
+    return node(i).op == EpilogueOp::channel || node(i).op == EpilogueOp::scalar;
+  }
+  std::string read_channel_input(int32_t i) const {
+    const size_t input = size_t(node(i).input);
+    return std::string("read_one<") + type_name(types_[input]) + ">(p.in[" + std::to_string(input) + "], " +
+           (node(i).op == EpilogueOp::channel ? "channel)" : "0)");
   }
 
+  // What these nodes, which depend on the channel at most, are computed by. read(i): the text of an input.
+  template <class Read>
+  void statements(const std::vector<int32_t>& nodes, const char* indent, const Read& read) {
+    for (int32_t i : needed(nodes, false))
+      body_ << indent << "const float " << name(i) << " = " << (is_channel_input(i) ? read(i) : expression(node(i)))
+            << ";\n";
+  }
+
+  // Reads apart from sums, so that a thread's reads for all of its channels are under way together.
   void of_channel() {
-    body_ << "  DEVICE static void of_channel(const StitchArgs& p, int channel, float* to) {\n";
-    statements(channel_values_, "    ");
+    std::vector<int32_t> inputs;
+    for (int32_t i : needed(channel_values_, false))
+      if (is_channel_input(i)) inputs.push_back(i);
+    body_ << "  static constexpr int kChannelInputs = " << inputs.size()
+          << ";\n  template <int kCount, int kSize>\n"
+             "  DEVICE static void channel_inputs(const StitchArgs& p, int channel, float (&to)[kSize][kCount]) {\n";
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const size_t input = size_t(node(inputs[i]).input);
+      const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
+      if (node(inputs[i]).op == EpilogueOp::scalar)
+        body_ << "    fill(read_one<" << type_name(types_[input]) << ">(" << from << ", 0), " << to << ");\n";
+      else if (types_[input] == Stored::mask)
+        body_ << "    read_mask<kCount>(" << from << ", channel, " << to << ");\n";
+      else
+        body_ << "    read<" << type_name(types_[input]) << ", kCount>(" << from << ", channel, " << to << ");\n";
+    }
+    body_ << "  }\n  template <int kCount, int kSize>\n"
+             "  DEVICE static void of_channel(const StitchArgs& p, const float (&in)[kSize][kCount], int j, float* to) "
+             "{\n";
+    statements(channel_values_, "    ", [&](int32_t i) {
+      return "in[" + std::to_string(std::find(inputs.begin(), inputs.end(), i) - inputs.begin()) + "][j]";
+    });
     for (size_t i = 0; i < channel_values_.size(); ++i)
       body_ << "    to[" << i << "] = " << name(channel_values_[i]) << ";\n";
     body_ << "  }\n";
@@ -259,7 +282,8 @@ class Writer {
         if (output.kind != reduction.kind || output.per != reduction.per || output.node != reduction.node) continue;
         const std::string to = "static_cast<float*>(p.out[" + std::to_string(o) + "])";
         body_ << "      {\n";
-        if (output.factor >= 0) statements({output.factor}, "        ");
+        if (output.factor >= 0)
+          statements({output.factor}, "        ", [&](int32_t i) { return read_channel_input(i); });
         body_ << "        " << to << "[channel] = known.value"
               << (output.factor >= 0 ? " * " + name(output.factor) : std::string()) << ";\n";
         if (output.kind == Reduction::moments) body_ << "        " << to << "[count + channel] = known.squares;\n";

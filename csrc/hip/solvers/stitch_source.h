@@ -1,7 +1,8 @@
 // The part of a stitch kernel that is a program's own, as text.
 //
 // It is a structure Program:
-//   kChannelValues  numbers that depend on the channel only and that elements need; of_channel() computes them
+//   kChannelValues  numbers that depend on the channel only and that elements need; of_channel() computes them, from
+//                   those that channel_inputs() has read
 //   kLoaded         numbers read for each element: acc, full inputs, rows, random numbers; load() reads neighbours'
 //   kStored         tensors that are stored; store() writes neighbours' values
 //   kReductions     reductions, each once; kind(), of_all() and first_number() (of a partial result) say what they are
