@@ -1,5 +1,5 @@
 """Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and
-by ``torch.compile``), in turns, and how their losses compare.
+by ``torch.compile`` or in CUDA graphs), in turns, and how their losses compare.
 
 All sides have the same weights, pictures and random numbers, and channels_last tensors. A picture is its class's
 pattern and as much noise, so that the loss falls steadily: where noise is learnt by heart, two runs of PyTorch itself
@@ -77,7 +77,28 @@ def fused(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-SIDES = {"torch": lambda model: model, "converted": converted, "fused": fused, "compiled": torch.compile}
+class Graphed(torch.nn.Module):
+    """The model as two CUDA graphs, forward and backward, by torch.cuda.make_graphed_callables: no time of the CPU."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model, self.captured = model, None
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        if self.captured is None:  # in autocast's context
+            with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda"), False):
+                self.captured = torch.cuda.make_graphed_callables(self.model, (torch.empty_like(pictures).normal_(),))
+        return self.captured(pictures)
+
+
+SIDES = {
+    "torch": lambda model: model,
+    "converted": converted,
+    "fused": fused,
+    "compiled": torch.compile,
+    "torch_graphed": Graphed,
+    "fused_graphed": lambda model: Graphed(fused(model)),
+}
 
 
 def peak_bytes(device: torch.device) -> int:

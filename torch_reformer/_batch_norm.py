@@ -80,17 +80,15 @@ def _in_order(program: Program, tensors: dict[str, Tensor | None]) -> list[Tenso
     return [tensors[name] for name in program.inputs]
 
 
-def update_running(running_mean: Tensor | None, running_var: Tensor | None, moments: Tensor, momentum, count: int):
-    """Batch norm's running statistics, from a batch's mean and sum of squared differences (``[2, K]``)."""
+def _update_running(running_mean: Tensor | None, running_var: Tensor | None, mean, squares, momentum, count: int):
+    """Batch norm's running statistics, from a batch's mean and sum of squared differences. Where gradients are off."""
     if running_mean is None or running_var is None:
         return
-    mean, squares = moments.detach().unbind()
     var = squares / (count - 1)
     if running_mean.dtype != mean.dtype:
         mean, var = mean.to(running_mean.dtype), var.to(running_var.dtype)
-    with torch.no_grad():
-        running_mean.lerp_(mean, momentum)
-        running_var.lerp_(var, momentum)
+    running_mean.lerp_(mean, momentum)
+    running_var.lerp_(var, momentum)
 
 
 def checked_count(result: Tensor) -> int:
@@ -116,8 +114,8 @@ class _Train(torch.autograd.Function):
         with _AutoDispatchBelowAutograd(), _register.without_autocast():
             biases = [] if bias is None else [bias]
             acc, moments = _conv2d_epilogue(input, weight, biases, _number(plan.moments.code), *geometry)
-            update_running(running_mean, running_var, moments, momentum, checked_count(acc))
             mean, squares = moments.unbind()
+            _update_running(running_mean, running_var, mean, squares, momentum, checked_count(acc))
             tensors = {"mean": mean, "squares": squares, "scale": scale, "shift": shift, "residual": residual}
             (result,) = _stitch(acc, _in_order(plan.normalise, tensors), _number(plan.normalise.code))
         tensors |= {"acc": acc, "output_0": result}
@@ -165,7 +163,9 @@ def train(input, weight, bias, scale, shift, residual, running_mean, running_var
         program = _programs.moments(names & {"bias"})
         biases = [] if bias is None else [bias]
         acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, program.code, *geometry)
-        update_running(running_mean, running_var, moments, momentum, checked_count(acc))
+        count = checked_count(acc)
+        with torch.no_grad():
+            _update_running(running_mean, running_var, *moments.detach().unbind(), momentum, count)
         named["mean"], named["squares"] = moments.unbind()
         program = _programs.normalise(names - {"bias"}, activation, eps)
         return _register_epilogue.stitch(acc, _in_order(program, named), program.code)[0]

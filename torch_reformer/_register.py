@@ -77,8 +77,9 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     dtype = torch.get_autocast_dtype(device)
 
     def cast(tensor):
-        eligible = tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64
-        return tensor.to(dtype) if eligible and tensor.device.type == device else tensor
+        if tensor is None or tensor.dtype == dtype or tensor.dtype == torch.float64 or not tensor.is_floating_point():
+            return tensor
+        return tensor.to(dtype) if tensor.device.type == device else tensor
 
     return tuple(cast(tensor) for tensor in tensors)
 
