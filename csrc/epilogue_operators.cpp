@@ -178,4 +178,14 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
   return run(op, *epilogue, result, result_layout(input, weight), tensors, true);
 }
 
+std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program) {
+  return stitch(acc, tensors, {program});
+}
+
+std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
+                                         int64_t program, int64_t geometry) {
+  const KeptGeometry& g = kept_geometry(geometry);
+  return conv2d_epilogue(input, weight, tensors, {program}, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
+}
+
 }  // namespace reformer

@@ -13,4 +13,9 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups);
 
+// The same by numbers of a program and a geometry (kept.h).
+std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program);
+std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
+                                         int64_t program, int64_t geometry);
+
 }  // namespace reformer

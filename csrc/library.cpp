@@ -24,6 +24,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   // geometry and programs are numbers (kept.h), wanted has a bit for the gradient of input (1), weight (2) and bias
   // (4).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
+  m.def("_stitch(Tensor acc, Tensor[] tensors, int program) -> Tensor[]");
+  m.def("_conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int program, int geometry) -> Tensor[]");
   m.def("_conv2d_grads(Tensor grad_output, Tensor input, Tensor weight, int geometry, int wanted) -> Tensor[]");
 }
 
@@ -33,6 +35,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                   \
   m.impl("_conv2d_grads", TORCH_BOX(&reformer::conv2d_grads));            \
+  m.impl("_stitch", TORCH_BOX(&reformer::stitch_kept));                   \
+  m.impl("_conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue_kept)); \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 

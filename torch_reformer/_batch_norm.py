@@ -11,18 +11,11 @@ import functools
 
 import torch
 from torch import Tensor
-from torch._C import _AutoDispatchBelowAutograd
 
 from . import _programs, _register, _register_epilogue
 from .epilogue import Program, channel, full, rows, store
 from .epilogue import sum as sum_of
 from .epilogue.derivative import derivative
-
-_stitch, _conv2d_epilogue, _number = (
-    torch.ops.reformer.stitch.default,
-    torch.ops.reformer.conv2d_epilogue.default,
-    _register_epilogue.number,
-)
 
 _PARAMETERS = ("scale", "shift", "residual")
 
@@ -111,13 +104,12 @@ class _Train(torch.autograd.Function):
             eps,
             _needed(*ctx.needs_input_grad[2:]),
         )
-        with _AutoDispatchBelowAutograd(), _register.without_autocast():
-            biases = [] if bias is None else [bias]
-            acc, moments = _conv2d_epilogue(input, weight, biases, _number(plan.moments.code), *geometry)
-            mean, squares = moments.unbind()
-            _update_running(running_mean, running_var, mean, squares, momentum, checked_count(acc))
-            tensors = {"mean": mean, "squares": squares, "scale": scale, "shift": shift, "residual": residual}
-            (result,) = _stitch(acc, _in_order(plan.normalise, tensors), _number(plan.normalise.code))
+        biases = [] if bias is None else [bias]
+        acc, moments = _register_epilogue.run_conv2d(input, weight, biases, plan.moments.code, geometry)
+        mean, squares = moments.unbind()
+        _update_running(running_mean, running_var, mean, squares, momentum, checked_count(acc))
+        tensors = {"mean": mean, "squares": squares, "scale": scale, "shift": shift, "residual": residual}
+        (result,) = _register_epilogue.run_stitch(acc, _in_order(plan.normalise, tensors), plan.normalise.code)
         tensors |= {"acc": acc, "output_0": result}
         ctx.plan, ctx.geometry = plan, geometry
         ctx.save_for_backward(input, weight, bias, moments, *(tensors[name] for name in plan.saved))

@@ -7,6 +7,7 @@ pass over memory, by the same operators, and every order of differentiation is t
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,30 +25,41 @@ _stitch = _ops.stitch.default
 _conv2d_epilogue = _ops.conv2d_epilogue.default
 
 
-_codes: dict[int, tuple[int, ...]] = {}  # by number
+def _decoded(op: str, code) -> Program:
+    try:
+        return decode(tuple(code))
+    except ValueError as error:
+        raise RuntimeError(f"reformer::{op}: {error}") from None
+
+
+# --- below autograd ---------------------------------------------------------------------------------------------------
+# By numbers, which are quicker to hand over than codes and geometries, to operators that have no rules of their own.
+# A number means something in this process only: where a graph might be recorded, the public operators are called.
 
 
 @functools.lru_cache(None)
-def _kept(code: tuple[int, ...]) -> list[int] | tuple[int, ...]:
+def _number(code: tuple[int, ...]) -> int | None:
     try:
-        number = _native.keep_program(code)
+        return _native.keep_program(code)
     except ValueError:
-        return code  # the operator says what is wrong
-    _codes[number] = code
-    return [number]
+        return None  # the public operator says what is wrong
 
 
-def number(code: tuple[int, ...]) -> list[int] | tuple[int, ...]:
-    """What a kernel takes for a program's code and is quicker to hand over: its number in this process. The code itself
-    where a graph might be recorded."""
-    return code if torch._C._len_torch_dispatch_stack() else _kept(code)
+def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
+    number = None if torch._C._len_torch_dispatch_stack() else _number(code)
+    if number is not None:
+        return _ops._stitch.default(acc, tensors, number)
+    with _AutoDispatchBelowAutograd():
+        return _stitch(acc, tensors, code)
 
 
-def _decoded(op: str, code) -> Program:
-    try:
-        return decode(_codes[code[0]] if len(code) == 1 else tuple(code))
-    except ValueError as error:
-        raise RuntimeError(f"reformer::{op}: {error}") from None
+def run_conv2d(input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry):
+    """geometry: stride, padding, dilation and groups."""
+    number = None if torch._C._len_torch_dispatch_stack() else _number(code)
+    if number is not None and len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
+        return _ops._conv2d_epilogue.default(input, weight, tensors, number, _register.geometry_number(*geometry))
+    with _AutoDispatchBelowAutograd():
+        return _conv2d_epilogue(input, weight, tensors, code, *geometry)
 
 
 # --- fake kernels -----------------------------------------------------------------------------------------------------
@@ -197,8 +209,7 @@ class _Stitch(torch.autograd.Function):
     def forward(ctx, code, acc, *tensors):
         plan = _plan("stitch", tuple(code), ctx.needs_input_grad[1:], True)
         ctx.size, ctx.dtype = acc.shape, acc.dtype
-        with _AutoDispatchBelowAutograd():
-            outputs = _stitch(acc, tensors, number(plan.kept.code))
+        outputs = run_stitch(acc, tensors, plan.kept.code)
         plan.save(ctx, acc, tensors, outputs)
         return tuple(outputs)
 
@@ -215,8 +226,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         of_input, of_weight, *of_tensors = ctx.needs_input_grad[2:]
         plan = _plan("conv2d_epilogue", tuple(code), (of_input or of_weight, *of_tensors), False)
         ctx.geometry, ctx.sizes, ctx.dtype = geometry, (input.shape, weight.shape), input.dtype
-        with _AutoDispatchBelowAutograd():
-            outputs = _conv2d_epilogue(input, weight, tensors, number(plan.kept.code), *geometry)
+        outputs = run_conv2d(input, weight, tensors, plan.kept.code, geometry)
         if plan.stored is not None:
             ctx.size = outputs[plan.stored].shape
         else:
@@ -261,20 +271,18 @@ def _stitch_kernel(acc, tensors, program):
         if _has_max("stitch", tuple(program)):
             return _unfused(acc, tensors, program)
         return list(_apply_stitch(program, acc, *tensors))[: program[2]]
-    with _AutoDispatchBelowAutograd():
-        return _stitch(acc, tensors, number(tuple(program)))
+    return run_stitch(acc, tensors, tuple(program))
 
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    geometry = stride, padding, dilation, groups
+    geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # from the dispatcher they are lists
     if is_transformed():
         return _unfused_conv2d(input, weight, tensors, program, *geometry)
     if _needs_grad(input, weight, *tensors):
         if _has_max("conv2d_epilogue", tuple(program)):
             return _unfused_conv2d(input, weight, tensors, program, *geometry)
         return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
-    with _AutoDispatchBelowAutograd():
-        return _conv2d_epilogue(input, weight, tensors, number(tuple(program)), *geometry)
+    return run_conv2d(input, weight, tensors, tuple(program), geometry)
 
 
 _library.impl(_stitch, _stitch_kernel, "Autograd")

@@ -167,8 +167,8 @@ def teach(everything: Dataset, recipe: Recipe, trainer: Trainer) -> list[Reforme
     return result
 
 
-# How much more probable another kernel has to be than PyTorch's own, at most; and what that may cost on the problems that
-# choose the epoch, of the time of all (geometric mean).
+# How many times as probable another kernel has to be as PyTorch's own, at most; and what that may cost on the problems
+# that choose the epoch (geometric mean).
 ADVANTAGES, ADVANTAGE_COST = (20.0, 10.0, 5.0, 3.0, 2.0), 0.002
 
 

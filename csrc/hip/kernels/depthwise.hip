@@ -3,6 +3,7 @@
 // A block copies what a tile of the result is computed from into shared memory, all of it under way at once. A thread
 // computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads
 // serves TW columns, and each pixel R of them.
+#include "../device/add_up.h"
 #include "../device/async_copy.h"
 #include "../device/overlap.h"
 #include "../device/types.h"
@@ -360,17 +361,15 @@ DEVICE void finish(const DepthwiseArgs& p) {
   SHARED float shared[kWorkers][kDepthwiseFinishOutputs];
   const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
   const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
-  float sum = 0;
+  float sum[1] = {};
   wait_for_earlier();
-  if (element < elements)
-    for (int split = worker; split < p.splits; split += kWorkers)
-      sum += static_cast<const float*>(p.x)[static_cast<long long>(split) * elements + element];
-  shared[worker][output] = sum;
+  if (element < elements) add_up(static_cast<const float*>(p.x) + element, elements, worker, kWorkers, p.splits, sum);
+  shared[worker][output] = sum[0];
   barrier();
   if (worker || element >= elements) return;
-  for (int other = 1; other < kWorkers; ++other) sum += shared[other][output];
+  for (int other = 1; other < kWorkers; ++other) sum[0] += shared[other][output];
   T value;
-  from_float(sum, value);
+  from_float(sum[0], value);
   static_cast<T*>(p.result)[element % p.channels * p.taps + element / p.channels] = value;
 }
 

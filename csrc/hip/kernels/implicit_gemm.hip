@@ -8,6 +8,7 @@
 //
 // Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
 // multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
+#include "../device/add_up.h"
 #include "../device/cluster.h"
 #include "../device/overlap.h"
 #include "implicit_gemm_operands.h"
@@ -424,14 +425,7 @@ DEVICE void finish(const ImplicitGemmFinishArgs& p) {
   const long long element = (static_cast<long long>(block_x()) * kWarp + lane) * 4;
   float sums[4] = {};
   wait_for_earlier();
-  if (element < p.numel) {
-    for (int split = warp; split < p.splits; split += kWarps) {
-      float part[4];
-      widen<fp32, 4>(load<fp32, 4>(p.partial + split * p.numel + element), part);
-      UNROLL
-      for (int e = 0; e < 4; ++e) sums[e] += part[e];
-    }
-  }
+  if (element < p.numel) add_up(p.partial + element, p.numel, warp, kWarps, p.splits, sums);
   UNROLL
   for (int e = 0; e < 4; ++e) shared[warp][lane + e * kWarp] = sums[e];
   barrier();

@@ -2,6 +2,7 @@
 //
 // All of them are bound by memory. A thread writes a chunk of 16 bytes of a packed operand, or a pixel of dx, and reads
 // next to its neighbours: a pixel of 3 channels of 2 bytes by two loads, whatever its alignment.
+#include "../device/add_up.h"
 #include "../device/overlap.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -158,7 +159,7 @@ DEVICE void unpack_weight_grad(const UnpackWeightGradArgs& p) {
   SHARED float shared[kUnpackWeightGradWarps][kWarp];
   const PackedFilter& shape = p.shape;
   const int lane = lane_id(), warp = warp_id(), element = block_x() * kWarp + lane;
-  float sum = 0;
+  float sum[1] = {};
   if (element < p.numel) {
     int c = element;
     int s = divide_with_rest(c, shape.by_channels);
@@ -169,18 +170,17 @@ DEVICE void unpack_weight_grad(const UnpackWeightGradArgs& p) {
     slot = slot * int(shape.by_taps.divisor) + s;
     const int from = (line * shape.packed_s + tap) * shape.packed_channels + slot * shape.slot + c;
     if (p.parts == 1) {
-      if (warp == 0) sum = to_float(static_cast<const T*>(p.packed)[from]);
+      if (warp == 0) sum[0] = to_float(static_cast<const T*>(p.packed)[from]);
     } else {
-      for (int part = warp; part < p.parts; part += kUnpackWeightGradWarps)
-        sum += static_cast<const float*>(p.packed)[part * p.packed_numel + from];
+      add_up(static_cast<const float*>(p.packed) + from, p.packed_numel, warp, kUnpackWeightGradWarps, p.parts, sum);
     }
   }
-  shared[warp][lane] = sum;
+  shared[warp][lane] = sum[0];
   barrier();
   if (warp || element >= p.numel) return;
-  for (int other = 1; other < kUnpackWeightGradWarps; ++other) sum += shared[other][lane];
+  for (int other = 1; other < kUnpackWeightGradWarps; ++other) sum[0] += shared[other][lane];
   T value;
-  from_float(sum, value);
+  from_float(sum[0], value);
   static_cast<T*>(p.filter)[element] = value;
 }
 
