@@ -57,21 +57,21 @@ Ints sizes_of(const EpilogueOutput& output, Sizes result) {
   return sizes;
 }
 
-// The tensor as a program reads it: checked, and dense.
-Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tensor, const Tensor& acc, Layout layout) {
+// The tensor as a program reads it: checked, and dense. like: a tensor where the result of these sizes will be.
+Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
+               Layout layout) {
   const std::string argument = "tensors[" + std::to_string(place) + "] (" + name(kind) + ")";
-  check_same_device(op, "acc", acc, argument.c_str(), tensor);
+  check_same_device(op, "acc", like, argument.c_str(), tensor);
   const bool is_key = stored_type(op, argument, tensor) == Stored::key;
   if (is_key != (kind == EpilogueOp::random)) fail(op, argument, " has data type ", toString(tensor.scalar_type()));
   if (kind == EpilogueOp::scalar || kind == EpilogueOp::random) {
     if (tensor.numel() != 1) fail(op, argument, " must have one element, got size ", shown(tensor.sizes()));
     return tensor;
   }
-  const Ints expected = sizes_of(kind, acc.sizes());
+  const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
   if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
-    fail(op, argument, " has size ", shown(got), ", but the result of size ", shown(acc.sizes()), " needs ",
-         shown(wanted));
+    fail(op, argument, " has size ", shown(got), ", but the result of size ", shown(result), " needs ", shown(wanted));
   return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
 }
 
@@ -91,50 +91,68 @@ void run_on_gpu(const EpilogueCall& call, const Device& device, const Tensor& ac
   run_stitch(call, device, {index, current_stream(index)}, workspace.mutable_data_ptr());
 }
 
-// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
-std::vector<Tensor> run(const char* op, const Epilogue& program, const Tensor& acc, Layout layout,
-                        const std::vector<Tensor>& tensors, bool reusable) {
-  if (tensors.size() != program.inputs.size())
-    fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
-  const Sizes sizes = acc.sizes();
-  const DType dtype = dtype_of(op, "acc", acc);
-  EpilogueCall call{program, {layout, sizes[0], sizes[1], sizes[2] * sizes[3]}, Stored(int8_t(dtype)), nullptr, {}, {}};
+// A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
+// where the result will be.
+struct Prepared {
+  Ints sizes;
   std::vector<Tensor> inputs, outputs;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    inputs.push_back(operand(op, i, program.inputs[i].kind, tensors[i], acc, layout));
-    call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, "tensors", inputs[i])});
+  EpilogueCall call;
+
+  Prepared(const char* op, const Epilogue& program, const Tensor& like, Sizes of, Layout layout,
+           const std::vector<Tensor>& tensors)
+      : sizes(of.begin(), of.end()),
+        call{program, {layout, of[0], of[1], of[2] * of[3]}, Stored(int8_t(dtype_of(op, "acc", like))), nullptr, {},
+             {}} {
+    if (tensors.size() != program.inputs.size())
+      fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      inputs.push_back(operand(op, i, program.inputs[i].kind, tensors[i], like, of, layout));
+      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, "tensors", inputs[i])});
+    }
   }
+
+  // spare: a tensor that may be the first output of the result's type, if any.
+  void allocate_outputs(const Tensor& like, const Tensor* spare) {
+    for (const EpilogueOutput& output : call.program.outputs) {
+      const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
+      if (output.kind != Reduction::none) {
+        const Stored type = call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32;
+        outputs.push_back(empty(like, {wanted.data(), wanted.size()}, Layout::nchw, torch_type(type)));
+      } else if (const Stored type = output.type == Stored::result ? call.type : output.type;
+                 spare && type == call.type) {
+        outputs.push_back(*spare);
+        spare = nullptr;
+      } else {
+        outputs.push_back(empty(like, {wanted.data(), wanted.size()}, call.shape.layout, torch_type(type)));
+      }
+      call.outputs.push_back(outputs.back().mutable_data_ptr());
+    }
+  }
+};
+
+// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
+std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
+                        bool reusable) {
+  EpilogueCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
   const Device device = device_of(acc);
-  if (!acc.is_cpu() && call.shape.numel() > 0 && refuse_stitch(call, device)) return run_unfused(program, acc, tensors);
-  for (const EpilogueOutput& output : program.outputs) {
-    const Ints wanted = sizes_of(output, sizes);
-    if (output.kind != Reduction::none) {
-      const Stored type = dtype == DType::fp64 ? Stored::fp64 : Stored::fp32;
-      outputs.push_back(empty(acc, {wanted.data(), wanted.size()}, Layout::nchw, torch_type(type)));
-    } else if (const Stored type = output.type == Stored::result ? call.type : output.type;
-               reusable && type == call.type) {
-      outputs.push_back(acc);
-      reusable = false;
-    } else {
-      outputs.push_back(empty(acc, {wanted.data(), wanted.size()}, layout, torch_type(type)));
-    }
-    call.outputs.push_back(outputs.back().mutable_data_ptr());
-  }
+  if (!acc.is_cpu() && call.shape.numel() > 0 && refuse_stitch(call, device))
+    return run_unfused(call.program, acc, tensors);
+  prepared.allocate_outputs(acc, reusable ? &acc : nullptr);
   if (call.shape.numel() > 0) {
     if (acc.is_cpu())
       run_epilogue(call, device);
     else
       run_on_gpu(call, device, acc);
-    return outputs;
+    return prepared.outputs;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const Reduction kind = program.outputs[i].kind;
+  for (size_t i = 0; i < prepared.outputs.size(); ++i) {
+    const Reduction kind = call.program.outputs[i].kind;
     if (kind == Reduction::max || kind == Reduction::moments)
-      fail(op, "a result of size ", shown(sizes), " has no ", kind == Reduction::max ? "maximum" : "moments");
-    torch::stable::zero_(outputs[i]);
+      fail(op, "a result of size ", shown(acc.sizes()), " has no ", kind == Reduction::max ? "maximum" : "moments");
+    torch::stable::zero_(prepared.outputs[i]);
   }
-  return outputs;
+  return prepared.outputs;
 }
 
 const KeptProgram& kept(const char* op, const Ints& program) {
@@ -151,7 +169,8 @@ std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors
   const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   const Layout layout = result_layout(acc, acc);
-  return run(op, kept(op, program).whole, dense(acc, layout), layout, tensors, false);
+  Prepared prepared(op, kept(op, program).whole, acc, acc.sizes(), layout, tensors);
+  return run(op, prepared, dense(acc, layout), tensors, false);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
@@ -174,8 +193,24 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
       epilogue = &*of.after_bias;
     }
   }
-  const Tensor result = conv2d(input, weight, bias, stride, padding, dilation, groups);
-  return run(op, *epilogue, result, result_layout(input, weight), tensors, true);
+  std::optional<Prepared> prepared;
+  const auto prepare = [&](Sizes sizes, Layout layout) -> Prepared& {
+    return prepared.emplace(op, *epilogue, input, sizes, layout, tensors);
+  };
+  bool done = false;
+  const Instead inside = [&](const Solver& solver, const ConvProblem& problem, const Device& device,
+                             const ConvBuffers& operands) {
+    const auto sizes = result_sizes(problem);
+    Prepared& program = prepare({sizes.data(), sizes.size()}, problem.layout);
+    if (!solver.takes(problem, device, program.call)) return false;
+    program.allocate_outputs(input, nullptr);
+    solver.run_with(program.call, problem, device, operands);
+    return done = true;
+  };
+  const Tensor result = conv2d_or(inside, input, weight, bias, stride, padding, dilation, groups);
+  if (done) return prepared->outputs;
+  if (!prepared) prepare(result.sizes(), result_layout(input, weight));  // there was nothing to compute
+  return run(op, *prepared, result, tensors, true);
 }
 
 std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program) {

@@ -6,6 +6,7 @@
 
 #include "conv_problem.h"
 #include "device.h"
+#include "epilogue.h"
 #include "hip/runtime/gpu.h"
 
 namespace reformer {
@@ -65,6 +66,13 @@ class Solver {
   virtual bool eligible() const { return true; }
 
   virtual void run(const ConvProblem& problem, const Device& device, ConvCall& call) const = 0;
+
+  // Whether it runs a program on the result before that is stored; only asked where refusal() is null, with a call that
+  // has neither acc nor outputs yet.
+  virtual bool takes(const ConvProblem&, const Device&, const EpilogueCall&) const { return false; }
+
+  // The convolution and the program, of which nothing but the outputs is written. There is no result in the buffers.
+  virtual void run_with(const EpilogueCall&, const ConvProblem&, const Device&, const ConvBuffers&) const {}
 };
 
 // All solvers, in the order in which ties are broken. The first one applies to every problem.

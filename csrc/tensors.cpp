@@ -163,24 +163,26 @@ std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
   }
 }
 
-ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
-  const auto sizes = result_sizes(problem_);
-  result_ = empty(first_, {sizes.data(), 4}, problem_.layout);
+ConvBuffers TensorCall::operands() const {
   ConvBuffers buffers{};
   const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
+  void *const first = data(first_), *const second = data(second_);
   switch (problem_.direction) {
-    case Direction::forward:
-      buffers = {data(first_), data(second_), result_.mutable_data_ptr(), nullptr, nullptr, {}};
-      break;
-    case Direction::input_grad:
-      buffers = {result_.mutable_data_ptr(), data(first_), data(second_), nullptr, nullptr, {}};
-      break;
-    case Direction::weight_grad:
-      buffers = {data(first_), result_.mutable_data_ptr(), data(second_), nullptr, nullptr, {}};
-      break;
+    case Direction::forward: buffers.x = first, buffers.w = second; break;
+    case Direction::input_grad: buffers.w = first, buffers.y = second; break;
+    case Direction::weight_grad: buffers.x = first, buffers.y = second; break;
   }
   if (bias_) buffers.bias = bias_->const_data_ptr();
   if (!first_.is_cpu()) buffers.queue = {first_.get_device_index(), current_stream(first_.get_device_index()), nullptr};
+  return buffers;
+}
+
+ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
+  const auto sizes = result_sizes(problem_);
+  result_ = empty(first_, {sizes.data(), 4}, problem_.layout);
+  ConvBuffers buffers = operands();
+  void** const results[] = {&buffers.y, &buffers.x, &buffers.w};
+  *results[size_t(problem_.direction)] = result_.mutable_data_ptr();
   if (workspace_bytes > 0) {
     const int64_t elements = (workspace_bytes + element_size(problem_.dtype) - 1) / element_size(problem_.dtype);
     const std::array<int64_t, 4> flat = {1, 1, 1, elements};

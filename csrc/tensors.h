@@ -38,6 +38,7 @@ class TensorCall final : public ConvCall {
   TensorCall(const ConvProblem& problem, const Tensor& first, const Tensor& second, const Tensor* bias)
       : problem_(problem), first_(first), second_(second), bias_(bias) {}
 
+  ConvBuffers operands() const;  // without result and workspace
   ConvBuffers buffers(int64_t workspace_bytes) override;
   void aten(Layout via) override;
   Tensor take_result();  // dense in the problem's layout

@@ -213,7 +213,12 @@ SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "
 
 
 @st.composite
-def programs(draw, per=("channel", "row", "all"), types=(None, torch.float32, torch.float64)):
+def programs(
+    draw,
+    per=("channel", "row", "all"),
+    types=(None, torch.float32, torch.float64),
+    kinds=("store", "sum", "max", "moments"),
+):
     values = list(LEAVES)
     for _ in range(draw(st.integers(1, 12))):
         op = draw(st.sampled_from(SMOOTH))
@@ -221,7 +226,7 @@ def programs(draw, per=("channel", "row", "all"), types=(None, torch.float32, to
         operands = [draw(st.sampled_from(values)) for _ in range(OPERANDS[op])]
         values.append(ep.Value(op, *operands) * 0.5)
     outputs = [ep.store(values[-1])]
-    for kind in draw(st.lists(st.sampled_from(["store", "sum", "max", "moments"]), max_size=3)):
+    for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         value = draw(st.sampled_from(values))
         if kind == "store":
             outputs.append(ep.store(value, draw(st.sampled_from(types))))

@@ -66,6 +66,58 @@ def test_in_a_graph_and_on_a_side_stream():
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
 
 
+def kernels_of(function):
+    """The names of the kernels that a call runs once it has run before."""
+    function()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function()
+        torch.cuda.synchronize()
+    return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
+BIASED = ep.acc() + CHANNEL
+INSIDE = {
+    "residual, silu": [ep.store(ep.silu(BIASED + FULL))],
+    "gelu and what it is of": [ep.store(BIASED), ep.store(ep.gelu(BIASED))],
+    "relu and its mask": [ep.store(BIASED > 0, torch.bool), ep.store(ep.relu(BIASED))],
+    "dropout": [ep.store(ep.select(ep.random("key") < 0.5, 0, BIASED * ep.row("row")))],
+}
+
+
+@pytest.mark.parametrize("filter, solver", [(1, "tma_gemm"), (3, "tma_windows")])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_the_convolution(name, filter, solver):
+    """Sums are multiples of 1/64, so exact. There are too many blocks for the depth to be cut."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (
+        (torch.randint(-2, 3, size, generator=generator) / scale).bfloat16().cuda()
+        for size, scale in (((67, 72, 29, 29), 16), ((136, 72, filter, filter), 4))
+    )
+    x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
+    program, size = ep.Program(*INSIDE[name]), (67, 136, 29, 29)
+    everything = tensors_for(size, torch.bfloat16, "nhwc")
+    tensors = {name: everything[name].cuda() for name in program.inputs}
+    results = []
+
+    def run():
+        made = torch_reformer.conv2d_epilogue(x, weight, program, tensors, padding=filter // 2)
+        results[:] = [made] if isinstance(made, torch.Tensor) else made
+
+    with torch_reformer.config(force="gpu_tma_gemm_128x64"):
+        kernels = kernels_of(run)
+    assert len(kernels) == 1 and kernels[0].startswith(f"{solver}_forward_bf16_128x64"), kernels
+    acc = torch.conv2d(x.double(), weight.double(), padding=filter // 2)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(program, size, torch.float64, wide, acc)
+    for result, exact in zip(results, expected, strict=True):
+        eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
+        assert result.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", ep.ACTIVATIONS)
 def test_batch_norm_trains_as_pytorch(activation):
     x = torch.randn(4, 16, 14, 14, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()

@@ -23,4 +23,12 @@ struct StitchArgs {
   int columns_each;     // NCHW: of a block along x
 };
 
+// The arguments of a convolution's kernel that runs a program itself and, behind them, those of the program: its lines
+// are pixels, and there is no acc.
+template <class Args>
+struct WithProgram {
+  Args conv;
+  StitchArgs program;
+};
+
 }  // namespace reformer

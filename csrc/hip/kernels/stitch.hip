@@ -2,121 +2,11 @@
 //
 // This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
 // end of this file applied to it. What it holds is said in solvers/stitch_source.h, which writes it.
-#include "../device/functions.h"
 #include "../device/overlap.h"
-#include "../device/types.h"
-#include "../device/warp.h"
-#include "stitch.h"
+#include "program.h"
 
 namespace reformer {
 namespace {
-
-struct mask8 {
-  unsigned char value;
-};
-
-// kCount neighbours, widened and narrowed. 16 bytes at once where there are so many.
-template <class T, int kCount>
-DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
-  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
-  const T* const first = static_cast<const T*>(from) + at;
-  UNROLL
-  for (int i = 0; i < kCount; i += kStep) {
-    float some[kStep];
-    widen<T, kStep>(load<T, kStep>(first + i), some);
-    UNROLL
-    for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
-  }
-}
-template <class T, int kCount>
-DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
-  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
-  T* const first = static_cast<T*>(to) + at;
-  UNROLL
-  for (int i = 0; i < kCount; i += kStep) {
-    float some[kStep];
-    UNROLL
-    for (int j = 0; j < kStep; ++j) some[j] = from[i + j];
-    store<T, kStep>(first + i, narrow<T, kStep>(some));
-  }
-}
-template <int kCount>
-DEVICE void read_mask(const void* from, long long at, float (&to)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) to[i] = static_cast<const mask8*>(from)[at + i].value ? 1.0f : 0.0f;
-}
-template <int kCount>
-DEVICE void fill(float value, float (&to)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) to[i] = value;
-}
-template <int kCount>
-DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) static_cast<mask8*>(to)[at + i].value = from[i] != 0 ? 1 : 0;
-}
-template <class T>
-DEVICE float read_one(const void* from, long long at) {
-  return to_float(static_cast<const T*>(from)[at]);
-}
-template <>
-DEVICE float read_one<mask8>(const void* from, long long at) {
-  return static_cast<const mask8*>(from)[at].value ? 1.0f : 0.0f;
-}
-template <class T>
-DEVICE float rounded(float value) {
-  T narrow;
-  from_float(value, narrow);
-  return to_float(narrow);
-}
-
-// Of what has an element a row: a pixel, the same for all channels.
-template <class T, int kCount, bool kChannelsAlong>
-DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {
-  if constexpr (kChannelsAlong) {
-    const float one = read_one<T>(from, line);
-    UNROLL
-    for (int j = 0; j < kCount; ++j) to[j] = one;
-  } else {
-    const int picture = divide(line, p.by_channels);
-    UNROLL
-    for (int j = 0; j < kCount; ++j) to[j] = read_one<T>(from, static_cast<long long>(picture) * p.width + column + j);
-  }
-}
-
-// Philox-4x32-10; see csrc/cpu/epilogue/philox.h.
-DEVICE float uniform(const void* key_at, unsigned long long place) {
-  const unsigned long long key = *static_cast<const unsigned long long*>(key_at), group = place / 4;
-  unsigned c0 = unsigned(group), c1 = unsigned(group >> 32), c2 = 0, c3 = 0;
-  unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
-  UNROLL
-  for (int round = 0; round < 10; ++round) {
-    const unsigned high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const unsigned high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
-  const int which = int(place % 4);
-  const unsigned number = which == 0 ? c0 : which == 1 ? c1 : which == 2 ? c2 : c3;
-  return float(number >> 8) * (1.0f / 16777216.0f);
-}
-
-// A random number's place is its element's in channels_last order.
-template <int kCount, bool kChannelsAlong>
-DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, float (&to)[kCount]) {
-  int channel = line;
-  const int picture = kChannelsAlong ? 0 : divide_with_rest(channel, p.by_channels);
-  UNROLL
-  for (int j = 0; j < kCount; ++j) {
-    const long long place = kChannelsAlong
-                                ? static_cast<long long>(line) * p.width + column + j
-                                : (static_cast<long long>(picture) * p.width + column + j) * p.channels + channel;
-    to[j] = uniform(key, static_cast<unsigned long long>(place));
-  }
-}
-
-DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
-DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 
 enum class Kind { sum, max, moments };
 
@@ -233,10 +123,6 @@ struct Reductions<Program, kCount, i, false> {
   DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
 };
 
-// Arrays of no elements are not allowed.
-template <int kCount>
-constexpr int kAtLeastOne = kCount ? kCount : 1;
-
 // What a program makes of kCount neighbouring elements, and what it knows of its channels.
 template <class Program, int kCount, bool kChannelsAlong>
 struct Elements {
@@ -258,6 +144,9 @@ struct Elements {
   };
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
+    if constexpr (Program::kAcc >= 0)
+      read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
+                                             loaded.values[Program::kAcc]);
   }
 
   // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are. Beyond the last one it is loaded
@@ -291,7 +180,7 @@ struct Elements {
       for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
       reductions.add(kChannelsAlong ? j : 0, reduced);
     }
-    Program::template store<kCount>(p, static_cast<long long>(line) * p.width + column, stored);
+    Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored);
   }
 };
 

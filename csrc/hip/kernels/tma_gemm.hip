@@ -94,10 +94,10 @@ struct Work {
   }
 };
 
-template <What kWhat, class T, int kRows, int kColumns, int kStages>
-DEVICE void multiply(const TmaGemmArgs& p) {
+template <What kWhat, class T, int kRows, int kColumns, int kStages, class Program>
+DEVICE void multiply(const TmaGemmArgs& p, const Program& program) {
   using Shape = TmaShape<T, kRows, kColumns, kStages, Traits<kWhat>::kLinesA, Traits<kWhat>::kLinesB>;
-  multiply_tiles<Work<kWhat, Shape>>(p);
+  multiply_tiles<Work<kWhat, Shape>>(p, program);
 }
 
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
@@ -107,15 +107,26 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 }  // namespace
 }  // namespace reformer
 
+// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+#ifdef REFORMER_TEXT_FOLLOWS
+#define REFORMER_TMA_PROGRAM(name, Program, what, T, rows, columns, stages)         \
+  KERNEL(reformer::tma_gemm_threads(rows, columns))                                 \
+  name(const __grid_constant__ reformer::WithProgram<reformer::TmaGemmArgs> args) { \
+    reformer::let_next_begin();                                                     \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(         \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program});         \
+  }
+#else
 #define X(what, T, rows, columns, stages)                                                                     \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                                           \
   tma_gemm_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaGemmArgs args) { \
     reformer::let_next_begin();                                                                               \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args);                             \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});      \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)
 #else
 #include "tma_gemm.inc"
+#endif
 #endif
 #endif

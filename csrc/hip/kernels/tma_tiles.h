@@ -12,6 +12,7 @@
 #include "../device/overlap.h"
 #include "../device/tma.h"
 #include "tma_gemm.h"
+#include "tma_program.h"
 
 #if defined(REFORMER_TMA)
 namespace reformer {
@@ -80,11 +81,11 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
   }
 }
 
-// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, as many columns at once as a box has,
-// by one half of the group's memory and the other in turns.
-template <class Work, class T, int kColumns>
+// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, or what the program makes of them, as
+// many columns at once as a box has, by one half of the group's memory and the other in turns.
+template <class Work, class T, int kColumns, class Program>
 DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
-                         unsigned char* stores, int& half, int group, int row) {
+                         unsigned char* stores, int& half, int group, int row, const Program& program) {
   const int lane = lane_id(), first_row = warp_id() % 4 * 16, column = work.column;
   const bool starts = thread_id() % 128 == 0;
   if (work.p.bias) {
@@ -102,6 +103,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
   UNROLL
   for (int box = 0; box < kColumns / 64; ++box) {
     if (column + box * 64 >= work.columns()) break;
+    program.run(sums, box * 8, row + first_row, column + box * 64);
     unsigned char* const to = stores + half * kTmaStoreBytes;
     half ^= 1;
     if (starts) tma::wait_for_reads<1>();  // the store before the last one has read this half
@@ -144,7 +146,7 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
   }
 }
 
-// Computes the block's tiles. Work has:
+// Computes the block's tiles; program: NoProgram, or what a result in NHWC runs. Work has:
 //
 //   Shape, p                          the kernel's arguments
 //   rank, column, first_step, steps   given: which block of the cluster this is, its tiles' first column and its steps
@@ -157,8 +159,8 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
 //   kTransposed   the result lies along rows
 //   kGaps         among columns() there are some that are none
 //   kMayBeEmpty   tiles may have no steps
-template <class Work, class Args>
-DEVICE void multiply_tiles(const Args& p) {
+template <class Work, class Args, class Program>
+DEVICE void multiply_tiles(const Args& p, const Program& program) {
   using Shape = typename Work::Shape;
   using T = typename Shape::T;
   constexpr int kColumns = Shape::kColumns, kStages = Shape::kStages;
@@ -242,8 +244,8 @@ DEVICE void multiply_tiles(const Args& p) {
       if (p.partial)
         store_partial<kColumns>(work, sums.sums(), tile.row + group * 64);
       else
-        store_result<Work, T, kColumns>(work, tile, sums.sums(), ring.stores(group), half, group,
-                                        tile.row + group * 64);
+        store_result<Work, T, kColumns>(work, tile, sums.sums(), ring.stores(group), half, group, tile.row + group * 64,
+                                        program);
     });
     if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
   }

@@ -182,11 +182,11 @@ struct Work {
   }
 };
 
-template <What kWhat, class T, int kRows, int kColumns, int kStages>
-DEVICE void multiply(const TmaWindowsArgs& p) {
+template <What kWhat, class T, int kRows, int kColumns, int kStages, class Program>
+DEVICE void multiply(const TmaWindowsArgs& p, const Program& program) {
   constexpr Lines kLinesA = kWhat == What::weight_grad ? Lines::kAlongOuter : Lines::kAlongDepth;
   constexpr Lines kLinesB = kWhat == What::forward ? Lines::kAlongDepth : Lines::kAlongOuter;
-  multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kLinesA, kLinesB>>>(p);
+  multiply_tiles<Work<kWhat, TmaShape<T, kRows, kColumns, kStages, kLinesA, kLinesB>>>(p, program);
 }
 
 constexpr What forward = What::forward, input_grad = What::input_grad, weight_grad = What::weight_grad;
@@ -194,15 +194,26 @@ constexpr What forward = What::forward, input_grad = What::input_grad, weight_gr
 }  // namespace
 }  // namespace reformer
 
+// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+#ifdef REFORMER_TEXT_FOLLOWS
+#define REFORMER_TMA_PROGRAM(name, Program, what, T, rows, columns, stages)            \
+  KERNEL(reformer::tma_gemm_threads(rows, columns))                                    \
+  name(const __grid_constant__ reformer::WithProgram<reformer::TmaWindowsArgs> args) { \
+    reformer::let_next_begin();                                                        \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(            \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program});            \
+  }
+#else
 #define X(what, T, rows, columns, stages)                                                                           \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                                                 \
   tma_windows_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaWindowsArgs args) { \
     reformer::let_next_begin();                                                                                     \
-    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args);                                   \
+    reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});            \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)
 #else
 #include "tma_windows.inc"
+#endif
 #endif
 #endif

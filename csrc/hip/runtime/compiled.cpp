@@ -14,8 +14,9 @@ Compiled compile_entry(const Entry& entry, const std::string& architecture) {
   if (const char* missing = no_compiler(architecture))
     throw std::runtime_error("the kernel " + what + " is not packaged for " + architecture + ", and " + missing);
   const std::string file = std::string(entry.file) + ".hip";
-  const std::string source = std::string("#define REFORMER_ENTRY ") + entry.arguments + "\n" +
-                             flatten(kernels_folder() + "/src/kernels/" + file) + entry.text;
+  const std::string source = (*entry.text ? std::string("#define REFORMER_TEXT_FOLLOWS")
+                                          : std::string("#define REFORMER_ENTRY ") + entry.arguments) +
+                             "\n" + flatten(kernels_folder() + "/src/kernels/" + file) + entry.text;
   const std::string key = "kernel: " + what + "\narchitecture: " + architecture +
                           "\ncompiler: " + compiler_and_options(architecture) + "\nsource: " + digest(source) + "\n";
   if (auto cached = find_cached(key)) return {std::move(*cached), true};

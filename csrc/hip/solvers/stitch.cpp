@@ -20,23 +20,16 @@ struct Kernels {
   gpu::Entry finish() const { return {"stitch", finish_name.c_str(), "0", text.c_str()}; }
 };
 
-std::vector<Stored> types_of(const EpilogueCall& call) {
-  std::vector<Stored> types;
-  for (const EpilogueOperand& input : call.inputs) types.push_back(input.type);
-  return types;
-}
-
 const Kernels& kernels_of(const EpilogueCall& call, bool channels_along, int count) {
   static std::mutex mutex;
   static auto& known = *new std::map<std::vector<int64_t>, std::unique_ptr<Kernels>>;
-  std::vector<int64_t> key{call.program.number};
-  for (const EpilogueOperand& input : call.inputs) key.push_back(int64_t(input.type));
-  key.insert(key.end(), {int64_t(call.type), channels_along, count});
+  std::vector<int64_t> key = stitch_key(call);
+  key.insert(key.end(), {channels_along, count});
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Kernels>& kernels = known[key];
   if (!kernels) {
     kernels = std::make_unique<Kernels>();
-    const std::string program = stitch_source(call.program, types_of(call), call.type);
+    const std::string program = stitch_source(call);
     const std::string layout = channels_along ? "nhwc" : "nchw", each = std::to_string(count);
     kernels->name = "stitch_" + layout + "_" + each + "_" + gpu::digest(program).substr(0, 16);
     kernels->finish_name = kernels->name + "_finish";

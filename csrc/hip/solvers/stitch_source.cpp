@@ -164,8 +164,11 @@ class Writer {
   }
 
   void constants() {
-    body_ << "  static constexpr int kChannelValues = " << channel_values_.size() << ", kLoaded = " << loaded_.size()
-          << ", kStored = " << stored_.size() << ", kReductions = " << reductions_.size() << ";\n";
+    body_ << "  using Result = " << type_name(result_) << ";\n"
+          << "  static constexpr int kChannelValues = " << channel_values_.size() << ", kLoaded = " << loaded_.size()
+          << ", kAcc = " << acc() << ", kStored = " << stored_.size() << ", kReductions = " << reductions_.size()
+          << ";\n";
+    if (first_result() >= 0) body_ << "  static constexpr int kResult = " << first_result() << ";\n";
     if (reductions_.empty()) return;
     const auto table = [&](const char* type, const char* name, auto value) {
       body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
@@ -186,6 +189,22 @@ class Writer {
       for (size_t j = 0; j < i; ++j) before += kind(j) == Reduction::moments ? 3 : 1;
       return before;
     });
+  }
+
+  // Its place among what is loaded, or -1.
+  int acc() const {
+    for (size_t i = 0; i < loaded_.size(); ++i)
+      if (node(loaded_[i]).op == EpilogueOp::acc) return int(i);
+    return -1;
+  }
+
+  Stored type_of(const EpilogueOutput& output) const { return output.type == Stored::result ? result_ : output.type; }
+
+  // Of the stored, the first one that has the result's type, or -1.
+  int first_result() const {
+    for (size_t i = 0; i < stored_.size(); ++i)
+      if (type_of(program_.outputs[stored_[i]]) == result_) return int(i);
+    return -1;
   }
 
   bool is_channel_input(int32_t i) const {
@@ -236,36 +255,40 @@ class Writer {
 
   void load() {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
-             "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n"
-             "    const long long at = static_cast<long long>(line) * p.width + column;\n";
+             "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
+    const auto is_full = [&](int32_t i) { return node(i).op == EpilogueOp::full; };
+    if (std::any_of(loaded_.begin(), loaded_.end(), is_full))
+      body_ << "    const long long at = static_cast<long long>(line) * p.width + column;\n";
     for (size_t i = 0; i < loaded_.size(); ++i) {
       const EpilogueNode& of = node(loaded_[i]);
+      if (of.op == EpilogueOp::acc) continue;
       const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
-      const Stored type = of.op == EpilogueOp::acc ? result_ : types_[size_t(of.input)];
-      const std::string from = of.op == EpilogueOp::acc ? "p.acc" : input;
+      const Stored type = types_[size_t(of.input)];
       if (of.op == EpilogueOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
       else if (of.op == EpilogueOp::row)
         body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
               << to << ");\n";
       else if (type == Stored::mask)
-        body_ << "    read_mask<kCount>(" << from << ", at, " << to << ");\n";
+        body_ << "    read_mask<kCount>(" << input << ", at, " << to << ");\n";
       else
-        body_ << "    read<" << type_name(type) << ", kCount>(" << from << ", at, " << to << ");\n";
+        body_ << "    read<" << type_name(type) << ", kCount>(" << input << ", at, " << to << ");\n";
     }
     body_ << "  }\n";
   }
 
   void store() {
-    body_ << "  template <int kCount, int kSize>\n"
+    body_ << "  template <bool kAll, int kCount, int kSize>\n"
              "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount]) {\n";
     for (size_t i = 0; i < stored_.size(); ++i) {
       const EpilogueOutput& output = program_.outputs[stored_[i]];
-      const Stored type = output.type == Stored::result ? result_ : output.type;
+      const Stored type = type_of(output);
+      body_ << "    ";
+      if (first_result() >= 0) body_ << "if constexpr (kAll || kResult != " << i << ") ";
       if (type == Stored::mask)
-        body_ << "    write_mask<kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+        body_ << "write_mask<kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
       else
-        body_ << "    " << (node(output.node).op == EpilogueOp::acc && type == result_ ? unless_there(stored_[i]) : "")
+        body_ << (node(output.node).op == EpilogueOp::acc && type == result_ ? unless_there(stored_[i]) : "")
               << "write<" << type_name(type) << ", kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
     }
     body_ << "  }\n";
@@ -308,6 +331,18 @@ class Writer {
 
 std::string stitch_source(const Epilogue& program, const std::vector<Stored>& types, Stored result) {
   return Writer(program, types, result).write();
+}
+
+std::string stitch_source(const EpilogueCall& call) {
+  std::vector<Stored> types;
+  for (const EpilogueOperand& input : call.inputs) types.push_back(input.type);
+  return stitch_source(call.program, types, call.type);
+}
+
+std::vector<int64_t> stitch_key(const EpilogueCall& call) {
+  std::vector<int64_t> key{call.program.number, int64_t(call.type)};
+  for (const EpilogueOperand& input : call.inputs) key.push_back(int64_t(input.type));
+  return key;
 }
 
 int stitch_numbers(const Epilogue& program) { return Writer(program, {}, Stored::fp32).numbers(); }

@@ -1,10 +1,13 @@
-// The part of a stitch kernel that is a program's own, as text.
+// The part of a kernel that is a program's own, as text: of a stitch kernel, or of a convolution's.
 //
 // It is a structure Program:
+//   Result          the result's data type
 //   kChannelValues  numbers that depend on the channel only and that elements need; of_channel() computes them, from
 //                   those that channel_inputs() has read
-//   kLoaded         numbers read for each element: acc, full inputs, rows, random numbers; load() reads neighbours'
-//   kStored         tensors that are stored; store() writes neighbours' values
+//   kLoaded         numbers read for each element: acc, full inputs, rows, random numbers; load() reads neighbours',
+//                   but not acc, which is number kAcc (or -1)
+//   kStored         tensors that are stored; store() writes neighbours' values, of all or of all but kResult
+//   kResult         of these, the first one of the result's data type, if there is any
 //   kReductions     reductions, each once; kind(), of_all() and first_number() (of a partial result) say what they are
 //   of_element()    what is stored and reduced, from what was loaded and the channel's numbers
 //   keep<i>()       writes the outputs that are reduction i, multiplied by their factors
@@ -18,6 +21,10 @@ namespace reformer {
 
 // types: of the inputs. result: what Stored::result is.
 std::string stitch_source(const Epilogue& program, const std::vector<Stored>& types, Stored result);
+std::string stitch_source(const EpilogueCall& call);
+
+// What tells calls of kept programs (kept_programs.h) apart whose texts differ.
+std::vector<int64_t> stitch_key(const EpilogueCall& call);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Epilogue& program);

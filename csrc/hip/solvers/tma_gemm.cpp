@@ -5,6 +5,7 @@
 #include "../kernels/tma_gemm_plan.h"
 #include "gpu_model.h"
 #include "memo.h"
+#include "tma_program.h"
 
 namespace reformer {
 namespace {
@@ -39,6 +40,18 @@ class GpuTmaGemm final : public Solver {
     gpu::launch(chosen.kernel->entry, plan.launch, b.queue, &plan.args, chosen.kernel->args_bytes());
     if (plan.workspace_bytes)
       gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
+  }
+
+  // Partial sums are added up by another kernel.
+  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
+    return takes_tma_program(program) && !choose(p, device).plan.workspace_bytes;
+  }
+
+  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+                const ConvBuffers& b) const override {
+    Choice chosen = choose(p, device);
+    run_tma_program(*chosen.kernel, chosen.plan, program, b.x, b.w, b.bias, b.queue);
   }
 
  private:

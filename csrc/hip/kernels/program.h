@@ -1,0 +1,141 @@
+// What the text of a program (solvers/stitch_source.h) is made of, in whichever kernel it runs: reading, computing and
+// writing neighbouring elements.
+#pragma once
+
+#include "../device/functions.h"
+#include "../device/types.h"
+#include "../device/warp.h"
+#include "stitch.h"
+
+namespace reformer {
+namespace {
+
+struct mask8 {
+  unsigned char value;
+};
+
+// kCount neighbours, widened and narrowed. 16 bytes at once where there are so many.
+template <class T, int kCount>
+DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
+  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  const T* const first = static_cast<const T*>(from) + at;
+  UNROLL
+  for (int i = 0; i < kCount; i += kStep) {
+    float some[kStep];
+    widen<T, kStep>(load<T, kStep>(first + i), some);
+    UNROLL
+    for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
+  }
+}
+template <class T, int kCount>
+DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
+  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  T* const first = static_cast<T*>(to) + at;
+  UNROLL
+  for (int i = 0; i < kCount; i += kStep) {
+    float some[kStep];
+    UNROLL
+    for (int j = 0; j < kStep; ++j) some[j] = from[i + j];
+    store<T, kStep>(first + i, narrow<T, kStep>(some));
+  }
+}
+template <int kCount>
+DEVICE void read_mask(const void* from, long long at, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = static_cast<const mask8*>(from)[at + i].value ? 1.0f : 0.0f;
+}
+template <int kCount>
+DEVICE void fill(float value, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = value;
+}
+template <int kCount>
+DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) static_cast<mask8*>(to)[at + i].value = from[i] != 0 ? 1 : 0;
+}
+template <class T>
+DEVICE float read_one(const void* from, long long at) {
+  return to_float(static_cast<const T*>(from)[at]);
+}
+template <>
+DEVICE float read_one<mask8>(const void* from, long long at) {
+  return static_cast<const mask8*>(from)[at].value ? 1.0f : 0.0f;
+}
+template <class T>
+DEVICE float rounded(float value) {
+  T narrow;
+  from_float(value, narrow);
+  return to_float(narrow);
+}
+
+// Of what has an element a row: a pixel, the same for all channels.
+template <class T, int kCount, bool kChannelsAlong>
+DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {
+  if constexpr (kChannelsAlong) {
+    const float one = read_one<T>(from, line);
+    UNROLL
+    for (int j = 0; j < kCount; ++j) to[j] = one;
+  } else {
+    const int picture = divide(line, p.by_channels);
+    UNROLL
+    for (int j = 0; j < kCount; ++j) to[j] = read_one<T>(from, static_cast<long long>(picture) * p.width + column + j);
+  }
+}
+
+// Philox-4x32-10, which makes the numbers of four places; see csrc/cpu/epilogue/philox.h.
+struct FourNumbers {
+  unsigned c0, c1, c2, c3;
+  DEVICE float uniform(int which) const {
+    const unsigned number = which == 0 ? c0 : which == 1 ? c1 : which == 2 ? c2 : c3;
+    return float(number >> 8) * (1.0f / 16777216.0f);
+  }
+};
+DEVICE FourNumbers philox(const void* key_at, unsigned long long group) {
+  const unsigned long long key = *static_cast<const unsigned long long*>(key_at);
+  unsigned c0 = unsigned(group), c1 = unsigned(group >> 32), c2 = 0, c3 = 0;
+  unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
+  UNROLL
+  for (int round = 0; round < 10; ++round) {
+    const unsigned high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+    const unsigned high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+// A random number's place is its element's in channels_last order. Where channels are neighbours, their number and the
+// first one are multiples of kCount, so some places' numbers are made together.
+template <int kCount, bool kChannelsAlong>
+DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, float (&to)[kCount]) {
+  if constexpr (kChannelsAlong) {
+    constexpr int kStep = kCount < 4 ? kCount : 4;
+    const unsigned long long place = static_cast<unsigned long long>(line) * p.width + column;
+    UNROLL
+    for (int j = 0; j < kCount; j += kStep) {
+      const FourNumbers four = philox(key, (place + j) / 4);
+      UNROLL
+      for (int i = 0; i < kStep; ++i) to[j + i] = four.uniform(kStep == 4 ? i : int(place % 4) + i);
+    }
+  } else {
+    int channel = line;
+    const int picture = divide_with_rest(channel, p.by_channels);
+    UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      const unsigned long long place =
+          (static_cast<unsigned long long>(picture) * p.width + column + j) * p.channels + channel;
+      to[j] = philox(key, place / 4).uniform(int(place % 4));
+    }
+  }
+}
+
+DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
+DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
+
+// Arrays of no elements are not allowed.
+template <int kCount>
+constexpr int kAtLeastOne = kCount ? kCount : 1;
+
+}  // namespace
+}  // namespace reformer
