@@ -169,8 +169,8 @@ def main() -> None:
             loss = f"{means[side][-1]:.4f} | {apart:.4f}"
             peak = f"{peaks[side]:.0f}" if device.type == "cuda" else "-"
             print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peak} | {loss} |")
-    if options.csv:
-        write_csv(options.csv, rows)
+        if options.csv:
+            write_csv(options.csv, rows)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,13 @@ def any_problem(draw) -> ConvProblem:
     )
 
 
+@pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.direction == "F"], ids=str)
+def test_a_bias_decides_nothing(problem):
+    """No database has timings with one: a weight that was never learnt would."""
+    without, biased = (_native.features([problem.replace(bias=bias).native()], None) for bias in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(without, biased, strict=True))
+
+
 def natives(problems):
     return [problem.native() for problem in problems]
 

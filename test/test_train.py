@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,3 +146,19 @@ def test_little_data_is_warned_of(tmp_path, capsys):
     write_timings(tmp_path / "db", trained_on)
     assert main(["replay", "--timings", f"{tmp_path}/db", "--weights", f"{tmp_path}/x.pt", "--held-out"]) == 2
     assert f"none of the {len(trained_on)} records of {tmp_path}/db is of a geometry" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place, advantage", [(0, 5.0), (1, 1.0)])
+def test_pytorchs_kernel_has_the_largest_advantage_that_costs_nothing(place, advantage, monkeypatch):
+    """It is the better one of the first problem, where the other is preferred by a logit of 1, and the worse one of the
+    second, where it would take 2. At the other place it is no candidate."""
+    logits = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+    monkeypatch.setattr(train, "logits_of", lambda model, data: logits)
+    validation = SimpleNamespace(
+        entries=torch.tensor([[0, 1], [0, 1]]), log_ratio=torch.tensor([[0.0, 0.3], [0.5, 0.0]])
+    )
+    candidates = ["aten", "other"] if place == 0 else ["mine", "other"]
+    model = SimpleNamespace(head=torch.nn.Linear(3, 2))
+    before = model.head.bias.detach().clone()
+    assert train.favour(model, candidates, validation) == advantage
+    torch.testing.assert_close((model.head.bias - before).detach(), torch.tensor([math.log(advantage), 0.0]))

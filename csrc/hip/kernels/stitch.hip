@@ -22,10 +22,10 @@ struct Known<Kind::moments> {
   float count = 0, value = 0, squares = 0;
   // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979.
   DEVICE void add(const Known& other) {
-    if (other.count == 0) return;
-    const float all = count + other.count, difference = other.value - value;
-    value += difference * (other.count / all);
-    squares += other.squares + difference * difference * (count * other.count / all);
+    const float all = count + other.count, share = all > 0 ? other.count / all : 0.0f;
+    const float difference = other.count > 0 ? other.value - value : 0.0f;  // a mean of infinity stays
+    value += difference * share;
+    squares += other.squares + difference * difference * (count * share);
     count = all;
   }
 };
@@ -248,8 +248,7 @@ struct Finish {
       for (int j = 0; j < kTogether; ++j)
         load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
       UNROLL
-      for (int j = 0; j < kTogether; ++j)
-        if (at + j * step < end) known.add(some[j]);
+      for (int j = 0; j < kTogether; ++j) known.add(at + j * step < end ? some[j] : Known<kKind>{});
     }
     return known;
   }
