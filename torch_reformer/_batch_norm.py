@@ -84,7 +84,7 @@ def _update_running(running_mean: Tensor | None, running_var: Tensor | None, mea
     running_var.lerp_(var, momentum)
 
 
-def checked_count(result: Tensor) -> int:
+def _checked_count(result: Tensor) -> int:
     """The values a channel, of which batch norm needs two."""
     count = result.shape[0] * result.shape[2] * result.shape[3]
     if count == 1:
@@ -106,8 +106,9 @@ class _Train(torch.autograd.Function):
         )
         biases = [] if bias is None else [bias]
         acc, moments = _register_epilogue.run_conv2d(input, weight, biases, plan.moments.code, geometry)
+        count = _checked_count(acc)
         mean, squares = moments.unbind()
-        _update_running(running_mean, running_var, mean, squares, momentum, checked_count(acc))
+        _update_running(running_mean, running_var, mean, squares, momentum, count)
         tensors = {"mean": mean, "squares": squares, "scale": scale, "shift": shift, "residual": residual}
         (result,) = _register_epilogue.run_stitch(acc, _in_order(plan.normalise, tensors), plan.normalise.code)
         tensors |= {"acc": acc, "output_0": result}
@@ -148,14 +149,14 @@ _apply = super(torch.autograd.Function, _Train).apply
 def train(input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry):
     """:func:`torch_reformer.conv2d_batch_norm_act` in training, of at least one image; geometry in pairs."""
     tensors = (input, weight, bias, scale, shift, residual)
-    if _register.needs_dispatcher(tensors) or _register_epilogue.is_transformed():
+    if _register.needs_dispatcher(tensors):
         given = zip(("bias", "scale", "shift", "residual"), tensors[2:], strict=True)
         named = {name: tensor for name, tensor in given if tensor is not None}
         names = frozenset(named)
         program = _programs.moments(names & {"bias"})
         biases = [] if bias is None else [bias]
         acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, program.code, *geometry)
-        count = checked_count(acc)
+        count = _checked_count(acc)
         with torch.no_grad():
             _update_running(running_mean, running_var, *moments.detach().unbind(), momentum, count)
         named["mean"], named["squares"] = moments.unbind()

@@ -444,7 +444,7 @@ def keep_program(code: tuple[int, ...]) -> int:
     return _check(_keep_program((ctypes.c_int64 * len(code))(*code), len(code)))
 
 
-def keep_geometry(stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], groups: int) -> int:
-    """The number by which some operators take a geometry."""
-    numbers = array.array("q", (*stride, *padding, *dilation, groups))  # ctypes would cut what is too large
+def keep_geometry(*numbers: int) -> int:
+    """The number by which private operators take a geometry: stride, padding and dilation (height, width), groups."""
+    numbers = array.array("q", numbers)  # ctypes would cut what is too large
     return _check(_keep_geometry((ctypes.c_int64 * 7).from_buffer(numbers)))

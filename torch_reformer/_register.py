@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 
 import torch
 from torch import Tensor
@@ -49,14 +50,25 @@ def _tracked_by_outer_levels():
     return levels
 
 
-def needs_dispatcher(arguments) -> bool:
-    """Whether the dispatcher would do more with these arguments than cast them for autocast and call the Autograd
-    kernel."""
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
+_PLAIN_DEVICES = frozenset(("cpu", "cuda"))
+
+
+def needs_dispatcher(tensors) -> bool:
+    """Whether anybody but autograd, autocast and the kernels wants to see the operators that are called with these
+    tensors: graphs that are recorded, transforms, forward mode, other kinds of tensors. Else what is called may be
+    private operators, which take numbers that mean something in this process only."""
+    first = tensors[0]
     return (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
-        or torch.overrides.has_torch_function(arguments)
+        or forward_ad._current_level >= 0
+        or torch.overrides.has_torch_function(tensors)
+        or type(first) not in _PLAIN_TYPES
+        or torch._C._functorch.is_legacy_batchedtensor(first)  # autograd.grad's is_grads_batched
+        or first.device.type not in _PLAIN_DEVICES
     )
 
 
@@ -180,14 +192,20 @@ conv2d_input_grad = _differentiable(_input_grad, X, (W, Y), (1, 2))
 conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
 
 
-geometry_number = functools.lru_cache(4096)(_native.keep_geometry)
+_kept_geometry = functools.lru_cache(4096)(_native.keep_geometry)
+
+
+def geometry_number(stride, padding, dilation, groups) -> int:
+    """The number by which private operators take a geometry."""
+    index = operator.index  # equal values that are no whole numbers (2.0), or that may change, are no keys
+    return _kept_geometry(*map(index, stride), *map(index, padding), *map(index, dilation), index(groups))
 
 
 def conv2d_grads(grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
     """The gradients of input, weight and bias, as far as they are wanted, from that of the result. sizes: of input and
     weight, of which the one may be None that is not needed. geometry: stride, padding, dilation and groups."""
     of_input, of_weight, of_bias = wanted
-    if input is None or weight is None or torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
+    if input is None or weight is None or torch.is_grad_enabled() or needs_dispatcher((grad, input, weight)):
         return [
             conv2d_input_grad(sizes[0], weight, grad, *geometry) if of_input else None,
             conv2d_weight_grad(sizes[1], input, grad, *geometry) if of_weight else None,
@@ -227,11 +245,10 @@ def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
         return _conv2d(input, weight, bias, *geometry)
     if torch._C._is_any_autocast_enabled():
         input, weight, bias = autocast_cast(input, weight, bias)
-    if forward_ad._current_level < 0:
-        if not torch.is_grad_enabled():
-            return _forward(input, weight, bias, geometry_number(*geometry))
-        if input.requires_grad and weight.requires_grad:
-            return _apply_plain(input, weight, bias, geometry)
+    if not torch.is_grad_enabled():
+        return _forward(input, weight, bias, geometry_number(*geometry))
+    if input.requires_grad and weight.requires_grad:
+        return _apply_plain(input, weight, bias, geometry)
     with without_autocast():
         return _conv2d_of_any(input, weight, bias, *geometry)
 

@@ -46,7 +46,7 @@ def _number(code: tuple[int, ...]) -> int | None:
 
 
 def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
-    number = None if torch._C._len_torch_dispatch_stack() else _number(code)
+    number = None if _register.needs_dispatcher((acc, *tensors)) else _number(code)
     if number is not None:
         return _ops._stitch.default(acc, tensors, number)
     with _AutoDispatchBelowAutograd():
@@ -55,7 +55,8 @@ def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) ->
 
 def run_conv2d(input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry):
     """geometry: stride, padding, dilation and groups."""
-    number = None if torch._C._len_torch_dispatch_stack() else _number(code)
+    number = None if _register.needs_dispatcher((input, weight, *tensors)) else _number(code)
+    # The operator's own geometry may have lists of any length, of which it tells.
     if number is not None and len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
         return _ops._conv2d_epilogue.default(input, weight, tensors, number, _register.geometry_number(*geometry))
     with _AutoDispatchBelowAutograd():

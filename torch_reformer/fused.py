@@ -238,6 +238,8 @@ def conv2d_batch_norm_act(
         program = _programs.folded(frozenset(tensors), activation, eps)
         return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("conv2d_batch_norm_act: running_mean and running_var must be given both or neither")
     if input.shape[0] == 0:  # as PyTorch: no moments, and the running statistics stay
         moments = weight.new_zeros(2, weight.shape[0])
         tensors = given | {"mean": moments[0], "squares": moments[1]}

@@ -1,0 +1,84 @@
+"""Plain tensors take a shorter way, by private operators and numbers: whoever wants to see the operators still does."""
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import torch_reformer
+
+
+def batch_norm(x, w, stride=1):
+    return torch_reformer.conv2d_batch_norm_act(x, w, None, None, None, training=True, stride=stride)
+
+
+FUNCTIONS = {
+    "conv2d": lambda x, w, stride=1: torch_reformer.conv2d(x, w, None, stride),
+    "conv2d_act": lambda x, w, stride=1: torch_reformer.conv2d_act(x, w, None, stride, activation="gelu"),
+    "conv2d_batch_norm_act": batch_norm,
+}
+each = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+def operands(**kind):
+    kind = {"dtype": torch.float64, "requires_grad": True, **kind}
+    return torch.randn(2, 4, 7, 7, **kind), torch.randn(4, 4, 3, 3, **kind)
+
+
+@each
+@pytest.mark.parametrize("grad", [True, False])
+def test_traces_have_public_operators_only(function, grad):
+    x, w = operands(requires_grad=grad)
+    function(x, w)
+    traced = torch.jit.trace(lambda x, w: function(x, w), (x, w), check_trace=False)
+    graph = str(traced.graph)
+    assert "reformer::" in graph and "reformer::_" not in graph
+    torch.testing.assert_close(traced(x, w), function(x, w))
+
+
+@each
+@pytest.mark.parametrize("grad", [True, False])
+def test_meta_and_fake_tensors(function, grad):
+    with FakeTensorMode():
+        fake = operands(requires_grad=grad)
+    for x, w in (fake, operands(device="meta", requires_grad=grad)):
+        assert function(x, w).shape == (2, 4, 5, 5)
+
+
+def test_batched_gradients():
+    x, w = operands()
+    y = torch_reformer.conv2d(x, w)
+    many = torch.randn(3, *y.shape, dtype=y.dtype)
+    batched = torch.autograd.grad(y, (x, w), many, retain_graph=True, is_grads_batched=True)
+    one_by_one = zip(*(torch.autograd.grad(y, (x, w), g, retain_graph=True) for g in many), strict=True)
+    torch.testing.assert_close(batched, tuple(torch.stack(grads) for grads in one_by_one))
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_act"])
+def test_tangents_go_through_an_earlier_graphs_backward(name):
+    x, w = operands()
+    y = FUNCTIONS[name](x, w)
+    tangent = torch.randn_like(y)
+    expected = torch.autograd.grad(y, (x, w), tangent, retain_graph=True)
+    with forward_ad.dual_level():
+        grads = torch.autograd.grad(y, (x, w), forward_ad.make_dual(torch.ones_like(y), tangent))
+        found = tuple(forward_ad.unpack_dual(grad).tangent for grad in grads)
+    torch.testing.assert_close(found, expected)
+
+
+@each
+def test_a_geometry_is_whole_numbers_also_the_second_time(function):
+    x, w = operands()
+    function(x, w, 2)
+    with pytest.raises(TypeError):
+        function(x, w, 2.0)
+    stride = torch.tensor(2)
+    assert function(x, w, stride).shape[2] == 3
+    stride.fill_(1)
+    assert function(x, w, stride).shape[2] == 5
+
+
+def test_running_statistics_are_given_both_or_neither():
+    x, w = operands()
+    with pytest.raises(ValueError, match="running_mean and running_var must be given both or neither"):
+        torch_reformer.conv2d_batch_norm_act(x, w, None, torch.zeros(4), None, training=True)
