@@ -51,7 +51,10 @@ def _tracked_by_outer_levels():
 
 
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
-_PLAIN_DEVICES = frozenset(("cpu", "cuda"))
+# Bound here, since the question is asked at each call.
+_is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
+_dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_is_transformed, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 
 
 def needs_dispatcher(tensors) -> bool:
@@ -60,15 +63,15 @@ def needs_dispatcher(tensors) -> bool:
     private operators, which take numbers that mean something in this process only."""
     first = tensors[0]
     return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch._C._are_functorch_transforms_active()
+        _is_compiling()
+        or _dispatch_modes() > 0
+        or _tracing_state() is not None
+        or _is_transformed()
         or forward_ad._current_level >= 0
-        or torch.overrides.has_torch_function(tensors)
+        or _has_torch_function(tensors)
         or type(first) not in _PLAIN_TYPES
-        or torch._C._functorch.is_legacy_batchedtensor(first)  # autograd.grad's is_grads_batched
-        or first.device.type not in _PLAIN_DEVICES
+        or not (first.is_cpu or first.is_cuda)
+        or _is_batched(first)  # autograd.grad's is_grads_batched
     )
 
 
