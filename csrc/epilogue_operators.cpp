@@ -155,29 +155,34 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   return prepared.outputs;
 }
 
-const KeptProgram& kept(const char* op, const Ints& program) {
+// What find() gives, whose complaint is the operator's.
+template <class Find>
+decltype(auto) kept(const char* op, const Find& find) {
   try {
-    return kept_program(program.data(), int64_t(program.size()));
+    return find();
   } catch (const std::invalid_argument& error) {
     fail(op, error.what());
   }
 }
+const KeptProgram& program_of(const char* op, const Ints& code) {
+  return kept(op,
+              [&]() -> const KeptProgram& { return kept_program(keep_program(code.data(), int64_t(code.size()))); });
+}
+const KeptProgram& program_of(const char* op, int64_t number) {
+  return kept(op, [&]() -> const KeptProgram& { return kept_program(number); });
+}
 
-}  // namespace
-
-std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
-  const char* op = "stitch";
+std::vector<Tensor> stitch_with(const KeptProgram& program, const char* op, const Tensor& acc,
+                                const std::vector<Tensor>& tensors) {
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   const Layout layout = result_layout(acc, acc);
-  Prepared prepared(op, kept(op, program).whole, acc, acc.sizes(), layout, tensors);
+  Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors);
   return run(op, prepared, dense(acc, layout), tensors, false);
 }
 
-std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
-                                    const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
-                                    int64_t groups) {
-  const char* op = "conv2d_epilogue";
-  const KeptProgram& of = kept(op, program);
+std::vector<Tensor> conv2d_with(const KeptProgram& of, const char* op, const Tensor& input, const Tensor& weight,
+                                const std::vector<Tensor>& tensors, const Ints& stride, const Ints& padding,
+                                const Ints& dilation, int64_t groups) {
   const Epilogue* epilogue = &of.whole;
   std::optional<Tensor> bias;
   if (of.after_bias && size_t(of.whole.bias()) < tensors.size()) {
@@ -213,14 +218,31 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
   return run(op, *prepared, result, tensors, true);
 }
 
+}  // namespace
+
+std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
+  const char* op = "stitch";
+  return stitch_with(program_of(op, program), op, acc, tensors);
+}
+
 std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program) {
-  return stitch(acc, tensors, {program});
+  const char* op = "stitch";
+  return stitch_with(program_of(op, program), op, acc, tensors);
+}
+
+std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
+                                    const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
+                                    int64_t groups) {
+  const char* op = "conv2d_epilogue";
+  return conv2d_with(program_of(op, program), op, input, weight, tensors, stride, padding, dilation, groups);
 }
 
 std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
                                          int64_t program, int64_t geometry) {
-  const KeptGeometry& g = kept_geometry(geometry);
-  return conv2d_epilogue(input, weight, tensors, {program}, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
+  const char* op = "conv2d_epilogue";
+  const KeptGeometry& g = kept(op, [&]() -> const KeptGeometry& { return kept_geometry(geometry); });
+  return conv2d_with(program_of(op, program), op, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]},
+                     g[6]);
 }
 
 }  // namespace reformer

@@ -60,9 +60,9 @@ int64_t keep_program(const int64_t* code, int64_t size) {
   });
 }
 
-const KeptProgram& kept_program(const int64_t* code, int64_t size) {
-  const KeptProgram* const found = programs().at(size == 1 ? *code : keep_program(code, size));
-  if (!found) throw std::invalid_argument("the epilogue program is malformed: no program has its number");
+const KeptProgram& kept_program(int64_t number) {
+  const KeptProgram* const found = programs().at(number);
+  if (!found) throw std::invalid_argument("no program has the number " + std::to_string(number));
   return *found;
 }
 

@@ -16,8 +16,7 @@ struct KeptProgram {
 
 // The number of a program's code. Throws as Epilogue::decode.
 int64_t keep_program(const int64_t* code, int64_t size);
-// By its code, or by that number alone.
-const KeptProgram& kept_program(const int64_t* code, int64_t size);
+const KeptProgram& kept_program(int64_t number);  // throws std::invalid_argument if there is none
 
 // Stride, padding and dilation, (height, width) each, and groups.
 using KeptGeometry = std::array<int64_t, 7>;

@@ -320,3 +320,15 @@ def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
     changed = decode(tuple(code))
     assert [*changed.inputs.values()] == ["channel", "full"]
     assert [n.op for n in changed.nodes] == ["acc", "relu", "full", "mul"]
+
+
+def test_numbers_are_for_private_operators():
+    """A program is its code, wherever one is handed over that others may see."""
+    x = torch.ones(1, 2, 3, 3)
+    torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() * 2)))
+    with pytest.raises(RuntimeError, match="the epilogue program is malformed: it ends early"):
+        torch.ops.reformer.stitch(x, [], [0])
+    with pytest.raises(RuntimeError, match="stitch: no program has the number -1"):
+        torch.ops.reformer._stitch(x, [], -1)
+    with pytest.raises(RuntimeError, match="conv2d: no geometry has the number -1"):
+        torch.ops.reformer._conv2d(x, torch.ones(2, 2, 1, 1), None, -1)
