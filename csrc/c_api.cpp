@@ -265,6 +265,10 @@ int64_t reformer_keep_program(const int64_t* code, int64_t size) {
   return guarded<int64_t>(-1, [&] { return keep_program(code, size); });
 }
 
+int64_t reformer_keep_sequence(const int64_t* code, int64_t size) {
+  return guarded<int64_t>(-1, [&] { return keep_sequence(code, size); });
+}
+
 int64_t reformer_keep_geometry(const int64_t* numbers) {
   return guarded<int64_t>(-1, [&] { return keep_geometry(numbers); });
 }

@@ -107,6 +107,7 @@ REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);
 // As in kept.h.
 REFORMER_API int64_t reformer_keep_program(const int64_t* code, int64_t size);
 REFORMER_API int64_t reformer_keep_geometry(const int64_t* numbers);
+REFORMER_API int64_t reformer_keep_sequence(const int64_t* code, int64_t size);
 
 // GPUs (hip/runtime). An entry is a kernel: file, name and arguments as in hip/runtime/gpu.h.
 struct ReformerEntry {

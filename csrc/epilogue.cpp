@@ -55,7 +55,8 @@ EpilogueOutput read_output(Reader& reader, int64_t nodes) {
   EpilogueOutput output{};
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
-  if ((output.kind == Reduction::none) != (output.per == Per::element)) malformed("a reduction per element");
+  if (output.kind != Reduction::none && output.per == Per::element) malformed("a reduction per element");
+  if (output.kind == Reduction::none && output.per > Per::channel) malformed("what is stored is per element or channel");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
@@ -94,10 +95,13 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
   if (!reader.done()) malformed("something follows it");
   const std::vector<Varies> varies = program.varies();
-  for (const EpilogueOutput& output : program.outputs)
+  for (const EpilogueOutput& output : program.outputs) {
+    if (output.is_by_channel() && varies[size_t(output.node)] > Varies::channels)
+      malformed("what is stored of a channel differs from element to element");
     if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
                                varies[size_t(output.factor)] > Varies::channels))
       malformed("a factor that is not the same for all of a channel's sum");
+  }
   return program;
 }
 

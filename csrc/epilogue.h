@@ -47,10 +47,13 @@ struct EpilogueInput {
 
 struct EpilogueOutput {
   Reduction kind;
-  Per per;
+  Per per;  // of what is stored: element, or channel for a node that depends on the channel only
   int32_t node;
   Stored type;     // of a tensor that is stored
   int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
+
+  bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
+  bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
 };
 
 // Where a value changes: it is one number for all of the result, one for each channel, or one for each element.
@@ -92,7 +95,7 @@ struct EpilogueOperand {
 };
 
 // A program's call. Tensors are dense; full ones lie in the result's layout. A tensor that is stored may be `acc`, if
-// it has its type, or a full input.
+// it has its type, or a full input; one of channels may be an input of channels that nothing else is computed from.
 struct EpilogueCall {
   const Epilogue& program;
   EpilogueShape shape;

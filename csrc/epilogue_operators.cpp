@@ -6,7 +6,6 @@
 #include "checks.h"
 #include "cpu/epilogue/run.h"
 #include "hip/solvers/stitch.h"
-#include "kept.h"
 
 namespace reformer {
 namespace {
@@ -76,11 +75,17 @@ Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tens
 }
 
 // By PyTorch's own operations, for what no kernel runs.
-std::vector<Tensor> run_unfused(const Epilogue& program, const Tensor& acc, const std::vector<Tensor>& tensors) {
+std::vector<Tensor> run_unfused(const Epilogue& program, const Tensor& acc, const std::vector<Tensor>& tensors,
+                                const std::vector<Tensor>& into) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack{from(acc), from(tensors), from(program.code)};
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("reformer::_stitch_unfused", "", stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<std::vector<Tensor>>(stack[0]);
+  auto outputs = torch::stable::detail::to<std::vector<Tensor>>(stack[0]);
+  for (size_t i = 0; i < into.size(); ++i) {
+    Tensor to = into[i];
+    torch::stable::copy_(to, outputs[outputs.size() - into.size() + i]);
+  }
+  return outputs;
 }
 
 void run_on_gpu(const EpilogueCall& call, const Device& device, const Tensor& acc) {
@@ -111,19 +116,23 @@ struct Prepared {
     }
   }
 
-  // spare: a tensor that may be the first output of the result's type, if any.
-  void allocate_outputs(const Tensor& like, const Tensor* spare) {
-    for (const EpilogueOutput& output : call.program.outputs) {
+  // spare: a tensor that may be the first output of the result's type, if any. into: the last outputs.
+  void allocate_outputs(const Tensor& like, const Tensor* spare, const std::vector<Tensor>& into = {}) {
+    const size_t allocated = call.program.outputs.size() - into.size();
+    for (size_t i = 0; i < call.program.outputs.size(); ++i) {
+      const EpilogueOutput& output = call.program.outputs[i];
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
-      if (output.kind != Reduction::none) {
-        const Stored type = call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32;
-        outputs.push_back(empty(like, {wanted.data(), wanted.size()}, Layout::nchw, torch_type(type)));
-      } else if (const Stored type = output.type == Stored::result ? call.type : output.type;
-                 spare && type == call.type) {
+      const Stored type = output.kind != Reduction::none ? call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32
+                          : output.type == Stored::result ? call.type
+                                                          : output.type;
+      const Layout layout = output.is_by_element() ? call.shape.layout : Layout::nchw;
+      if (i >= allocated) {
+        outputs.push_back(into[i - allocated]);
+      } else if (spare && output.is_by_element() && type == call.type) {
         outputs.push_back(*spare);
         spare = nullptr;
       } else {
-        outputs.push_back(empty(like, {wanted.data(), wanted.size()}, call.shape.layout, torch_type(type)));
+        outputs.push_back(empty(like, {wanted.data(), wanted.size()}, layout, torch_type(type)));
       }
       call.outputs.push_back(outputs.back().mutable_data_ptr());
     }
@@ -132,13 +141,13 @@ struct Prepared {
 
 // Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
 std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
-                        bool reusable) {
+                        bool reusable, const std::vector<Tensor>& into = {}) {
   EpilogueCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
   const Device device = device_of(acc);
   if (!acc.is_cpu() && call.shape.numel() > 0 && refuse_stitch(call, device))
-    return run_unfused(call.program, acc, tensors);
-  prepared.allocate_outputs(acc, reusable ? &acc : nullptr);
+    return run_unfused(call.program, acc, tensors, into);
+  prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (call.shape.numel() > 0) {
     if (acc.is_cpu())
       run_epilogue(call, device);
@@ -155,37 +164,43 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   return prepared.outputs;
 }
 
-// What find() gives, whose complaint is the operator's.
-template <class Find>
-decltype(auto) kept(const char* op, const Find& find) {
+const KeptProgram& program_of(const char* op, const Ints& code) {
   try {
-    return find();
+    return kept_program(keep_program(code.data(), int64_t(code.size())));
   } catch (const std::invalid_argument& error) {
     fail(op, error.what());
   }
 }
-const KeptProgram& program_of(const char* op, const Ints& code) {
-  return kept(op,
-              [&]() -> const KeptProgram& { return kept_program(keep_program(code.data(), int64_t(code.size()))); });
-}
-const KeptProgram& program_of(const char* op, int64_t number) {
-  return kept(op, [&]() -> const KeptProgram& { return kept_program(number); });
+
+void check_into(const char* op, const Epilogue& program, const std::vector<Tensor>& into, const Tensor& like) {
+  for (size_t i = 0; i < into.size(); ++i) {
+    const EpilogueOutput& output = program.outputs[program.outputs.size() - into.size() + i];
+    check_same_device(op, "acc", like, "what is written to", into[i]);
+    if (!output.is_by_channel() || into[i].scalar_type() != torch_type(output.type) || into[i].dim() != 1 ||
+        into[i].size(0) != like.size(1) || !into[i].is_contiguous())
+      fail(op, "output ", program.outputs.size() - into.size() + i, " can't be written to a tensor of size ",
+           shown(into[i].sizes()), " and data type ", toString(into[i].scalar_type()));
+  }
 }
 
-std::vector<Tensor> stitch_with(const KeptProgram& program, const char* op, const Tensor& acc,
-                                const std::vector<Tensor>& tensors) {
+std::vector<Tensor> stitch_with(const KeptProgram& program, const Tensor& acc, const std::vector<Tensor>& tensors,
+                                const std::vector<Tensor>& into) {
+  const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   const Layout layout = result_layout(acc, acc);
   Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors);
-  return run(op, prepared, dense(acc, layout), tensors, false);
+  check_into(op, program.whole, into, acc);
+  return run(op, prepared, dense(acc, layout), tensors, false, into);
 }
 
-std::vector<Tensor> conv2d_with(const KeptProgram& of, const char* op, const Tensor& input, const Tensor& weight,
+std::vector<Tensor> conv2d_with(const KeptProgram& of, const Tensor& input, const Tensor& weight,
                                 const std::vector<Tensor>& tensors, const Ints& stride, const Ints& padding,
                                 const Ints& dilation, int64_t groups) {
+  const char* op = "conv2d_epilogue";
   const Epilogue* epilogue = &of.whole;
   std::optional<Tensor> bias;
-  if (of.after_bias && size_t(of.whole.bias()) < tensors.size()) {
+  // On a GPU PyTorch's convolution would add it by a kernel of its own, and a program adds it for nothing.
+  if (of.after_bias && input.is_cpu() && size_t(of.whole.bias()) < tensors.size()) {
     const Tensor& given = tensors[size_t(of.whole.bias())];
     if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
       stored_type(op, "tensors", given);
@@ -221,28 +236,24 @@ std::vector<Tensor> conv2d_with(const KeptProgram& of, const char* op, const Ten
 }  // namespace
 
 std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
-  const char* op = "stitch";
-  return stitch_with(program_of(op, program), op, acc, tensors);
+  return stitch_with(program_of("stitch", program), acc, tensors, {});
 }
 
-std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program) {
-  const char* op = "stitch";
-  return stitch_with(program_of(op, program), op, acc, tensors);
+std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, const KeptProgram& program,
+                                const std::vector<Tensor>& into) {
+  return stitch_with(program, acc, tensors, into);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups) {
-  const char* op = "conv2d_epilogue";
-  return conv2d_with(program_of(op, program), op, input, weight, tensors, stride, padding, dilation, groups);
+  return conv2d_with(program_of("conv2d_epilogue", program), input, weight, tensors, stride, padding, dilation, groups);
 }
 
 std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
-                                         int64_t program, int64_t geometry) {
-  const char* op = "conv2d_epilogue";
-  const KeptGeometry& g = kept(op, [&]() -> const KeptGeometry& { return kept_geometry(geometry); });
-  return conv2d_with(program_of(op, program), op, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]},
-                     g[6]);
+                                         const KeptProgram& program, int64_t geometry) {
+  const KeptGeometry& g = kept_geometry(geometry);
+  return conv2d_with(program, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
 }
 
 }  // namespace reformer

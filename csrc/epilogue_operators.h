@@ -2,6 +2,7 @@
 #pragma once
 
 #include "conv_operators.h"
+#include "kept.h"
 
 namespace reformer {
 
@@ -13,9 +14,11 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups);
 
-// The same by numbers of a program and a geometry (kept.h).
-std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, int64_t program);
+// The same of a program that is kept, and a kept geometry's number. into: dense tensors of channels, to which the
+// program's last outputs are written.
+std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& tensors, const KeptProgram& program,
+                                const std::vector<Tensor>& into);
 std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
-                                         int64_t program, int64_t geometry);
+                                         const KeptProgram& program, int64_t geometry);
 
 }  // namespace reformer

@@ -45,6 +45,18 @@ Table<KeptGeometry>& geometries() {
   return table;
 }
 
+Table<Sequence>& sequences() {
+  static auto& table = *new Table<Sequence>;
+  return table;
+}
+
+template <class Value>
+const Value& at(Table<Value>& table, const char* what, int64_t number) {
+  const Value* const found = table.at(number);
+  if (!found) throw std::invalid_argument(std::string("no ") + what + " has the number " + std::to_string(number));
+  return *found;
+}
+
 }  // namespace
 
 int64_t keep_program(const int64_t* code, int64_t size) {
@@ -60,22 +72,18 @@ int64_t keep_program(const int64_t* code, int64_t size) {
   });
 }
 
-const KeptProgram& kept_program(int64_t number) {
-  const KeptProgram* const found = programs().at(number);
-  if (!found) throw std::invalid_argument("no program has the number " + std::to_string(number));
-  return *found;
-}
+const KeptProgram& kept_program(int64_t number) { return at(programs(), "program", number); }
 
 int64_t keep_geometry(const int64_t* numbers) {
   KeptGeometry geometry;
   std::copy_n(numbers, geometry.size(), geometry.begin());
   return geometries().keep({geometry.begin(), geometry.end()}, [&](int64_t) { return geometry; });
 }
+const KeptGeometry& kept_geometry(int64_t number) { return at(geometries(), "geometry", number); }
 
-const KeptGeometry& kept_geometry(int64_t number) {
-  const KeptGeometry* const found = geometries().at(number);
-  if (!found) throw std::invalid_argument("no geometry has the number " + std::to_string(number));
-  return *found;
+int64_t keep_sequence(const int64_t* code, int64_t size) {
+  return sequences().keep({code, code + size}, [&](int64_t) { return Sequence::decode(code, size); });
 }
+const Sequence& kept_sequence(int64_t number) { return at(sequences(), "sequence", number); }
 
 }  // namespace reformer

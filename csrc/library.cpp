@@ -3,6 +3,7 @@
 
 #include "conv_operators.h"
 #include "epilogue_operators.h"
+#include "sequence_operator.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
@@ -21,12 +22,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
-  // geometry and programs are numbers (kept.h), wanted has a bit for the gradient of input (1), weight (2) and bias
-  // (4).
+  // geometry and sequence are numbers (kept.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
-  m.def("_stitch(Tensor acc, Tensor[] tensors, int program) -> Tensor[]");
-  m.def("_conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int program, int geometry) -> Tensor[]");
-  m.def("_conv2d_grads(Tensor grad_output, Tensor input, Tensor weight, int geometry, int wanted) -> Tensor[]");
+  m.def("_run(Tensor[] tensors, int sequence) -> Tensor[]");
 }
 
 #define REFORMER_IMPLEMENT(m)                                             \
@@ -34,9 +32,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
   m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                   \
-  m.impl("_conv2d_grads", TORCH_BOX(&reformer::conv2d_grads));            \
-  m.impl("_stitch", TORCH_BOX(&reformer::stitch_kept));                   \
-  m.impl("_conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue_kept)); \
+  m.impl("_run", TORCH_BOX(&reformer::run_sequence));                     \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 

@@ -1,167 +1,184 @@
 """A convolution and batch norm in training, as one step of autograd.
 
 Made of conv2d_epilogue and stitch it would be two, which hand each other gradients of the result's size. As one, the
-backward is a pass that reduces (to the gradients of scale, shift, mean and variance), a pass that gives the
-convolution's gradient, to which mean and variance add theirs, and the convolution's own two.
+forward is the convolution with the moments of its channels and a pass that normalises; the backward is a pass that
+reduces (to the gradients of scale, shift, mean and variance), a pass that gives the convolution's gradient, to which
+mean and variance add theirs, and the convolution's own two. Each of both is one call of an operator.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _programs, _register, _register_epilogue
+from . import _fake, _kept, _programs, _register, _register_epilogue
 from .epilogue import Program, channel, full, rows, store
 from .epilogue import sum as sum_of
 from .epilogue.derivative import derivative
 
+_TENSORS = ("input", "weight", "bias", "scale", "shift", "residual", "running_mean", "running_var", "momentum")
 _PARAMETERS = ("scale", "shift", "residual")
+_RUNNING = ("running_mean", "running_var")
+
+
+class Settings(NamedTuple):
+    activation: str
+    eps: float
+    momentum: float | None  # None: it is a tensor, or there are no running statistics
+    running: tuple[torch.dtype, ...]  # data types of the running statistics, if there are any
+
+    def programs(self, names: frozenset[str]) -> tuple[Program, Program]:
+        """What the forward runs on the convolution's result, and then with its moments. names: of the tensors."""
+        of_norm = names & {"scale", "shift", "residual"}
+        moments = _programs.moments(names & {"bias"})
+        if not self.running:
+            return moments, _programs.normalise(of_norm, self.activation, self.eps)
+        return moments, _programs.normalise_and_update(of_norm, self.activation, self.eps, self.momentum, self.running)
 
 
 class _Plan:
-    """The programs for all calls with these tensors (of bias, scale, shift, residual) and settings. needed: whose
-    gradients are; "acc" is the convolution's result.
+    """The programs and sequences for all calls with tensors of these names and settings. needed: whose gradients are,
+    of input, weight, bias and _PARAMETERS.
 
-    In the backward's programs acc is the convolution's result, too, output_0 what the forward gave, and grad_0 the
-    gradient of that; of acc's gradient the pass `apply` has it in place of the residual's, which is that of the sum
-    before the activation."""
+    In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
+    of that; of acc's gradient the pass `apply` has it in place of the residual's, which is that of the sum before the
+    activation."""
 
-    def __init__(self, names: frozenset[str], activation: str, eps: float, needed: frozenset[str]):
-        of_norm = names - {"bias"}
-        self.moments = _programs.moments(names & {"bias"})
-        self.normalise = _programs.normalise(of_norm, activation, eps)
-        self.statistics = ("mean", "squares") if "acc" in needed else ()
-        wanted = (*self.statistics, *(name for name in _PARAMETERS if name in needed))
-        reduce = derivative(self.normalise, wanted, acc_is_there=True)
+    def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
+        self.names, self.needed = names, needed
+        given = frozenset(names)
+        of_norm = given & {"scale", "shift", "residual"}
+        self.moments, self.normalise = settings.programs(given)
+        of_acc = bool(needed & {"input", "weight", "bias"})
+        statistics = ("mean", "squares") if of_acc else ()
+        wanted = (*statistics, *(name for name in _PARAMETERS if name in needed))
+        plain = _programs.normalise(of_norm, settings.activation, settings.eps)
+        reduce = derivative(plain, wanted, acc_is_there=True)
         self.reduce, self.places = reduce.backward, reduce.wanted
-        self.apply = self._apply(names, activation, eps, needed) if "acc" in needed else None
+        self.apply = self._apply(of_norm, settings) if of_acc else None
         read = {name for program in (self.reduce, self.apply) if program for name in program.inputs}
         self.saved = [name for name in ("output_0", "acc", "scale", "shift", "residual") if name in read]
+        self.forward = functools.lru_cache(1024)(self._forward)
+        self.backward = functools.lru_cache(1024)(self._backward)
 
-    def _apply(self, names, activation: str, eps: float, needed) -> Program:
-        normalise = self.normalise
-        if "residual" in needed:
-            normalise = _programs.normalise(names - {"bias", "residual"}, "none", eps)
-        rule = derivative(normalise, ("acc",), acc_is_there=True)
+    def _apply(self, names: frozenset[str], settings: Settings) -> Program:
+        activation = settings.activation
+        if "residual" in self.needed:
+            names, activation = names - {"residual"}, "none"
+        rule = derivative(_programs.normalise(names, activation, settings.eps), ("acc",), acc_is_there=True)
         direct = rule.backward.outputs[rule.wanted["acc"]].value
         # Mean and sum of squared differences are sums over the channel.
         grad = direct + channel("grad_mean") / rows()
         grad = grad + 2 * channel("grad_squares") * (full("acc") - channel("mean"))
-        return Program(store(grad), *([sum_of(grad)] if "bias" in needed else []))
+        return Program(store(grad), *([sum_of(grad)] if "bias" in self.needed else []))
+
+    def _forward(self, geometry: int) -> _kept.Sequence:
+        """Of the tensors of `names`: the convolution's result, its moments, and what is saved of the rest of it."""
+        sequence = _kept.Sequence(len(self.names))
+        at = {name: place for place, name in enumerate(self.names)}
+        biases = [at["bias"]] if "bias" in at else []
+        acc, moments = sequence.conv2d(self.moments.code, geometry, at["input"], at["weight"], biases)
+        at["mean"], at["squares"] = sequence.parts(moments, 2)
+        running = [at[name] for name in _RUNNING if name in at]
+        tensors = [at[name] for name in self.normalise.inputs]
+        result, *_ = sequence.stitch(self.normalise.code, acc, tensors, running)
+        return sequence.give(result, acc, moments)
+
+    def _backward(self, geometry: int) -> _kept.Sequence:
+        """Of the result's gradient, input, weight, moments and what is saved: the gradients of what is needed."""
+        given = ["grad_0", "input", "weight", "moments", *self.saved]
+        sequence = _kept.Sequence(len(given))
+        at = {name: place for place, name in enumerate(given)}
+        at["mean"], at["squares"] = sequence.parts(at["moments"], 2)
+        like = at.get("acc", at["grad_0"])
+        found = sequence.stitch(self.reduce.code, like, [at[name] for name in self.reduce.inputs])
+        grads = {name: found[place] for name, place in self.places.items()}
+        if self.apply:
+            at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
+            at["grad_0"] = grads.get("residual", at["grad_0"])
+            tensors = [at[name] for name in self.apply.inputs]
+            of_acc, *sums = sequence.stitch(self.apply.code, like, tensors)
+            operands = [name for name in ("input", "weight") if name in self.needed]
+            wanted = "input" in operands, "weight" in operands, False
+            found = sequence.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
+            grads |= zip(operands, found, strict=True)
+            if sums:
+                grads["bias"] = sums[0]
+        return sequence.give(*(grads[name] for name in _TENSORS if name in self.needed))
 
 
 @functools.lru_cache(1024)
-def _plan(names: frozenset[str], activation: str, eps: float, needed: frozenset[str]) -> _Plan:
-    return _Plan(names, activation, eps, needed)
-
-
-@functools.lru_cache(64)
-def _given(bias: bool, scale: bool, shift: bool, residual: bool) -> frozenset[str]:
-    found = {"bias": bias, "scale": scale, "shift": shift, "residual": residual}
-    return frozenset(name for name, there in found.items() if there)
-
-
-@functools.lru_cache(64)
-def _needed(input: bool, weight: bool, bias: bool, scale: bool, shift: bool, residual: bool) -> frozenset[str]:
-    acc = {"acc"} if input or weight or bias else set()
-    return _given(bias, scale, shift, residual) | acc
-
-
-def _in_order(program: Program, tensors: dict[str, Tensor | None]) -> list[Tensor]:
-    return [tensors[name] for name in program.inputs]
-
-
-def _update_running(running_mean: Tensor | None, running_var: Tensor | None, mean, squares, momentum, count: int):
-    """Batch norm's running statistics, from a batch's mean and sum of squared differences. Where gradients are off."""
-    if running_mean is None or running_var is None:
-        return
-    var = squares / (count - 1)
-    if running_mean.dtype != mean.dtype:
-        mean, var = mean.to(running_mean.dtype), var.to(running_var.dtype)
-    running_mean.lerp_(mean, momentum)
-    running_var.lerp_(var, momentum)
-
-
-def _checked_count(result: Tensor) -> int:
-    """The values a channel, of which batch norm needs two."""
-    count = result.shape[0] * result.shape[2] * result.shape[3]
-    if count == 1:
-        raise ValueError(
-            f"conv2d_batch_norm_act: training needs more than one value a channel, got a result of {list(result.shape)}"
-        )
-    return count
+def _plan(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...]) -> _Plan:
+    names = tuple(name for name, there in zip(_TENSORS, given, strict=True) if there)
+    return _Plan(names, settings, frozenset(name for name, need in zip(_TENSORS, needed, strict=True) if need))
 
 
 class _Train(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, settings, geometry, input, weight, bias, scale, shift, residual):
-        activation, eps, momentum, running_mean, running_var = settings
-        plan = _plan(
-            _given(bias is not None, scale is not None, shift is not None, residual is not None),
-            activation,
-            eps,
-            _needed(*ctx.needs_input_grad[2:]),
-        )
-        biases = [] if bias is None else [bias]
-        acc, moments = _register_epilogue.run_conv2d(input, weight, biases, plan.moments.code, geometry)
-        count = _checked_count(acc)
-        mean, squares = moments.unbind()
-        _update_running(running_mean, running_var, mean, squares, momentum, count)
-        tensors = {"mean": mean, "squares": squares, "scale": scale, "shift": shift, "residual": residual}
-        (result,) = _register_epilogue.run_stitch(acc, _in_order(plan.normalise, tensors), plan.normalise.code)
-        tensors |= {"acc": acc, "output_0": result}
+    def forward(ctx, settings, geometry, *tensors):
+        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[2:])
+        given = [tensor for tensor in tensors if tensor is not None]
+        result, acc, moments = _register_epilogue.run(plan.forward(geometry), given)
+        input, weight, bias, scale, shift, residual, *_ = tensors
+        found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
         ctx.plan, ctx.geometry = plan, geometry
-        ctx.save_for_backward(input, weight, bias, moments, *(tensors[name] for name in plan.saved))
+        ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in plan.saved])
         return result
 
     @staticmethod
     def backward(ctx, grad):
-        plan, geometry = ctx.plan, ctx.geometry
-        _, _, of_input, of_weight, of_bias, *_ = ctx.needs_input_grad
+        plan = ctx.plan
         input, weight, bias, moments, *saved = ctx.saved_tensors
-        tensors = dict(zip(plan.saved, saved, strict=True))
-        if torch.is_grad_enabled() and plan.apply:  # they are functions of the operands
-            biases = [] if bias is None else [bias]
-            tensors["acc"], moments = _register_epilogue.conv2d_epilogue(
-                input, weight, biases, plan.moments.code, *geometry
-            )
-        tensors["mean"], tensors["squares"] = moments.unbind()
-        tensors["grad_0"] = grad
-        like = tensors.get("acc", grad)
-        found = _register_epilogue.stitch(like, _in_order(plan.reduce, tensors), plan.reduce.code)
-        grads = {name: found[place] for name, place in plan.places.items()}
-        input_grad = weight_grad = bias_grad = None
-        if plan.apply:
-            tensors["grad_mean"], tensors["grad_squares"] = (grads[name] for name in plan.statistics)
-            tensors["grad_0"] = grads.get("residual", grad)
-            acc_grad, *sums = _register_epilogue.stitch(like, _in_order(plan.apply, tensors), plan.apply.code)
-            bias_grad = sums[0] if sums else None
-            sizes, wanted = (input.shape, weight.shape), (of_input, of_weight, False)
-            input_grad, weight_grad, _ = _register.conv2d_grads(acc_grad, input, weight, sizes, geometry, wanted)
-        return None, None, input_grad, weight_grad, bias_grad, *(grads.get(name) for name in _PARAMETERS)
+        if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
+            geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
+            acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, plan.moments.code, *geometry)
+            saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]
+        grads = _register_epilogue.run(plan.backward(ctx.geometry), [grad, input, weight, moments, *saved])
+        found = iter(grads)
+        return tuple([next(found) if need else None for need in ctx.needs_input_grad])
 
 
 _apply = super(torch.autograd.Function, _Train).apply
 
 
+def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
+    """Batch norm needs two values a channel."""
+    if input.shape[0] > 1:
+        return
+    size = _fake.output_size("conv2d_batch_norm_act", input.shape, weight.shape, *geometry)
+    if size[2] * size[3] == 1:
+        raise ValueError(
+            f"conv2d_batch_norm_act: training needs more than one value a channel, got a result of {list(size)}"
+        )
+
+
 def train(input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry):
     """:func:`torch_reformer.conv2d_batch_norm_act` in training, of at least one image; geometry in pairs."""
-    tensors = (input, weight, bias, scale, shift, residual)
-    if _register.needs_dispatcher(tensors):
-        given = zip(("bias", "scale", "shift", "residual"), tensors[2:], strict=True)
-        named = {name: tensor for name, tensor in given if tensor is not None}
-        names = frozenset(named)
-        program = _programs.moments(names & {"bias"})
-        biases = [] if bias is None else [bias]
-        acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, program.code, *geometry)
-        count = _checked_count(acc)
-        with torch.no_grad():
-            _update_running(running_mean, running_var, *moments.detach().unbind(), momentum, count)
-        named["mean"], named["squares"] = moments.unbind()
-        program = _programs.normalise(names - {"bias"}, activation, eps)
-        return _register_epilogue.stitch(acc, _in_order(program, named), program.code)[0]
-    settings = activation, eps, momentum, running_mean, running_var
+    _check_count(input, weight, geometry)
+    running = () if running_mean is None else (running_mean.dtype, running_var.dtype)
+    is_tensor = isinstance(momentum, Tensor)
+    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running)
+    tensors = (input, weight, bias, scale, shift, residual, running_mean, running_var)
+    tensors = (*tensors, momentum if running and is_tensor else None)
+    written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
+    if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
+        return _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
     input, weight = _register.autocast_cast(input, weight)
-    return _apply(settings, geometry, input, weight, bias, scale, shift, residual)
+    return _apply(settings, _kept.geometry_number(*geometry), input, weight, *tensors[2:])
+
+
+def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:
+    named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    moments, normalise = settings.programs(frozenset(named))
+    biases = [named["bias"]] if "bias" in named else []
+    acc, found = _register_epilogue.conv2d_epilogue(named["input"], named["weight"], biases, moments.code, *geometry)
+    named["mean"], named["squares"] = found.unbind()
+    inputs = [named[name] for name in normalise.inputs]
+    result, *running = _register_epilogue.stitch(acc, inputs, normalise.code)
+    with torch.no_grad():
+        for name, value in zip(_RUNNING, running, strict=bool(running)):
+            named[name].copy_(value)
+    return result

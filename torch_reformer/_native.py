@@ -158,6 +158,7 @@ _set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
 _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
 _keep_program = _declare("reformer_keep_program", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 _keep_geometry = _declare("reformer_keep_geometry", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
+_keep_sequence = _declare("reformer_keep_sequence", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -442,6 +443,11 @@ def cache_counts() -> tuple[int, int]:
 def keep_program(code: tuple[int, ...]) -> int:
     """The number by which operators take a program instead of by its code."""
     return _check(_keep_program((ctypes.c_int64 * len(code))(*code), len(code)))
+
+
+def keep_sequence(code: list[int]) -> int:
+    """The number by which a private operator takes a sequence of operators; csrc/sequence.h has the code."""
+    return _check(_keep_sequence((ctypes.c_int64 * len(code))(*code), len(code)))
 
 
 def keep_geometry(*numbers: int) -> int:

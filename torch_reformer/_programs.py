@@ -54,7 +54,7 @@ def moments(names: frozenset[str]) -> Program:
     return Program(epilogue.store(value), epilogue.moments(value, per="channel"))
 
 
-def _normalised(value, var, names: frozenset[str], activation: str, eps: float) -> Program:
+def _normalised(value, var, names: frozenset[str], activation: str, eps: float) -> epilogue.Output:
     scale = epilogue.rsqrt(var + eps)
     if "scale" in names:
         scale = scale * epilogue.channel("scale")
@@ -63,17 +63,32 @@ def _normalised(value, var, names: frozenset[str], activation: str, eps: float) 
         value = value + epilogue.channel("shift")
     if "residual" in names:
         value = value + epilogue.full("residual")
-    return Program(epilogue.store(epilogue.activation(activation)(value)))
+    return epilogue.store(epilogue.activation(activation)(value))
 
 
 @_remembered
 def normalise(names: frozenset[str], activation: str, eps: float) -> Program:
     """activation(scale * (acc - mean) / sqrt(squares / rows + eps) + shift + residual)"""
     var = epilogue.channel("squares") / epilogue.rows()
-    return _normalised(epilogue.acc(), var, names, activation, eps)
+    return Program(_normalised(epilogue.acc(), var, names, activation, eps))
+
+
+@_remembered
+def normalise_and_update(
+    names: frozenset[str], activation: str, eps: float, momentum: float | None, types: tuple[torch.dtype, torch.dtype]
+) -> Program:
+    """The same, and the running statistics after the batch, of these data types. momentum: None if it is a tensor."""
+    (output,) = normalise(names, activation, eps).outputs
+    share = epilogue.scalar("momentum") if momentum is None else momentum
+    batch = epilogue.channel("mean"), epilogue.channel("squares") / (epilogue.rows() - 1)
+    outputs = []
+    for name, value, dtype in zip(("running_mean", "running_var"), batch, types, strict=True):
+        running = epilogue.channel(name)
+        outputs.append(epilogue.store(running + share * (value - running), dtype, per="channel"))
+    return Program(output, *outputs)
 
 
 @_remembered
 def folded(names: frozenset[str], activation: str, eps: float) -> Program:
     """The same of acc + bias, with a given variance."""
-    return _normalised(_biased(names), epilogue.channel("var"), names, activation, eps)
+    return Program(_normalised(_biased(names), epilogue.channel("var"), names, activation, eps))

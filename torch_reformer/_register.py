@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _E
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from . import _fake, _native  # noqa: F401  _native registers the operators
+from . import _fake, _kept, _native  # noqa: F401  _native registers the operators
 
 X, W, Y = 0, 1, 2  # the places of the trilinear form: input, weight, output
 
@@ -195,13 +194,10 @@ conv2d_input_grad = _differentiable(_input_grad, X, (W, Y), (1, 2))
 conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
 
 
-_kept_geometry = functools.lru_cache(4096)(_native.keep_geometry)
-
-
-def geometry_number(stride, padding, dilation, groups) -> int:
-    """The number by which private operators take a geometry."""
-    index = operator.index  # equal values that are no whole numbers (2.0), or that may change, are no keys
-    return _kept_geometry(*map(index, stride), *map(index, padding), *map(index, dilation), index(groups))
+@functools.lru_cache(4096)
+def _grads(geometry: int, wanted: tuple[bool, bool, bool]) -> _kept.Sequence:
+    sequence = _kept.Sequence(3)
+    return sequence.give(*sequence.conv2d_grads(wanted, geometry, 0, 1, 2))
 
 
 def conv2d_grads(grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
@@ -214,9 +210,7 @@ def conv2d_grads(grad, input, weight, sizes, geometry, wanted: tuple[bool, bool,
             conv2d_weight_grad(sizes[1], input, grad, *geometry) if of_weight else None,
             _bias_grad(grad) if of_bias else None,
         ]
-    found = _ops._conv2d_grads.default(
-        grad, input, weight, geometry_number(*geometry), of_input + 2 * of_weight + 4 * of_bias
-    )
+    found = _kept.run(_grads(_kept.geometry_number(*geometry), wanted), [grad, input, weight])
     return [found.pop(0) if each else None for each in wanted]
 
 
@@ -228,7 +222,7 @@ class _Plain(torch.autograd.Function):
     def forward(ctx, input, weight, bias, geometry):
         ctx.geometry = geometry
         ctx.save_for_backward(input, weight)
-        return _forward(input, weight, bias, geometry_number(*geometry))
+        return _forward(input, weight, bias, _kept.geometry_number(*geometry))
 
     @staticmethod
     def backward(ctx, grad):
@@ -249,7 +243,7 @@ def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
     if torch._C._is_any_autocast_enabled():
         input, weight, bias = autocast_cast(input, weight, bias)
     if not torch.is_grad_enabled():
-        return _forward(input, weight, bias, geometry_number(*geometry))
+        return _forward(input, weight, bias, _kept.geometry_number(*geometry))
     if input.requires_grad and weight.requires_grad:
         return _apply_plain(input, weight, bias, geometry)
     with without_autocast():

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _native, _register
+from . import _fake, _kept, _register
 from .epilogue.derivative import derivative
 from .epilogue.interpret import computed_type, interpret
 from .epilogue.program import Program, decode
@@ -33,32 +33,41 @@ def _decoded(op: str, code) -> Program:
 
 
 # --- below autograd ---------------------------------------------------------------------------------------------------
-# By numbers, which are quicker to hand over than codes and geometries, to operators that have no rules of their own.
-# A number means something in this process only: where a graph might be recorded, the public operators are called.
+# As sequences (_kept.py) of one step, but where somebody watches the operators, or the public one has to say what is
+# wrong with its arguments.
 
 
-@functools.lru_cache(None)
-def _number(code: tuple[int, ...]) -> int | None:
+@functools.lru_cache(4096)
+def _alone(code: tuple[int, ...], tensors: int, geometry: int) -> _kept.Sequence | None:
+    """The program of this code after a convolution of this geometry, or, if that is -1, after nothing."""
+    operands = 1 if geometry < 0 else 2
+    sequence = _kept.Sequence(operands + tensors)
+    places = range(operands, operands + tensors)
     try:
-        return _native.keep_program(code)
-    except ValueError:
-        return None  # the public operator says what is wrong
+        results = sequence.stitch(code, 0, places) if geometry < 0 else sequence.conv2d(code, geometry, 0, 1, places)
+        sequence.give(*results)
+        return sequence if sequence.number >= 0 else None
+    except (IndexError, ValueError):
+        return None
 
 
 def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
-    number = None if _register.needs_dispatcher((acc, *tensors)) else _number(code)
-    if number is not None:
-        return _ops._stitch.default(acc, tensors, number)
+    given = [acc, *tensors]
+    sequence = None if _register.needs_dispatcher(given) else _alone(code, len(tensors), -1)
+    if sequence is not None:
+        return _kept.run(sequence, given)
     with _AutoDispatchBelowAutograd():
         return _stitch(acc, tensors, code)
 
 
 def run_conv2d(input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry):
     """geometry: stride, padding, dilation and groups."""
-    number = None if _register.needs_dispatcher((input, weight, *tensors)) else _number(code)
-    # The operator's own geometry may have lists of any length, of which it tells.
-    if number is not None and len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
-        return _ops._conv2d_epilogue.default(input, weight, tensors, number, _register.geometry_number(*geometry))
+    given = [input, weight, *tensors]
+    in_pairs = len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2
+    if in_pairs and not _register.needs_dispatcher(given):
+        sequence = _alone(code, len(tensors), _kept.geometry_number(*geometry))
+        if sequence is not None:
+            return _kept.run(sequence, given)
     with _AutoDispatchBelowAutograd():
         return _conv2d_epilogue(input, weight, tensors, code, *geometry)
 
@@ -77,8 +86,10 @@ def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Te
     sizes = {"channel": [k], "row": [n, h, w], "all": []}
     results = []
     for output in program.outputs:
-        if output.kind == "store":
+        if output.is_by_element:
             results.append(torch.empty_like(like, dtype=output.dtype))
+        elif output.kind == "store":
+            results.append(like.new_empty(sizes[output.per], dtype=output.dtype))
         else:
             size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
             results.append(like.new_empty(size, dtype=computed_type(like.dtype)))
@@ -116,7 +127,7 @@ def _unfused_conv2d(input, weight, tensors, program, *geometry):
 def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
     """In the layout that a kernel's outputs have."""
     memory_format = torch.channels_last if _fake.result_is_channels_last(acc, acc) else torch.contiguous_format
-    stored = [output.kind == "store" for output in _decoded("stitch", code).outputs]
+    stored = [output.is_by_element for output in _decoded("stitch", code).outputs]
     return [
         result.contiguous(memory_format=memory_format) if is_stored else result
         for result, is_stored in zip(_unfused(acc, tensors, code), stored, strict=True)
@@ -143,8 +154,8 @@ class _Plan:
         rule = derivative(program, self.wanted, None, acc_is_there)
         self.kept = rule.forward  # the program, with what it keeps after its own outputs
         self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
-        self.masks = [i for i, output in enumerate(self.kept.outputs) if output.dtype == torch.bool]
-        self.stored = next((i for i, output in enumerate(self.kept.outputs) if output.kind == "store"), None)
+        self.constant = [i for i, output in enumerate(self.kept.outputs) if not output.has_derivative]
+        self.stored = next((i for i, output in enumerate(self.kept.outputs) if output.is_by_element), None)
         # What is saved: (kind, place) with the place of an input among the tensors, or of an output.
         self.saved = [
             (kind, self.names.index(which) - 1 if kind == "input" else which[0] if isinstance(which, tuple) else which)
@@ -156,7 +167,7 @@ class _Plan:
 
     def save(self, ctx, acc: Tensor | None, tensors, outputs, others=()) -> None:
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(outputs[i] for i in self.masks))
+        ctx.mark_non_differentiable(*(outputs[i] for i in self.constant))
         found = {"input": tensors, "output": outputs, "acc": (acc,)}
         ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
@@ -330,3 +341,31 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
     input, weight = _register.autocast_cast(input, weight)
     with _register.without_autocast():
         return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)
+
+
+def run(sequence: _kept.Sequence, tensors: list[Tensor]) -> list[Tensor]:
+    """What a sequence gives: in one call, or by the public operators where autograd or others watch them."""
+    if not torch.is_grad_enabled() and not _register.needs_dispatcher(tensors):
+        return _kept.run(sequence, tensors)
+    there = list(tensors)
+    for step in sequence.steps:
+        there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])
+    return [there[i] for i in sequence.outputs]
+
+
+def _one_by_one(step: _kept.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:
+    if step.kind == "parts":
+        return inputs[0].unbind()
+    if step.kind == "conv2d":
+        return conv2d_epilogue(inputs[0], inputs[1], inputs[2:], step.what, *_kept.geometry_of(step.geometry))
+    if step.kind == "stitch":
+        results = stitch(inputs[0], inputs[1:], step.what)
+        with torch.no_grad():
+            for tensor, result in zip(into, results[len(results) - len(into) :], strict=True):
+                tensor.copy_(result)
+        return results
+    grad, input, weight = inputs
+    wanted = tuple(bool(step.what[0] >> i & 1) for i in range(3))
+    sizes, geometry = (input.shape, weight.shape), _kept.geometry_of(step.geometry)
+    grads = _register.conv2d_grads(grad, input, weight, sizes, geometry, wanted)
+    return [each for each in grads if each is not None]

@@ -200,7 +200,7 @@ def conv2d_batch_norm_act(
     norm_bias: Tensor | None = None,
     *,
     training: bool,
-    momentum: float = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
     stride: int | tuple[int, int] = 1,
     padding: int | tuple[int, int] = 0,
@@ -211,15 +211,16 @@ def conv2d_batch_norm_act(
 ) -> Tensor:
     """``activation(batch_norm(conv2d(input, weight, bias)) + residual)``.
 
-    In training the batch's mean and variance are gathered from the convolution's result, and a second pass normalises.
-    In evaluation everything is one pass.
+    In training the batch's mean and variance are gathered from the convolution's result, and a second pass normalises
+    and updates the running statistics. In evaluation everything is one pass.
 
     Args:
         input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
-        running_mean, running_var: ``[K]``, fp32; updated in training, read in evaluation. None: as for
+        running_mean, running_var: ``[K]``; updated in training, read in evaluation. None: as for
             :func:`torch.nn.functional.batch_norm`, the batch's own are used always.
         norm_weight, norm_bias: ``[K]`` or None, batch norm's scale and shift.
-        training, momentum, eps: as for :func:`torch.nn.functional.batch_norm`.
+        training, momentum, eps: as for :func:`torch.nn.functional.batch_norm`. A momentum that changes from call to
+            call should be a tensor of one element: a number is part of the program.
         activation, residual: as for :func:`conv2d_act`.
 
     Returns:

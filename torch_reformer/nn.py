@@ -138,7 +138,7 @@ def conv_norm_act(
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
         if norm.momentum is None:  # all batches count alike
-            momentum = 1.0 / float(norm.num_batches_tracked)
+            momentum = 1.0 / norm.num_batches_tracked
     return fused.conv2d_batch_norm_act(
         input,
         conv.weight,

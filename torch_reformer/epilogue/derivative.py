@@ -107,8 +107,9 @@ class _Reverse:
         return _LEAVES_OF[per](name)
 
     def _of_output(self, i: int, output: Output) -> Value:
-        if output.dtype == torch.bool:
-            raise ValueError(f"epilogue: output {i}, a mask, has no gradient")
+        if not output.has_derivative:
+            what = "a mask" if output.is_by_element else "stored of channels"
+            raise ValueError(f"epilogue: output {i}, {what}, has no gradient")
         if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
             raise ValueError(f"epilogue: output {i}, max of {output.value.op}, has no program for its gradient")
         if output.kind == "moments":
@@ -134,7 +135,7 @@ def derivative(
             no derivative.
     """
     if given is None:
-        given = tuple(i for i, output in enumerate(program.outputs) if output.dtype != torch.bool)
+        given = tuple(i for i, output in enumerate(program.outputs) if output.has_derivative)
     reverse = _Reverse(program, given)
     results: list[Output] = []
     places: dict[str, int] = {}
@@ -218,9 +219,11 @@ def _written(
 
 def _keeps(output: Output) -> bool:
     """Whether a stored tensor can be read for the value it was stored from."""
+    if not output.is_by_element:
+        return False
     if output.dtype == torch.bool:
         return output.value.op in COMPARISONS
-    return output.kind == "store" and output.dtype in (None, torch.float32, torch.float64)
+    return output.dtype in (None, torch.float32, torch.float64)
 
 
 def _recomputable(program: Program, there) -> list[bool]:

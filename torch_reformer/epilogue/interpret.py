@@ -37,7 +37,13 @@ def interpret(
         else:
             value = COMPUTED[node.op](*(values[program.number(operand)] for operand in node.operands))
         values.append(value)
-    return [_output(output, values[program.number(output.value)].expand(size), dtype) for output in program.outputs]
+    results = []
+    for output in program.outputs:
+        value = values[program.number(output.value)]
+        is_of_channel = output.kind == "store" and output.per == "channel"
+        value = value.reshape(-1).expand(size[1]) if is_of_channel else value.expand(size)
+        results.append(_output(output, value, dtype))
+    return results
 
 
 def _input(kind: str, tensor: Tensor, size, wide: torch.dtype) -> Tensor:

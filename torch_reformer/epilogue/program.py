@@ -27,13 +27,32 @@ class Output:
     per: str = "element"
     dtype: torch.dtype | None = None  # of a stored tensor; None: that of the result
 
+    @property
+    def is_by_element(self) -> bool:
+        """Whether it is a tensor as large as the result."""
+        return self.kind == "store" and self.per == "element"
 
-def store(value: Value | Number, dtype: torch.dtype | None = None) -> Output:
-    """The value of each element, as a tensor of the result's data type or of this one (float32, float64, float16,
-    bfloat16, or bool for where it is not 0)."""
+    @property
+    def has_derivative(self) -> bool:
+        return self.kind != "store" or (self.per == "element" and self.dtype != torch.bool)
+
+
+def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
+    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``), as a tensor of the result's data
+    type or of this one (float32, float64, float16, bfloat16, or bool for where it is not 0). Masks and what is stored
+    of channels have no derivative.
+
+    Raises:
+        ValueError: for another data type, or if a channel's value differs from element to element.
+    """
     if dtype not in _STORED:
         raise ValueError(f"epilogue: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
-    return Output("store", as_value(value), dtype=dtype)
+    if per not in PER[:2]:
+        raise ValueError(f"epilogue: store is per 'element' or 'channel', got {per!r}")
+    value = as_value(value)
+    if per == "channel" and any(differs(value).values()):
+        raise ValueError("epilogue: what is stored of a channel is computed of channels' values, scalars and numbers")
+    return Output("store", value, per, dtype)
 
 
 def _reduction(kind: str, value: Value | Number, per: str) -> Output:
@@ -120,7 +139,7 @@ class Program:
                 words.append(node.attribute if node.is_input else repr(node.attribute))
             lines.append(f"%{i} = {' '.join(words)}\n")
         for output in self.outputs:
-            words = [output.kind, *([] if output.kind == "store" else [output.per]), f"%{self.number(output.value)}"]
+            words = [output.kind, *([] if output.per == "element" else [output.per]), f"%{self.number(output.value)}"]
             if output.dtype is not None:
                 words.append(str(output.dtype).removeprefix("torch."))
             lines.append(" ".join(words) + "\n")
@@ -149,33 +168,40 @@ class Program:
         return tuple(code)
 
 
+def differs(value: Value) -> dict[int, bool]:
+    """Of a value and all that it is made of, by their identity: whether it differs from element to element of a
+    channel."""
+    found: dict[int, bool] = {}
+    for each in in_order([value]):
+        by_element = each.op in ("acc", "full", "row", "random")
+        found[id(each)] = by_element or builtins.any(found[id(operand)] for operand in each.operands)
+    return found
+
+
 def factored(output: Output) -> tuple[Value, Value | None]:
     """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
     multiplied by once, after the sum. None: there is no such factor."""
     if output.kind != "sum" or output.per != "channel":
         return output.value, None
-    fixed: dict[int, bool] = {}
-    for value in in_order([output.value]):
-        varies = value.op in ("acc", "full", "row", "random")
-        fixed[id(value)] = not varies and builtins.all(fixed[id(operand)] for operand in value.operands)
+    by_element = differs(output.value)
 
     def product(a: Value | None, b: Value | None) -> Value | None:
         return b if a is None else a if b is None else a * b
 
     def split(value: Value) -> tuple[Value, Value | None]:
-        if fixed[id(value)]:
+        if not by_element[id(value)]:
             return value, None
         if value.op == "neg":
             rest, factor = split(value.operands[0])
             return rest, Value("constant", attribute=-1.0) if factor is None else -factor
         if value.op in ("mul", "div"):
             a, b = value.operands
-            if fixed[id(b)]:
+            if not by_element[id(b)]:
                 rest, factor = split(a)
                 if value.op == "mul":
                     return rest, product(factor, b)
                 return rest, 1 / b if factor is None else factor / b
-            if value.op == "mul" and fixed[id(a)]:
+            if value.op == "mul" and not by_element[id(a)]:
                 rest, factor = split(b)
                 return rest, product(factor, a)
         return value, None

@@ -95,7 +95,8 @@ Steps::Steps(const Epilogue& program) : varies(program.varies()), buffer(program
     if (by_element(i))
       for (int j = 0; j < operands(program.nodes[size_t(i)].op); ++j)
         ++uses[size_t(program.nodes[size_t(i)].operands[j])];
-  for (const EpilogueOutput& output : program.outputs) ++uses[size_t(output.node)];
+  for (const EpilogueOutput& output : program.outputs)
+    if (!output.is_by_channel()) ++uses[size_t(output.node)];
 
   std::vector<Step> of_node;
   std::vector<char> absorbed(size_t(count), false);  // into a later step
@@ -116,7 +117,8 @@ void Steps::place(const Epilogue& program) {
   for (int i = 0; i < end; ++i)
     for (int32_t operand : steps[size_t(i)].operands)
       if (operand >= 0) last_use[size_t(operand)] = i;
-  for (const EpilogueOutput& output : program.outputs) last_use[size_t(output.node)] = end;  // read at the end
+  for (const EpilogueOutput& output : program.outputs)
+    if (!output.is_by_channel()) last_use[size_t(output.node)] = end;  // read at the end
   for (size_t node = 0; node < varies.size(); ++node)
     if (varies[node] != Varies::elements && last_use[node] >= 0) buffer[node] = buffers++;
 

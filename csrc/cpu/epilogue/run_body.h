@@ -127,7 +127,7 @@ class Unit {
     if (padded() == count())
       for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
         const EpilogueOutput& output = call_.program.outputs[i];
-        if (output.node == node && output.kind == Reduction::none && is_computed_in(stored_type(output)))
+        if (output.node == node && output.is_by_element() && is_computed_in(stored_type(output)))
           return static_cast<S*>(call_.outputs[i]) + offset();
       }
     return buffer(node);
@@ -208,7 +208,7 @@ class Unit {
     }
     for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
       const EpilogueOutput& output = call_.program.outputs[i];
-      if (output.kind != Reduction::none) continue;
+      if (!output.is_by_element()) continue;
       const void* const there = static_cast<const S*>(call_.outputs[i]) + offset();
       if (is_computed_in(stored_type(output)) && there == value(output.node)) continue;
       write(call_.outputs[i], stored_type(output), offset(), value(output.node), count());
@@ -281,6 +281,10 @@ std::vector<std::vector<S>> run_units(const EpilogueCall& call, const Cut& cut, 
     Unit<S> unit(call, cut, steps, table, partials, values, reinterpret_cast<Columns<S>*>(scratch + buffers));
     for (int64_t i = begin; i < end; ++i) unit.run(i);
   });
+  for (size_t i = 0; i < call.program.outputs.size(); ++i)
+    if (const EpilogueOutput& output = call.program.outputs[i]; output.is_by_channel())
+      write(call.outputs[i], output.type == Stored::result ? call.type : output.type, 0, table.of(output.node),
+            call.shape.channels);
   std::vector<std::vector<S>> factors;
   for (const EpilogueOutput& output : call.program.outputs)
     factors.emplace_back(table.of(std::max(output.factor, 0)),

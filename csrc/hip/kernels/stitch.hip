@@ -196,6 +196,9 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
   Elements<Program, kCount, true> elements;
   if (wanted) {
     elements.begin(p, column);
+    if constexpr (Program::kStoresChannels)
+      if (block_y() == 0 && y == 0)
+        for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j);
     const int first = block_y() * lines + y, step = p.parts * lines;
     elements.run(p, first < p.lines ? (p.lines - 1 - first) / step + 1 : 0, [&](int i, int& line, int& at) {
       line = first + i * step;
@@ -219,6 +222,8 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   Elements<Program, kCount, false> elements;
   if (wanted) {
     elements.begin(p, channel);
+    if constexpr (Program::kStoresChannels)
+      if (block_x() == 0 && x == 0 && picture == 0) Program::store_channel(p, channel);
     const int first = block_x() * p.columns_each;
     const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
     const int own = first + x * kCount, step = kCount << p.log_across;

@@ -81,6 +81,7 @@ class Writer {
     load();
     body_ << element;
     store();
+    store_channel();
     keep();
     body_ << "};\n}  // namespace\n}  // namespace reformer\n";
     return body_.str();
@@ -111,7 +112,7 @@ class Writer {
     for (size_t o = 0; o < program_.outputs.size(); ++o) {
       const EpilogueOutput& output = program_.outputs[o];
       if (output.kind == Reduction::none) {
-        stored_.push_back(o);
+        (output.is_by_channel() ? of_channels_ : stored_).push_back(o);
         continue;
       }
       const auto same = [&](size_t other) {
@@ -167,7 +168,7 @@ class Writer {
     body_ << "  using Result = " << type_name(result_) << ";\n"
           << "  static constexpr int kChannelValues = " << channel_values_.size() << ", kLoaded = " << loaded_.size()
           << ", kAcc = " << acc() << ", kStored = " << stored_.size() << ", kReductions = " << reductions_.size()
-          << ";\n";
+          << ";\n  static constexpr bool kStoresChannels = " << (of_channels_.empty() ? "false" : "true") << ";\n";
     if (first_result() >= 0) body_ << "  static constexpr int kResult = " << first_result() << ";\n";
     if (reductions_.empty()) return;
     const auto table = [&](const char* type, const char* name, auto value) {
@@ -294,6 +295,24 @@ class Writer {
     body_ << "  }\n";
   }
 
+  // Its inputs are read here, by the one thread that may write there.
+  void store_channel() {
+    if (of_channels_.empty()) return;
+    body_ << "  DEVICE static void store_channel(const StitchArgs& p, int channel) {\n";
+    std::vector<int32_t> nodes;
+    for (size_t o : of_channels_) nodes.push_back(program_.outputs[o].node);
+    statements(nodes, "    ", [&](int32_t i) { return read_channel_input(i); });
+    for (size_t o : of_channels_) {
+      const EpilogueOutput& output = program_.outputs[o];
+      const Stored type = type_of(output);
+      const std::string write =
+          type == Stored::mask ? "write_mask<1>" : std::string("write<") + type_name(type) + ", 1>";
+      body_ << "    const float to_" << o << "[1] = {" << name(output.node) << "};\n    " << write << "(p.out[" << o
+            << "], channel, to_" << o << ");\n";
+    }
+    body_ << "  }\n";
+  }
+
   void keep() {
     body_ << "  template <int i, class Known>\n"
              "  DEVICE static void keep(const StitchArgs& p, int channel, int count, const Known& known) {\n";
@@ -321,7 +340,7 @@ class Writer {
   const std::vector<Stored> types_;
   const Stored result_;
   const std::vector<Varies> varies_;
-  std::vector<size_t> stored_, reductions_;  // outputs; of equal reductions the first
+  std::vector<size_t> stored_, of_channels_, reductions_;  // outputs; of equal reductions the first
   std::vector<int32_t> channel_values_, loaded_;
   int numbers_ = 0;
   std::ostringstream body_;

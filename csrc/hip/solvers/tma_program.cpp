@@ -49,7 +49,7 @@ bool takes_tma_program(const EpilogueCall& call) {
   for (const EpilogueOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;
   for (const EpilogueOutput& output : call.program.outputs)
-    if (output.kind != Reduction::none || output.type == Stored::fp64) return false;
+    if (!output.is_by_element() || output.type == Stored::fp64) return false;
   return output_of_result(call) >= 0;
 }
 

@@ -1,0 +1,40 @@
+// Operators that follow one another, run as one. What autograd's rules do in a forward or a backward is one call from
+// Python so: each takes longer than most kernels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace reformer {
+
+struct KeptProgram;
+
+// Tensors have numbers: those that are given, then what the steps make, in order.
+struct SequenceStep {
+  enum class Kind : uint8_t {
+    conv2d,        // of input, weight and a program's inputs: the program's outputs
+    stitch,        // of acc and a program's inputs: the same
+    conv2d_grads,  // of the result's gradient, input and weight: those gradients that are wanted
+    parts,         // of a tensor: those along its first dimension
+  };
+  Kind kind;
+  std::vector<int32_t> inputs;
+  std::vector<int32_t> into;   // tensors that a program's last outputs are written to
+  int32_t results;             // how many it makes
+  const KeptProgram* program;  // of conv2d and stitch
+  int64_t geometry;            // of conv2d and conv2d_grads, its number
+  int64_t wanted;              // of conv2d_grads: as for that
+};
+
+struct Sequence {
+  int32_t inputs;
+  std::vector<SequenceStep> steps;
+  std::vector<int32_t> outputs;
+
+  // code: how many tensors are given; the number of outputs, and each; then each step: its kind, the number of a
+  // program (conv2d, stitch), what is wanted (conv2d_grads) or how many there are (parts), that of a geometry or -1,
+  // how many inputs, and each, how many to write to, and each. Throws std::invalid_argument with a sentence.
+  static Sequence decode(const int64_t* code, int64_t size);
+};
+
+}  // namespace reformer
