@@ -4,6 +4,7 @@ import expecttest
 import pytest
 import torch
 
+from torch_reformer import _programs
 from torch_reformer import epilogue as ep
 from torch_reformer.epilogue.derivative import derivative
 from torch_reformer.epilogue.operations import OPERANDS
@@ -46,6 +47,38 @@ store %4
 sum channel %4
 """,
         )
+
+    def test_running_statistics(self):
+        program = _programs.normalise_and_update(frozenset(["scale"]), "none", 1e-5, 0.1, (torch.float32,) * 2)
+        self.assertExpectedInline(str(program), """\
+%0 = acc
+%1 = channel mean
+%2 = sub %0 %1
+%3 = channel squares
+%4 = rows
+%5 = div %3 %4
+%6 = constant 1e-05
+%7 = add %5 %6
+%8 = rsqrt %7
+%9 = channel scale
+%10 = mul %8 %9
+%11 = mul %2 %10
+%12 = channel running_mean
+%13 = constant 0.1
+%14 = sub %1 %12
+%15 = mul %13 %14
+%16 = add %12 %15
+%17 = channel running_var
+%18 = constant 1.0
+%19 = sub %4 %18
+%20 = div %3 %19
+%21 = sub %20 %17
+%22 = mul %13 %21
+%23 = add %17 %22
+store %11
+store channel %16 float32
+store channel %23 float32
+""")
 
     def test_silu_keeps_what_it_is_of(self):
         value = ep.acc() + ep.channel("bias")
@@ -131,10 +164,16 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: ep.channel(3), "got 3"),
         (lambda: ep.sum(ep.acc(), per="column"), "per 'channel', 'row' or 'all', got 'column'"),
         (lambda: ep.store(ep.acc(), torch.int8), "got torch.int8"),
+        (lambda: ep.store(ep.acc(), per="row"), "per 'element' or 'channel', got 'row'"),
+        (lambda: ep.store(ep.channel("c") * ep.row("r"), per="channel"), "stored of a channel is computed of channels'"),
         (lambda: ep.activation("swish"), "got 'swish'"),
         (lambda: derivative(residual_relu(), ("weight",)), "no input 'weight'"),
         (lambda: derivative(ep.Program(ep.store(ep.random("k"))), ("k",)), "'k' is a key of random numbers"),
         (lambda: derivative(ep.Program(ep.max(ep.acc())), ("acc",), (0,)), "output 0, max of acc, has no program"),
+        (
+            lambda: derivative(ep.Program(ep.store(ep.channel("c"), per="channel")), ("c",), (0,)),
+            "output 0, stored of channels, has no gradient",
+        ),
         (lambda: decode((1, 2)), "no program's code"),
         (lambda: decode((0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1)), "no program's code"),
     ],

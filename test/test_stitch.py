@@ -9,7 +9,7 @@ import torch_reformer
 from torch_reformer import epilogue as ep
 from torch_reformer.epilogue.interpret import interpret
 from torch_reformer.epilogue.operations import COMPUTED, OPERANDS
-from torch_reformer.epilogue.program import decode
+from torch_reformer.epilogue.program import decode, differs
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 # Lines shorter and longer than a block, several of them in one, and no whole number of vectors.
@@ -49,7 +49,7 @@ def check(program, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-
     for output, result, exact in zip(program.outputs, results, expected, strict=True):
         stored = (output.dtype or dtype) if output.kind == "store" else torch.promote_types(dtype, torch.float32)
         assert result.dtype == stored and result.shape == exact.shape
-        if output.kind == "store":
+        if output.is_by_element:
             assert result.is_contiguous(memory_format=FORMATS[layout])
         torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol, atol=atol)
 
@@ -217,7 +217,7 @@ def programs(
     draw,
     per=("channel", "row", "all"),
     types=(None, torch.float32, torch.float64),
-    kinds=("store", "sum", "max", "moments"),
+    kinds=("store", "store of channels", "sum", "max", "moments"),
 ):
     values = list(LEAVES)
     for _ in range(draw(st.integers(1, 12))):
@@ -230,6 +230,9 @@ def programs(
         value = draw(st.sampled_from(values))
         if kind == "store":
             outputs.append(ep.store(value, draw(st.sampled_from(types))))
+        elif kind == "store of channels":
+            of_channels = [value for value in values if not any(differs(value).values())]
+            outputs.append(ep.store(draw(st.sampled_from(of_channels)), draw(st.sampled_from(types)), "channel"))
         else:
             outputs.append(getattr(ep, kind)(value, draw(st.sampled_from(per))))
     return ep.Program(*outputs)
@@ -240,6 +243,25 @@ def programs(
 def test_random_programs(program, size, layout, dtype):
     dtype, tight = {"fp32": (torch.float32, 4e-6), "fp64": (torch.float64, 1e-13)}[dtype]
     check(program, size, dtype, layout, rtol=tight, atol=tight * size[0] * size[1] * size[2] * size[3])
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_channels_are_stored(dtype, layout):
+    value = CHANNEL * 2 + ep.scalar("scalar") / ep.rows()
+    outputs = [ep.store(value, to, "channel") for to in (None, torch.float32)]
+    outputs.append(ep.store(CHANNEL > 0, torch.bool, "channel"))
+    for size in SIZES:
+        check(ep.Program(*outputs, ep.store(ep.acc() * CHANNEL)), size, dtype, layout)
+    check(ep.Program(*outputs), (2, 24, 6, 6), dtype, layout)
+
+
+def test_what_is_stored_of_channels_has_no_derivative():
+    x, scale = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 4, 4), (3,)))
+    program = ep.Program(ep.store(CHANNEL + 1, per="channel"), ep.store(ep.acc() * CHANNEL))
+    of_channels, result = torch_reformer.stitch(x, program, {"channel": scale})
+    assert not of_channels.requires_grad and torch.equal(of_channels, scale.detach() + 1)
+    assert torch.allclose(torch.autograd.grad(result.sum(), scale)[0], x.sum((0, 2, 3)))
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -281,7 +303,8 @@ def test_sentences(acc, tensors, sentence):
         (0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an unknown operation
         (0, 1, 1, 9, 0, -1, -1, 0, 0, 0, 0, -1, -1),  # of itself
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 1, -1, -1),  # an output of no value
-        (0, 1, 1, 0, -1, -1, -1, 0, 0, 1, 0, -1, -1),  # stored per channel
+        (0, 1, 1, 0, -1, -1, -1, 0, 0, 1, 0, -1, -1),  # acc, stored per channel
+        (0, 1, 1, 6, -1, -1, -1, 0, 0, 2, 0, -1, -1),  # a number, stored per row
         (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that there is not
         (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that changes from element to element
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 0, -1, -1, 7),
@@ -328,7 +351,7 @@ def test_numbers_are_for_private_operators():
     torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() * 2)))
     with pytest.raises(RuntimeError, match="the epilogue program is malformed: it ends early"):
         torch.ops.reformer.stitch(x, [], [0])
-    with pytest.raises(RuntimeError, match="stitch: no program has the number -1"):
-        torch.ops.reformer._stitch(x, [], -1)
+    with pytest.raises(RuntimeError, match="_run: no sequence has the number -1"):
+        torch.ops.reformer._run([x], -1)
     with pytest.raises(RuntimeError, match="conv2d: no geometry has the number -1"):
         torch.ops.reformer._conv2d(x, torch.ones(2, 2, 1, 1), None, -1)

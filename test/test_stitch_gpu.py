@@ -44,6 +44,15 @@ def test_reductions(size, dtype, layout):
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.parametrize("layout", FORMATS)
+def test_channels_are_stored(layout):
+    value = CHANNEL * 2 + ep.scalar("scalar") / ep.rows()
+    outputs = [ep.store(value, to, "channel") for to in (None, torch.float32, torch.float16, torch.bool)]
+    for size in SIZES:
+        check(ep.Program(*outputs, ep.store(ep.acc() * CHANNEL), ep.sum(ep.acc())), size, torch.bfloat16, layout)
+        check(ep.Program(*outputs), size, torch.float32, layout)
+
+
 def test_random_numbers_are_those_of_the_cpu():
     program, x, key = ep.Program(ep.store(ep.random("key"))), torch.empty(3, 20, 7, 9), torch.tensor(-98765432198765)
     on_cpu = torch_reformer.stitch(x, program, {"key": key})

@@ -24,9 +24,11 @@ def planner() -> ctypes.CDLL:
 
 def empty(output, acc):
     n, k, h, w = acc.shape
-    if output.kind == "store":
+    if output.is_by_element:
         return torch.empty_like(acc, dtype=output.dtype)
     size = {"channel": [k], "all": []}[output.per]
+    if output.kind == "store":
+        return torch.zeros(size, dtype=output.dtype or acc.dtype)
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
 
 
@@ -48,10 +50,11 @@ def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
     return file
 
 
-def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0):
-    """The program's outputs; few multiprocessors, so that blocks have several parts."""
+def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None):
+    """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
+    parts."""
     file = source(program, acc, tensors, multiprocessors)
-    outputs = [empty(output, acc) for output in program.outputs]
+    outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
     arguments = (ctypes.c_char * planner().args_bytes())()
     pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]

@@ -57,6 +57,27 @@ def test_reductions(dtype, size, layout):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_channels_are_stored_in_place(size, layout):
+    """By one thread each, though other blocks read other inputs of theirs."""
+    running, share = ep.channel("running"), ep.scalar("scalar")
+    program = ep.Program(
+        ep.store(ep.acc() * CHANNEL),
+        ep.store(running + share * (CHANNEL - running), torch.float32, "channel"),
+        ep.store(CHANNEL > 0, torch.bool, "channel"),
+    )
+    acc, everything = acc_for(size, torch.bfloat16, layout), tensors_for(size, torch.bfloat16, layout)
+    tensors = [torch.ones(size[1]) if name == "running" else everything[name] for name in program.inputs]
+    at = [*program.inputs].index("running")
+    for warp in WARPS:
+        before = tensors[at].clone()
+        _, running, above = stitch(program, acc, tensors, warp=warp, into={1: tensors[at]})
+        assert running is tensors[at] and torch.equal(above, everything["channel"] > 0)
+        expected = before + everything["scalar"] * (everything["channel"] - before)
+        torch.testing.assert_close(running, expected)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
 def test_batch_norm_and_its_derivative(layout):
     program = _programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
     size = (2, 24, 6, 6)
