@@ -94,6 +94,12 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
   for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
   if (!reader.done()) malformed("something follows it");
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const auto same = [&](size_t j) { return program.outputs[i].reduces_like(program.outputs[j]); };
+    auto& found = program.reductions;
+    if (program.outputs[i].kind != Reduction::none && std::none_of(found.begin(), found.end(), same))
+      found.push_back(i);
+  }
   const std::vector<Varies> varies = program.varies();
   for (const EpilogueOutput& output : program.outputs) {
     if (output.is_by_channel() && varies[size_t(output.node)] > Varies::channels)

@@ -54,6 +54,9 @@ struct EpilogueOutput {
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
+  bool reduces_like(const EpilogueOutput& other) const {
+    return kind == other.kind && per == other.per && node == other.node;
+  }
 };
 
 // Where a value changes: it is one number for all of the result, one for each channel, or one for each element.
@@ -63,6 +66,7 @@ struct Epilogue {
   std::vector<EpilogueInput> inputs;
   std::vector<EpilogueNode> nodes;
   std::vector<EpilogueOutput> outputs;
+  std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
   std::vector<int64_t> code;  // from which decode() makes it
   int64_t number = -1;        // of a kept one (kept.h), its own
 

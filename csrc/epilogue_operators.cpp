@@ -33,10 +33,13 @@ ScalarType torch_type(Stored type) {
   }
 }
 
-Stored stored_type(const char* op, const std::string& argument, const Tensor& tensor) {
-  for (Stored type : {Stored::fp32, Stored::fp64, Stored::fp16, Stored::bf16, Stored::mask, Stored::key})
-    if (tensor.scalar_type() == torch_type(type)) return type;
-  fail(op, argument, " has data type ", toString(tensor.scalar_type()),
+// argument(): the tensor's name.
+template <class Name>
+Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
+  const ScalarType found = tensor.scalar_type();
+  for (Stored type : {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key})
+    if (found == torch_type(type)) return type;
+  fail(op, argument(), " has data type ", toString(found),
        "; float32, float64, float16, bfloat16 and bool are supported, and int64 for a key of random numbers");
 }
 
@@ -59,18 +62,18 @@ Ints sizes_of(const EpilogueOutput& output, Sizes result) {
 // The tensor as a program reads it: checked, and dense. like: a tensor where the result of these sizes will be.
 Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
                Layout layout) {
-  const std::string argument = "tensors[" + std::to_string(place) + "] (" + name(kind) + ")";
-  check_same_device(op, "acc", like, argument.c_str(), tensor);
+  const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
+  if (tensor.device() != like.device()) check_same_device(op, "acc", like, argument().c_str(), tensor);
   const bool is_key = stored_type(op, argument, tensor) == Stored::key;
-  if (is_key != (kind == EpilogueOp::random)) fail(op, argument, " has data type ", toString(tensor.scalar_type()));
+  if (is_key != (kind == EpilogueOp::random)) fail(op, argument(), " has data type ", toString(tensor.scalar_type()));
   if (kind == EpilogueOp::scalar || kind == EpilogueOp::random) {
-    if (tensor.numel() != 1) fail(op, argument, " must have one element, got size ", shown(tensor.sizes()));
+    if (tensor.numel() != 1) fail(op, argument(), " must have one element, got size ", shown(tensor.sizes()));
     return tensor;
   }
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
   if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
-    fail(op, argument, " has size ", shown(got), ", but the result of size ", shown(result), " needs ", shown(wanted));
+    fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ", shown(wanted));
   return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
 }
 
@@ -91,9 +94,11 @@ std::vector<Tensor> run_unfused(const Epilogue& program, const Tensor& acc, cons
 void run_on_gpu(const EpilogueCall& call, const Device& device, const Tensor& acc) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
+  const gpu::Queue queue{index, current_stream(index)};
   const int64_t floats = stitch_workspace_bytes(call, device) / 4;
+  if (!floats) return run_stitch(call, device, queue, nullptr);
   const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
-  run_stitch(call, device, {index, current_stream(index)}, workspace.mutable_data_ptr());
+  run_stitch(call, device, queue, workspace.mutable_data_ptr());
 }
 
 // A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
@@ -112,7 +117,7 @@ struct Prepared {
       fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
     for (size_t i = 0; i < tensors.size(); ++i) {
       inputs.push_back(operand(op, i, program.inputs[i].kind, tensors[i], like, of, layout));
-      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, "tensors", inputs[i])});
+      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
     }
   }
 
@@ -203,7 +208,7 @@ std::vector<Tensor> conv2d_with(const KeptProgram& of, const Tensor& input, cons
   if (of.after_bias && input.is_cpu() && size_t(of.whole.bias()) < tensors.size()) {
     const Tensor& given = tensors[size_t(of.whole.bias())];
     if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
-      stored_type(op, "tensors", given);
+      stored_type(op, [] { return "the bias"; }, given);
       check_same_device(op, "input", input, "the bias", given);
       bias = given;
       if (given.scalar_type() != input.scalar_type()) {

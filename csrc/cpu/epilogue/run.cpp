@@ -25,8 +25,7 @@ void run_as(const EpilogueCall& call, const Device& device) {
   const auto partials_of = [&](const EpilogueOutput& output) {
     return std::find_if(partials.begin(), partials.end(), [&](const auto& there) { return there.is_of(output); });
   };
-  for (const EpilogueOutput& output : call.program.outputs)
-    if (output.kind != Reduction::none && partials_of(output) == partials.end()) partials.emplace_back(output, cut);
+  for (size_t i : call.program.reductions) partials.emplace_back(call.program.outputs[i], cut);
 
   const int64_t grain = std::max<int64_t>(1, kGrain * cut.units() / call.shape.numel());
   const auto factors = REFORMER_BY_ISA(device.isa, run_units<S>)(call, cut, steps, partials, grain);

@@ -69,10 +69,14 @@ std::string expression(const EpilogueNode& node) {
 class Writer {
  public:
   Writer(const Epilogue& program, const std::vector<Stored>& types, Stored result)
-      : program_(program), types_(types), result_(result), varies_(program.varies()) {}
+      : program_(program), types_(types), result_(result), varies_(program.varies()), reductions_(program.reductions) {
+    for (size_t o = 0; o < program.outputs.size(); ++o) {
+      if (program.outputs[o].is_by_element()) stored_.push_back(o);
+      if (program.outputs[o].is_by_channel()) of_channels_.push_back(o);
+    }
+  }
 
   std::string write() {
-    find_reductions();
     body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
     // Of the elements' own values first: they say which of the channels' they need.
     const std::string element = of_element();
@@ -85,10 +89,6 @@ class Writer {
     keep();
     body_ << "};\n}  // namespace\n}  // namespace reformer\n";
     return body_.str();
-  }
-  int numbers() {
-    find_reductions();
-    return numbers_;
   }
 
  private:
@@ -106,24 +106,6 @@ class Writer {
     for (int32_t i = 0; i < int32_t(program_.nodes.size()); ++i)
       if (wanted[size_t(i)]) found.push_back(i);
     return found;
-  }
-
-  void find_reductions() {
-    for (size_t o = 0; o < program_.outputs.size(); ++o) {
-      const EpilogueOutput& output = program_.outputs[o];
-      if (output.kind == Reduction::none) {
-        (output.is_by_channel() ? of_channels_ : stored_).push_back(o);
-        continue;
-      }
-      const auto same = [&](size_t other) {
-        const EpilogueOutput& of = program_.outputs[other];
-        return of.kind == output.kind && of.per == output.per && of.node == output.node;
-      };
-      if (std::none_of(reductions_.begin(), reductions_.end(), same)) {
-        reductions_.push_back(o);
-        numbers_ += output.kind == Reduction::moments ? 3 : 1;
-      }
-    }
   }
 
   std::string of_element() {
@@ -321,7 +303,7 @@ class Writer {
       body_ << "    if constexpr (i == " << r << ") {\n";
       for (size_t o = 0; o < program_.outputs.size(); ++o) {
         const EpilogueOutput& output = program_.outputs[o];
-        if (output.kind != reduction.kind || output.per != reduction.per || output.node != reduction.node) continue;
+        if (!output.reduces_like(reduction)) continue;
         const std::string to = "static_cast<float*>(p.out[" + std::to_string(o) + "])";
         body_ << "      {\n";
         if (output.factor >= 0)
@@ -340,9 +322,9 @@ class Writer {
   const std::vector<Stored> types_;
   const Stored result_;
   const std::vector<Varies> varies_;
-  std::vector<size_t> stored_, of_channels_, reductions_;  // outputs; of equal reductions the first
+  const std::vector<size_t>& reductions_;  // outputs, as those that are stored
+  std::vector<size_t> stored_, of_channels_;
   std::vector<int32_t> channel_values_, loaded_;
-  int numbers_ = 0;
   std::ostringstream body_;
 };
 
@@ -364,6 +346,10 @@ std::vector<int64_t> stitch_key(const EpilogueCall& call) {
   return key;
 }
 
-int stitch_numbers(const Epilogue& program) { return Writer(program, {}, Stored::fp32).numbers(); }
+int stitch_numbers(const Epilogue& program) {
+  int numbers = 0;
+  for (size_t o : program.reductions) numbers += program.outputs[o].kind == Reduction::moments ? 3 : 1;
+  return numbers;
+}
 
 }  // namespace reformer
