@@ -114,7 +114,7 @@ Tensor without_work(const ConvProblem& p, const Tensor& like, const Tensor* bias
 }
 
 Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tensor& first, const char* second_name,
-               const Tensor& second, const Tensor* bias, const Instead& instead = nullptr) {
+               const Tensor& second, const Tensor* bias, Follows* program = nullptr) {
   p.dtype = dtype_of(op, first_name, first);
   check_same(op, first_name, first, second_name, second);
   p.layout = result_layout(first, second);
@@ -128,13 +128,17 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
   TensorCall call(p, a, b, bias ? &*dense_bias : nullptr);
-  const Solver& solver = decide(p, device);
-  if (!instead || !instead(solver, p, device, call.operands())) solver.run(p, device, call);
+  const EpilogueCall* const follows = program ? &program->call(p) : nullptr;
+  const Solver& solver = follows ? decide(p, device, *follows) : decide(p, device);
+  if (follows && solver.takes(p, device, *follows))
+    program->run(solver, p, device, call.operands());
+  else
+    solver.run(p, device, call);
   return call.take_result();
 }
 
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Geometry& g,
-               const Instead& instead = nullptr) {
+               Follows* program = nullptr) {
   const char* op = "conv2d";
   const ConvProblem p = checked_problem(op, Direction::forward, input.sizes(), weight.sizes(), g);
   if (bias) {
@@ -142,7 +146,7 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
       fail(op, "bias has size ", shown(bias->sizes()), ", but weight has ", p.k, " output channels");
     check_same(op, "input", input, "bias", *bias);
   }
-  return compute(op, p, "input", input, "weight", weight, bias ? &*bias : nullptr, instead);
+  return compute(op, p, "input", input, "weight", weight, bias ? &*bias : nullptr, program);
 }
 
 Tensor input_grad(Sizes input_size, const Tensor& weight, const Tensor& grad_output, const Geometry& g) {
@@ -166,9 +170,9 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Ten
   return forward(input, weight, bias, geometry_of(stride, padding, dilation, groups));
 }
 
-Tensor conv2d_or(const Instead& instead, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                 const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups) {
-  return forward(input, weight, bias, geometry_of(stride, padding, dilation, groups), instead);
+Tensor conv2d_with(Follows& program, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups) {
+  return forward(input, weight, bias, geometry_of(stride, padding, dilation, groups), &program);
 }
 
 Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,

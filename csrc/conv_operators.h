@@ -2,7 +2,6 @@
 // and cpu/parallel.cpp.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -15,12 +14,17 @@ using Ints = std::vector<int64_t>;
 Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
               const Ints& padding, const Ints& dilation, int64_t groups);
 
-// What may be done in place of the chosen solver's run(): it returns whether it did. The buffers have no result.
-using Instead = std::function<bool(const Solver&, const ConvProblem&, const Device&, const ConvBuffers&)>;
+// A program that follows a convolution, and that its kernel may run itself. The buffers have no result.
+class Follows {
+ public:
+  virtual ~Follows() = default;
+  virtual const EpilogueCall& call(const ConvProblem& problem) = 0;  // as Solver::takes() is asked
+  virtual void run(const Solver& solver, const ConvProblem&, const Device&, const ConvBuffers&) = 0;
+};
 
-// conv2d, whose result is not defined if something was done in its place.
-Tensor conv2d_or(const Instead& instead, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                 const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups);
+// conv2d, whose result is not defined if the program was run.
+Tensor conv2d_with(Follows& program, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups);
 
 Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,
                          const Ints& padding, const Ints& dilation, int64_t groups);

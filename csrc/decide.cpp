@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cpu/selector/registry.h"
+#include "hip/solvers/gpu_model.h"
 
 namespace reformer {
 namespace {
@@ -88,6 +89,22 @@ const Solver& choose(const ConvProblem& problem, const Device& device) {
   return least_estimate(problem, device, now);
 }
 
+const Solver& choose(const ConvProblem& problem, const Device& device, const EpilogueCall* program) {
+  const Solver& alone = choose(problem, device);
+  const Config now = config();
+  if (!program || device.kind == DeviceKind::cpu || alone.takes(problem, device, *program) || now.forced >= 0)
+    return alone;
+  const Solver* best = &alone;
+  double least = gpu_unfused_us(problem);
+  for (size_t i = 0; i < solvers().size(); ++i) {
+    const Solver& solver = *solvers()[i];
+    if (refusal(solver, i, problem, device, now) || !solver.takes(problem, device, *program)) continue;
+    const double estimate = solver.estimate_us(problem, device);
+    if (estimate < least) best = &solver, least = estimate;
+  }
+  return *best;
+}
+
 // Fills in the probabilities: softmax of the logits over those that may be chosen.
 void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
                        std::vector<Candidate>& candidates) {
@@ -112,6 +129,7 @@ struct Cache {
     ConvProblem problem;
     int32_t threads;
     bool tf32;
+    int64_t program;  // its number, or -1
     const Solver* solver;
   };
   struct Set {
@@ -136,24 +154,25 @@ struct Cache {
     arch = device.arch;
   }
 
-  const Solver& decide(const ConvProblem& problem, const Device& device) {
+  const Solver& decide(const ConvProblem& problem, const Device& device, const EpilogueCall* call) {
     forget_if_stale(device);
-    const uint64_t key = hash(problem);
+    const int64_t program = call ? call->program.number : -1;
+    const uint64_t key = hash(problem) ^ uint64_t(program + 1) * 0x9e3779b97f4a7c15u;
     const uint32_t tag = static_cast<uint32_t>(key >> 32) | 1;
     Set& set = sets[key % kSets];
     for (size_t i = 0; i < kWays; ++i) {
       const Entry& entry = set.entries[i];
       if (set.tags[i] == tag && entry.threads == device.threads && entry.tf32 == device.tf32 &&
-          entry.problem == problem) {
+          entry.program == program && entry.problem == problem) {
         ++counts.hits;
         return *entry.solver;
       }
     }
     ++counts.misses;
-    const Solver& choice = choose(problem, device);
+    const Solver& choice = choose(problem, device, call);
     const size_t place = set.next++ % kWays;
     set.tags[place] = tag;
-    set.entries[place] = {problem, device.threads, device.tf32, &choice};
+    set.entries[place] = {problem, device.threads, device.tf32, program, &choice};
     return choice;
   }
 };
@@ -178,7 +197,12 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
   return result;
 }
 
-const Solver& decide(const ConvProblem& problem, const Device& device) { return cache.decide(problem, device); }
+const Solver& decide(const ConvProblem& problem, const Device& device) {
+  return cache.decide(problem, device, nullptr);
+}
+const Solver& decide(const ConvProblem& problem, const Device& device, const EpilogueCall& program) {
+  return cache.decide(problem, device, &program);
+}
 
 CacheCounts decision_cache_counts() { return cache.counts; }
 

@@ -56,7 +56,8 @@ EpilogueOutput read_output(Reader& reader, int64_t nodes) {
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
   if (output.kind != Reduction::none && output.per == Per::element) malformed("a reduction per element");
-  if (output.kind == Reduction::none && output.per > Per::channel) malformed("what is stored is per element or channel");
+  if (output.kind == Reduction::none && output.per > Per::channel)
+    malformed("what is stored is per element or channel");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));

@@ -67,8 +67,8 @@ struct Epilogue {
   std::vector<EpilogueNode> nodes;
   std::vector<EpilogueOutput> outputs;
   std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
-  std::vector<int64_t> code;  // from which decode() makes it
-  int64_t number = -1;        // of a kept one (kept.h), its own
+  std::vector<int64_t> code;       // from which decode() makes it
+  int64_t number = -1;             // of a kept one (kept.h), its own
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Epilogue decode(const int64_t* code, int64_t size);

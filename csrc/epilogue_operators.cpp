@@ -73,8 +73,9 @@ Tensor operand(const char* op, size_t place, EpilogueOp kind, const Tensor& tens
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
   if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
-    fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ", shown(wanted));
-  return kind == EpilogueOp::full ? dense(tensor, layout) : torch::stable::contiguous(tensor);
+    fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
+         shown(wanted));
+  return kind == EpilogueOp::full ? dense(tensor, layout) : contiguous_of(tensor);
 }
 
 // By PyTorch's own operations, for what no kernel runs.
@@ -127,7 +128,7 @@ struct Prepared {
     for (size_t i = 0; i < call.program.outputs.size(); ++i) {
       const EpilogueOutput& output = call.program.outputs[i];
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
-      const Stored type = output.kind != Reduction::none ? call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32
+      const Stored type = output.kind != Reduction::none  ? call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32
                           : output.type == Stored::result ? call.type
                                                           : output.type;
       const Layout layout = output.is_by_element() ? call.shape.layout : Layout::nchw;
@@ -198,9 +199,38 @@ std::vector<Tensor> stitch_with(const KeptProgram& program, const Tensor& acc, c
   return run(op, prepared, dense(acc, layout), tensors, false, into);
 }
 
-std::vector<Tensor> conv2d_with(const KeptProgram& of, const Tensor& input, const Tensor& weight,
-                                const std::vector<Tensor>& tensors, const Ints& stride, const Ints& padding,
-                                const Ints& dilation, int64_t groups) {
+// That follows a convolution.
+class Program final : public Follows {
+ public:
+  Program(const char* op, const Epilogue& epilogue, const Tensor& like, const std::vector<Tensor>& tensors)
+      : op_(op), epilogue_(epilogue), like_(like), tensors_(tensors) {}
+
+  void prepare(Sizes sizes, Layout layout) { prepared.emplace(op_, epilogue_, like_, sizes, layout, tensors_); }
+  const EpilogueCall& call(const ConvProblem& problem) override {
+    const auto sizes = result_sizes(problem);
+    prepare({sizes.data(), sizes.size()}, problem.layout);
+    return prepared->call;
+  }
+  void run(const Solver& solver, const ConvProblem& problem, const Device& device,
+           const ConvBuffers& operands) override {
+    prepared->allocate_outputs(like_, nullptr);
+    solver.run_with(prepared->call, problem, device, operands);
+    done = true;
+  }
+
+  std::optional<Prepared> prepared;
+  bool done = false;
+
+ private:
+  const char* const op_;
+  const Epilogue& epilogue_;
+  const Tensor& like_;
+  const std::vector<Tensor>& tensors_;
+};
+
+std::vector<Tensor> conv2d_and(const KeptProgram& of, const Tensor& input, const Tensor& weight,
+                               const std::vector<Tensor>& tensors, const Ints& stride, const Ints& padding,
+                               const Ints& dilation, int64_t groups) {
   const char* op = "conv2d_epilogue";
   const Epilogue* epilogue = &of.whole;
   std::optional<Tensor> bias;
@@ -218,24 +248,11 @@ std::vector<Tensor> conv2d_with(const KeptProgram& of, const Tensor& input, cons
       epilogue = &*of.after_bias;
     }
   }
-  std::optional<Prepared> prepared;
-  const auto prepare = [&](Sizes sizes, Layout layout) -> Prepared& {
-    return prepared.emplace(op, *epilogue, input, sizes, layout, tensors);
-  };
-  bool done = false;
-  const Instead inside = [&](const Solver& solver, const ConvProblem& problem, const Device& device,
-                             const ConvBuffers& operands) {
-    const auto sizes = result_sizes(problem);
-    Prepared& program = prepare({sizes.data(), sizes.size()}, problem.layout);
-    if (!solver.takes(problem, device, program.call)) return false;
-    program.allocate_outputs(input, nullptr);
-    solver.run_with(program.call, problem, device, operands);
-    return done = true;
-  };
-  const Tensor result = conv2d_or(inside, input, weight, bias, stride, padding, dilation, groups);
-  if (done) return prepared->outputs;
-  if (!prepared) prepare(result.sizes(), result_layout(input, weight));  // there was nothing to compute
-  return run(op, *prepared, result, tensors, true);
+  Program program(op, *epilogue, input, tensors);
+  const Tensor result = conv2d_with(program, input, weight, bias, stride, padding, dilation, groups);
+  if (program.done) return program.prepared->outputs;
+  if (!program.prepared) program.prepare(result.sizes(), result_layout(input, weight));  // there was nothing to compute
+  return run(op, *program.prepared, result, tensors, true);
 }
 
 }  // namespace
@@ -252,13 +269,13 @@ std::vector<Tensor> stitch_kept(const Tensor& acc, const std::vector<Tensor>& te
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
                                     const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
                                     int64_t groups) {
-  return conv2d_with(program_of("conv2d_epilogue", program), input, weight, tensors, stride, padding, dilation, groups);
+  return conv2d_and(program_of("conv2d_epilogue", program), input, weight, tensors, stride, padding, dilation, groups);
 }
 
 std::vector<Tensor> conv2d_epilogue_kept(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
                                          const KeptProgram& program, int64_t geometry) {
   const KeptGeometry& g = kept_geometry(geometry);
-  return conv2d_with(program, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
+  return conv2d_and(program, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
 }
 
 }  // namespace reformer

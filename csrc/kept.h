@@ -1,5 +1,5 @@
-// What operators are given again and again, by a number: programs and sequences, decoded once, and geometries. To hand a
-// list over takes longer than to decide what to run. Kept for good: there are as many as a process has met.
+// What operators are given again and again, by a number: programs and sequences, decoded once, and geometries. To hand
+// a list over takes longer than to decide what to run. Kept for good: there are as many as a process has met.
 #pragma once
 
 #include <array>

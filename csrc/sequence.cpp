@@ -62,9 +62,7 @@ SequenceStep read_step(Reader& reader, int32_t there) {
       step.results = int32_t((what & 1) + (what >> 1 & 1) + (what >> 2 & 1));
       operands = 3;
       break;
-    case Kind::parts:
-      step.results = int32_t(what);
-      operands = 1;
+    case Kind::parts: step.results = int32_t(what); operands = 1;
   }
   if (step.kind == Kind::conv2d || step.kind == Kind::conv2d_grads) kept_geometry(step.geometry);
   if (step.inputs.size() != operands) malformed("a step has another number of inputs");

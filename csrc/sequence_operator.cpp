@@ -1,7 +1,5 @@
 #include "sequence_operator.h"
 
-#include <torch/csrc/stable/ops.h>
-
 #include "checks.h"
 #include "epilogue_operators.h"
 
@@ -26,8 +24,10 @@ std::vector<Tensor> run(const SequenceStep& step, const std::vector<Tensor>& the
     }
     default: break;
   }
+  const Tensor& whole = input(0);
+  if (whole.dim() < 1 || whole.size(0) < step.results) fail("_run", "there are not so many parts");
   std::vector<Tensor> parts;
-  for (int64_t i = 0; i < step.results; ++i) parts.push_back(torch::stable::select(input(0), 0, i));
+  for (int64_t i = 0; i < step.results; ++i) parts.push_back(part(whole, i));
   return parts;
 }
 

@@ -148,8 +148,22 @@ Tensor dense(const Tensor& tensor, Layout layout) {
   return torch::stable::copy_(copy, tensor);
 }
 
+// The dispatcher's way takes longer than the question.
+Tensor contiguous_of(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+Tensor part(const Tensor& tensor, int64_t i) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), tensor.dim() - 1, sizes.data() + 1,
+                                                        strides.data() + 1, tensor.storage_offset() + i * strides[0],
+                                                        &handle));
+  return Tensor(handle);
+}
+
 Tensor dense_vector(const Tensor& tensor) {
-  const Tensor contiguous = torch::stable::contiguous(tensor);
+  const Tensor contiguous = contiguous_of(tensor);
   if (is_aligned(contiguous)) return contiguous;
   Tensor copy = torch::stable::empty_like(contiguous);
   return torch::stable::copy_(copy, contiguous);

@@ -23,7 +23,13 @@ void* current_stream(int32_t device);
 // copy that is so.
 Tensor dense(const Tensor& tensor, Layout layout);
 
-// The same for a tensor of one dimension.
+// The tensor itself if its elements are dense in the order of its dimensions, else a copy.
+Tensor contiguous_of(const Tensor& tensor);
+
+// A view of element i of the first dimension.
+Tensor part(const Tensor& tensor, int64_t i);
+
+// dense() of a tensor of one dimension.
 Tensor dense_vector(const Tensor& tensor);
 
 // An uninitialised tensor on the device of `like`, of its data type or of another: dense, in the layout if it

@@ -50,7 +50,9 @@ sum channel %4
 
     def test_running_statistics(self):
         program = _programs.normalise_and_update(frozenset(["scale"]), "none", 1e-5, 0.1, (torch.float32,) * 2)
-        self.assertExpectedInline(str(program), """\
+        self.assertExpectedInline(
+            str(program),
+            """\
 %0 = acc
 %1 = channel mean
 %2 = sub %0 %1
@@ -78,7 +80,8 @@ sum channel %4
 store %11
 store channel %16 float32
 store channel %23 float32
-""")
+""",
+        )
 
     def test_silu_keeps_what_it_is_of(self):
         value = ep.acc() + ep.channel("bias")
@@ -165,7 +168,10 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: ep.sum(ep.acc(), per="column"), "per 'channel', 'row' or 'all', got 'column'"),
         (lambda: ep.store(ep.acc(), torch.int8), "got torch.int8"),
         (lambda: ep.store(ep.acc(), per="row"), "per 'element' or 'channel', got 'row'"),
-        (lambda: ep.store(ep.channel("c") * ep.row("r"), per="channel"), "stored of a channel is computed of channels'"),
+        (
+            lambda: ep.store(ep.channel("c") * ep.row("r"), per="channel"),
+            "stored of a channel is computed of channels'",
+        ),
         (lambda: ep.activation("swish"), "got 'swish'"),
         (lambda: derivative(residual_relu(), ("weight",)), "no input 'weight'"),
         (lambda: derivative(ep.Program(ep.store(ep.random("k"))), ("k",)), "'k' is a key of random numbers"),
