@@ -99,7 +99,8 @@ def linear_epilogue(
         )
     rows, columns = input.shape[:-1], weight.shape[0]
     # As [N, H, W]. Of as many pictures of one pixel cuDNN computes weight gradients up to seven times as slowly.
-    pixels = rows if len(rows) == 3 else (1, math.prod(rows), 1)
+    count = math.prod(rows)
+    pixels = (count, 1, 1) if count == 0 else rows if len(rows) == 3 else (1, count, 1)
     views = dict(tensors)
     for name, kind in program.inputs.items():
         if kind in ("full", "row") and name in views:

@@ -98,7 +98,7 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   return nullptr;
 }
 
-// A program in the kernel: its first bias is the convolution's. shape: pictures, channels and pixels of the result.
+// A program in the kernel. shape: pictures, channels and pixels of the result.
 // tensors: x and the filter. Returns a sentence, or null; the numbers are as plan_gemm's.
 const char* plan_program(const int32_t* problem, int kernel, int shared, int row_blocks, const int64_t* code,
                          int64_t size, const int64_t* shape, const int8_t* types, const void* const* tensors,
@@ -108,8 +108,6 @@ const char* plan_program(const int32_t* problem, int kernel, int shared, int row
   Epilogue program = Epilogue::decode(code, size);
   static int64_t number = 0;
   program.number = number++;
-  const int32_t bias = program.bias();
-  if (bias >= 0) program.take_bias();
   EpilogueCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
   for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({inputs[i], Stored(types[i])});
   if (!takes_tma_program(call)) return "the kernels don't take this program";
@@ -120,7 +118,7 @@ const char* plan_program(const int32_t* problem, int kernel, int shared, int row
   const auto keep = [](const gpu::Entry& entry, const gpu::Launch& shape, const void* arguments, size_t bytes) {
     started = {entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)};
   };
-  run_tma_program(of, plan, call, tensors[0], tensors[1], bias < 0 ? nullptr : inputs[bias], {0, nullptr, keep});
+  run_tma_program(of, plan, call, tensors[0], tensors[1], nullptr, {0, nullptr, keep});
   append(numbers, started.shape);
   return nullptr;
 }

@@ -91,13 +91,18 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
   if (work.p.bias) {
     const T* bias = static_cast<const T*>(work.p.bias);
     UNROLL
-    for (int j = 0; j < kColumns / 8; ++j) {
-      const int at = column + j * 8 + lane % 4 * 2;
-      if (at >= work.p.columns) break;
-      float two[2];
-      widen<T, 2>(load<T, 2>(bias + at), two);
+    for (int box = 0; box < kColumns / 8; box += 8) {
+      float two[8][2];
       UNROLL
-      for (int e = 0; e < 4; ++e) sums[j][e] += two[e % 2];
+      for (int j = 0; j < 8; ++j) {  // without a condition, so that all are under way together
+        const int at = column + (box + j) * 8 + lane % 4 * 2;
+        widen<T, 2>(load<T, 2>(bias + (at < work.p.columns ? at : work.p.columns - 2)), two[j]);
+      }
+      UNROLL
+      for (int j = 0; j < 8; ++j) {
+        UNROLL
+        for (int e = 0; e < 4; ++e) sums[box + j][e] += two[j][e % 2];
+      }
     }
   }
   UNROLL
@@ -217,6 +222,8 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
   } else {
     if constexpr (Shape::kGivesRegisters) wgmma::take_registers<232>();
     GroupTile<T, kColumns> sums;
+    typename Program::template Thread<kColumns / 8> runs(program);
+    runs.begin(column);
     int half = 0;
     // This warp has read the stage's tiles.
     const auto release = [&](int stage) {
@@ -245,7 +252,7 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
         store_partial<kColumns>(work, sums.sums(), tile.row + group * 64);
       else
         store_result<Work, T, kColumns>(work, tile, sums.sums(), ring.stores(group), half, group, tile.row + group * 64,
-                                        program);
+                                        runs);
     });
     if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
   }
