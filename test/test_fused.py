@@ -232,6 +232,14 @@ BAD = {
         lambda: torch_reformer.conv2d_batch_norm_act(x(), w(), None, None, None, training=False),
         "conv2d_batch_norm_act: evaluation needs running_mean and running_var",
     ),
+    "eps in training": (
+        lambda: torch_reformer.conv2d_batch_norm_act(x(), w(), None, None, None, training=True, eps=0),
+        "conv2d_batch_norm_act: eps must be positive in training, got 0",
+    ),
+    "eps in evaluation": (
+        lambda: torch_reformer.conv2d_batch_norm_act(x(), w(), None, x()[0], x()[0], training=False, eps=-0.5),
+        "conv2d_batch_norm_act: eps must be at least 0, got -0.5",
+    ),
     "one value a channel": (
         lambda: torch_reformer.conv2d_batch_norm_act(x()[:1, :, :3, :3], w(), None, None, None, training=True),
         "conv2d_batch_norm_act: training needs more than one value a channel, got a result of [1, 6, 1, 1]",

@@ -121,6 +121,20 @@ def test_one_value_a_channel(training):
     assert (outcomes[0] is None) == training
 
 
+@pytest.mark.parametrize("eps", [1e-30, 0.0, -1e-5, float("nan")])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_eps_is_refused_where_pytorch_refuses_it(training, eps):
+    theirs, ours = (module.double().train(training) for module in twins(3, 4, 3, eps=eps))
+    x, refused = torch.randn(2, 3, 5, 5, dtype=torch.float64), eps < 0 or (eps == 0 and training)
+    for module in (theirs, ours):
+        if refused:
+            with pytest.raises(ValueError, match="eps must be"):
+                module(x)
+    if not refused:
+        torch.testing.assert_close(ours(x), theirs(x), equal_nan=True)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_large_means(layout):
     """With a mean of 1e4 and a deviation of 1 the result's error is at most twice PyTorch's."""

@@ -293,6 +293,57 @@ def test_batches_do_not_compile_again(training):
     assert counter.frame_count <= 2
 
 
+def normalised(x, w, share):
+    mean, var = torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)
+    y = conv2d_batch_norm_act(x, w, None, mean, var, training=True, eps=share / 8, momentum=share)
+    return y, mean, conv2d_batch_norm_act(x, w, None, mean, var, training=False, eps=share)
+
+
+def programmed(x, w, share):
+    program = ep.Program(ep.store(ep.maximum(ep.acc() * share, share - 2)))
+    return torch_reformer.conv2d_epilogue(x, w, program)
+
+
+def dropped(x, w, share):
+    return linear_act(x.flatten(1), w.flatten(1).repeat(1, 4), dropout=share)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [normalised, programmed, dropped])
+def test_numbers_that_dynamo_makes_symbols(function):
+    """They are part of a program: a graph is for those that it was recorded with, and what was seen is not compiled
+    again."""
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
+    x, w = torch.randn(2, 3, 6, 4, dtype=torch.float64), torch.randn(4, 3, 3, 2, dtype=torch.float64)
+    frames = []
+    for share in (0.1, 0.25, 0.1, 0.25):
+        results = []
+        for each in (function, compiled):
+            torch.manual_seed(1)
+            results.append(each(x, w, share))
+        torch.testing.assert_close(*results)
+        frames.append(counter.frame_count)
+    assert frames[1:] == frames[1:2] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
+def test_dynamic_module(training):
+    """No more graphs than of PyTorch's modules."""
+    counts = []
+    for make in (unfused.ConvNormAct, Conv2dBatchNormAct):
+        torch._dynamo.reset()
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        model = make(3, 4, 3).train(training)
+        compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+        for batch, width in ((2, 8), (3, 11), (5, 9)):
+            x = torch.randn(batch, 3, 8, width)
+            torch.testing.assert_close(compiled(x), model(x))
+        counts.append(counter.frame_count)
+    assert counts[1] <= counts[0]
+
+
 def test_export():
     model = network().eval()
     program = torch.export.export(model, (torch.randn(3, 3, 8, 10),), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -6,6 +6,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
+from torch_reformer import epilogue as ep
 
 
 def batch_norm(x, w, stride=1):
@@ -52,6 +53,75 @@ def test_batched_gradients():
     batched = torch.autograd.grad(y, (x, w), many, retain_graph=True, is_grads_batched=True)
     one_by_one = zip(*(torch.autograd.grad(y, (x, w), g, retain_graph=True) for g in many), strict=True)
     torch.testing.assert_close(batched, tuple(torch.stack(grads) for grads in one_by_one))
+
+
+def fused_evaluation(x, w, bias, residual):
+    statistics = torch.full((4,), 0.1, dtype=x.dtype), torch.full((4,), 2.0, dtype=x.dtype)
+    options = dict(training=False, activation="silu", residual=residual)
+    return torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, **options)
+
+
+def fused_training(x, w, bias, residual):
+    statistics = torch.zeros(4, dtype=x.dtype), torch.ones(4, dtype=x.dtype)
+    options = dict(training=True, activation="silu", residual=residual)
+    return torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, **options)
+
+
+def reductions(x, w, bias, residual):
+    value = ep.silu(ep.acc() * ep.scalar("share")) + ep.channel("bias")
+    program = ep.Program(ep.moments(value), ep.sum(value * ep.full("residual"), per="row"), ep.max(value, per="all"))
+    tensors = {"share": bias.mean(), "bias": bias, "residual": residual}
+    return torch.cat([each.flatten() for each in torch_reformer.conv2d_epilogue(x, w, program, tensors)])
+
+
+def fused_linear(x, w, bias, residual):
+    torch.manual_seed(1)
+    x = x.flatten(2)
+    w = w.mean((1, 2, 3))[:, None].expand(4, x.shape[2])
+    return torch_reformer.linear_act(x, w, bias, activation="gelu", dropout=0.3).square().mean() * residual
+
+
+FUSED = {
+    "act": lambda x, w, bias, residual: torch_reformer.conv2d_act(x, w, bias, activation="gelu", residual=residual),
+    "training": fused_training,
+    "evaluation": fused_evaluation,
+    "reductions": reductions,
+    "linear": fused_linear,
+    "stitch": lambda x, w, bias, residual: torch_reformer.stitch(
+        residual * x.mean() * w.mean(), ep.Program(ep.store(ep.tanh(ep.acc()) * ep.channel("bias"))), {"bias": bias}
+    ),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True], ids=["", "create_graph"])
+@pytest.mark.parametrize("function", FUSED.values(), ids=FUSED)
+def test_batched_gradients_of_fused_operators(function, create_graph):
+    kind = {"dtype": torch.float64, "requires_grad": True}
+    tensors = *operands(), torch.randn(4, **kind), torch.randn(2, 4, 5, 5, **kind)
+    y = function(*tensors)
+    many = torch.randn(3, *y.shape, dtype=y.dtype)
+    batched = torch.autograd.grad(y, tensors, many, retain_graph=True, is_grads_batched=True, create_graph=create_graph)
+    one_by_one = [torch.autograd.grad(y, tensors, g, retain_graph=True, create_graph=create_graph) for g in many]
+    stacked = tuple(torch.stack(grads) for grads in zip(*one_by_one, strict=True))
+    torch.testing.assert_close(batched, stacked)
+    if create_graph:
+        found, expected = (
+            torch.autograd.grad(sum(each.square().sum() for each in grads), tensors, retain_graph=True)
+            for grads in (batched, stacked)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("function", FUSED.values(), ids=FUSED)
+def test_vectorized_hessian(function):
+    x, w = torch.randn(2, 2, 3, 3, dtype=torch.float64), torch.randn(4, 2, 2, 2, dtype=torch.float64)
+    tensors = x, torch.randn(4, dtype=torch.float64), torch.randn(2, 4, 2, 2, dtype=torch.float64)
+
+    def loss(x, bias, residual):
+        return function(x, w, bias, residual).square().sum()
+
+    found, expected = (torch.autograd.functional.hessian(loss, tensors, vectorize=each) for each in (True, False))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_act"])

@@ -1,6 +1,6 @@
 """Convolution for PyTorch that picks the fastest kernel for every problem at run time, forward and backward."""
 
-from . import epilogue, nn
+from . import _named_operators, epilogue, nn  # noqa: F401  _named_operators registers operators
 from ._config import config
 from .fuse import Fusion, fuse
 from .fused import conv2d_act, conv2d_batch_norm_act, conv2d_epilogue, linear_act, linear_epilogue, stitch

@@ -8,6 +8,7 @@ import torch
 
 from . import epilogue
 from .epilogue import Program
+from .epilogue.values import plain
 
 
 def _remembered(write):
@@ -16,7 +17,9 @@ def _remembered(write):
 
     @functools.wraps(write)
     def program(*arguments) -> Program:
-        return write(*arguments) if torch.compiler.is_compiling() else kept(*arguments)
+        if torch.compiler.is_compiling():
+            return write(*[plain(each) if isinstance(each, (int, float)) else each for each in arguments])
+        return kept(*arguments)
 
     return program
 

@@ -53,7 +53,7 @@ _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 # Bound here, since the question is asked at each call.
 _is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
 _dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
-_is_transformed, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
+_is_transformed, is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 
 
 def needs_dispatcher(tensors) -> bool:
@@ -70,7 +70,7 @@ def needs_dispatcher(tensors) -> bool:
         or _has_torch_function(tensors)
         or type(first) not in _PLAIN_TYPES
         or not (first.is_cpu or first.is_cuda)
-        or _is_batched(first)  # autograd.grad's is_grads_batched
+        or is_batched(first)  # autograd.grad's is_grads_batched
     )
 
 

@@ -140,6 +140,13 @@ _library.impl("_stitch_unfused", _unfused_and_dense, "CUDA")
 # --- autograd ---------------------------------------------------------------------------------------------------------
 
 
+def _has_batched(grads: Sequence[Tensor | None]) -> bool:
+    """Whether autograd.grad's is_grads_batched has made one of them: the vmap that does so knows no operators that take
+    lists of tensors."""
+    is_batched = _register.is_batched
+    return any([grad is not None and is_batched(grad) for grad in grads])
+
+
 class _Plan:
     """What the forward keeps for the backward of a program, and what the backward makes of it; for all calls alike.
 
@@ -201,7 +208,7 @@ class _Plan:
         like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
         if like is None:
             like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
-        results = stitch(like, tensors, backward.code)
+        results = (_unfused if _has_batched(grads) else stitch)(like, tensors, backward.code)
         found = [results[wanted[name]] if name in wanted else None for name in self.names]
         for name, shape in ctx.scalar_shapes.items():
             place = self.names.index(name)
@@ -359,7 +366,7 @@ def _one_by_one(step: _kept.Step, inputs: list[Tensor], into: list[Tensor]) -> S
     if step.kind == "conv2d":
         return conv2d_epilogue(inputs[0], inputs[1], inputs[2:], step.what, *_kept.geometry_of(step.geometry))
     if step.kind == "stitch":
-        results = stitch(inputs[0], inputs[1:], step.what)
+        results = (_unfused if _has_batched(inputs) else stitch)(inputs[0], inputs[1:], step.what)
         with torch.no_grad():
             for tensor, result in zip(into, results[len(results) - len(into) :], strict=True):
                 tensor.copy_(result)

@@ -234,10 +234,13 @@ def conv2d_batch_norm_act(
         ``[N, K, H', W']``.
 
     Raises:
-        ValueError: in training, if there is one value a channel; for another activation; in evaluation without running
-            statistics, as PyTorch.
+        ValueError: as PyTorch, in training if there is one value a channel or eps is not positive, in evaluation if eps
+            is negative; in evaluation without running statistics; for another activation.
         As :func:`torch_reformer.conv2d`.
     """
+    if eps <= 0 and (training or eps < 0):
+        allowed = "positive in training" if training else "at least 0"
+        raise ValueError(f"conv2d_batch_norm_act: eps must be {allowed}, got {eps}")
     given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
     if not training:
         if running_mean is None or running_var is None:

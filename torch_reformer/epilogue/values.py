@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from .operations import INPUTS, OPERANDS
 
 Number = int | float
@@ -80,11 +82,21 @@ class Value:
         )
 
 
+def plain(number: Number) -> Number:
+    """The number itself, where torch.compile has made a symbol of it: numbers are part of a program, so a graph is for
+    those that it was recorded with."""
+    if not torch.compiler.is_compiling():
+        return number
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow to import, and not needed without symbols
+
+    return guard_scalar(number)
+
+
 def as_value(value: Value | Number) -> Value:
     if isinstance(value, Value):
         return value
     if isinstance(value, (int, float)):
-        return Value("constant", attribute=float(value))
+        return Value("constant", attribute=float(plain(value)))
     raise TypeError(f"epilogue: expected a value or a number, got {type(value).__name__}")
 
 
