@@ -258,7 +258,11 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
   const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
-  us = std::max(us, m.floor * std::max(bytes / kMemory, p.flops() / kFlops));
+  double floor = m.floor * std::max(bytes / kMemory, p.flops() / kFlops);
+  // Where memory bounds, tiles that reach beyond the columns take longer, too.
+  if (!size.weight_grad)
+    floor *= std::sqrt(double(size.column_tiles(kernel.columns)) * kernel.columns / (size.columns * size.columns_taps));
+  us = std::max(us, floor);
   if (plan.workspace_bytes) us += m.finish + double(plan.workspace_bytes) * 2 / m.finish_bytes;
   return us;
 }

@@ -46,7 +46,8 @@ struct RunsProgram {
 
    private:
     static constexpr int kValues = kAtLeastOne<Program::kChannelValues>;
-    static constexpr bool kKeeps = Program::kChannelValues && (2 * Program::kChannelValues + 4) * kSums <= 160;
+    static constexpr int kRegisters = (2 * Program::kChannelValues + 4) * kSums;  // with the sums
+    static constexpr bool kKeeps = Program::kChannelValues && kRegisters <= (Program::kLoaded > 1 ? 112 : 160);
 
     // Columns past the end are computed from the last ones' tensors, and not written.
     DEVICE void of_channels(int column, float (&to)[2][kValues]) const {
@@ -76,7 +77,7 @@ struct RunsProgram {
         float stored[2][Program::kStored][2];
         UNROLL
         for (int e = 0; e < 2; ++e) {
-          const float (&channel)[kValues] = kKeeps ? kept[kKeeps ? first + i : 0][e] : channels[i][e];
+          const float* const channel = kKeeps ? kept[kKeeps ? first + i : 0][e] : channels[i][e];
           UNROLL
           for (int half = 0; half < 2; ++half) {
             float& sum = sums[first + i][half * 2 + e];
