@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_reformer
 from torch_reformer import fuse
@@ -251,3 +252,24 @@ def test_dropout(p):
     assert not torch.equal(inner(x), y) or p == 1
     assert torch.isfinite(evaluated).all()
     torch.testing.assert_close(inner.eval()(x), without)
+
+
+def test_gradients_of_a_block_are_added_up_where_they_are_read():
+    """Of the result of a residual block, which the next one uses twice, no sum is computed by itself."""
+
+    class Additions(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            self.count += op is torch.ops.aten.add.Tensor and args[0].dim() == 4
+            return op(*args, **(kwargs or {}))
+
+    counts = []
+    for model in (ResNet(), ResNet()):
+        if counts:
+            fuse(model)
+        result = model(images()).sum()
+        with Additions() as additions:
+            result.backward()
+        counts.append(additions.count)
+    assert counts == [2, 1]  # the pooled result of the first convolution is not ours

@@ -106,6 +106,39 @@ def test_geometries(name, layout):
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
 
 
+@pytest.mark.parametrize("residual", [True, False], ids=["residual", ""])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_several_uses_add_up_in_the_backward(training, residual):
+    tensors = norm_tensors(torch.float64)
+    if not residual:
+        del tensors["residual"]
+    names = [name for name in tensors if name not in ("x", "w", "bias", "residual")]
+
+    def results(uses):
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+        x, w, bias = (leaves[name] for name in ("x", "w", "bias"))
+        statistics = torch.zeros(len(bias), dtype=x.dtype), torch.ones(len(bias), dtype=x.dtype)
+        norm = {name: leaves[name] for name in names} | {"residual": leaves.get("residual")}
+        found = torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, training=training, uses=uses, **norm)
+        return leaves, (found,) if uses == 1 else found
+
+    leaves, (one,) = results(1)
+    others, several = results(3)
+    assert len(several) == 3 and len({tensor.data_ptr() for tensor in several}) == 1
+    assert all(torch.equal(one, tensor) for tensor in several)
+    weights = torch.randn(2, *one.shape, dtype=one.dtype)
+    functions = [lambda t: (weights[0] * t).sum(), lambda t: (weights[1] * t.square()).sum()]
+    expected = torch.autograd.grad(sum(f(one) for f in functions), [*leaves.values()], create_graph=True)
+    loss = sum(f(tensor) for f, tensor in zip(functions, several[1:], strict=True))  # the first is not used
+    got = torch.autograd.grad(loss, [*others.values()], create_graph=True)
+    second = [
+        torch.autograd.grad(sum(g.square().sum() for g in grads), leaf["w"])[0]
+        for grads, leaf in ((expected, leaves), (got, others))
+    ]
+    for name, a, b in zip([*leaves, "second"], [*got, second[1]], [*expected, second[0]], strict=True):
+        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}")
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_one_value_a_channel(training):
     theirs, ours = twins(3, 4, 3)

@@ -9,6 +9,7 @@ mean and variance add theirs, and the convolution's own two. Each of both is one
 from __future__ import annotations
 
 import functools
+import operator
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from . import _fake, _kept, _programs, _register, _register_epilogue
 from .epilogue import Program, channel, full, rows, store
 from .epilogue import sum as sum_of
 from .epilogue.derivative import derivative
+from .epilogue.program import substituted
 
 _TENSORS = ("input", "weight", "bias", "scale", "shift", "residual", "running_mean", "running_var", "momentum")
 _PARAMETERS = ("scale", "shift", "residual")
@@ -44,8 +46,8 @@ class _Plan:
     of input, weight, bias and _PARAMETERS.
 
     In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
-    of that; of acc's gradient the pass `apply` has it in place of the residual's, which is that of the sum before the
-    activation."""
+    of that (of several uses the sum of theirs). In the pass `apply`, which gives acc's gradient, it is the residual's
+    if there is one, which is that of the sum before the activation."""
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
         self.names, self.needed = names, needed
@@ -87,20 +89,27 @@ class _Plan:
         result, *_ = sequence.stitch(self.normalise.code, acc, tensors, running)
         return sequence.give(result, acc, moments)
 
-    def _backward(self, geometry: int) -> _kept.Sequence:
-        """Of the result's gradient, input, weight, moments and what is saved: the gradients of what is needed."""
-        given = ["grad_0", "input", "weight", "moments", *self.saved]
+    def _backward(self, geometry: int, uses: int) -> _kept.Sequence:
+        """Of the result's gradients from so many uses, input, weight, moments and what is saved: the gradients of what
+        is needed."""
+        of_uses = [f"grad_{i}" for i in range(uses)]
+        given = [*of_uses, "input", "weight", "moments", *self.saved]
         sequence = _kept.Sequence(len(given))
         at = {name: place for place, name in enumerate(given)}
         at["mean"], at["squares"] = sequence.parts(at["moments"], 2)
         like = at.get("acc", at["grad_0"])
-        found = sequence.stitch(self.reduce.code, like, [at[name] for name in self.reduce.inputs])
+        grad = functools.reduce(operator.add, map(full, of_uses))
+        reduce = substituted(self.reduce, "grad_0", grad)
+        found = sequence.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
         grads = {name: found[place] for name, place in self.places.items()}
         if self.apply:
             at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
-            at["grad_0"] = grads.get("residual", at["grad_0"])
-            tensors = [at[name] for name in self.apply.inputs]
-            of_acc, *sums = sequence.stitch(self.apply.code, like, tensors)
+            apply = self.apply
+            if "residual" in grads:
+                at["grad_0"] = grads["residual"]
+            else:
+                apply = substituted(apply, "grad_0", grad)
+            of_acc, *sums = sequence.stitch(apply.code, like, [at[name] for name in apply.inputs])
             operands = [name for name in ("input", "weight") if name in self.needed]
             wanted = "input" in operands, "weight" in operands, False
             found = sequence.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
@@ -118,25 +127,29 @@ def _plan(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...])
 
 class _Train(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, settings, geometry, *tensors):
-        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[2:])
+    def forward(ctx, settings, geometry, uses, *tensors):
+        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:])
         given = [tensor for tensor in tensors if tensor is not None]
         result, acc, moments = _register_epilogue.run(plan.forward(geometry), given)
         input, weight, bias, scale, shift, residual, *_ = tensors
         found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
         ctx.plan, ctx.geometry = plan, geometry
         ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in plan.saved])
-        return result
+        if uses == 1:
+            return result
+        ctx.set_materialize_grads(False)
+        return result, *[result.detach() for _ in range(1, uses)]
 
     @staticmethod
-    def backward(ctx, grad):
-        plan = ctx.plan
+    def backward(ctx, *of_uses):
+        plan, of_uses = ctx.plan, [grad for grad in of_uses if grad is not None]
         input, weight, bias, moments, *saved = ctx.saved_tensors
         if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
             geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
             acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, plan.moments.code, *geometry)
             saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]
-        grads = _register_epilogue.run(plan.backward(ctx.geometry), [grad, input, weight, moments, *saved])
+        sequence = plan.backward(ctx.geometry, len(of_uses))
+        grads = _register_epilogue.run(sequence, [*of_uses, input, weight, moments, *saved])
         found = iter(grads)
         return tuple([next(found) if need else None for need in ctx.needs_input_grad])
 
@@ -155,7 +168,9 @@ def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
         )
 
 
-def train(input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry):
+def train(
+    input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry, uses
+):
     """:func:`torch_reformer.conv2d_batch_norm_act` in training, of at least one image; geometry in pairs."""
     _check_count(input, weight, geometry)
     running = () if running_mean is None else (running_mean.dtype, running_var.dtype)
@@ -165,9 +180,10 @@ def train(input, weight, bias, scale, shift, residual, running_mean, running_var
     tensors = (*tensors, momentum if running and is_tensor else None)
     written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
     if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
-        return _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
+        result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
+        return result if uses == 1 else (result,) * uses
     input, weight = _register.autocast_cast(input, weight)
-    return _apply(settings, _kept.geometry_number(*geometry), input, weight, *tensors[2:])
+    return _apply(settings, _kept.geometry_number(*geometry), uses, input, weight, *tensors[2:])
 
 
 def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:

@@ -59,14 +59,21 @@ def conv_act(conv: nn.Conv2d, input: Tensor, activation: str, residual=None, in_
 
 
 def conv_norm_act(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, input: Tensor, activation: str, residual=None, in_place: bool = False
-) -> Tensor:
-    """activation(norm(conv(input)) + residual)."""
-    if not _unchanged(conv, norm) or input.dim() != 4:
-        return _separately(norm(conv(input)), activation, residual, in_place)
-    if residual is None or _fits(residual, conv, input, in_place):
-        return nn_of_ours.conv_norm_act(conv, norm, input, activation, residual)
-    return _separately(nn_of_ours.conv_norm_act(conv, norm, input, "none"), activation, residual, in_place)
+    conv: nn.Conv2d,
+    norm: nn.BatchNorm2d,
+    input: Tensor,
+    activation: str,
+    residual=None,
+    in_place: bool = False,
+    uses: int = 1,
+) -> Tensor | tuple[Tensor, ...]:
+    """activation(norm(conv(input)) + residual), for each of its uses."""
+    is_fused = _unchanged(conv, norm) and input.dim() == 4
+    if is_fused and (residual is None or _fits(residual, conv, input, in_place)):
+        return nn_of_ours.conv_norm_act(conv, norm, input, activation, residual, uses)
+    value = nn_of_ours.conv_norm_act(conv, norm, input, "none") if is_fused else norm(conv(input))
+    value = _separately(value, activation, residual, in_place)
+    return value if uses == 1 else (value,) * uses
 
 
 def linear_act(linear: nn.Linear, input: Tensor, activation: str, dropout: nn.Dropout | None = None) -> Tensor:

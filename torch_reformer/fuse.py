@@ -196,6 +196,19 @@ class _Chains:
         self._take_activation(chain)
         return chain
 
+    def uses(self, chain: _Chain) -> int:
+        """For how many operators a chain with batch norm makes a tensor each, so that their gradients are added up in
+        its backward: one where somebody might change it, or a view of it, in place."""
+
+        def only_reads(user: fx.Node) -> bool:
+            if isinstance(self.module(user), (nn.Conv2d, nn.Linear)) or user.target in (conv_act, linear_act):
+                return True
+            adds = user.op in ("call_function", "call_method") and user.target in _ADDITIONS
+            return adds and not (user.target in _IN_PLACE_ADDITIONS and user.args[0] is chain.last)
+
+        users = list(chain.last.users)
+        return len(users) if chain.norm is not None and all(only_reads(user) for user in users) else 1
+
     def _take_residual(self, chain: _Chain) -> None:
         user = self._next(chain)
         if user is None or user.op not in ("call_function", "call_method") or user.target not in _ADDITIONS:
@@ -297,14 +310,14 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             continue
         chain = chains.of(node)
         if len(chain.nodes) > 1:
-            _replace(graph, chain, first)
+            _replace(graph, chain, first, chains.uses(chain))
             done.fused[name] = chain.shown()
         else:
             done.left[name] = "nothing follows it that could be fused"
     graph.lint()
 
 
-def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module) -> None:
+def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module, uses: int) -> None:
     node = chain.nodes[0]
     input = node.args[0] if node.args else node.kwargs["input"]
     with graph.inserting_before(chain.last):
@@ -315,7 +328,10 @@ def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module) -> None:
         else:
             function = conv_norm_act if chain.norm else conv_act
             arguments = (chain.activation, chain.residual, chain.in_place) if chain.residual else (chain.activation,)
-            new = graph.call_function(function, (*modules, input, *arguments))
+            new = graph.call_function(function, (*modules, input, *arguments), {"uses": uses} if uses > 1 else {})
+        if uses > 1:
+            for i, user in enumerate(list(chain.last.users)):
+                user.replace_input_with(chain.last, graph.call_function(operator.getitem, (new, i)))
     chain.last.replace_all_uses_with(new)
     for old in reversed(chain.nodes):
         graph.erase_node(old)

@@ -215,7 +215,8 @@ def conv2d_batch_norm_act(
     groups: int = 1,
     activation: str = "relu",
     residual: Tensor | None = None,
-) -> Tensor:
+    uses: int = 1,
+) -> Tensor | tuple[Tensor, ...]:
     """``activation(batch_norm(conv2d(input, weight, bias)) + residual)``.
 
     In training the batch's mean and variance are gathered from the convolution's result, and a second pass normalises
@@ -229,9 +230,11 @@ def conv2d_batch_norm_act(
         training, momentum, eps: as for :func:`torch.nn.functional.batch_norm`. A momentum that changes from call to
             call should be a tensor of one element: a number is part of the program.
         activation, residual: as for :func:`conv2d_act`.
+        uses: by how many operators the result is used. For several there is a tensor for each, of the same memory, so
+            that the backward adds up their gradients as it reads them. None of them may be changed in place.
 
     Returns:
-        ``[N, K, H', W']``.
+        ``[N, K, H', W']``, or a tuple of as many as there are uses, if those are several.
 
     Raises:
         ValueError: as PyTorch, in training if there is one value a channel or eps is not positive, in evaluation if eps
@@ -247,7 +250,8 @@ def conv2d_batch_norm_act(
             raise ValueError("conv2d_batch_norm_act: evaluation needs running_mean and running_var")
         tensors = given | _some(bias=bias, mean=running_mean, var=running_var)
         program = _programs.folded(frozenset(tensors), activation, eps)
-        return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
+        result = conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
+        return result if uses == 1 else (result,) * uses
 
     if (running_mean is None) != (running_var is None):
         raise ValueError("conv2d_batch_norm_act: running_mean and running_var must be given both or neither")
@@ -255,7 +259,8 @@ def conv2d_batch_norm_act(
         moments = weight.new_zeros(2, weight.shape[0])
         tensors = given | {"mean": moments[0], "squares": moments[1]}
         result = conv2d_act(input, weight, bias, stride, padding, dilation, groups, activation="none")
-        return stitch(result, _programs.normalise(frozenset(given), activation, eps), tensors)
+        result = stitch(result, _programs.normalise(frozenset(given), activation, eps), tensors)
+        return result if uses == 1 else (result,) * uses
     geometry = pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups
     tensors = input, weight, bias, norm_weight, norm_bias, residual
-    return _batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry)
+    return _batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry, uses)

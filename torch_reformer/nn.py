@@ -132,22 +132,27 @@ def conv_norm_act(
     input: Tensor,
     activation: str,
     residual: Tensor | None = None,
-) -> Tensor:
-    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
+    uses: int = 1,
+) -> Tensor | tuple[Tensor, ...]:
+    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training.
+    uses: as for :func:`torch_reformer.conv2d_batch_norm_act`."""
     momentum = 0.0 if norm.momentum is None else norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
         if norm.momentum is None:  # all batches count alike
             momentum = 1.0 / norm.num_batches_tracked
+    running_mean = norm.running_mean
+    training = norm.training or running_mean is None
+    updates = not norm.training or norm.track_running_stats
     return fused.conv2d_batch_norm_act(
         input,
         conv.weight,
         conv.bias,
-        norm.running_mean if not norm.training or norm.track_running_stats else None,
-        norm.running_var if not norm.training or norm.track_running_stats else None,
+        running_mean if updates else None,
+        norm.running_var if updates else None,
         norm.weight,
         norm.bias,
-        training=norm.training or norm.running_mean is None,
+        training=training,
         momentum=momentum,
         eps=norm.eps,
         stride=conv.stride,
@@ -156,6 +161,7 @@ def conv_norm_act(
         groups=conv.groups,
         activation=activation,
         residual=residual,
+        uses=uses,
     )
 
 
