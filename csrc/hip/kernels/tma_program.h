@@ -13,7 +13,7 @@ struct NoProgram {
 
 template <class Program>
 struct RunsProgram {
-  static_assert(!Program::kReductions);
+  static_assert(!Program::kReductions && !Program::kStoresChannels);
   const StitchArgs& p;
 
   // Of a tile's sums in pairs, as mma holds them, those of 64 columns: from `column` on, of the warp's rows from `row`
