@@ -65,6 +65,14 @@ def test_several_tiles_a_block(kind, tiles):
     check(EVERYTHING, kind, tiles=tiles, seed=tiles)
 
 
+# So many of a column's rows that some have their tensors read together: of two tensors, and of one.
+@pytest.mark.parametrize("type_name, tile", [("bf16", "64x64_2x2_4"), ("fp32", "128x64_2x2_3")])
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_together(path, type_name, tile):
+    for program in (EVERYTHING, ep.Program(ep.store(ep.silu(BIASED + FULL)))):
+        check(program, "3x3", type_name, tile, path)
+
+
 # Those of wgmma's, too, which hold and store their sums as mma.sync's do.
 @pytest.mark.slow
 @pytest.mark.parametrize("type_name", ["bf16", "fp32"])

@@ -92,8 +92,9 @@ DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements
   if constexpr (kClusters) {
     UNROLL
     for (int e = 0; e < kElements; ++e) values[e] = 0;
-    NOT_UNROLLED  // which would take registers
-        for (int rank = 0; rank < blocks; rank += 2) {
+    constexpr int kTurns = kElements == 4 ? 4 : 1;  // of more there would be too many values for the registers
+    UNROLL_BY(kTurns)
+    for (int rank = 0; rank < blocks; rank += 2) {
       float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
       UNROLL
       for (int i = 0; i < 2 * kElements / 4; ++i)
