@@ -71,7 +71,8 @@ class Solver {
   // has neither acc nor outputs yet.
   virtual bool takes(const ConvProblem&, const Device&, const EpilogueCall&) const { return false; }
 
-  // The convolution and the program, of which nothing but the outputs is written. There is no result in the buffers.
+  // The convolution and the program, of which nothing but the outputs is written. In the buffers there is neither a
+  // result nor a bias, which the program adds.
   virtual void run_with(const EpilogueCall&, const ConvProblem&, const Device&, const ConvBuffers&) const {}
 };
 

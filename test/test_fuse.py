@@ -268,7 +268,7 @@ def test_gradients_of_a_block_are_added_up_where_they_are_read():
     for model in (ResNet(), ResNet()):
         if counts:
             fuse(model)
-        result = model(*images()).sum()
+        result = model(images().float()).sum()
         with Additions() as additions:
             result.backward()
         counts.append(additions.count)

@@ -94,37 +94,90 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize("filter, solver", [(1, "tma_gemm"), (3, "tma_windows")])
-@pytest.mark.parametrize("name", INSIDE)
-def test_inside_of_the_convolution(name, filter, solver):
-    """Sums are multiples of 1/64, so exact. There are too many blocks for the depth to be cut."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("it is for Hopper GPUs")
+def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1):
+    """Runs a program with a convolution; size: n, c, h, w, k. Returns the names of the kernels. Sums are multiples of
+    1/64, so exact."""
+    n, c, h, w, k = size
     generator = torch.Generator().manual_seed(0)
     x, weight = (
-        (torch.randint(-2, 3, size, generator=generator) / scale).bfloat16().cuda()
-        for size, scale in (((67, 72, 29, 29), 16), ((136, 72, filter, filter), 4))
+        (torch.randint(-2, 3, sizes, generator=generator) / scale).to(dtype).cuda()
+        for sizes, scale in (((n, c, h, w), 16), ((k, c // groups, filter, filter), 4))
     )
     x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
-    program, size = ep.Program(*INSIDE[name]), (67, 136, 29, 29)
-    everything = tensors_for(size, torch.bfloat16, "nhwc")
+    geometry = dict(stride=stride, padding=filter // 2, groups=groups)
+    acc = torch.conv2d(x.double(), weight.double(), **geometry)
+    program = ep.Program(*INSIDE[name])
+    everything = tensors_for(acc.shape, dtype, "nhwc")
     tensors = {name: everything[name].cuda() for name in program.inputs}
     results = []
 
     def run():
-        made = torch_reformer.conv2d_epilogue(x, weight, program, tensors, padding=filter // 2)
+        made = torch_reformer.conv2d_epilogue(x, weight, program, tensors, **geometry)
         results[:] = [made] if isinstance(made, torch.Tensor) else made
 
-    with torch_reformer.config(force="gpu_tma_gemm_128x64"):
+    with torch_reformer.config(force=solver):
         kernels = kernels_of(run)
-    assert len(kernels) == 1 and kernels[0].startswith(f"{solver}_forward_bf16_128x64"), kernels
-    acc = torch.conv2d(x.double(), weight.double(), padding=filter // 2)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, size, torch.float64, wide, acc)
+    expected = interpret(program, acc.shape, torch.float64, wide, acc)
     for result, exact in zip(results, expected, strict=True):
         eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
         assert result.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 1e-5, atol=1e-5)
+    return kernels
+
+
+@pytest.mark.parametrize("filter, kernel", [(1, "tma_gemm"), (3, "tma_windows")])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_the_convolution(name, filter, kernel):
+    """There are too many blocks for the depth to be cut."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    kernels = check_inside(name, "gpu_tma_gemm_128x64", (67, 72, 29, 29, 136), torch.bfloat16, filter=filter)
+    assert len(kernels) == 1 and kernels[0].startswith(f"{kernel}_forward_bf16_128x64"), kernels
+
+
+# Tiles of 32 columns are multiplied by warps everywhere, others of 16-bit types by Hopper's groups of them.
+TILES = ["128x128", "128x64", "64x128", "64x64", "128x32", "64x32", "32x32"]
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+FORWARD = {  # n, c, h, w, k, and the geometry: too many blocks for the depth to be cut; blocks have several tiles
+    "1x1": ((67, 72, 29, 29, 136), dict(filter=1)),
+    "3x3": ((67, 24, 29, 29, 136), dict(filter=3)),
+    "strides": ((67, 24, 57, 57, 72), dict(filter=3, stride=2)),
+    "groups": ((67, 96, 29, 29, 144), dict(filter=3, groups=2)),
+}
+
+
+@pytest.mark.parametrize("tile", ["128x256", *TILES])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_implicit_gemm(name, tile):
+    if tile == "128x256" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    size, geometry = FORWARD["3x3"]
+    kernels = check_inside(name, f"gpu_gemm_{tile}", size, torch.bfloat16, **geometry)
+    assert len(kernels) == 1 and kernels[0].startswith(f"implicit_gemm_forward_bf16_general_{tile}_"), kernels
+
+
+@pytest.mark.parametrize("problem", FORWARD)
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("tile", ["64x64", "64x32"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_implicit_gemm_problems(name, tile, type_name, problem):
+    size, geometry = FORWARD[problem]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        kernels = check_inside(name, f"gpu_gemm_{tile}", size, TYPES[type_name], **geometry)
+    kind = "pointwise" if problem == "1x1" else "general"
+    assert len(kernels) == 1 and kernels[0].startswith(f"implicit_gemm_forward_{type_name}_{kind}_{tile}_"), kernels
+
+
+@pytest.mark.parametrize("size", [(1, 1024, 7, 7, 64), (2, 2048, 14, 14, 96), (8, 256, 14, 14, 64)], ids=str)
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_implicit_gemm_with_a_cut_depth(name, size):
+    """Clusters add up their sums before the program; after partial sums it is a kernel of its own, on results in fp32
+    that are exact, too."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        kernels = check_inside(name, "gpu_gemm_64x64", size, torch.float32, filter=3)
+    kinds = sorted(next(kind for kind in ("finish", "stitch", "forward") if kind in kernel) for kernel in kernels)
+    assert kinds in (["forward"], ["finish", "forward", "stitch"]), kernels
 
 
 @pytest.mark.parametrize("activation", ep.ACTIVATIONS)

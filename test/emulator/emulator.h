@@ -26,6 +26,7 @@
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::reformer::emulator::dynamic_shared()
 #define UNROLL
 #define NOT_UNROLLED
+#define UNROLL_BY(times)
 #define __grid_constant__
 
 namespace reformer {

@@ -1,31 +1,16 @@
 """Convolution by the implicit GEMM kernels, emulated: exact on small integers."""
 
 import ctypes
-import functools
 
 import pytest
 import torch
 
 import emulator
 from emulator import plans
+from emulator.implicit_gemm import PATHS, kernels, name_of, planner, tiles_of
 from emulator.plans import DIRECTIONS, TYPES, Problem
 
 pytestmark = emulator.needed
-
-PATHS = {"mma_sync": (32, ()), "mfma": (64, ()), "mfma_gfx908": (64, ("REFORMER_MFMA_BF16_PAIRS",))}
-
-
-@functools.cache
-def planner() -> ctypes.CDLL:
-    loaded = plans.library("implicit_gemm_plan")
-    for function in (loaded.kernel_name, loaded.kernel_arguments, loaded.finish_name, loaded.plan):
-        function.restype = ctypes.c_char_p
-    return loaded
-
-
-@functools.cache
-def kernels() -> dict[str, int]:
-    return {planner().kernel_name(i).decode(): i for i in range(planner().kernel_count())}
 
 
 def run(problem, kernel, splits, *, warp, tiles=1, seed=0, defines=()):
@@ -55,10 +40,6 @@ def run(problem, kernel, splits, *, warp, tiles=1, seed=0, defines=()):
         entry = planner().kernel_arguments(kernels()[name]).decode()
         plans.launch("implicit_gemm", name, entry, arguments, shape, seed=seed, warp=warp, defines=defines)
     return result
-
-
-def name_of(direction, type_name, kind, tile):
-    return f"implicit_gemm_{direction}_{type_name}_{kind}_{tile}"
 
 
 def check(problem, kernel, splits, path, *, tiles=1, seed=0):
@@ -110,12 +91,6 @@ def test_pointwise(path, direction, type_name, name, splits):
     check(problem, name_of(direction, type_name, kind, "32x32_2x2_4"), splits, path, seed=1)
 
 
-def tiles(direction):
-    """All that there are, of bf16."""
-    start = f"implicit_gemm_{direction}_bf16_general_"
-    return [name.removeprefix(start) for name in kernels() if name.startswith(start)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["general", "pointwise"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -123,7 +98,7 @@ def tiles(direction):
 def test_all_tiles(path, direction, kind):
     sizes = (1, 136, 12, 13, 136, 3, 3) if kind == "general" else (1, 200, 17, 16, 136, 1, 1)
     problem = Problem(direction, "bf16", *sizes, pad=(1, 1) if kind == "general" else (0, 0))
-    for tile in tiles(direction):
+    for tile in tiles_of(direction, "bf16"):
         check(problem, name_of(direction, "bf16", kind, tile), 1, path)
 
 

@@ -10,6 +10,7 @@ FAMILIES = [
     "test_depthwise_emulated",
     "test_depthwise_planes_emulated",
     "test_implicit_gemm_emulated",
+    "test_implicit_gemm_programs_emulated",
     "test_packed_gemm_emulated",
     "test_stitch_emulated",
     "test_tma_bugs",

@@ -5,7 +5,7 @@ import functools
 
 import torch
 
-from emulator import plans
+from emulator import conv_programs, plans
 from emulator.plans import DIRECTIONS
 
 
@@ -18,7 +18,7 @@ def planner() -> ctypes.CDLL:
         getattr(loaded, name).restype = ctypes.c_char_p
     for name in ("depthwise_name", "depthwise_arguments", "plan_depthwise"):
         getattr(loaded, name).restype = ctypes.c_char_p
-    return loaded
+    return conv_programs.declare(loaded, "plan_gemm_program")
 
 
 @functools.cache
@@ -37,6 +37,15 @@ def kernel_of(problem, tile):
 
 
 NOTHING, ROWS, COLUMNS = range(3)  # what both blocks of a cluster share
+
+
+def with_program(problem, tile, *, shared=NOTHING, row_blocks=1000) -> conv_programs.Kernel:
+    index = gemm_kernels()[kernel_of(problem, tile)]
+
+    def plan(numbers, operands, given, launch):
+        return planner().plan_gemm_program(numbers, operands, given, index, shared, row_blocks, launch)
+
+    return conv_programs.Kernel(planner().gemm_kernel_file(index).decode(), planner(), plan)
 
 
 def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):

@@ -1,7 +1,7 @@
 // implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
 #include "../../csrc/hip/kernels/implicit_gemm_plan.h"
 
-#include "plan_problem.h"
+#include "plan_program.h"
 
 using namespace reformer;
 
@@ -31,6 +31,21 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   *numbers++ = plan.steps;
   *numbers++ = plan.workspace_bytes;
   return nullptr;
+}
+
+// A program in the kernel. tensors: x and the filter. Returns a sentence, or null; numbers: blocks x, y, z, threads,
+// shared bytes, cluster.
+const char* plan_with_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
+                              int tiles, int warp, int64_t* numbers) {
+  const ConvProblem p = problem_of(problem);
+  const ImplicitGemmKernel& of = implicit_gemm_kernels()[size_t(kernel)];
+  ImplicitGemmPlan plan;
+  if (const char* sentence = plan_implicit_gemm(p, of, {1, 1, tiles}, warp, plan)) return sentence;
+  const auto start = [&](const EpilogueCall& call) {
+    bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
+    launch_with_program(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
+  };
+  return plan_program(*given, p, int(16 / element_size(Stored(int8_t(p.dtype)))), start, numbers);
 }
 
 // How many tiles of rows a block should compute.

@@ -3,14 +3,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../csrc/epilogue.cpp"
 #include "../../csrc/hip/kernels/tma_depthwise_plan.h"
 #include "../../csrc/hip/kernels/tma_gemm_plan.h"
-#include "../../csrc/hip/runtime/cache.cpp"
-#include "../../csrc/hip/solvers/stitch_source.cpp"
-#include "../../csrc/hip/solvers/tma_program.cpp"
 #include "../emulator/emulated_tensor_map.h"
-#include "plan_problem.h"
+#include "plan_program.h"
 
 using namespace reformer;
 
@@ -28,17 +24,6 @@ TensorMap gpu::windows_map(const void* pictures, const Windows& windows, int32_t
                                    {w.step, h.step},
                                    pixels});
 }
-
-void gpu::launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
-  queue.launcher(entry, shape, arguments, bytes);
-}
-
-// What run_tma_program() would have started.
-static struct {
-  std::string name, text;
-  gpu::Launch shape;
-  std::string arguments;
-} started;
 
 extern "C" {
 
@@ -98,34 +83,23 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   return nullptr;
 }
 
-// A program in the kernel. shape: pictures, channels and pixels of the result.
-// tensors: x and the filter. Returns a sentence, or null; the numbers are as plan_gemm's.
-const char* plan_program(const int32_t* problem, int kernel, int shared, int row_blocks, const int64_t* code,
-                         int64_t size, const int64_t* shape, const int8_t* types, const void* const* tensors,
-                         const void* const* inputs, void* const* outputs, int64_t* numbers) {
+// A program in the kernel. tensors: x and the filter. Returns a sentence, or null; the numbers are as plan_gemm's.
+const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
+                              int shared, int row_blocks, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
-  Epilogue program = Epilogue::decode(code, size);
-  static int64_t number = 0;
-  program.number = number++;
-  EpilogueCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
-  for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({inputs[i], Stored(types[i])});
-  if (!takes_tma_program(call)) return "the kernels don't take this program";
-  for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(outputs[i]);
   TmaGemmPlan plan;
   row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
   plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
-  const auto keep = [](const gpu::Entry& entry, const gpu::Launch& shape, const void* arguments, size_t bytes) {
-    started = {entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)};
+  const auto start = [&](const EpilogueCall& call) {
+    bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
+    if (of.what.windows)
+      launch_with_program<TmaWindowsArgs>(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
+    else
+      launch_with_program<TmaGemmArgs>(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
   };
-  run_tma_program(of, plan, call, tensors[0], tensors[1], nullptr, {0, nullptr, keep});
-  append(numbers, started.shape);
-  return nullptr;
+  return plan_program(*given, p, 2, start, numbers);
 }
-const char* started_name() { return started.name.c_str(); }
-const char* started_text() { return started.text.c_str(); }
-int64_t started_bytes() { return int64_t(started.arguments.size()); }
-const void* started_arguments() { return started.arguments.data(); }
 
 int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }
 // Null if there is none.

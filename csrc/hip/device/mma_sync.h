@@ -111,26 +111,35 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
 
 // Rows of sums by lanes: kElements (4 or 8) neighbouring columns at once, of kRows x kColumns sums in fragments of 16 x
 // 8. Four lanes have a row's pairs; they exchange theirs, so that each gets kElements of one of the fragments.
-// of_columns(column) is called first, with where the lane's columns begin, and returns what is called with each of its
-// rows and their sums. All lanes call as often. `columns` are wanted: pieces past them are left out.
+// of_columns(column) is called first, with where the lane's columns begin, and returns what takes their rows: of
+// kTogether rows, first load(row), and then store(row, what was loaded, sums). All lanes call as often. `columns` are
+// wanted: pieces past them are left out.
 template <int kElements, int kRows, int kColumns, class OfColumns>
 DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int columns, OfColumns of_columns) {
+  using Taker = decltype(of_columns(0));
   constexpr int kLanes = kElements / 2;                               // that exchange, and as many fragments:
   constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // so many beside each other,
   constexpr int kHalves = kLanes / kBeside;                           // of so many of the fragments' two halves
+  constexpr int kPieces = kRows / 8 / kHalves;                        // that a lane gets of its columns
+  constexpr int kTogether = Taker::kTogether < kPieces ? Taker::kTogether : kPieces;
   const int lane = lane_id() % 4, fragment = lane % kLanes;
   UNROLL
   for (int j = 0; j < kColumns / 8; j += kBeside) {
     if (j * 8 >= columns) break;
-    const auto store = of_columns((j + fragment % kBeside) * 8 + lane / kLanes * kElements);
+    const Taker taker = of_columns((j + fragment % kBeside) * 8 + lane / kLanes * kElements);
+    const auto row_of = [&](int piece) { return (piece * kHalves + fragment / kBeside) * 8 + lane_id() / 4; };
     UNROLL
-    for (int i = 0; i < kRows / 16; ++i) {
+    for (int first = 0; first < kPieces; first += kTogether) {
+      typename Taker::Loaded loaded[kTogether];
       UNROLL
-      for (int half = 0; half < 2; half += kHalves) {
+      for (int i = 0; i < kTogether; ++i) loaded[i] = taker.load(row_of(first + i));
+      UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        const int half = (first + i) * kHalves;
         float values[kElements];  // at first a pair of each fragment, then fragment's pairs of each lane
         UNROLL
         for (int f = 0; f < kElements; ++f)
-          values[f] = sums[i][j + f / 2 % kBeside][(half + f / 2 / kBeside) * 2 + f % 2];
+          values[f] = sums[half / 2][j + f / 2 % kBeside][(half % 2 + f / 2 / kBeside) * 2 + f % 2];
         UNROLL
         for (int mask = 1; mask < kLanes; mask *= 2) {
           UNROLL
@@ -143,7 +152,7 @@ DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int
             high = keeps_high ? high : other;
           }
         }
-        store(i * 16 + (half + fragment / kBeside) * 8 + lane_id() / 4, values);
+        taker.store(row_of(first + i), loaded[i], values);
       }
     }
   }

@@ -34,6 +34,8 @@
 #define DYNAMIC_SHARED(name) extern __shared__ __attribute__((aligned(1024))) unsigned char name[]
 #define UNROLL _Pragma("unroll")
 #define NOT_UNROLLED _Pragma("unroll 1")
+#define REFORMER_PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(times) REFORMER_PRAGMA(unroll times)
 
 // What matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
 #if defined(REFORMER_NVIDIA)

@@ -13,9 +13,9 @@ constexpr int implicit_gemm_step_bytes(int warp) { return warp == 32 ? 128 : 64;
 // copies the next tile waits in registers, and two are enough.
 constexpr int implicit_gemm_stages(int stages, int warp) { return warp == 32 ? stages : 2; }
 
-// Blocks whose registers a multiprocessor of NVIDIA's has. A thread needs so many besides its sums.
-constexpr int implicit_gemm_together(int rows, int columns, int threads, bool groups) {
-  const int registers = (groups ? 64 : 80) + rows * columns / threads;
+// Blocks whose registers a multiprocessor of NVIDIA's has. A thread needs so many besides its sums, and `more`.
+constexpr int implicit_gemm_together(int rows, int columns, int threads, bool groups, int more = 0) {
+  const int registers = (groups ? 64 : 80) + more + rows * columns / threads;
   return 65536 / (threads * (registers < 255 ? registers : 255));
 }
 

@@ -9,9 +9,10 @@
 // Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
 // multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
 #include "../device/add_up.h"
-#include "../device/cluster.h"
 #include "../device/overlap.h"
 #include "implicit_gemm_operands.h"
+#include "implicit_gemm_program.h"
+#include "implicit_gemm_store.h"
 #include "implicit_gemm_sums.h"
 
 namespace reformer {
@@ -41,6 +42,8 @@ struct Shape {
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
   static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 0;
+  static constexpr int kTogetherWithProgram =
+      implicit_gemm_together(kRows, kColumns, kThreads, kGroups, kProgramRegisters);
   // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
   static constexpr int kLag = kGroups && kTogether == 1;
   using Sums =
@@ -53,17 +56,7 @@ struct Shape {
 
 namespace {
 
-#if defined(REFORMER_MMA)
-constexpr bool kAsync = true;
-#else
-constexpr bool kAsync = false;
-#endif
-
-// What a block computes.
-struct Place {
-  int row, column, group, split;
-  int class_h, class_w;
-};
+// What the block computes.
 template <class Shape, bool kClasses>
 DEVICE Place place_of(const ImplicitGemmArgs& p) {
   Place place{};
@@ -184,151 +177,9 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
   }
 }
 
-// What happens to sums before they are rounded and stored: of kElements neighbouring columns, always the same of a
-// thread. Programs that are fused into the convolution take this one's place.
-template <class T, int kElements>
-struct AddBias {
-  float bias[kElements] = {};
-
-  // channel: of the result, the first of kElements that are there.
-  DEVICE AddBias(const ImplicitGemmArgs& p, int channel) {
-    if (p.bias) widen<T, kElements>(load<T, kElements>(static_cast<const T*>(p.bias) + channel), bias);
-  }
-  // offset: of the first of the values, in the result.
-  DEVICE void operator()(long long offset, float (&values)[kElements]) const {
-    UNROLL
-    for (int e = 0; e < kElements; ++e) values[e] += bias[e];
-  }
-};
-
-// The compiler takes the value for a new one: it computes what follows from it neither before the loops around this
-// place, which takes registers, nor the value itself once more.
-DEVICE void compute_once(int& value) {
-#if defined(REFORMER_NVIDIA)
-  asm volatile("" : "+r"(value));
-#endif
-}
-DEVICE void compute_once(unsigned char*& value) {
-#if defined(REFORMER_NVIDIA)
-  asm volatile("" : "+l"(value));
-#endif
-}
-
-// Where a block's results go: values rounded to T, or partial sums.
-template <class T, template <class, int> class Epilogue_>
-struct Results {
-  static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
-  using Epilogue = Epilogue_<T, kElements>;
-  const bool whole;
-  int bytes;
-  unsigned char* to;
-
-  DEVICE Results(const ImplicitGemmArgs& p, int split)
-      : whole(p.partials == 1), bytes(whole ? int(sizeof(T)) : 4), to(static_cast<unsigned char*>(p.result)) {
-    if (!whole) to += (split >> p.log_cluster) * p.result_numel * 4;
-    compute_once(to);
-    compute_once(bytes);
-  }
-  // offset: of the first of the values, in the result.
-  DEVICE void store(const Epilogue& epilogue, int offset, float (&values)[kElements]) const {
-    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * unsigned(bytes);
-    if (whole) {
-      epilogue(offset, values);
-      reformer::store<T, kElements>(reinterpret_cast<T*>(first), narrow<T, kElements>(values));
-    } else {
-      UNROLL
-      for (int e = 0; e < kElements; e += 4) {
-        const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
-        reformer::store<fp32, 4>(reinterpret_cast<float*>(first) + e, narrow<fp32, 4>(four));
-      }
-    }
-  }
-};
-
-// Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
-template <class Shape, template <class, int> class Epilogue, class PixelOf>
-DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
-                              const Place& place, int rows, PixelOf pixel_of) {
-  using To = Results<typename Shape::T, Epilogue>;
-  constexpr int kElements = To::kElements, kAcross = Shape::kColumns / kElements;
-  constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
-  static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
-  float* staged = reinterpret_cast<float*>(shared);
-  const int element = thread_id() % kAcross * kElements, column = place.column + element;
-  const bool wanted = column < p.columns;
-  const To to(p, place.split);
-  const typename To::Epilogue epilogue(p, place.group * p.columns + (wanted ? column : 0));
-  UNROLL
-  for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
-    barrier();  // nobody needs what is there
-    if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
-    barrier();
-    // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
-    const int share = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * share;
-    if (kClusters) cluster_barrier();
-    for (int i = thread_id() / kAcross; i < share; i += Shape::kThreads / kAcross) {
-      const int row = place.row + slab + first + i;
-      if (row >= rows || !wanted) break;
-      const float* from = staged + (first + i) * kPitch + element;
-      float values[kElements];
-      if constexpr (kClusters) {
-        UNROLL
-        for (int e = 0; e < kElements; ++e) values[e] = 0;
-        for (int rank = 0; rank < 1 << p.log_cluster; rank += 2) {
-          float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
-          UNROLL
-          for (int i = 0; i < 2 * kElements / 4; ++i)
-            load_from_block(rank + i % 2, from + i / 2 * 4, sums_there[i % 2][i / 2]);
-          UNROLL
-          for (int e = 0; e < kElements; ++e) values[e] += sums_there[0][e / 4][e % 4] + sums_there[1][e / 4][e % 4];
-        }
-      } else {
-        UNROLL
-        for (int e = 0; e < kElements; e += 4) {
-          float four[4];
-          widen<fp32, 4>(load<fp32, 4>(from + e), four);
-          UNROLL
-          for (int f = 0; f < 4; ++f) values[e + f] = four[f];
-        }
-      }
-      const int offset = pixel_of(row) * p.result_pitch + place.group * p.result_group + column;
-      to.store(epilogue, offset, values);
-    }
-  }
-  if (kClusters) cluster_barrier();  // until nobody reads this block's
-}
-
-// Stores the block's sums. pixel_of(row) is the result's line that a row is.
-template <class Shape, template <class, int> class Epilogue, class PixelOf>
-DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
-                       const Place& place, int rows, PixelOf pixel_of) {
-  using To = Results<typename Shape::T, Epilogue>;
-  if constexpr (!kAsync) {
-    store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
-  } else {
-    if constexpr (kClusters)
-      if (p.log_cluster) return store_from_shared<Shape, Epilogue>(sums, shared, p, place, rows, pixel_of);
-    const int first = place.row + sums.row;
-    int first_column = place.column, group = place.group;
-    compute_once(first_column);
-    compute_once(group);
-    const To to(p, place.split);
-    sums.template for_each_piece<To::kElements>(p.columns - first_column, [&](int from) {
-      const int column = first_column + from;
-      const bool wanted = column < p.columns;
-      const typename To::Epilogue epilogue(p, group * p.columns + (wanted ? column : 0));
-      const int offset = group * p.result_group + column;
-      return [=, &p](int row, float (&values)[To::kElements]) {
-        if (!wanted || first + row >= rows) return;
-        to.store(epilogue, pixel_of(first + row) * p.result_pitch + offset, values);
-      };
-    });
-  }
-}
-
 // forward, and input_grad with kTransposed: the filter's lines are the depth then.
-template <class Shape, bool kPointwise, bool kTransposed>
-DEVICE void correlate(const ImplicitGemmArgs& p) {
+template <class Shape, bool kPointwise, bool kTransposed, class Epilogue>
+DEVICE void correlate(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
   using T = typename Shape::T;
   constexpr int kThreads = Shape::kThreads, kDepth = Shape::kDepth;
   using TileA = typename Shape::template TileA<Lines::kAlongDepth>;
@@ -354,7 +205,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
       copied_row += next_rows;
     };
     multiply<Shape, kAsync>(a, b, tiles, steps.count, shared, sums, begin, [&] {
-      store_sums<Shape, AddBias>(sums, shared, p, place, rows, [&p, &height, &width](int row) {
+      store_sums<Shape>(sums, shared, p, epilogue, place, rows, [&p, &height, &width](int row) {
         if (!kTransposed || !p.scattered) return row;
         int column = row;
         int line = divide_with_rest(column, width.by_count);
@@ -376,14 +227,18 @@ DEVICE void correlate(const ImplicitGemmArgs& p) {
     multiply_by(FilterTaps<T, TileB, kThreads, kDepth>(p, filter, height, width, place.column, first));
 }
 
+template <class Shape, bool kPointwise, class Epilogue>
+DEVICE void forward(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
+  correlate<Shape, kPointwise, false>(p, epilogue);
+}
 template <class Shape, bool kPointwise>
 DEVICE void forward(const ImplicitGemmArgs& p) {
-  correlate<Shape, kPointwise, false>(p);
+  forward<Shape, kPointwise>(p, AddBias{p});
 }
 
 template <class Shape, bool kPointwise>
 DEVICE void input_grad(const ImplicitGemmArgs& p) {
-  correlate<Shape, kPointwise, true>(p);
+  correlate<Shape, kPointwise, true>(p, AddBias{p});
 }
 
 template <class Shape, bool kPointwise>
@@ -404,7 +259,7 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   const auto multiply_by = [&](auto b) {
     const auto begin = [] {};
     multiply<Shape, false>(a, b, 1, steps.count, shared, sums, begin, [&] {
-      store_sums<Shape, AddBias>(sums, shared, p, place, p.rows, [](int row) { return row; });
+      store_sums<Shape>(sums, shared, p, AddBias{p}, place, p.rows, [](int row) { return row; });
       return false;
     });
   };
@@ -450,13 +305,26 @@ constexpr bool pointwise = true, general = false;
 }  // namespace
 }  // namespace reformer
 
-#define X(what, T, kind, rows, columns, down, across, stages)                                                \
-  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                           \
-                  (reformer::Shape<reformer::T, rows, columns, down, across, stages>::kTogether))            \
-  implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(                   \
-      reformer::ImplicitGemmArgsOf_##what args) {                                                            \
-    reformer::let_next_begin();                                                                              \
-    reformer::what<reformer::Shape<reformer::T, rows, columns, down, across, stages>, reformer::kind>(args); \
+#define REFORMER_SHAPE(T, rows, columns, down, across, stages) \
+  reformer::Shape<reformer::T, rows, columns, down, across, stages>
+// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+#ifdef REFORMER_TEXT_FOLLOWS
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, kind, rows, columns, down, across, stages)  \
+  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                \
+                  (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kTogetherWithProgram)) \
+  name(reformer::WithProgram<reformer::ImplicitGemmArgs> args) {                                  \
+    reformer::let_next_begin();                                                                   \
+    reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(       \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program});                       \
+  }
+#else
+#define X(what, T, kind, rows, columns, down, across, stages)                                     \
+  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                \
+                  (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kTogether))            \
+  implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(        \
+      reformer::ImplicitGemmArgsOf_##what args) {                                                 \
+    reformer::let_next_begin();                                                                   \
+    reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(args); \
   }
 // Entries for wgmma, and those that do without where there is none.
 #if defined(REFORMER_WGMMA_GROUPS)
@@ -470,4 +338,5 @@ constexpr bool pointwise = true, general = false;
 REFORMER_APPLY(X, REFORMER_ENTRY)
 #else
 #include "implicit_gemm.inc"
+#endif
 #endif

@@ -7,6 +7,13 @@
 
 namespace reformer {
 
+// Whether copies to shared memory go on by themselves.
+#if defined(REFORMER_MMA)
+constexpr bool kAsync = true;
+#else
+constexpr bool kAsync = false;
+#endif
+
 // from + offset, by one instruction and without a register for the offset's sign.
 template <class T>
 DEVICE T* at(T* from, int offset) {

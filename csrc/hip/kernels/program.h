@@ -137,5 +137,36 @@ DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 template <int kCount>
 constexpr int kAtLeastOne = kCount ? kCount : 1;
 
+// What a program makes of kCount neighbouring elements of a line, and what it knows of their channels.
+template <class Program, int kCount, bool kChannelsAlong>
+struct Neighbours {
+  static constexpr int kChannels = kChannelsAlong ? kCount : 1;
+  float channel[kChannels][kAtLeastOne<Program::kChannelValues>];
+  struct Loaded {
+    float values[kAtLeastOne<Program::kLoaded>][kCount];
+  };
+  using Stored = float[kAtLeastOne<Program::kStored>][kCount];
+
+  DEVICE void begin(const StitchArgs& p, int first_channel) {
+    float inputs[kAtLeastOne<Program::kChannelInputs>][kChannels];
+    Program::channel_inputs(p, first_channel, inputs);
+    UNROLL
+    for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
+  }
+  // All but acc.
+  DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
+    Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
+  }
+  // Of element j. reduced: of each reduction, what it gathers.
+  DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, Stored& stored, float* reduced) const {
+    float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
+    UNROLL
+    for (int i = 0; i < Program::kLoaded; ++i) values[i] = loaded.values[i][j];
+    Program::of_element(p, channel[kChannelsAlong ? j : 0], values, results, reduced);
+    UNROLL
+    for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
+  }
+};
+
 }  // namespace
 }  // namespace reformer

@@ -123,27 +123,17 @@ struct Reductions<Program, kCount, i, false> {
   DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
 };
 
-// What a program makes of kCount neighbouring elements, and what it knows of its channels.
+// Neighbours of a tensor that is there, line by line.
 template <class Program, int kCount, bool kChannelsAlong>
-struct Elements {
-  static constexpr int kChannels = kChannelsAlong ? kCount : 1;
-  float channel[kChannels][kAtLeastOne<Program::kChannelValues>];
-  Reductions<Program, kChannels> reductions;
-
-  DEVICE void begin(const StitchArgs& p, int first_channel) {
-    float inputs[kAtLeastOne<Program::kChannelInputs>][kChannels];
-    Program::channel_inputs(p, first_channel, inputs);
-    UNROLL
-    for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
-  }
+struct Elements : Neighbours<Program, kCount, kChannelsAlong> {
+  using Base = Neighbours<Program, kCount, kChannelsAlong>;
+  using typename Base::Loaded;
+  Reductions<Program, Base::kChannels> reductions;
 
   // So many steps' loads are under way together: one of little to load wants more of them.
   static constexpr int kTogether = Program::kLoaded > 1 ? 2 : 4;
-  struct Loaded {
-    float values[kAtLeastOne<Program::kLoaded>][kCount];
-  };
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
-    Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
+    Base::load(p, line, column, loaded);
     if constexpr (Program::kAcc >= 0)
       read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
                                              loaded.values[Program::kAcc]);
@@ -168,16 +158,11 @@ struct Elements {
   }
 
   DEVICE void compute(const StitchArgs& p, int line, int column, const Loaded& loaded) {
-    float stored[kAtLeastOne<Program::kStored>][kCount];
+    typename Base::Stored stored;
     UNROLL
     for (int j = 0; j < kCount; ++j) {
-      float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
       float reduced[kAtLeastOne<Program::kReductions>];
-      UNROLL
-      for (int i = 0; i < Program::kLoaded; ++i) values[i] = loaded.values[i][j];
-      Program::of_element(p, channel[kChannelsAlong ? j : 0], values, results, reduced);
-      UNROLL
-      for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
+      Base::compute(p, loaded, j, stored, reduced);
       reductions.add(kChannelsAlong ? j : 0, reduced);
     }
     Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored);

@@ -109,7 +109,7 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 
 // A kernel that runs a program. Its text follows this file, and no other kernel is made.
 #ifdef REFORMER_TEXT_FOLLOWS
-#define REFORMER_TMA_PROGRAM(name, Program, what, T, rows, columns, stages)         \
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)        \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                 \
   name(const __grid_constant__ reformer::WithProgram<reformer::TmaGemmArgs> args) { \
     reformer::let_next_begin();                                                     \

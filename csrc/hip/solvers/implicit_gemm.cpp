@@ -1,5 +1,6 @@
 // Host side of hip/kernels/implicit_gemm.hip: one solver for each size of tiles.
 #include "../../solver_list.h"
+#include "conv_program.h"
 #include "gemm_launch.h"
 
 namespace reformer {
@@ -32,6 +33,19 @@ class GpuGemm final : public Solver {
     bind(gemm.plan, p.direction, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
     gemm.multiply(b.queue);
     gemm.finish(b.queue);
+  }
+
+  // Partial sums are added up by another kernel.
+  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+    return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
+           tiles_.launch(p, device).plan.partials == 1;
+  }
+
+  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+                const ConvBuffers& b) const override {
+    GemmLaunch gemm = tiles_.launch(p, device);
+    bind(gemm.plan, p.direction, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);
+    launch_with_program(gemm.kernel->entry, gemm.plan.launch, b.queue, gemm.plan.args, program);
   }
 
  private:

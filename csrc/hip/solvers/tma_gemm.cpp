@@ -3,9 +3,9 @@
 
 #include "../../solver_list.h"
 #include "../kernels/tma_gemm_plan.h"
+#include "conv_program.h"
 #include "gpu_model.h"
 #include "memo.h"
-#include "tma_program.h"
 
 namespace reformer {
 namespace {
@@ -45,13 +45,19 @@ class GpuTmaGemm final : public Solver {
   // Partial sums are added up by another kernel.
   bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
-    return takes_tma_program(program) && !choose(p, device).plan.workspace_bytes;
+    return takes_program(program, 2) && !choose(p, device).plan.workspace_bytes;
   }
 
   void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
                 const ConvBuffers& b) const override {
     Choice chosen = choose(p, device);
-    run_tma_program(*chosen.kernel, chosen.plan, program, b.x, b.w, b.bias, b.queue);
+    const TmaGemmKernel& kernel = *chosen.kernel;
+    TmaGemmPlan& plan = chosen.plan;
+    bind(plan, kernel, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);
+    if (kernel.what.windows)
+      launch_with_program<TmaWindowsArgs>(kernel.entry, plan.launch, b.queue, plan.args, program);
+    else
+      launch_with_program<TmaGemmArgs>(kernel.entry, plan.launch, b.queue, plan.args, program);
   }
 
  private:

@@ -1,0 +1,212 @@
+// How an implicit GEMM's block stores its sums: those of neighbouring columns together, which an epilogue sees first.
+#pragma once
+
+#include "../device/cluster.h"
+#include "implicit_gemm_operands.h"
+
+namespace reformer {
+namespace {
+
+// What a block computes.
+struct Place {
+  int row, column, group, split;
+  int class_h, class_w;
+};
+
+// What happens to sums before they are rounded and stored: a bias is added. A program (implicit_gemm_program.h) takes
+// this one's place.
+struct AddBias {
+  const ImplicitGemmArgs& p;
+
+  // kElements neighbouring columns, always the same of a thread, and of kTogether rows at once what belongs to them.
+  template <class T, int kElements>
+  class Columns {
+    float bias_[kElements] = {};
+
+   public:
+    static constexpr int kTogether = 1;
+    struct Loaded {};
+
+    // channel: of the result, the first of the columns, all of which are there.
+    DEVICE Columns(const AddBias& of, int channel) {
+      if (of.p.bias)
+        widen<T, kElements>(reformer::load<T, kElements>(static_cast<const T*>(of.p.bias) + channel), bias_);
+    }
+    // pixel: of the result, one that is there.
+    DEVICE Loaded load(int) const { return {}; }
+    DEVICE void run(int, const Loaded&, float (&values)[kElements]) const {
+      UNROLL
+      for (int e = 0; e < kElements; ++e) values[e] += bias_[e];
+    }
+  };
+};
+
+// The compiler takes the value for a new one: it computes what follows from it neither before the loops around this
+// place, which takes registers, nor the value itself once more.
+DEVICE void compute_once(int& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+r"(value));
+#endif
+}
+DEVICE void compute_once(unsigned char*& value) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+l"(value));
+#endif
+}
+
+// Where a block's results go: values rounded to T, or partial sums.
+template <class T>
+struct Results {
+  static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
+  const bool whole;
+  int bytes;
+  unsigned char* to;
+
+  DEVICE Results(const ImplicitGemmArgs& p, int split)
+      : whole(p.partials == 1), bytes(whole ? int(sizeof(T)) : 4), to(static_cast<unsigned char*>(p.result)) {
+    if (!whole) to += (split >> p.log_cluster) * p.result_numel * 4;
+    compute_once(to);
+    compute_once(bytes);
+  }
+  // offset: of the first of the values, in the result.
+  template <class Columns>
+  DEVICE void store(const Columns& columns, int pixel, const typename Columns::Loaded& loaded, int offset,
+                    float (&values)[kElements]) const {
+    unsigned char* const first = to + static_cast<unsigned long long>(unsigned(offset)) * unsigned(bytes);
+    if (whole) {
+      columns.run(pixel, loaded, values);
+      reformer::store<T, kElements>(reinterpret_cast<T*>(first), narrow<T, kElements>(values));
+    } else {
+      UNROLL
+      for (int e = 0; e < kElements; e += 4) {
+        const float four[4] = {values[e], values[e + 1], values[e + 2], values[e + 3]};
+        reformer::store<fp32, 4>(reinterpret_cast<float*>(first) + e, narrow<fp32, 4>(four));
+      }
+    }
+  }
+};
+
+// Neighbouring sums in shared memory, added up over the blocks of a cluster.
+template <int kElements>
+DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements]) {
+  if constexpr (kClusters) {
+    UNROLL
+    for (int e = 0; e < kElements; ++e) values[e] = 0;
+    constexpr int kTurns = kElements == 4 ? 4 : 1;  // of more there would be too many values for the registers
+    UNROLL_BY(kTurns)
+    for (int rank = 0; rank < blocks; rank += 2) {
+      float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
+      UNROLL
+      for (int i = 0; i < 2 * kElements / 4; ++i)
+        load_from_block(rank + i % 2, from + i / 2 * 4, sums_there[i % 2][i / 2]);
+      UNROLL
+      for (int e = 0; e < kElements; ++e) values[e] += sums_there[0][e / 4][e % 4] + sums_there[1][e / 4][e % 4];
+    }
+  } else {
+    UNROLL
+    for (int e = 0; e < kElements; e += 4) {
+      float four[4];
+      widen<fp32, 4>(load<fp32, 4>(from + e), four);
+      UNROLL
+      for (int f = 0; f < 4; ++f) values[e + f] = four[f];
+    }
+  }
+}
+
+// Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
+template <class Shape, class Epilogue, class PixelOf>
+DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                              const Epilogue& epilogue, const Place& place, int rows, PixelOf pixel_of) {
+  using To = Results<typename Shape::T>;
+  constexpr int kElements = To::kElements, kAcross = Shape::kColumns / kElements;
+  using Columns = typename Epilogue::template Columns<typename Shape::T, kElements>;
+  constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
+  static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
+  constexpr int kApart = Shape::kThreads / kAcross, kMost = (kSlab + kApart - 1) / kApart;  // rows of a thread
+  constexpr int kTogether = Columns::kTogether < kMost ? Columns::kTogether : kMost;
+  float* staged = reinterpret_cast<float*>(shared);
+  const int element = thread_id() % kAcross * kElements, column = place.column + element;
+  const bool wanted = column < p.columns;
+  const To to(p, place.split);
+  const Columns columns(epilogue, place.group * p.columns + (wanted ? column : 0));
+  UNROLL
+  for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
+    barrier();  // nobody needs what is there
+    if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
+    barrier();
+    // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
+    const int share = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * share;
+    if (kClusters) cluster_barrier();
+    for (int i = thread_id() / kAcross; i < share; i += kApart * kTogether) {
+      const int first_row = place.row + slab + first + i;
+      if (first_row >= rows || !wanted) break;
+      typename Columns::Loaded loaded[kTogether];
+      UNROLL
+      for (int j = 0; j < kTogether; ++j) loaded[j] = columns.load(pixel_of(least(first_row + j * kApart, rows - 1)));
+      UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        const int row = first_row + j * kApart;
+        if (j && (i + j * kApart >= share || row >= rows)) break;
+        float values[kElements];
+        load_staged(staged + (first + i + j * kApart) * kPitch + element, 1 << p.log_cluster, values);
+        const int pixel = pixel_of(row);
+        to.store(columns, pixel, loaded[j], pixel * p.result_pitch + place.group * p.result_group + column, values);
+      }
+    }
+  }
+  if (kClusters) cluster_barrier();  // until nobody reads this block's
+}
+
+// Takes the rows of a thread's columns (mma_sync::for_each_piece).
+template <class Columns, class To, class PixelOf>
+struct StoreRows {
+  static constexpr int kTogether = Columns::kTogether;
+  using Loaded = typename Columns::Loaded;
+  const Columns columns;
+  const To to;
+  const PixelOf pixel_of;
+  const int first, rows;    // of the result: the warp's first one, and all
+  const int offset, pitch;  // in the result: of the columns, and from pixel to pixel
+  const bool wanted;        // whether there are such columns
+
+  // Of a row that isn't there, it is the last one's: a condition would have each load wait for the one before.
+  DEVICE Loaded load(int row) const { return columns.load(pixel_of(least(first + row, rows - 1))); }
+  DEVICE void store(int row, const Loaded& loaded, float (&values)[To::kElements]) const {
+    if (!wanted || first + row >= rows) return;
+    const int pixel = pixel_of(first + row);
+    to.store(columns, pixel, loaded, pixel * pitch + offset, values);
+  }
+};
+
+// Stores the block's sums. pixel_of(row) is the result's line that a row is.
+template <class Shape, class Epilogue, class PixelOf>
+DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
+                       const Epilogue& epilogue, const Place& place, int rows, PixelOf pixel_of) {
+  if constexpr (!kAsync) {
+    store_from_shared<Shape>(sums, shared, p, epilogue, place, rows, pixel_of);
+  } else {
+    if constexpr (kClusters)
+      if (p.log_cluster) return store_from_shared<Shape>(sums, shared, p, epilogue, place, rows, pixel_of);
+    using To = Results<typename Shape::T>;
+    using Columns = typename Epilogue::template Columns<typename Shape::T, To::kElements>;
+    int first_column = place.column, group = place.group;
+    compute_once(first_column);
+    compute_once(group);
+    const To to(p, place.split);
+    sums.template for_each_piece<To::kElements>(p.columns - first_column, [&](int from) {
+      const int column = first_column + from;
+      const bool wanted = column < p.columns;
+      return StoreRows<Columns, To, PixelOf>{Columns(epilogue, group * p.columns + (wanted ? column : 0)),
+                                             to,
+                                             pixel_of,
+                                             place.row + sums.row,
+                                             rows,
+                                             group * p.result_group + column,
+                                             p.result_pitch,
+                                             wanted};
+    });
+  }
+}
+
+}  // namespace
+}  // namespace reformer

@@ -1,0 +1,140 @@
+"""Programs inside convolutions' kernels, emulated, against the plain interpreter."""
+
+import ctypes
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from test_stitch import CHANNEL, FULL, tensors_for
+
+import emulator
+from emulator.plans import Problem
+from emulator.stitching import STORED
+from torch_reformer import epilogue as ep
+from torch_reformer.epilogue.interpret import interpret
+
+GUARD = 7  # elements behind each output, which nobody may write
+
+BIASED = ep.acc() + CHANNEL
+KEPT = ep.random("key") < 0.75
+NAMED = {
+    "bias, relu": [ep.store(ep.relu(BIASED))],
+    "residual, silu": [ep.store(ep.silu(BIASED + FULL))],
+    "gelu and what it is of": [ep.store(BIASED), ep.store(ep.gelu(BIASED))],
+    "relu and its mask": [ep.store(BIASED > 0, torch.bool), ep.store(ep.relu(BIASED))],
+    "in fp32, too": [ep.store(BIASED * FULL, torch.float32), ep.store(BIASED)],
+    "dropout": [ep.store(ep.select(KEPT, ep.gelu(BIASED) / 0.75, 0)), ep.store(KEPT, torch.bool)],
+    "rows": [ep.store(ep.acc() * ep.row("row") + ep.scalar("scalar"))],
+    "mask": [ep.store(ep.select(ep.full("mask"), ep.acc(), ep.full("half")))],
+    "without acc": [ep.store(FULL * CHANNEL)],
+    "acc alone": [ep.store(ep.acc())],
+}
+
+
+class Kernel(NamedTuple):
+    """A kernel of csrc/hip/kernels and how it is launched, which plan(*pointers, numbers) says."""
+
+    file: str
+    planner: ctypes.CDLL
+    plan: object
+    warp: int = 32
+    defines: tuple[str, ...] = ()
+
+
+class _Given(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.POINTER(ctypes.c_int64)),
+        ("size", ctypes.c_int64),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("types", ctypes.POINTER(ctypes.c_int8)),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+    ]
+
+
+def declare(planner: ctypes.CDLL, *functions: str) -> ctypes.CDLL:
+    """A library that includes test/hip/plan_program.h."""
+    for name in (*functions, "started_name", "started_text"):
+        getattr(planner, name).restype = ctypes.c_char_p
+    planner.started_bytes.restype, planner.started_arguments.restype = ctypes.c_int64, ctypes.c_void_p
+    return planner
+
+
+def problem_of(sizes, others, type_name="bf16"):
+    """Sums are multiples of 1/64, so exact, and below about 1."""
+    problem = Problem("forward", type_name, *sizes, **others)
+    problem.expected = (problem.expected - problem.bias.view(1, -1, 1, 1)) / 64  # without the bias
+    problem.x, problem.filter = problem.x / 16, problem.filter / 4
+    return problem
+
+
+def _pointers(tensors):
+    return (ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _guarded(size, dtype):
+    """A result's tensor in NHWC, and all of its memory."""
+    n, k, h, w = size
+    memory = torch.full([n * h * w * k + GUARD], True if dtype == torch.bool else torch.nan, dtype=dtype)
+    return memory[:-GUARD].view(n, h, w, k).permute(0, 3, 1, 2), memory
+
+
+def _prepare(problem, kernel, program, tensors, outputs):
+    """A file with the program in the kernel, and what emulator.launch() takes of the rest."""
+    n, k, h, w = problem.expected.shape
+    operands = [problem.tensor(problem.x), problem.tensor(problem.filter)]
+    code = (ctypes.c_int64 * len(program.code))(*program.code)
+    shape = (ctypes.c_int64 * 3)(n, k, h * w)
+    types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
+    given = _Given(code, len(code), shape, types, _pointers(tensors), _pointers(outputs))
+    numbers = (ctypes.c_int64 * 6)()
+    sentence = kernel.plan(problem.numbers, _pointers(operands), ctypes.byref(given), numbers)
+    assert sentence is None, sentence
+    source = emulator.ROOT / f"csrc/hip/kernels/{kernel.file}.hip"
+    text = f'#define REFORMER_TEXT_FOLLOWS\n#include "{source}"\n' + kernel.planner.started_text().decode()
+    emulator.CACHE.mkdir(parents=True, exist_ok=True)
+    file = emulator.CACHE / f"{kernel.file}-program-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
+    file.write_text(text)
+    *grid, threads, shared_bytes, cluster = numbers
+    launch = dict(grid=tuple(grid), threads=threads, shared_bytes=shared_bytes, cluster=cluster)
+    launch["arguments"] = ctypes.string_at(kernel.planner.started_arguments(), kernel.planner.started_bytes())
+    return file, kernel.planner.started_name().decode(), launch, operands
+
+
+def source(problem, kernel, program, tensors) -> Path:
+    outputs = [_guarded(problem.expected.shape, output.dtype or problem.type[0])[0] for output in program.outputs]
+    return _prepare(problem, kernel, program, tensors, outputs)[0]
+
+
+def run(problem, kernel, program, tensors, *, seed=0):
+    """The program's outputs, on the convolution without a bias."""
+    made = [_guarded(problem.expected.shape, output.dtype or problem.type[0]) for output in program.outputs]
+    outputs = [output for output, _ in made]
+    file, name, launch, operands = _prepare(problem, kernel, program, tensors, outputs)
+    emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **launch)
+    del operands  # alive until here
+    for _, memory in made:
+        behind = memory[-GUARD:]
+        assert (behind if behind.dtype == torch.bool else behind.isnan()).all()
+    return outputs
+
+
+def check(program, problem, kernel, *, seed=0):
+    """Compares with the interpreter in fp64, and with what the CPU makes of the same sums."""
+    size, dtype = problem.expected.shape, problem.type[0]
+    everything = tensors_for(size, dtype, "nhwc")
+    for name in ("half", "mask"):
+        everything[name] = everything[name].contiguous(memory_format=torch.channels_last)
+    tensors = {name: everything[name] for name in program.inputs}
+    results = run(problem, kernel, program, [*tensors.values()], seed=seed)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(program, size, torch.float64, wide, problem.expected)
+    sums = problem.expected.float().contiguous(memory_format=torch.channels_last)
+    on_cpu = torch.ops.reformer.stitch(sums, [*tensors.values()], program.code)
+    for result, *others in zip(results, expected, on_cpu, strict=True):
+        rounding = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
+        for other in others:
+            torch.testing.assert_close(
+                result.double(), other.to(result.dtype).double(), rtol=rounding + 1e-5, atol=1e-5, equal_nan=True
+            )

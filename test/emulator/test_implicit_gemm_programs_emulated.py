@@ -1,0 +1,117 @@
+"""Programs inside the implicit GEMM kernels, emulated, against the plain interpreter and the CPU."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_stitch import CHANNEL, FULL, OPERATIONS, programs
+
+import emulator
+from emulator import conv_programs
+from emulator.conv_programs import BIASED, NAMED
+from emulator.implicit_gemm import tiles_of, with_program
+from emulator.plans import TYPES
+from torch_reformer import epilogue as ep
+
+pytestmark = emulator.needed
+
+PATHS = ["mma_sync", "mfma"]
+# n, c, h, w, k, r, s: rows and columns are not what tiles are
+KINDS = {
+    "1x1": ((2, 40, 7, 9, 88, 1, 1), {}),
+    "1x1, stride 2, 3": ((2, 24, 9, 11, 40, 1, 1), dict(stride=(2, 3))),
+    "3x3": ((1, 16, 9, 10, 72, 3, 3), dict(pad=(1, 1))),
+    "3x5, strides": ((2, 16, 10, 11, 40, 3, 5), dict(pad=(0, 2), stride=(2, 3))),
+    "dilation": ((1, 8, 9, 12, 16, 3, 3), dict(pad=(2, 1), dilation=(2, 3))),
+    "groups": ((2, 48, 5, 6, 72, 3, 1), dict(pad=(1, 0), groups=3)),
+    "1x1, groups": ((1, 48, 5, 7, 80, 1, 1), dict(groups=2)),
+    "few of all": ((1, 8, 1, 3, 8, 1, 1), {}),
+}
+
+
+def check(program, kind, type_name="bf16", tile="32x32_2x2_4", path="mma_sync", *, seed=0, **options):
+    problem = conv_programs.problem_of(*KINDS[kind], type_name)
+    conv_programs.check(program, problem, with_program(problem, tile, path, **options), seed=seed)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("path", PATHS)
+def test_named(path, name):
+    for seed, (kind, type_name) in enumerate([("1x1", "bf16"), ("groups", "fp32")]):
+        check(ep.Program(*NAMED[name]), kind, type_name, path=path, seed=seed)
+
+
+# Outputs of every type, and inputs of every kind: all that has a place in a tensor.
+EVERYTHING = ep.Program(
+    ep.store(BIASED > FULL, torch.bool),
+    ep.store(ep.silu(BIASED + FULL) * ep.row("row") + ep.scalar("scalar")),
+    ep.store(ep.select(ep.full("mask"), ep.full("half"), BIASED), torch.float32),
+    ep.store(ep.acc() * ep.random("key"), torch.float16),
+    ep.store(ep.acc() - CHANNEL, torch.bfloat16),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("path", PATHS)
+def test_everything(path, type_name, kind):
+    check(EVERYTHING, kind, type_name, path=path)
+
+
+# On the mma.sync path a block computes several tiles of rows, the last one fewer.
+@pytest.mark.parametrize("tiles", [2, 3, 100])
+@pytest.mark.parametrize("kind", ["1x1", "3x3", "groups"])
+def test_several_tiles_a_block(kind, tiles):
+    check(EVERYTHING, kind, tiles=tiles, seed=tiles)
+
+
+# So many of a column's rows that some have their tensors read together: of two tensors, and of one.
+@pytest.mark.parametrize("type_name, tile", [("bf16", "64x64_2x2_4"), ("fp32", "128x64_2x2_3")])
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_together(path, type_name, tile):
+    for program in (EVERYTHING, ep.Program(ep.store(ep.silu(BIASED + FULL)))):
+        check(program, "3x3", type_name, tile, path)
+
+
+# Those of wgmma's, too, which hold and store their sums as mma.sync's do.
+@pytest.mark.slow
+@pytest.mark.parametrize("type_name", ["bf16", "fp32"])
+@pytest.mark.parametrize("path", PATHS)
+def test_all_tiles(path, type_name):
+    problem = conv_programs.problem_of((1, 8, 12, 13, 136, 3, 3), dict(pad=(1, 1)), type_name)
+    one, two = ep.store(ep.silu(BIASED + FULL)), ep.store(FULL - BIASED > ep.row("row"), torch.bool)
+    for tile in tiles_of("forward", type_name):
+        for program in (ep.Program(ep.store(ep.relu(BIASED))), ep.Program(one), ep.Program(one, two)):
+            conv_programs.check(program, problem, with_program(problem, tile, path))
+
+
+def test_bf16_of_gfx908():
+    check(EVERYTHING, "3x3", tile="64x32_2x2_4", path="mfma_gfx908")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_every_operation(path):
+    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    for first in range(0, len(outputs), 12):
+        check(ep.Program(*outputs[first : first + 12]), "1x1", path=path)
+
+
+@pytest.mark.slow
+@settings(max_examples=16)
+@given(
+    programs(types=(None, torch.float32, torch.float16), kinds=("store",)),
+    st.sampled_from([*KINDS]),
+    st.sampled_from([*TYPES]),
+    st.sampled_from(["32x32_2x2_4", "64x32_2x2_4", "64x64_2x2_4"]),
+    st.sampled_from(PATHS),
+    st.integers(1, 3),
+)
+def test_random_programs(program, kind, type_name, tile, path, tiles):
+    check(program, kind, type_name, tile, path, tiles=tiles)
+
+
+@pytest.mark.parametrize("output", [ep.sum(ep.acc()), ep.store(ep.acc(), torch.float64)], ids=["sum", "fp64"])
+def test_what_is_refused(output):
+    with pytest.raises(AssertionError, match="the kernels don't take this program"):
+        check(ep.Program(ep.store(ep.acc()), output), "1x1")

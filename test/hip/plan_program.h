@@ -1,0 +1,65 @@
+// What the libraries that plan launches for Python share to plan a program inside of a convolution's kernel.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "../../csrc/epilogue.cpp"
+#include "../../csrc/hip/runtime/cache.cpp"
+#include "../../csrc/hip/solvers/conv_program.cpp"
+#include "../../csrc/hip/solvers/stitch_source.cpp"
+#include "plan_problem.h"
+
+namespace reformer {
+
+void gpu::launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
+  queue.launcher(entry, shape, arguments, bytes);
+}
+
+// What a solver would have started.
+static struct {
+  std::string name, text;
+  gpu::Launch shape;
+  std::string arguments;
+} started;
+static const gpu::Queue keeps_what_is_started{
+    0, nullptr, [](const gpu::Entry& entry, const gpu::Launch& shape, const void* arguments, size_t bytes) {
+      started = {entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)};
+    }};
+
+// A program as Python gives it: its code, and its tensors, of which Stored says the types. shape: pictures, channels
+// and pixels of the result.
+struct GivenProgram {
+  const int64_t* code;
+  int64_t size;
+  const int64_t* shape;
+  const int8_t* types;
+  const void* const* inputs;
+  void* const* outputs;
+};
+
+// Has `start` start the problem's kernel with the program, unless kernels with so many neighbours don't take it.
+// Returns a sentence, or null; numbers: as append().
+inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int neighbours,
+                                const std::function<void(const EpilogueCall&)>& start, int64_t* numbers) {
+  Epilogue program = Epilogue::decode(given.code, given.size);
+  static int64_t number = 0;
+  program.number = number++;
+  const int64_t* const shape = given.shape;
+  EpilogueCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
+  for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({given.inputs[i], Stored(given.types[i])});
+  if (!takes_program(call, neighbours)) return "the kernels don't take this program";
+  for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(given.outputs[i]);
+  start(call);
+  append(numbers, started.shape);
+  return nullptr;
+}
+
+}  // namespace reformer
+
+extern "C" {
+const char* started_name() { return reformer::started.name.c_str(); }
+const char* started_text() { return reformer::started.text.c_str(); }
+int64_t started_bytes() { return int64_t(reformer::started.arguments.size()); }
+const void* started_arguments() { return reformer::started.arguments.data(); }
+}
