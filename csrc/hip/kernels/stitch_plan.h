@@ -21,12 +21,12 @@ namespace stitch_plan {
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The logarithm of how many threads share a line: the most of those that are idle least often. Fewer than 8 would read
-// less than a whole line of the cache at once.
-inline int log_across(int groups) {
+// The logarithm of how many threads share a line: at most `most`, the most of those that are idle least often. Fewer than
+// 8 would read less than a whole line of the cache at once.
+inline int log_across(int groups, int most) {
   int best = 0;
   double least = 1e9;
-  for (int log = 8; log >= 3; --log) {
+  for (int log = most; log >= 3; --log) {
     const double idle = double(ceil_div(groups, 1 << log)) * (1 << log) / groups;
     if (idle < least) best = log, least = idle;
   }
@@ -64,7 +64,9 @@ inline StitchPlan plan_stitch(const EpilogueShape& shape, int together, int numb
   plan.count = together;
   while (a.width % plan.count) plan.count /= 2;
   const int groups = a.width / plan.count;
-  a.log_across = stitch_plan::log_across(groups);
+  // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
+  // many bytes as a third of the result.
+  a.log_across = stitch_plan::log_across(groups, numbers && plan.channels_along ? 5 : 8);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {

@@ -1,0 +1,88 @@
+"""Operators that follow one another, run in one call (_kept.py, csrc/sequence.h)."""
+
+import pytest
+import torch
+
+import torch_reformer
+from torch_reformer import _kept, _native, _register_epilogue
+from torch_reformer import epilogue as ep
+
+GEOMETRY = (1, 1), (1, 1), (1, 1), 1
+DOUBLED = ep.Program(ep.store(ep.acc() * 2), ep.moments(ep.acc()))
+UPDATE = ep.Program(
+    ep.store(ep.acc() - ep.channel("mean")),
+    ep.store(ep.channel("running") + 0.5 * ep.channel("mean"), torch.float32, per="channel"),
+)
+
+
+def sequence():
+    """Of an input, a weight and a running mean: a convolution, its moments, and a pass that uses and updates them."""
+    steps = _kept.Sequence(3)
+    doubled, moments = steps.conv2d(DOUBLED.code, _kept.geometry_number(*GEOMETRY), 0, 1, [])
+    mean, squares = steps.parts(moments, 2)
+    at = {"mean": mean, "running": 2}
+    result, _ = steps.stitch(UPDATE.code, doubled, [at[name] for name in UPDATE.inputs], [2])
+    of_input, of_bias = steps.conv2d_grads((True, False, True), _kept.geometry_number(*GEOMETRY), result, 0, 1)
+    return steps.give(result, of_input, of_bias, squares)
+
+
+def test_is_what_its_steps_are():
+    x, w, running = torch.randn(2, 3, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+    expected_running = running.clone()
+    y = torch_reformer.conv2d(x, w, padding=1)
+    mean = y.mean((0, 2, 3))
+    result = 2 * y - mean.view(-1, 1, 1)
+    expected_running += 0.5 * mean
+    squares = (y - mean.view(-1, 1, 1)).square().sum((0, 2, 3))
+    of_input = torch.nn.grad.conv2d_input(x.shape, w, result, padding=1)
+    for gradients in (False, True):  # in one call, and by the public operators
+        with torch.set_grad_enabled(gradients):
+            there = running.clone()
+            found = _register_epilogue.run(sequence(), [x, w, there])
+        expected = [result, of_input, result.sum((0, 2, 3)), squares]
+        for got, wanted in zip([*found, there], [*expected, expected_running], strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def code(**changes):
+    """A sequence of one step, the parts of its one tensor, with changes."""
+    parts = dict(inputs=1, outputs=[1], kind=3, what=2, geometry=-1, operands=[0], into=[]) | changes
+    numbers = [parts["inputs"], len(parts["outputs"]), *parts["outputs"], parts["kind"], parts["what"]]
+    return [*numbers, parts["geometry"], len(parts["operands"]), *parts["operands"], len(parts["into"]), *parts["into"]]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ([], "it ends early"),
+        (code()[:-1], "it ends early"),
+        (code(inputs=-1), "a count"),
+        (code(outputs=[3]), "a tensor that is not there"),
+        (code(kind=4), "an unknown step"),
+        (code(operands=[1]), "a tensor that is not there"),
+        (code(operands=[0, 0]), "a step has another number of inputs"),
+        (code(into=[0]), "what a step writes to"),
+        (code(kind=1, what=-1), "no program has the number -1"),
+        (code(kind=2, what=1, operands=[0, 0, 0]), "no geometry has the number -1"),
+    ],
+)
+def test_malformed(numbers, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        _native.keep_sequence(numbers)
+
+
+def test_sentences():
+    number = _native.keep_sequence(code())
+    x = torch.randn(2, 3)
+    first, *_ = torch.ops.reformer._run([x], number)
+    assert torch.equal(first, x[0]) and first.data_ptr() == x.data_ptr()
+    with pytest.raises(RuntimeError, match="_run: the sequence takes 1 tensors, got 2"):
+        torch.ops.reformer._run([x, x], number)
+    with pytest.raises(RuntimeError, match="_run: there are not so many parts"):
+        torch.ops.reformer._run([x[:1]], number)
+    steps = _kept.Sequence(2)
+    program = ep.Program(ep.store(ep.acc()), ep.store(ep.channel("c"), torch.float32, per="channel"))
+    steps.give(*steps.stitch(program.code, 0, [1], [1]))
+    for wrong in (torch.ones(6)[::2], torch.ones(3, dtype=torch.float16)):
+        with pytest.raises(RuntimeError, match="stitch: output 1 can't be written to a tensor of size"):
+            torch.ops.reformer._run([torch.ones(1, 3, 2, 2), wrong], steps.number)
