@@ -53,15 +53,17 @@ Scores scores_of(const Selector& selector, const ConvProblem& problem, const Dev
   return scores;
 }
 
-// Null if none of those that the selector knows may be chosen.
+// Null if none of those that the selector knows may be chosen; may(solver): whether it may otherwise.
+template <class May>
 const Solver* most_probable(const Selector& selector, const ConvProblem& problem, const Device& device,
-                            const Config& config) {
+                            const Config& config, const May& may) {
   Scores scores = scores_of(selector, problem, device);
   for (;;) {  // rarely more than twice
     const auto best = std::max_element(scores.begin(), scores.begin() + solvers().size());
     if (*best == kUnknown) return nullptr;
     const auto index = size_t(best - scores.begin());
-    if (!refusal(*solvers()[index], index, problem, device, config)) return solvers()[index];
+    const Solver& solver = *solvers()[index];
+    if (!refusal(solver, index, problem, device, config) && may(solver)) return &solver;
     *best = kUnknown;
   }
 }
@@ -85,7 +87,8 @@ const Solver& choose(const ConvProblem& problem, const Device& device) {
     if (!refusal(forced, problem, device) && !excluded(forced, size_t(now.forced), problem, device, now)) return forced;
   }
   if (const auto selector = find_selector(device))
-    if (const Solver* best = most_probable(*selector, problem, device, now)) return *best;
+    if (const Solver* best = most_probable(*selector, problem, device, now, [](const Solver&) { return true; }))
+      return *best;
   return least_estimate(problem, device, now);
 }
 
@@ -94,14 +97,18 @@ const Solver& choose(const ConvProblem& problem, const Device& device, const Epi
   const Config now = config();
   if (!program || device.kind == DeviceKind::cpu || alone.takes(problem, device, *program) || now.forced >= 0)
     return alone;
-  const Solver* best = &alone;
+  const auto takes = [&](const Solver& solver) { return solver.takes(problem, device, *program); };
+  const Solver* best = nullptr;
   double least = gpu_unfused_us(problem);
   for (size_t i = 0; i < solvers().size(); ++i) {
     const Solver& solver = *solvers()[i];
-    if (refusal(solver, i, problem, device, now) || !solver.takes(problem, device, *program)) continue;
+    if (refusal(solver, i, problem, device, now) || !takes(solver)) continue;
     const double estimate = solver.estimate_us(problem, device);
     if (estimate < least) best = &solver, least = estimate;
   }
+  if (!best) return alone;
+  if (const auto selector = find_selector(device))
+    if (const Solver* known = most_probable(*selector, problem, device, now, takes)) return *known;
   return *best;
 }
 

@@ -29,8 +29,8 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
 // the earlier solver. Remembered per thread, so that asking again costs tens of nanoseconds.
 const Solver& decide(const ConvProblem& problem, const Device& device);
 
-// The same where a program follows, as Solver::takes() is asked: one that runs it itself, if it is expected to take no
-// longer than another kernel and a pass after it.
+// The same where a program follows, as Solver::takes() is asked: of those that run it themselves, if the least of their
+// estimates says that this takes no longer than another kernel and a pass after it.
 const Solver& decide(const ConvProblem& problem, const Device& device, const EpilogueCall& program);
 
 // How often this thread's decide() found the answer in its cache, and how often it had to think.
