@@ -150,23 +150,18 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
                         bool reusable, const std::vector<Tensor>& into = {}) {
   EpilogueCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
+  const bool is_empty = call.shape.numel() == 0;
+  for (const EpilogueOutput& output : call.program.outputs)
+    if (is_empty && (output.kind == Reduction::max || output.kind == Reduction::moments))
+      fail(op, "a result of size ", shown(acc.sizes()), " has no ",
+           output.kind == Reduction::max ? "maximum" : "moments");
   const Device device = device_of(acc);
-  if (!acc.is_cpu() && call.shape.numel() > 0 && refuse_stitch(call, device))
-    return run_unfused(call.program, acc, tensors, into);
+  if (is_empty || (!acc.is_cpu() && refuse_stitch(call, device))) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
-  if (call.shape.numel() > 0) {
-    if (acc.is_cpu())
-      run_epilogue(call, device);
-    else
-      run_on_gpu(call, device, acc);
-    return prepared.outputs;
-  }
-  for (size_t i = 0; i < prepared.outputs.size(); ++i) {
-    const Reduction kind = call.program.outputs[i].kind;
-    if (kind == Reduction::max || kind == Reduction::moments)
-      fail(op, "a result of size ", shown(acc.sizes()), " has no ", kind == Reduction::max ? "maximum" : "moments");
-    torch::stable::zero_(prepared.outputs[i]);
-  }
+  if (acc.is_cpu())
+    run_epilogue(call, device);
+  else
+    run_on_gpu(call, device, acc);
   return prepared.outputs;
 }
 

@@ -316,9 +316,10 @@ def test_malformed_code(code):
 
 
 def test_empty_results():
-    x = torch.empty(0, 3, 4, 4)
-    stored, summed = torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() + 1), ep.sum(ep.acc())))
-    assert stored.shape == x.shape and torch.equal(summed, torch.zeros(3))
+    x, c = torch.empty(0, 3, 4, 4), torch.arange(3.0)
+    program = ep.Program(ep.store(ep.acc() + 1), ep.sum(ep.acc()), ep.store(CHANNEL + ep.rows(), per="channel"))
+    stored, summed, of_channels = torch_reformer.stitch(x, program, {"channel": c})
+    assert stored.shape == x.shape and torch.equal(summed, torch.zeros(3)) and torch.equal(of_channels, c)
     with pytest.raises(RuntimeError, match="has no maximum"):
         torch_reformer.stitch(x, ep.Program(ep.max(ep.acc())))
 

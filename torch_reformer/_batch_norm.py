@@ -130,7 +130,7 @@ class _Train(torch.autograd.Function):
     def forward(ctx, settings, geometry, uses, *tensors):
         plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:])
         given = [tensor for tensor in tensors if tensor is not None]
-        result, acc, moments = _register_epilogue.run(plan.forward(geometry), given)
+        result, acc, moments = _kept.run(plan.forward(geometry), given)  # train() has seen that nobody looks on
         input, weight, bias, scale, shift, residual, *_ = tensors
         found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
         ctx.plan, ctx.geometry = plan, geometry
@@ -159,8 +159,12 @@ _apply = super(torch.autograd.Function, _Train).apply
 
 def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
     """Batch norm needs two values a channel."""
-    if input.shape[0] > 1:
+    stride, padding, dilation, _ = geometry
+    if input.shape[0] > 1 or input.dim() != 4 or weight.dim() != 4:
         return
+    for d in (0, 1):  # whether there are two pixels; else the geometry is looked at more closely
+        if input.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) > stride[d]:
+            return
     size = _fake.output_size("conv2d_batch_norm_act", input.shape, weight.shape, *geometry)
     if size[2] * size[3] == 1:
         raise ValueError(

@@ -134,7 +134,8 @@ def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]
     ]
 
 
-_library.impl("_stitch_unfused", _unfused_and_dense, "CUDA")
+for _device in ("CPU", "CUDA"):
+    _library.impl("_stitch_unfused", _unfused_and_dense, _device)
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------

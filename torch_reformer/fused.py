@@ -244,11 +244,11 @@ def conv2d_batch_norm_act(
     if eps <= 0 and (training or eps < 0):
         allowed = "positive in training" if training else "at least 0"
         raise ValueError(f"conv2d_batch_norm_act: eps must be {allowed}, got {eps}")
-    given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("conv2d_batch_norm_act: evaluation needs running_mean and running_var")
-        tensors = given | _some(bias=bias, mean=running_mean, var=running_var)
+        tensors = _some(bias=bias, mean=running_mean, var=running_var)
+        tensors |= _some(scale=norm_weight, shift=norm_bias, residual=residual)
         program = _programs.folded(frozenset(tensors), activation, eps)
         result = conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
         return result if uses == 1 else (result,) * uses
@@ -257,6 +257,7 @@ def conv2d_batch_norm_act(
         raise ValueError("conv2d_batch_norm_act: running_mean and running_var must be given both or neither")
     if input.shape[0] == 0:  # as PyTorch: no moments, and the running statistics stay
         moments = weight.new_zeros(2, weight.shape[0])
+        given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
         tensors = given | {"mean": moments[0], "squares": moments[1]}
         result = conv2d_act(input, weight, bias, stride, padding, dilation, groups, activation="none")
         result = stitch(result, _programs.normalise(frozenset(given), activation, eps), tensors)
