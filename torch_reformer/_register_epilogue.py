@@ -207,6 +207,8 @@ class _Plan:
         # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
         # forward's.
         like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
+        if like is None and (full := next((t for t in tensors if t.shape == ctx.size), None)) is not None:
+            like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied, in another layout
         if like is None:
             like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
         results = (_unfused if _has_batched(grads) else stitch)(like, tensors, backward.code)
