@@ -6,11 +6,13 @@ import expecttest
 import pytest
 import torch
 from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_reformer
-from torch_reformer import fuse
+from torch_reformer import _fuse_calls, _layer_norm, fuse
+from torch_reformer._layer_norm import layer_norm
 
 
 class BasicBlock(nn.Module):
@@ -426,3 +428,103 @@ def test_nothing_of_a_block_is_copied_or_added_by_itself():
     with Operators() as operators:
         block(x)
     assert [name for name in operators.names if "reformer" not in name] == []
+
+
+class Normalised(nn.Module):
+    """A layer norm before a linear layer with an activation."""
+
+    def __init__(self, c=64, k=48, **norm):
+        super().__init__()
+        self.norm, self.linear, self.act = nn.LayerNorm(c, **norm), nn.Linear(c, k), nn.Tanh()
+
+    def forward(self, x):
+        return self.act(self.linear(self.norm(x)))
+
+
+class Fp32Norm(nn.LayerNorm):
+    """As autocast on a GPU computes it, in fp32. That on the CPU casts nothing."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+@pytest.fixture
+def norms_as_on_gpus(monkeypatch):
+    monkeypatch.setattr(_fuse_calls, "DEVICES_OF_FP32_NORMS", {"cpu", "cuda"})
+
+
+@pytest.mark.parametrize("norm", [{}, dict(elementwise_affine=False), dict(bias=False)], ids=str)
+@pytest.mark.parametrize("size", [(400, 64), (2, 8, 8, 64)], ids=str)
+def test_layer_norm_under_autocast(size, norm, norms_as_on_gpus):
+    """It is computed in bf16, with at most twice the error that PyTorch's way has, in the gradients too."""
+    torch.manual_seed(6)
+    exact, x = filled(Normalised(**norm)), torch.randn(size).bfloat16()
+    block, fused = (copy.deepcopy(exact).float() for _ in range(2))
+    assert fuse(fused).fused == {"linear": "tanh"}
+    block.norm.__class__ = Fp32Norm
+    found = []
+    for model in (exact, block, fused):
+        with torch.autocast("cpu", torch.bfloat16, enabled=model is not exact):
+            (y, of_x), of_parameters, _ = outcome(model, x if model is not exact else x.double())
+        found.append({"y": y, "x": of_x, **of_parameters})
+    for name, right in found[0].items():
+        theirs, ours = (each[name] for each in found[1:])
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        theirs, ours = ((each - right).square().mean().sqrt() for each in (theirs, ours))
+        assert ours <= 2 * theirs, f"{name}: {ours:.3g}, PyTorch's {theirs:.3g}"
+
+
+@pytest.mark.parametrize("names", [(), ("weight",), ("weight", "bias")], ids=str)
+def test_derivatives_of_layer_norm(names):
+    x, *parameters = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 4), (4,), (4,)))
+    given = [
+        parameter if name in names else None for name, parameter in zip(("weight", "bias"), parameters, strict=True)
+    ]
+
+    def norm(x, *_):
+        return layer_norm(x, *given, 1e-3)
+
+    leaves = [x, *(parameter for parameter in given if parameter is not None)]
+    torch.testing.assert_close(norm(x), F.layer_norm(x, (4,), *given, 1e-3))
+    assert gradcheck(norm, leaves) and gradgradcheck(norm, leaves)
+
+
+def calls_in_bf16(model, x):
+    """How many layer norms are computed in bf16 at once."""
+    calls = []
+    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
+        patch.setattr(_layer_norm, "layer_norm", lambda *arguments: calls.append(1) or layer_norm(*arguments))
+        model(x)
+    return len(calls)
+
+
+def test_layer_norm_is_as_before_where_something_else_is_read(norms_as_on_gpus):
+    """Of an fp32 tensor nothing is rounded before its variance is known; hooks see what they saw before."""
+    model, x = Normalised(), torch.randn(3, 64)
+    fuse(model)
+    assert calls_in_bf16(model, x) == 0 and calls_in_bf16(model, x.bfloat16()) == 1
+    for module in (model.norm, model.linear):
+        handle = module.register_forward_pre_hook(lambda *_: None)
+        assert calls_in_bf16(model, x.bfloat16()) == 0
+        handle.remove()
+
+    class Read(Normalised):
+        def forward(self, x):
+            y = self.norm(x)
+            return self.act(self.linear(y)), y
+
+    model = Read()
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()) == 0
+    model = Normalised()
+    model.norm = nn.LayerNorm((1, 64))
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()[:, None]) == 0
+
+
+def test_layer_norm_on_the_cpu_is_not_cast():
+    """Where autocast makes no copies there is nothing to save."""
+    model, x = Normalised(), torch.randn(3, 64)
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()) == 0

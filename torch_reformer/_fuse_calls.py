@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import _programs, fused
+from . import _layer_norm, _programs, _register, fused
 from . import nn as nn_of_ours
 from .epilogue import ACTIVATIONS
 
-UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.Linear, nn.Dropout}
+UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.LayerNorm, nn.Linear, nn.Dropout}
 
 
 def hooks(module: nn.Module) -> str | None:
@@ -122,6 +122,22 @@ def linear_act(
     else:
         value = fused.linear_epilogue(input, linear.weight, program, tensors)
     return value if adds else _separately(value, "none", residual, in_place)
+
+
+DEVICES_OF_FP32_NORMS = {"cuda"}  # whose autocast computes layer norms in fp32; the CPU's does not cast them
+
+
+def layer_norm(norm: nn.LayerNorm, linear: nn.Linear, input: Tensor) -> Tensor:
+    """norm(input), which only the linear layer reads. A GPU's autocast computes it in fp32, of a copy, and rounds it to
+    its own data type for the linear layer, by another: here it is computed in that type at once. Graphs that are
+    compiled have no such copies."""
+    device = input.device.type
+    is_rounded = torch.is_autocast_enabled(device) and input.dtype == torch.get_autocast_dtype(device)
+    is_copied = is_rounded and device in DEVICES_OF_FP32_NORMS and not _register.needs_dispatcher((input,))
+    if not is_copied or not _unchanged(norm, linear):
+        return norm(input)
+    with _register.without_autocast():
+        return _layer_norm.layer_norm(input, norm.weight, norm.bias, norm.eps)
 
 
 def _linear_result(linear: nn.Linear, input: Tensor, to_images: bool) -> tuple[tuple[int, ...], torch.dtype]:

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from . import nn as nn_of_ours
-from ._fuse_calls import conv_act, conv_norm_act, hooks, is_row_drop, is_scale_of, linear_act
+from ._fuse_calls import conv_act, conv_norm_act, hooks, is_row_drop, is_scale_of, layer_norm, linear_act
 from ._fuse_trace import IN_PLACE_OPERATORS, is_ours, traced
 from .problem import TORCH_DTYPES
 
@@ -215,6 +215,12 @@ class _Chains:
         self._take_activation(chain)
         return chain
 
+    def is_layer_norm_of(self, node: fx.Node, linear: fx.Node) -> bool:
+        """Whether a node is a layer norm of channels that come last, and only this linear layer reads its result."""
+        norm = self.module(node)
+        is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
+        return is_known and [*node.users] == [linear]
+
     def uses(self, chain: _Chain) -> int:
         """For how many operators a chain with batch norm makes a tensor each, so that their gradients are added up in
         its backward: one where somebody might change it, or a view of it, in place."""
@@ -365,6 +371,8 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             continue
         chain = chains.of(node)
         if len(chain.nodes) > 1:
+            if isinstance(first, nn.Linear):
+                _replace_norm_before(graph, chains, node)
             _replace(graph, chain, first, chains.uses(chain))
             done.fused[name] = ", ".join(chain.parts)
         else:
@@ -372,9 +380,24 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
     graph.lint()
 
 
+def _input_of(node: fx.Node) -> fx.Node:
+    return node.args[0] if node.args else node.kwargs["input"]
+
+
+def _replace_norm_before(graph: fx.Graph, chains: _Chains, linear: fx.Node) -> None:
+    norm = _input_of(linear)
+    if not chains.is_layer_norm_of(norm, linear):
+        return
+    with graph.inserting_before(norm):
+        modules = graph.get_attr(norm.target), graph.get_attr(linear.target)
+        new = graph.call_function(layer_norm, (*modules, _input_of(norm)))
+    norm.replace_all_uses_with(new)
+    graph.erase_node(norm)
+
+
 def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module, uses: int) -> None:
     node = chain.nodes[0]
-    input = node.args[0] if node.args else node.kwargs["input"]
+    input = _input_of(node)
     with graph.inserting_before(chain.last):
         modules = [graph.get_attr(part.target) for part in (node, chain.norm) if part is not None]
         if isinstance(first, nn.Linear):
@@ -439,8 +462,9 @@ def fuse(model: nn.Module, channels_last: bool = False) -> Fusion:
 
     Found are Conv2d, BatchNorm2d, an addition, an activation, in this order, each but the first optional; and Linear,
     an activation, Dropout, a permutation from [N, H, W, C] to [N, C, H, W], the product with a parameter of C elements
-    (layer scale), torchvision's StochasticDepth of rows, an addition. The modules stay, so the state dict, optimizers
-    and checkpoints do not notice. Works in training and evaluation, with autocast, DistributedDataParallel,
+    (layer scale), torchvision's StochasticDepth of rows, an addition. Under a GPU's autocast a LayerNorm before such a
+    Linear is computed in autocast's data type, to which its result is rounded. The modules stay, so the state dict,
+    optimizers and checkpoints do not notice. Works in training and evaluation, with autocast, DistributedDataParallel,
     checkpointing and torch.compile.
 
     Modules that a fused forward goes through are no longer called themselves: register hooks on them, wrap them (FSDP,
