@@ -48,6 +48,26 @@ sum channel %4
 """,
         )
 
+    def test_a_gradient_that_is_given_is_not_computed(self):
+        program = ep.Program(ep.store(ep.acc() + ep.channel("bias") + ep.full("residual")))
+        rule = derivative(program, ("acc", "bias", "residual"))
+        self.assertEqual(rule.passed, {"acc": 0, "residual": 0})
+        self.assertEqual(rule.wanted, {"bias": 0})
+        self.assertExpectedInline(
+            str(rule.backward),
+            """\
+%0 = full grad_0
+sum channel %0
+""",
+        )
+        rule = derivative(program, ("acc", "residual"))
+        self.assertEqual((rule.backward, rule.sources), (None, ()))
+
+    def test_the_gradient_of_acc_has_the_data_type_of_acc(self):
+        program = ep.Program(ep.store(ep.acc() + ep.full("residual"), torch.float32))
+        rule = derivative(program, ("acc", "residual"))
+        self.assertEqual((rule.passed, rule.wanted), ({"residual": 0}, {"acc": 0}))
+
     def test_running_statistics(self):
         program = _programs.normalise_and_update(frozenset(["scale"]), "none", 1e-5, 0.1, (torch.float32,) * 2)
         self.assertExpectedInline(

@@ -6,11 +6,13 @@ import expecttest
 import pytest
 import torch
 from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_reformer
-from torch_reformer import fuse
+from torch_reformer import _fuse_calls, _layer_norm, fuse
+from torch_reformer._layer_norm import layer_norm
 
 
 class BasicBlock(nn.Module):
@@ -98,6 +100,76 @@ class ConvNeXt(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
+class StochasticDepth(nn.Module):
+    """torchvision's, which need not be there."""
+
+    def __init__(self, p, mode):
+        super().__init__()
+        self.p, self.mode = p, mode
+
+    def forward(self, x):
+        if self.p == 0 or not self.training:
+            return x
+        size = [x.shape[0]] + [1] * (x.dim() - 1) if self.mode == "row" else [1] * x.dim()
+        noise = torch.empty(size, dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
+        return x * noise.div_(1 - self.p)
+
+
+StochasticDepth.__module__ = "torchvision.ops.stochastic_depth"
+
+
+class Permute(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x):
+        return torch.permute(x, self.dims)
+
+
+class CNBlock(nn.Module):
+    """torchvision's, of ConvNeXt."""
+
+    def __init__(self, c, p, mode="row"):
+        super().__init__()
+        self.block = nn.Sequential(
+            nn.Conv2d(c, c, 7, padding=3, groups=c),
+            Permute([0, 2, 3, 1]),
+            nn.LayerNorm(c, eps=1e-6),
+            nn.Linear(c, 4 * c),
+            nn.GELU(),
+            nn.Linear(4 * c, c),
+            Permute([0, 3, 1, 2]),
+        )
+        self.layer_scale = nn.Parameter(torch.full((c, 1, 1), 0.5))
+        self.stochastic_depth = StochasticDepth(p, mode)
+
+    def forward(self, input):
+        result = self.layer_scale * self.block(input)
+        result = self.stochastic_depth(result)
+        result += input
+        return result
+
+
+def cn_blocks(p=0.5):
+    return nn.Sequential(nn.Conv2d(3, 8, 2, 2), CNBlock(8, 0.0), CNBlock(8, p))
+
+
+class Mixer(nn.Module):
+    """A residual block of rows: [N, L, C]."""
+
+    def __init__(self, c=12, p=0.5):
+        super().__init__()
+        self.up, self.act, self.down, self.dropout = nn.Linear(c, 16), nn.GELU(), nn.Linear(16, c), nn.Dropout(0.0)
+        self.gamma, self.drop = nn.Parameter(torch.full((c,), 0.5)), StochasticDepth(p, "row")
+        self.last = nn.Linear(c, c)
+
+    def forward(self, x):
+        x = x.flatten(1, 2)
+        x = x + self.drop(self.dropout(self.down(self.act(self.up(x)))) * self.gamma)
+        return self.last(x).add(x)
+
+
 def vgg(p=0.0):
     return nn.Sequential(
         *[nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2)],
@@ -114,7 +186,14 @@ def vgg(p=0.0):
     )
 
 
-MODELS = {"ResNet": ResNet, "MobileNet": MobileNet, "ConvNeXt": ConvNeXt, "VGG": vgg}
+MODELS = {
+    "ResNet": ResNet,
+    "MobileNet": MobileNet,
+    "ConvNeXt": ConvNeXt,
+    "VGG": vgg,
+    "CNBlocks": cn_blocks,
+    "Mixer": Mixer,
+}
 
 
 def filled(model):
@@ -127,7 +206,8 @@ def filled(model):
 
 
 def outcome(model, x, *more):
-    """The result, all gradients and all buffers."""
+    """The result, all gradients and all buffers; what is random is drawn from one seed."""
+    torch.manual_seed(2)
     x = x.detach().requires_grad_()
     model.zero_grad()
     y = model(x, *more)
@@ -183,17 +263,29 @@ fused 10, left 0
   second.1.fc1: silu
   second.1.fc2: hardsigmoid
   second.2.0: batch norm, addition
-fused 1, left 3
+fused 2, left 2
   up: gelu
+  down: layer scale
   left stem: nothing follows it that could be fused
   left depthwise: nothing follows it that could be fused
-  left down: nothing follows it that could be fused
 fused 4, left 1
   0: relu
   2: relu
   6: relu, dropout
   9: tanh, dropout
-  left 12: nothing follows it that could be fused""",
+  left 12: nothing follows it that could be fused
+fused 4, left 3
+  1.block.3: gelu
+  1.block.5: layer scale, stochastic depth, addition
+  2.block.3: gelu
+  2.block.5: layer scale, stochastic depth, addition
+  left 0: nothing follows it that could be fused
+  left 1.block.0: nothing follows it that could be fused
+  left 2.block.0: nothing follows it that could be fused
+fused 3, left 0
+  up: gelu
+  down: dropout, layer scale, stochastic depth, addition
+  last: addition""",
     )
 
 
@@ -273,3 +365,166 @@ def test_gradients_of_a_block_are_added_up_where_they_are_read():
             result.backward()
         counts.append(additions.count)
     assert counts == [2, 1]  # the pooled result of the first convolution is not ours
+
+
+def test_the_same_images_are_dropped():
+    """They keep the input, as those of the same seed did before."""
+    block, x = CNBlock(8, 0.5).double(), torch.randn(16, 8, 6, 6, dtype=torch.float64)
+    fused, report = same_as_before(block, x)
+    assert report.fused["block.5"] == "layer scale, stochastic depth, addition"
+    dropped = []
+    for model in (block.train(), fused.train()):
+        torch.manual_seed(4)
+        dropped.append((model(x) == x).flatten(1).all(1))
+    assert torch.equal(*dropped) and 0 < dropped[0].sum() < 16
+    for rate in (0.0, 1.0):  # read at each call
+        block.stochastic_depth.p = fused.stochastic_depth.p = rate
+        if rate < 1:  # PyTorch's own is 0 / 0
+            torch.testing.assert_close(outcome(fused, x), outcome(block, x))
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
+def test_a_block_is_as_accurate_as_before(autocast):
+    """In bf16: of the result's error and those of the gradients none is more than twice PyTorch's."""
+    torch.manual_seed(5)
+    exact, x = CNBlock(16, 0.5).double(), torch.randn(8, 16, 10, 10)
+    block = copy.deepcopy(exact).to(torch.float32 if autocast else torch.bfloat16)
+    fused = copy.deepcopy(block)
+    fuse(fused)
+    found = []
+    for model, dtype in (
+        (exact, torch.float64),
+        *[(m, x.dtype if autocast else torch.bfloat16) for m in (block, fused)],
+    ):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast and model is not exact):
+            (y, of_x), of_parameters, _ = outcome(model, x.to(dtype))
+        found.append({"y": y, "x": of_x, **of_parameters})
+    for name, right in found[0].items():
+        theirs, ours = (each[name] for each in found[1:])
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        theirs, ours = ((each - right).square().mean().sqrt() for each in (theirs, ours))
+        assert ours <= 2 * theirs, f"{name}: {ours:.3g}, PyTorch's {theirs:.3g}"
+
+
+def test_nothing_of_a_block_is_copied_or_added_by_itself():
+    """One operator has it all: the permutation, the scale, the depth, the residual."""
+
+    class Operators(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+            result = op(*args, **(kwargs or {}))
+            large = isinstance(result, torch.Tensor) and result.dim() == 4 and result.numel() == 4 * 8 * 36
+            if large and result.untyped_storage().data_ptr() not in {
+                a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)
+            }:
+                self.names.append(str(op))
+            return result
+
+    block, x = CNBlock(8, 0.5), torch.randn(4, 8, 6, 6).to(memory_format=torch.channels_last)
+    fuse(block.to(memory_format=torch.channels_last))
+    with Operators() as operators:
+        block(x)
+    assert [name for name in operators.names if "reformer" not in name] == []
+
+
+class Normalised(nn.Module):
+    """A layer norm before a linear layer with an activation."""
+
+    def __init__(self, c=64, k=48, **norm):
+        super().__init__()
+        self.norm, self.linear, self.act = nn.LayerNorm(c, **norm), nn.Linear(c, k), nn.Tanh()
+
+    def forward(self, x):
+        return self.act(self.linear(self.norm(x)))
+
+
+class Fp32Norm(nn.LayerNorm):
+    """As autocast on a GPU computes it, in fp32. That on the CPU casts nothing."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+@pytest.fixture
+def norms_as_on_gpus(monkeypatch):
+    monkeypatch.setattr(_fuse_calls, "DEVICES_OF_FP32_NORMS", {"cpu", "cuda"})
+
+
+@pytest.mark.parametrize("norm", [{}, dict(elementwise_affine=False), dict(bias=False)], ids=str)
+@pytest.mark.parametrize("size", [(400, 64), (2, 8, 8, 64)], ids=str)
+def test_layer_norm_under_autocast(size, norm, norms_as_on_gpus):
+    """It is computed in bf16, with at most twice the error that PyTorch's way has, in the gradients too."""
+    torch.manual_seed(6)
+    exact, x = filled(Normalised(**norm)), torch.randn(size).bfloat16()
+    block, fused = (copy.deepcopy(exact).float() for _ in range(2))
+    assert fuse(fused).fused == {"linear": "tanh"}
+    block.norm.__class__ = Fp32Norm
+    found = []
+    for model in (exact, block, fused):
+        with torch.autocast("cpu", torch.bfloat16, enabled=model is not exact):
+            (y, of_x), of_parameters, _ = outcome(model, x if model is not exact else x.double())
+        found.append({"y": y, "x": of_x, **of_parameters})
+    for name, right in found[0].items():
+        theirs, ours = (each[name] for each in found[1:])
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        theirs, ours = ((each - right).square().mean().sqrt() for each in (theirs, ours))
+        assert ours <= 2 * theirs, f"{name}: {ours:.3g}, PyTorch's {theirs:.3g}"
+
+
+@pytest.mark.parametrize("names", [(), ("weight",), ("weight", "bias")], ids=str)
+def test_derivatives_of_layer_norm(names):
+    x, *parameters = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 4), (4,), (4,)))
+    given = [
+        parameter if name in names else None for name, parameter in zip(("weight", "bias"), parameters, strict=True)
+    ]
+
+    def norm(x, *_):
+        return layer_norm(x, *given, 1e-3)
+
+    leaves = [x, *(parameter for parameter in given if parameter is not None)]
+    torch.testing.assert_close(norm(x), F.layer_norm(x, (4,), *given, 1e-3))
+    assert gradcheck(norm, leaves) and gradgradcheck(norm, leaves)
+
+
+def calls_in_bf16(model, x):
+    """How many layer norms are computed in bf16 at once."""
+    calls = []
+    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
+        patch.setattr(_layer_norm, "layer_norm", lambda *arguments: calls.append(1) or layer_norm(*arguments))
+        model(x)
+    return len(calls)
+
+
+def test_layer_norm_is_as_before_where_something_else_is_read(norms_as_on_gpus):
+    """Of an fp32 tensor nothing is rounded before its variance is known; hooks see what they saw before."""
+    model, x = Normalised(), torch.randn(3, 64)
+    fuse(model)
+    assert calls_in_bf16(model, x) == 0 and calls_in_bf16(model, x.bfloat16()) == 1
+    for module in (model.norm, model.linear):
+        handle = module.register_forward_pre_hook(lambda *_: None)
+        assert calls_in_bf16(model, x.bfloat16()) == 0
+        handle.remove()
+
+    class Read(Normalised):
+        def forward(self, x):
+            y = self.norm(x)
+            return self.act(self.linear(y)), y
+
+    model = Read()
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()) == 0
+    model = Normalised()
+    model.norm = nn.LayerNorm((1, 64))
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()[:, None]) == 0
+
+
+def test_layer_norm_on_the_cpu_is_not_cast():
+    """Where autocast makes no copies there is nothing to save."""
+    model, x = Normalised(), torch.randn(3, 64)
+    fuse(model)
+    assert calls_in_bf16(model, x.bfloat16()) == 0

@@ -6,7 +6,7 @@ import random
 import expecttest
 import pytest
 import torch
-from test_fuse import BasicBlock, ResNet, filled, outcome, same_as_before
+from test_fuse import BasicBlock, CNBlock, ResNet, StochasticDepth, filled, outcome, same_as_before
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
@@ -141,6 +141,58 @@ def several_outputs(self, x):
     return torch.stack([y, torch.tanh(self.bn(self.other(y)))])
 
 
+def permuted_only(self, x):
+    return self.lin(x).permute(0, 3, 1, 2)
+
+
+def permuted_otherwise(self, x):
+    return self.lin(x).permute(0, 3, 2, 1) + x.permute(0, 3, 2, 1) + self.lin(x[0, 0, 0]).permute(0)[0]
+
+
+def scaled_before_it_is_permuted(self, x):
+    return torch.add((self.lin(x) * self.gamma).permute((0, 3, 1, 2)), x.permute(0, 3, 1, 2))
+
+
+def scaled_by_rows(self, x):
+    """Of a parameter of as many elements as there are columns, but not for them."""
+    return self.rows * self.lin(x) + x
+
+
+def scaled_by_what_is_computed(self, x):
+    return self.lin(x) * x.mean((0, 1, 2)) + x
+
+
+def scaled_by_itself(self, x):
+    y = self.lin(x)
+    return y * y + x
+
+
+def scale_of_three_dimensions(self, x):
+    return self.gamma.view(1, -1, 1, 1).mul(self.lin(x).permute(0, 3, 1, 2)) + 1
+
+
+def linear_plus_broadcast(self, x):
+    return self.lin(x) * self.gamma + x.mean((1, 2), keepdim=True)
+
+
+def linear_plus_larger(self, x):
+    return self.lin(x[:, :1]) * self.gamma + x
+
+
+def linear_plus_in_place(self, x):
+    y = self.lin(x) * self.gamma
+    y += x
+    return self.lin(x).add_(y)
+
+
+def linear_of_a_vector(self, x):
+    return self.gamma * self.lin(x[0, 0, 0]) + x[0, 0, 0]
+
+
+def linear_plus_a_parameter(self, x):
+    return self.lin(x) + self.gamma
+
+
 class Add(nn.Module):
     def forward(self, x, y):
         return x - y
@@ -157,6 +209,99 @@ class Add(nn.Module):
 )
 def test_result(forward):
     same_as_before(filled(Net(forward, add=Add())), double())
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        *[permuted_only, permuted_otherwise, scaled_before_it_is_permuted, scaled_by_rows, scaled_by_what_is_computed],
+        *[scaled_by_itself, scale_of_three_dimensions, linear_plus_broadcast, linear_plus_larger, linear_plus_in_place],
+        *[linear_of_a_vector, linear_plus_a_parameter],
+    ],
+    ids=lambda forward: forward.__name__,
+)
+def test_result_of_linear(forward):
+    model = Net(forward)
+    model.gamma, model.rows = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6, 1))
+    for parameter in model.parameters():  # those that are not used have none
+        parameter.grad = None
+    same_as_before(filled(model), double((2, 3, 6, 6)))
+
+
+def test_what_is_fused_into_linear():
+    lines = []
+    for forward in (permuted_only, permuted_otherwise, scaled_before_it_is_permuted, scaled_by_rows, scaled_by_itself):
+        model = Net(forward)
+        model.gamma, model.rows = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6, 1))
+        lines.append(f"{forward.__name__}: {fuse(model).fused.get('lin')}")
+    expecttest.assert_expected_inline(
+        "\n".join(lines),
+        """\
+permuted_only: None
+permuted_otherwise: None
+scaled_before_it_is_permuted: layer scale
+scaled_by_rows: None
+scaled_by_itself: None""",
+    )
+
+
+@pytest.mark.parametrize("where", ["block.5", "stochastic_depth"])
+def test_blocks_whose_modules_change_later(where):
+    """Hooks are called, and modules that are exchanged too."""
+    block, x = CNBlock(6, 0.5).double(), double((4, 6, 6, 6))
+    fused = copy.deepcopy(block)
+    assert "layer scale" in fuse(fused).fused["block.5"]
+    for model in (block, fused):
+        model.get_submodule(where).register_forward_hook(lambda module, arguments, result: 2 * result)
+    torch.testing.assert_close(outcome(fused, x), outcome(block, x))
+    for model in (block, fused):
+        model.stochastic_depth = nn.AvgPool2d(3, 1, 1)
+        model.layer_scale = nn.Parameter(torch.ones(1, 6, 6).double())
+    torch.testing.assert_close(outcome(fused, x), outcome(block, x))
+
+
+def test_stochastic_depth_of_batches_is_left():
+    block = CNBlock(6, 0.5, "batch")
+    _, report = same_as_before(block.double(), double((4, 6, 6, 6)))
+    assert report.fused["block.5"] == "layer scale"
+
+
+def test_stochastic_depth_with_hooks_is_left():
+    block = CNBlock(6, 0.5)
+    block.stochastic_depth.register_forward_hook(lambda *_: None)
+    assert fuse(block).fused["block.5"] == "layer scale"
+
+
+@pytest.mark.parametrize("scale", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("residual", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("in_place", [False, True], ids=["", "in place"])
+def test_data_types_of_a_tail(in_place, residual, scale):
+    """Those of PyTorch's type promotion; of small integers every sum is exact."""
+
+    def tail(self, x, y):
+        z = self.drop(self.scale * self.lin(x).permute(0, 3, 1, 2))
+        if in_place:
+            z += y
+            return z
+        return y + z
+
+    model = Net(tail, drop=StochasticDepth(0.5, "row"))
+    for parameter in model.parameters():
+        parameter.detach().copy_(torch.randint(-2, 3, parameter.shape))
+    model = model.bfloat16()
+    model.scale = nn.Parameter(torch.randint(-2, 3, (6, 1, 1)).to(scale))
+    x, y = torch.randint(-3, 4, (4, 5, 5, 6)).bfloat16(), torch.randint(-3, 4, (4, 6, 5, 5)).to(residual)
+    x.requires_grad_(), y.requires_grad_()
+    fused = copy.deepcopy(model)
+    fuse(fused)
+    found = []
+    for each in (model, fused):
+        torch.manual_seed(1)
+        result = each(x, y)
+        gradient = torch.ones_like(result)
+        found.append([result, *torch.autograd.grad(result, (x, y, each.scale, each.lin.weight), gradient)])
+    for theirs, ours in zip(*found, strict=True):
+        assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("forward", [input_changed_in_place, changed_through_an_alias], ids=lambda f: f.__name__)

@@ -83,6 +83,19 @@ def test_linear_act(activation, dtype, size):
     compare(of(torch_reformer), of(unfused), {name: t.to(dtype) for name, t in tensors.items()})
 
 
+def test_the_gradient_of_a_residual_is_not_rounded():
+    """It is that of the sum itself, in the sum's data type, where that is another than the result's."""
+    x, w = (small_integers(size, torch.bfloat16).requires_grad_() for size in ((2, 8, 5, 5), (8, 8, 1, 1)))
+    residual = torch.randn(2, 8, 5, 5, requires_grad=True)
+    program = ep.Program(ep.store(ep.acc() * 2 + ep.full("residual"), torch.float32))
+    y = torch_reformer.conv2d_epilogue(x, w, program, {"residual": residual})
+    gradient = torch.randn(y.shape, requires_grad=True)
+    of_residual, of_x = torch.autograd.grad(y, (residual, x), gradient, create_graph=True)
+    assert y.dtype == torch.float32 and of_residual.data_ptr() == gradient.data_ptr()
+    assert of_x.dtype == torch.bfloat16
+    torch.testing.assert_close(torch.autograd.grad((of_residual * residual).sum(), gradient)[0], residual)
+
+
 INFINITY = float("inf")
 EDGES = [-INFINITY, -1e30, -100.0, -6.0, -3.0, -1e-3, -0.0, 0.0, 1e-3, 3.0, 6.0, 100.0, 1e30, INFINITY, float("nan")]
 

@@ -108,7 +108,8 @@ def test_geometries(name, layout):
 
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", ""])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-def test_several_uses_add_up_in_the_backward(training, residual):
+@pytest.mark.parametrize("activation", ["relu", "none"])
+def test_several_uses_add_up_in_the_backward(activation, training, residual):
     tensors = norm_tensors(torch.float64)
     if not residual:
         del tensors["residual"]
@@ -119,7 +120,8 @@ def test_several_uses_add_up_in_the_backward(training, residual):
         x, w, bias = (leaves[name] for name in ("x", "w", "bias"))
         statistics = torch.zeros(len(bias), dtype=x.dtype), torch.ones(len(bias), dtype=x.dtype)
         norm = {name: leaves[name] for name in names} | {"residual": leaves.get("residual")}
-        found = torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, training=training, uses=uses, **norm)
+        options = dict(training=training, activation=activation, uses=uses)
+        found = torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, **options, **norm)
         return leaves, (found,) if uses == 1 else found
 
     leaves, (one,) = results(1)
@@ -137,6 +139,20 @@ def test_several_uses_add_up_in_the_backward(training, residual):
     ]
     for name, a, b in zip([*leaves, "second"], [*got, second[1]], [*expected, second[0]], strict=True):
         torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_the_gradient_of_a_residual_is_that_of_the_sum(uses, frozen):
+    """Itself, not rounded to the result's data type, where no activation follows; of two uses it is their sum."""
+    tensors = {name: t.requires_grad_(not frozen) for name, t in norm_tensors(torch.bfloat16).items()}
+    residual = tensors.pop("residual").float().detach().requires_grad_()
+    x, w, bias, *norm = tensors.values()
+    options = dict(training=True, activation="none", residual=residual, uses=uses)
+    y = torch_reformer.conv2d_batch_norm_act(x, w, bias, torch.zeros(16), torch.ones(16), *norm, **options)
+    grads = [torch.randint(-8, 9, residual.shape).bfloat16() for _ in range(uses)]
+    torch.autograd.backward((y,) if uses == 1 else y, grads)
+    assert residual.grad.dtype == torch.float32 and torch.equal(residual.grad, sum(grad.float() for grad in grads))
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

@@ -47,7 +47,7 @@ class _Plan:
 
     In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
     of that (of several uses the sum of theirs). In the pass `apply`, which gives acc's gradient, it is the residual's
-    if there is one, which is that of the sum before the activation."""
+    if there is one, which is that of the sum before the activation: without one, grad_0 itself."""
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
         self.names, self.needed = names, needed
@@ -58,10 +58,9 @@ class _Plan:
         statistics = ("mean", "squares") if of_acc else ()
         wanted = (*statistics, *(name for name in _PARAMETERS if name in needed))
         plain = _programs.normalise(of_norm, settings.activation, settings.eps)
-        reduce = derivative(plain, wanted, acc_is_there=True)
-        self.reduce, self.places = reduce.backward, reduce.wanted
+        self.reduce = derivative(plain, wanted, acc_is_there=True)
         self.apply = self._apply(of_norm, settings) if of_acc else None
-        read = {name for program in (self.reduce, self.apply) if program for name in program.inputs}
+        read = {name for program in (self.reduce.backward, self.apply) if program for name in program.inputs}
         self.saved = [name for name in ("output_0", "acc", "scale", "shift", "residual") if name in read]
         self.forward = functools.lru_cache(1024)(self._forward)
         self.backward = functools.lru_cache(1024)(self._backward)
@@ -99,9 +98,16 @@ class _Plan:
         at["mean"], at["squares"] = sequence.parts(at["moments"], 2)
         like = at.get("acc", at["grad_0"])
         grad = functools.reduce(operator.add, map(full, of_uses))
-        reduce = substituted(self.reduce, "grad_0", grad)
-        found = sequence.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
-        grads = {name: found[place] for name, place in self.places.items()}
+        grads = dict.fromkeys(self.reduce.passed, at["grad_0"])
+        outputs = self.reduce.backward.outputs if self.reduce.backward else ()
+        places = dict(self.reduce.wanted)
+        if grads and uses > 1:  # of the residual: a sum of gradients is none of them
+            places["residual"] = len(outputs)
+            outputs = (*outputs, store(full("grad_0")))
+        if outputs:
+            reduce = substituted(Program(*outputs), "grad_0", grad)
+            found = sequence.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
+            grads |= {name: found[place] for name, place in places.items()}
         if self.apply:
             at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
             apply = self.apply

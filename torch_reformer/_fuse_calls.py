@@ -11,11 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import fused
+from . import _layer_norm, _programs, _register, fused
 from . import nn as nn_of_ours
 from .epilogue import ACTIVATIONS
 
-UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.Linear, nn.Dropout}
+UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.LayerNorm, nn.Linear, nn.Dropout}
 
 
 def hooks(module: nn.Module) -> str | None:
@@ -76,13 +76,104 @@ def conv_norm_act(
     return value if uses == 1 else (value,) * uses
 
 
-def linear_act(linear: nn.Linear, input: Tensor, activation: str, dropout: nn.Dropout | None = None) -> Tensor:
-    """dropout(activation(linear(input)))."""
-    if not _unchanged(linear) or (dropout is not None and not _unchanged(dropout)):
+def linear_act(
+    linear: nn.Linear,
+    input: Tensor,
+    activation: str,
+    dropout: nn.Dropout | None = None,
+    *,
+    to_images: bool = False,
+    scale: Tensor | None = None,
+    drop: nn.Module | None = None,
+    residual=None,
+    in_place: bool = False,
+) -> Tensor:
+    """drop(dropout(activation(linear(input))) * scale) + residual. to_images: [N, H, W, K] becomes [N, K, H, W] after
+    the dropout. drop: a module that multiplies each image by a random number."""
+    sizes, dtype = _linear_result(linear, input, to_images)
+    rate = dropout.p if dropout is not None and dropout.training else 0.0
+    is_fused = (
+        _unchanged(linear)
+        and (dropout is None or _unchanged(dropout))
+        and (drop is None or (is_row_drop(drop) and not hooks(drop) and input.dim() > 1))
+        and (input.dim() == 4 or not to_images)
+        and (scale is None or (is_scale_of(scale, linear, to_images) and _is_computed_in(scale, dtype)))
+    )
+    if not is_fused:
         value = _separately(linear(input), activation)
-        return value if dropout is None else dropout(value)
-    rate, training = (dropout.p, dropout.training) if dropout is not None else (0.0, False)
-    return fused.linear_act(input, linear.weight, linear.bias, activation=activation, dropout=rate, training=training)
+        value = value if dropout is None else dropout(value)
+        value = value.permute(0, 3, 1, 2) if to_images else value
+        value = value if scale is None else value * scale
+        return _separately(value if drop is None else drop(value), "none", residual, in_place)
+
+    of_sum = dtype if scale is None else torch.promote_types(dtype, scale.dtype)
+    adds = isinstance(residual, Tensor) and residual.shape == sizes and _is_computed_in(residual, dtype)
+    tensors = {"bias": linear.bias, "key": fused.dropout_key(rate, input.device)}
+    tensors["scale"] = None if scale is None else scale.flatten()
+    tensors["keep"] = None if drop is None else _kept_rows(drop, sizes, of_sum, to_images, input.device)
+    tensors["residual"] = residual if adds else None
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if adds and not in_place:
+        of_sum = torch.promote_types(of_sum, residual.dtype)
+    program = _programs.linear(frozenset(tensors), activation, rate, None if of_sum == dtype else of_sum)
+    if to_images:  # a 1x1 convolution of images in channels_last order, so that nothing is permuted
+        weight = linear.weight[:, :, None, None]
+        value = fused.conv2d_epilogue(input.permute(0, 3, 1, 2), weight, program, tensors)
+    else:
+        value = fused.linear_epilogue(input, linear.weight, program, tensors)
+    return value if adds else _separately(value, "none", residual, in_place)
+
+
+DEVICES_OF_FP32_NORMS = {"cuda"}  # whose autocast computes layer norms in fp32; the CPU's does not cast them
+
+
+def layer_norm(norm: nn.LayerNorm, linear: nn.Linear, input: Tensor) -> Tensor:
+    """norm(input), which only the linear layer reads. A GPU's autocast computes it in fp32, of a copy, and rounds it to
+    its own data type for the linear layer, by another: here it is computed in that type at once. Graphs that are
+    compiled have no such copies."""
+    device = input.device.type
+    is_rounded = torch.is_autocast_enabled(device) and input.dtype == torch.get_autocast_dtype(device)
+    is_copied = is_rounded and device in DEVICES_OF_FP32_NORMS and not _register.needs_dispatcher((input,))
+    if not is_copied or not _unchanged(norm, linear):
+        return norm(input)
+    with _register.without_autocast():
+        return _layer_norm.layer_norm(input, norm.weight, norm.bias, norm.eps)
+
+
+def _linear_result(linear: nn.Linear, input: Tensor, to_images: bool) -> tuple[tuple[int, ...], torch.dtype]:
+    """The size and data type that a linear layer's result has in PyTorch, once it is permuted."""
+    device, rows = input.device.type, tuple(input.shape[:-1])
+    is_cast = torch.is_autocast_enabled(device) and input.dtype != torch.float64
+    dtype = torch.get_autocast_dtype(device) if is_cast else input.dtype
+    columns = (linear.weight.shape[0],)
+    return (rows[:1] + columns + rows[1:] if to_images else rows + columns), dtype
+
+
+def _is_computed_in(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a program whose result has this data type computes with the tensor as precisely as PyTorch does."""
+    return tensor.is_floating_point() and (tensor.dtype != torch.float64 or dtype == torch.float64)
+
+
+def is_scale_of(scale: Tensor, linear: nn.Linear, to_images: bool) -> bool:
+    """Whether it is a number for each column of the result."""
+    columns = linear.weight.shape[0]
+    return tuple(scale.shape) in ([(columns, 1, 1), (1, columns, 1, 1)] if to_images else [(columns,)])
+
+
+def is_row_drop(module: nn.Module) -> bool:
+    """Whether it is torchvision's StochasticDepth of single images. By name: torchvision need not be there."""
+    kind = type(module)
+    is_torchvisions = (kind.__module__, kind.__name__) == ("torchvision.ops.stochastic_depth", "StochasticDepth")
+    return is_torchvisions and module.mode == "row"
+
+
+def _kept_rows(drop: nn.Module, sizes, dtype: torch.dtype, to_images: bool, device) -> Tensor | None:
+    """What the module multiplies each row of the result by, drawn as it draws it; None if it drops nothing."""
+    ones = torch.ones(sizes[0], *[1] * (len(sizes) - 1), dtype=dtype, device=device)
+    kept = drop(ones)
+    if kept is ones:
+        return None
+    return (kept[:, 0] if to_images else kept[..., 0]).expand(sizes[:1] + sizes[2:] if to_images else sizes[:-1])
 
 
 def _separately(value: Tensor, activation: str, residual=None, in_place: bool = False) -> Tensor:

@@ -38,16 +38,20 @@ def act(names: frozenset[str], activation: str) -> Program:
 
 
 @_remembered
-def linear(names: frozenset[str], activation: str, rate: float) -> Program:
-    """dropout(activation(acc + bias)) + residual"""
+def linear(names: frozenset[str], activation: str, rate: float, dtype: torch.dtype | None = None) -> Program:
+    """dropout(activation(acc + bias)) * scale * keep + residual. keep: of the rows. dtype: None is the result's."""
     value = epilogue.activation(activation)(_biased(names))
     if rate == 1:
         value = value * 0
     elif rate:
         value = value * epilogue.select(epilogue.random("key") < rate, 0, 1 / (1 - rate))  # NaN stays NaN
+    if "scale" in names:
+        value = value * epilogue.channel("scale")
+    if "keep" in names:
+        value = value * epilogue.row("keep")
     if "residual" in names:
         value = value + epilogue.full("residual")
-    return Program(epilogue.store(value))
+    return Program(epilogue.store(value, dtype))
 
 
 @_remembered

@@ -190,16 +190,17 @@ class _Plan:
             which, part = which if isinstance(which, tuple) else (which, None)
             place = self.names.index(which) - 1 if kind == "input" else which
             sources.append((kind, place if kind == "grad" else self.saved.index((kind, place)), part))
-        return rule.backward, sources, rule.wanted
+        return rule.backward, sources, rule.wanted, rule.passed
 
     def gradients(self, ctx, saved: list[Tensor], grads) -> list[Tensor | None]:
         """Of acc and of each input, from those of the outputs; None for those that are 0."""
         given = tuple(i for i, grad in enumerate(grads) if grad is not None)
         if given not in self._rules:
             self._rules[given] = self._rule(given)
-        backward, sources, wanted = self._rules[given]
+        backward, sources, wanted, passed = self._rules[given]
+        found = [grads[passed[name]] if name in passed else None for name in self.names]
         if backward is None:
-            return [None] * len(self.names)
+            return found
         tensors = []
         for kind, place, part in sources:
             tensor = grads[place] if kind == "grad" else saved[place]
@@ -207,10 +208,13 @@ class _Plan:
         # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
         # forward's.
         like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
+        if like is None and (full := next((t for t in tensors if t.shape == ctx.size), None)) is not None:
+            like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied, in another layout
         if like is None:
             like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
         results = (_unfused if _has_batched(grads) else stitch)(like, tensors, backward.code)
-        found = [results[wanted[name]] if name in wanted else None for name in self.names]
+        for name, place in wanted.items():
+            found[self.names.index(name)] = results[place]
         for name, shape in ctx.scalar_shapes.items():
             place = self.names.index(name)
             found[place] = None if found[place] is None else found[place].reshape(shape)

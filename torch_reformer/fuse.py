@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from . import nn as nn_of_ours
-from ._fuse_calls import conv_act, conv_norm_act, hooks, linear_act
+from ._fuse_calls import conv_act, conv_norm_act, hooks, is_row_drop, is_scale_of, layer_norm, linear_act
 from ._fuse_trace import IN_PLACE_OPERATORS, is_ours, traced
 from .problem import TORCH_DTYPES
 
@@ -89,8 +89,19 @@ _METHODS = {
     "tanh": "tanh",
     "tanh_": "tanh",
 }
+
+
+def _permutes_to_images(node: fx.Node | None, value: fx.Node) -> bool:
+    """Whether a node is value.permute(0, 3, 1, 2)."""
+    if node is None or (node.op, node.target) not in (("call_function", torch.permute), ("call_method", "permute")):
+        return False
+    given, *dims = node.args
+    return given is value and not node.kwargs and dims in ([0, 3, 1, 2], [[0, 3, 1, 2]], [(0, 3, 1, 2)])
+
+
 _IN_PLACE_ADDITIONS = {operator.iadd, "add_"}
 _ADDITIONS = {operator.add, torch.add, "add"} | _IN_PLACE_ADDITIONS
+_MULTIPLICATIONS = {operator.mul, torch.mul, "mul"}
 
 
 def _reason_to_leave(module: nn.Module) -> str | None:
@@ -119,16 +130,18 @@ class _Chain:
     in_place: bool = False  # the addition
     activation: str = "none"
     dropout: fx.Node | None = None
+    to_images: bool = False  # permuted from [N, H, W, C] to [N, C, H, W], after the dropout
+    scale: fx.Node | None = None
+    drop: fx.Node | None = None
+    parts: list[str] = dataclasses.field(default_factory=list)  # what was found, in words
 
     @property
     def last(self) -> fx.Node:
         return self.nodes[-1]
 
-    def shown(self) -> str:
-        parts = ["batch norm"] if self.norm else []
-        parts += ["addition"] if self.residual else []
-        parts += [self.activation] if self.activation != "none" else []
-        return ", ".join(parts + (["dropout"] if self.dropout else []))
+    def take(self, node: fx.Node, part: str) -> None:
+        self.nodes.append(node)
+        self.parts.append(part)
 
 
 class _Chains:
@@ -179,22 +192,34 @@ class _Chains:
             return False
         name = node.target if isinstance(node.target, str) else node.target.__name__
         by_name = (name.endswith("_") and not name.endswith("__")) or node.target in IN_PLACE_OPERATORS
-        return by_name or "out" in node.kwargs or node.kwargs.get("inplace") is True or True in node.args[1:]
+        return (
+            by_name
+            or "out" in node.kwargs
+            or node.kwargs.get("inplace") is True
+            or any(a is True for a in node.args[1:])
+        )
 
     def of(self, first: fx.Node) -> _Chain:
         chain = _Chain([first])
         if isinstance(self.module(first), nn.Linear):
             self._take_activation(chain)
             self._take_dropout(chain)
+            self._take_tail(chain)
             return chain
         user = self._next(chain)
         norm = self.module(user)
         if type(norm) is nn.BatchNorm2d and not hooks(norm):
             chain.norm = user
-            chain.nodes.append(user)
+            chain.take(user, "batch norm")
         self._take_residual(chain)
         self._take_activation(chain)
         return chain
+
+    def is_layer_norm_of(self, node: fx.Node, linear: fx.Node) -> bool:
+        """Whether a node is a layer norm of channels that come last, and only this linear layer reads its result."""
+        norm = self.module(node)
+        is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
+        return is_known and [*node.users] == [linear]
 
     def uses(self, chain: _Chain) -> int:
         """For how many operators a chain with batch norm makes a tensor each, so that their gradients are added up in
@@ -217,13 +242,13 @@ class _Chains:
             return
         ours = [argument is chain.last for argument in user.args]
         other = user.args[0] if ours[1] else user.args[1]
-        if ours == [True, True] or not isinstance(other, fx.Node):
-            return
+        if ours == [True, True] or not isinstance(other, fx.Node) or other.op == "get_attr":
+            return  # parameters and buffers are hardly of the result's size
         chain.in_place = user.target in _IN_PLACE_ADDITIONS
         if chain.in_place and not ours[0]:
             return  # it changes a tensor that somebody else may read
         chain.residual = other
-        chain.nodes.append(user)
+        chain.take(user, "addition")
 
     def _take_activation(self, chain: _Chain) -> None:
         user = self._next(chain)
@@ -233,14 +258,50 @@ class _Chains:
         module = self.module(user)
         if activation is not None and not (module and hooks(module)):
             chain.activation = activation
-            chain.nodes.append(user)
+            chain.take(user, activation)
 
     def _take_dropout(self, chain: _Chain) -> None:
         user = self._next(chain)
         module = self.module(user)
         if type(module) is nn.Dropout and not hooks(module):
             chain.dropout = user
+            chain.take(user, "dropout")
+
+    def _take_tail(self, chain: _Chain) -> None:
+        """Of a block whose channels come last: layer scale, stochastic depth and the residual, of images or not."""
+        user = self._next(chain)
+        if _permutes_to_images(user, chain.last):
             chain.nodes.append(user)
+            chain.to_images = True
+        parts = len(chain.parts)
+        self._take_scale(chain)
+        user = self._next(chain)
+        module = self.module(user)
+        if module is not None and is_row_drop(module) and not hooks(module) and user.args == (chain.last,):
+            chain.drop = user
+            chain.take(user, "stochastic depth")
+        self._take_residual(chain)
+        if chain.to_images and len(chain.parts) == parts:  # nothing follows the permutation
+            chain.nodes.pop()
+            chain.to_images = False
+
+    def _take_scale(self, chain: _Chain) -> None:
+        user = self._next(chain)
+        if user is None or user.op not in ("call_function", "call_method") or user.target not in _MULTIPLICATIONS:
+            return
+        others = [argument for argument in user.args if argument is not chain.last]
+        if len(user.args) != 2 or user.kwargs or len(others) != 1 or not isinstance(others[0], fx.Node):
+            return
+        scale = self._parameter(others[0])
+        if scale is not None and is_scale_of(scale, self.module(chain.nodes[0]), chain.to_images):
+            chain.scale = others[0]
+            chain.take(user, "layer scale")
+
+    def _parameter(self, node: fx.Node) -> nn.Parameter | None:
+        if node.op != "get_attr":
+            return None
+        found = operator.attrgetter(node.target)(self.modules[""])
+        return found if isinstance(found, nn.Parameter) else None
 
 
 # --- the forward ------------------------------------------------------------------------------------------------------
@@ -310,21 +371,46 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             continue
         chain = chains.of(node)
         if len(chain.nodes) > 1:
+            if isinstance(first, nn.Linear):
+                _replace_norm_before(graph, chains, node)
             _replace(graph, chain, first, chains.uses(chain))
-            done.fused[name] = chain.shown()
+            done.fused[name] = ", ".join(chain.parts)
         else:
             done.left[name] = "nothing follows it that could be fused"
     graph.lint()
 
 
+def _input_of(node: fx.Node) -> fx.Node:
+    return node.args[0] if node.args else node.kwargs["input"]
+
+
+def _replace_norm_before(graph: fx.Graph, chains: _Chains, linear: fx.Node) -> None:
+    norm = _input_of(linear)
+    if not chains.is_layer_norm_of(norm, linear):
+        return
+    with graph.inserting_before(norm):
+        modules = graph.get_attr(norm.target), graph.get_attr(linear.target)
+        new = graph.call_function(layer_norm, (*modules, _input_of(norm)))
+    norm.replace_all_uses_with(new)
+    graph.erase_node(norm)
+
+
 def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module, uses: int) -> None:
     node = chain.nodes[0]
-    input = node.args[0] if node.args else node.kwargs["input"]
+    input = _input_of(node)
     with graph.inserting_before(chain.last):
         modules = [graph.get_attr(part.target) for part in (node, chain.norm) if part is not None]
         if isinstance(first, nn.Linear):
             dropout = graph.get_attr(chain.dropout.target) if chain.dropout else None
-            new = graph.call_function(linear_act, (*modules, input, chain.activation, dropout))
+            options = {
+                "to_images": chain.to_images,
+                "scale": chain.scale,
+                "drop": graph.get_attr(chain.drop.target) if chain.drop else None,
+                "residual": chain.residual,
+                "in_place": chain.in_place,
+            }
+            options = {name: value for name, value in options.items() if value}
+            new = graph.call_function(linear_act, (*modules, input, chain.activation, dropout), options)
         else:
             function = conv_norm_act if chain.norm else conv_act
             arguments = (chain.activation, chain.residual, chain.in_place) if chain.residual else (chain.activation,)
@@ -375,8 +461,11 @@ def fuse(model: nn.Module, channels_last: bool = False) -> Fusion:
     convolutions as :func:`torch_reformer.convert` does.
 
     Found are Conv2d, BatchNorm2d, an addition, an activation, in this order, each but the first optional; and Linear,
-    an activation, Dropout. The modules stay, so the state dict, optimizers and checkpoints do not notice. Works in
-    training and evaluation, with autocast, DistributedDataParallel, checkpointing and torch.compile.
+    an activation, Dropout, a permutation from [N, H, W, C] to [N, C, H, W], the product with a parameter of C elements
+    (layer scale), torchvision's StochasticDepth of rows, an addition. Under a GPU's autocast a LayerNorm before such a
+    Linear is computed in autocast's data type, to which its result is rounded. The modules stay, so the state dict,
+    optimizers and checkpoints do not notice. Works in training and evaluation, with autocast, DistributedDataParallel,
+    checkpointing and torch.compile.
 
     Modules that a fused forward goes through are no longer called themselves: register hooks on them, wrap them (FSDP,
     activation checkpointing) or exchange them before. Hooks on the convolutions, norms and linear layers themselves,

@@ -163,6 +163,13 @@ def conv2d_act(
     return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
 
+def dropout_key(rate: float, device: torch.device) -> Tensor | None:
+    """For the random numbers of one call, if it needs some."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"linear_act: dropout must be a probability, got {rate}")
+    return torch.randint(-(2**63), 2**63 - 1, (1,), device=device) if 0 < rate < 1 else None
+
+
 def linear_act(
     input: Tensor,
     weight: Tensor,
@@ -189,11 +196,8 @@ def linear_act(
     Raises:
         ValueError: for another activation, or a probability outside of 0 to 1.
     """
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"linear_act: dropout must be a probability, got {dropout}")
     rate = float(dropout) if training else 0.0
-    key = torch.randint(-(2**63), 2**63 - 1, (1,), device=input.device) if 0 < rate < 1 else None
-    tensors = _some(bias=bias, residual=residual, key=key)
+    tensors = _some(bias=bias, residual=residual, key=dropout_key(rate, input.device))
     return linear_epilogue(input, weight, _programs.linear(frozenset(tensors), activation, rate), tensors)
 
 

@@ -68,12 +68,14 @@ class Derivative:
     """What autograd runs: `forward` has the program's outputs first and then those that are kept for `backward`."""
 
     forward: Program
-    backward: Program | None  # None where no gradient is wanted, or none is other than 0
+    backward: Program | None  # None where it has nothing to compute
     # What backward's inputs are, in their order: an input of the program ("input", name), acc, an output of `forward`
     # ("output", i) or the gradient of one ("grad", i); of a part of an output i is (output, part).
     sources: tuple[tuple[str, str | int | tuple[int, int]], ...]
     # Which of backward's outputs is the gradient of each input, and of "acc". Those that are 0 are left out.
     wanted: dict[str, int]
+    # Those whose gradient is that of an output of `forward` itself, and of which: nothing computes or stores it again.
+    passed: dict[str, int]
 
 
 def _is_zero(value: Value | None) -> bool:
@@ -101,6 +103,14 @@ class _Reverse:
                 for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
                     add(operand, None if grad is None else as_value(grad))
         self.grads = grads
+
+    def passes(self, name: str, grad: Value) -> int | None:
+        """The output whose gradient this is itself. acc has the result's data type, and what follows takes its gradient
+        as it is; of the program's other tensors autograd casts it."""
+        if grad.op != "full" or grad.attribute not in self.sources:
+            return None
+        _, output = self.sources[grad.attribute]
+        return output if name != "acc" or self.program.outputs[output].dtype is None else None
 
     def _read(self, name: str, source: tuple[str, str | int], per: str) -> Value:
         self.sources[name] = source
@@ -139,6 +149,7 @@ def derivative(
     reverse = _Reverse(program, given)
     results: list[Output] = []
     places: dict[str, int] = {}
+    passed: dict[str, int] = {}
     for name in wanted:
         leaves = [i for i, node in enumerate(program.nodes) if name == (node.attribute if node.is_input else node.op)]
         if not leaves:
@@ -149,14 +160,17 @@ def derivative(
         if leaves[0] in reverse.grads:
             per = _PER_OF[kind]
             grad = reverse.grads[leaves[0]]
+            if per == "element" and (output := reverse.passes(name, grad)) is not None:
+                passed[name] = output
+                continue
             result = store(grad) if per == "element" else sum_of(grad, per)
             if result not in results:
                 results.append(result)
             places[name] = results.index(result)
     if not results:
-        return Derivative(program, None, (), {})
+        return Derivative(program, None, (), {}, passed)
     forward, backward, sources = _with_kept(program, results, reverse.sources, acc_is_there)
-    return Derivative(forward, backward, sources, places)
+    return Derivative(forward, backward, sources, places, passed)
 
 
 def _with_kept(
