@@ -21,8 +21,8 @@ namespace stitch_plan {
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The logarithm of how many threads share a line: at most `most`, the most of those that are idle least often. Fewer than
-// 8 would read less than a whole line of the cache at once.
+// The logarithm of how many threads share a line: at most `most`, the most of those that are idle least often. Fewer
+// than 8 would read less than a whole line of the cache at once.
 inline int log_across(int groups, int most) {
   int best = 0;
   double least = 1e9;
