@@ -58,11 +58,15 @@ SequenceStep read_step(Reader& reader, int32_t there) {
       operands = step.program->whole.inputs.size() + (step.kind == Kind::conv2d ? 2 : 1);
       break;
     case Kind::conv2d_grads:
+      if (what < 0 || what > 7) malformed("gradients that there are not");
       step.wanted = what;
       step.results = int32_t((what & 1) + (what >> 1 & 1) + (what >> 2 & 1));
       operands = 3;
       break;
-    case Kind::parts: step.results = int32_t(what); operands = 1;
+    case Kind::parts:
+      if (what < 0 || what > 1 << 12) malformed("a count");
+      step.results = int32_t(what);
+      operands = 1;
   }
   if (step.kind == Kind::conv2d || step.kind == Kind::conv2d_grads) kept_geometry(step.geometry);
   if (step.inputs.size() != operands) malformed("a step has another number of inputs");

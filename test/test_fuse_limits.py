@@ -576,3 +576,33 @@ def test_an_only_convolution_and_an_empty_model():
     assert str(fuse(conv)) == "fused 0, left 1\n  left (the model itself): nothing is known of what follows it"
     assert type(conv) is torch_reformer.nn.Conv2d
     assert fuse(linear).left and str(fuse(nn.Sequential())) == "fused 0, left 0"
+
+
+@pytest.mark.parametrize("other", [nn.Identity(), nn.Sequential(nn.Linear(8, 8))], ids=["Identity", "Sequential"])
+def test_a_linear_layer_that_is_exchanged_later(other):
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4), nn.ReLU())
+    fuse(model)
+    model[0] = other
+    x = torch.randn(2, 8)
+    expected = F.relu(model[2](F.gelu(other(x))))
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_batch_norm_of_two_convolutions_keeps_its_order():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.norm = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
+
+        def forward(self, x):
+            a = self.first(x)
+            b = self.norm(self.second(x))
+            return torch.relu(self.norm(a)) + b
+
+    model = Shared().double()
+    fused = copy.deepcopy(model)
+    fuse(fused)
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    torch.testing.assert_close(fused(x), model(x))
+    torch.testing.assert_close(fused.norm.running_mean, model.norm.running_mean)
+    torch.testing.assert_close(fused.norm.running_var, model.norm.running_var)

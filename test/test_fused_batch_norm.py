@@ -155,6 +155,56 @@ def test_the_gradient_of_a_residual_is_that_of_the_sum(uses, frozen):
     assert residual.grad.dtype == torch.float32 and torch.equal(residual.grad, sum(grad.float() for grad in grads))
 
 
+def norm_of(x, weight, **options):
+    statistics = torch.zeros(len(weight), dtype=x.dtype), torch.ones(len(weight), dtype=x.dtype)
+    return torch_reformer.conv2d_batch_norm_act(x, weight, None, *statistics, training=True, **options)
+
+
+def test_uses_without_gradients():
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return None
+
+    w = torch.randn(4, 3, 3, 3, requires_grad=True)
+    a, b = norm_of(torch.randn(2, 3, 6, 6), w, uses=2)
+    (Nothing.apply(a) + Nothing.apply(b)).sum().backward()
+    assert w.grad is None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"uses": 0}, "uses must be a number of at least 1, got 0"),
+        ({"uses": 2.0}, "uses must be a number of at least 1, got 2.0"),
+        ({"momentum": None}, "momentum must be a number or a tensor of one element, got None"),
+    ],
+)
+def test_sentences(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        norm_of(torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), **options)
+
+
+def test_momentum_that_wants_a_gradient_gets_none():
+    momentum, w = torch.tensor(0.1, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    norm_of(torch.randn(2, 3, 6, 6), w, momentum=momentum).sum().backward()
+    assert momentum.grad is None and w.grad is not None
+
+
+def test_cumulative_average_in_fp64():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, momentum=None)).double()
+    fused = copy.deepcopy(model)
+    torch_reformer.fuse(fused)
+    for i in range(1, 5):
+        x = i * torch.randn(4, 3, 6, 6, dtype=torch.float64)
+        torch.testing.assert_close(fused(x), model(x))
+    torch.testing.assert_close(fused[1].running_var, model[1].running_var, rtol=1e-13, atol=0)
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_one_value_a_channel(training):
     theirs, ours = twins(3, 4, 3)

@@ -128,13 +128,13 @@ class _Plan:
 @functools.lru_cache(1024)
 def _plan(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...]) -> _Plan:
     names = tuple(name for name, there in zip(_TENSORS, given, strict=True) if there)
-    return _Plan(names, settings, frozenset(name for name, need in zip(_TENSORS, needed, strict=True) if need))
+    return _Plan(names, settings, frozenset(name for name, need in zip(_TENSORS, needed, strict=False) if need))
 
 
 class _Train(torch.autograd.Function):
     @staticmethod
     def forward(ctx, settings, geometry, uses, *tensors):
-        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:])
+        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
         given = [tensor for tensor in tensors if tensor is not None]
         result, acc, moments = _kept.run(plan.forward(geometry), given)  # train() has seen that nobody looks on
         input, weight, bias, scale, shift, residual, *_ = tensors
@@ -149,6 +149,8 @@ class _Train(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *of_uses):
         plan, of_uses = ctx.plan, [grad for grad in of_uses if grad is not None]
+        if not of_uses:
+            return (None,) * len(ctx.needs_input_grad)
         input, weight, bias, moments, *saved = ctx.saved_tensors
         if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
             geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
@@ -157,7 +159,9 @@ class _Train(torch.autograd.Function):
         sequence = plan.backward(ctx.geometry, len(of_uses))
         grads = _register_epilogue.run(sequence, [*of_uses, input, weight, moments, *saved])
         found = iter(grads)
-        return tuple([next(found) if need else None for need in ctx.needs_input_grad])
+        # Of three settings, of the tensors, and of those that only the running statistics are made of.
+        needed = ctx.needs_input_grad[3:-3]
+        return None, None, None, *[next(found) if need else None for need in needed], None, None, None
 
 
 _apply = super(torch.autograd.Function, _Train).apply
@@ -183,6 +187,10 @@ def train(
 ):
     """:func:`torch_reformer.conv2d_batch_norm_act` in training, of at least one image; geometry in pairs."""
     _check_count(input, weight, geometry)
+    if not isinstance(uses, int) or uses < 1:
+        raise ValueError(f"conv2d_batch_norm_act: uses must be a number of at least 1, got {uses!r}")
+    if momentum is None and running_mean is not None:
+        raise ValueError("conv2d_batch_norm_act: momentum must be a number or a tensor of one element, got None")
     running = () if running_mean is None else (running_mean.dtype, running_var.dtype)
     is_tensor = isinstance(momentum, Tensor)
     settings = Settings(activation, eps, momentum if running and not is_tensor else None, running)

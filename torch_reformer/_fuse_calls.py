@@ -90,15 +90,17 @@ def linear_act(
 ) -> Tensor:
     """drop(dropout(activation(linear(input))) * scale) + residual. to_images: [N, H, W, K] becomes [N, K, H, W] after
     the dropout. drop: a module that multiplies each image by a random number."""
-    sizes, dtype = _linear_result(linear, input, to_images)
     rate = dropout.p if dropout is not None and dropout.training else 0.0
     is_fused = (
         _unchanged(linear)
         and (dropout is None or _unchanged(dropout))
         and (drop is None or (is_row_drop(drop) and not hooks(drop) and input.dim() > 1))
         and (input.dim() == 4 or not to_images)
-        and (scale is None or (is_scale_of(scale, linear, to_images) and _is_computed_in(scale, dtype)))
+        and (scale is None or is_scale_of(scale, linear, to_images))
     )
+    if is_fused:
+        sizes, dtype = _linear_result(linear, input, to_images)
+        is_fused = scale is None or _is_computed_in(scale, dtype)
     if not is_fused:
         value = _separately(linear(input), activation)
         value = value if dropout is None else dropout(value)

@@ -144,6 +144,13 @@ class _Chain:
         self.parts.append(part)
 
 
+def _calls_norm(node: fx.Node, name: str) -> bool:
+    """Whether a node updates the running statistics of this batch norm, whose order counts: by itself or in a chain."""
+    if node.target is conv_norm_act:
+        return node.args[1].target == name
+    return node.op == "call_module" and node.target == name
+
+
 class _Chains:
     """Of one traced forward."""
 
@@ -161,7 +168,7 @@ class _Chains:
         norm = chain.norm.target if chain.norm else None
         node = chain.last.next
         while node is not user:
-            if (node.op == "call_module" and node.target == norm) or self._may_change_what_is_read(node, chain):
+            if (norm is not None and _calls_norm(node, norm)) or self._may_change_what_is_read(node, chain):
                 return None
             node = node.next
         return user
@@ -229,7 +236,8 @@ class _Chains:
             if isinstance(self.module(user), (nn.Conv2d, nn.Linear)) or user.target in (conv_act, linear_act):
                 return True
             adds = user.op in ("call_function", "call_method") and user.target in _ADDITIONS
-            return adds and not (user.target in _IN_PLACE_ADDITIONS and user.args[0] is chain.last)
+            changes = "out" in user.kwargs or (user.target in _IN_PLACE_ADDITIONS and user.args[0] is chain.last)
+            return adds and not changes
 
         users = list(chain.last.users)
         return len(users) if chain.norm is not None and all(only_reads(user) for user in users) else 1

@@ -140,7 +140,7 @@ def conv_norm_act(
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
         if norm.momentum is None:  # all batches count alike
-            momentum = 1.0 / norm.num_batches_tracked
+            momentum = 1.0 / norm.num_batches_tracked.double()
     running_mean = norm.running_mean
     training = norm.training or running_mean is None
     updates = not norm.training or norm.track_running_stats
