@@ -165,16 +165,18 @@ struct StoreRows {
   const Columns columns;
   const To to;
   const PixelOf pixel_of;
-  const int first, rows;    // of the result: the warp's first one, and all
-  const int offset, pitch;  // in the result: of the columns, and from pixel to pixel
-  const bool wanted;        // whether there are such columns
+  const int first, rows;  // of the result: the warp's first one, and all
+  const int offset;       // of the columns, in the result
+  const ImplicitGemmArgs& p;
+  const bool wanted;  // whether there are such columns
 
   // Of a row that isn't there, it is the last one's: a condition would have each load wait for the one before.
   DEVICE Loaded load(int row) const { return columns.load(pixel_of(least(first + row, rows - 1))); }
   DEVICE void store(int row, const Loaded& loaded, float (&values)[To::kElements]) const {
-    if (!wanted || first + row >= rows) return;
-    const int pixel = pixel_of(first + row);
-    to.store(columns, pixel, loaded, pixel * pitch + offset, values);
+    row += first;
+    if (!wanted || row >= rows) return;
+    const int pixel = pixel_of(row);
+    to.store(columns, pixel, loaded, pixel * p.result_pitch + offset, values);
   }
 };
 
@@ -189,6 +191,7 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
       if (p.log_cluster) return store_from_shared<Shape>(sums, shared, p, epilogue, place, rows, pixel_of);
     using To = Results<typename Shape::T>;
     using Columns = typename Epilogue::template Columns<typename Shape::T, To::kElements>;
+    const int first = place.row + sums.row;
     int first_column = place.column, group = place.group;
     compute_once(first_column);
     compute_once(group);
@@ -199,10 +202,10 @@ DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, 
       return StoreRows<Columns, To, PixelOf>{Columns(epilogue, group * p.columns + (wanted ? column : 0)),
                                              to,
                                              pixel_of,
-                                             place.row + sums.row,
+                                             first,
                                              rows,
                                              group * p.result_group + column,
-                                             p.result_pitch,
+                                             p,
                                              wanted};
     });
   }
