@@ -2,38 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
+
+#include "code_reader.h"
 
 namespace reformer {
 namespace {
 
-[[noreturn]] void malformed(const char* what) {
-  throw std::invalid_argument(std::string("the epilogue program is malformed: ") + what);
-}
-
-// Takes numbers off the front.
-class Reader {
- public:
-  Reader(const int64_t* code, int64_t size) : at_(code), left_(size) {}
-  int64_t next() {
-    if (left_-- <= 0) malformed("it ends early");
-    return *at_++;
-  }
-  int64_t next(int64_t least, int64_t most, const char* what) {
-    const int64_t value = next();
-    if (value < least || value > most) malformed(what);
-    return value;
-  }
-  bool done() const { return left_ == 0; }
-
- private:
-  const int64_t* at_;
-  int64_t left_;
-};
-
 bool is_input(EpilogueOp op) { return op >= EpilogueOp::full && op <= EpilogueOp::random; }
 
-EpilogueNode read_node(Reader& reader, int64_t place, const std::vector<EpilogueInput>& inputs) {
+EpilogueNode read_node(CodeReader& reader, int64_t place, const std::vector<EpilogueInput>& inputs) {
   EpilogueNode node{};
   node.op = EpilogueOp(reader.next(0, kEpilogueOps - 1, "an unknown operation"));
   const int count = operands(node.op);
@@ -43,7 +20,7 @@ EpilogueNode read_node(Reader& reader, int64_t place, const std::vector<Epilogue
   const int64_t attribute = reader.next();
   if (is_input(node.op)) {
     if (attribute < 0 || attribute >= int64_t(inputs.size()) || inputs[size_t(attribute)].kind != node.op)
-      malformed("an input of another kind");
+      reader.malformed("an input of another kind");
     node.input = int32_t(attribute);
   } else {
     std::memcpy(&node.value, &attribute, sizeof node.value);
@@ -51,13 +28,13 @@ EpilogueNode read_node(Reader& reader, int64_t place, const std::vector<Epilogue
   return node;
 }
 
-EpilogueOutput read_output(Reader& reader, int64_t nodes) {
+EpilogueOutput read_output(CodeReader& reader, int64_t nodes) {
   EpilogueOutput output{};
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
-  if (output.kind != Reduction::none && output.per == Per::element) malformed("a reduction per element");
+  if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
   if (output.kind == Reduction::none && output.per > Per::channel)
-    malformed("what is stored is per element or channel");
+    reader.malformed("what is stored is per element or channel");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
@@ -84,7 +61,7 @@ int64_t element_size(Stored type) {
 
 Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   constexpr int64_t most = 1 << 12;  // far more than anybody writes
-  Reader reader(code, size);
+  CodeReader reader("epilogue program", code, size);
   const int64_t inputs = reader.next(0, most, "inputs"), nodes = reader.next(1, most, "values"),
                 outputs = reader.next(1, most, "outputs");
   Epilogue program;
@@ -94,7 +71,7 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
         {EpilogueOp(reader.next(int64_t(EpilogueOp::full), int64_t(EpilogueOp::random), "an unknown kind of input"))});
   for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
   for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
-  if (!reader.done()) malformed("something follows it");
+  if (!reader.done()) reader.malformed("something follows it");
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     const auto same = [&](size_t j) { return program.outputs[i].reduces_like(program.outputs[j]); };
     auto& found = program.reductions;
@@ -104,10 +81,10 @@ Epilogue Epilogue::decode(const int64_t* code, int64_t size) {
   const std::vector<Varies> varies = program.varies();
   for (const EpilogueOutput& output : program.outputs) {
     if (output.is_by_channel() && varies[size_t(output.node)] > Varies::channels)
-      malformed("what is stored of a channel differs from element to element");
+      reader.malformed("what is stored of a channel differs from element to element");
     if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
                                varies[size_t(output.factor)] > Varies::channels))
-      malformed("a factor that is not the same for all of a channel's sum");
+      reader.malformed("a factor that is not the same for all of a channel's sum");
   }
   return program;
 }

@@ -219,6 +219,14 @@ def images(n=2, size=12):
     return torch.randn(n, 3, size, size, dtype=torch.float64)
 
 
+def check_errors(exact, theirs, ours):
+    """Tensors by name: the same types and sizes as PyTorch's, and errors at most twice its own."""
+    for name, right in exact.items():
+        assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape)
+        error, allowed = ((each[name] - right).square().mean().sqrt() for each in (ours, theirs))
+        assert error <= 2 * allowed, f"{name}: {error:.3g}, PyTorch's {allowed:.3g}"
+
+
 def same_as_before(model, *inputs, modes=(True, False)):
     """Fuses a copy, and compares it with the model in training and in evaluation; returns it and the report."""
     fused = copy.deepcopy(model)
@@ -399,11 +407,7 @@ def test_a_block_is_as_accurate_as_before(autocast):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast and model is not exact):
             (y, of_x), of_parameters, _ = outcome(model, x.to(dtype))
         found.append({"y": y, "x": of_x, **of_parameters})
-    for name, right in found[0].items():
-        theirs, ours = (each[name] for each in found[1:])
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        theirs, ours = ((each - right).square().mean().sqrt() for each in (theirs, ours))
-        assert ours <= 2 * theirs, f"{name}: {ours:.3g}, PyTorch's {theirs:.3g}"
+    check_errors(*found)
 
 
 def test_nothing_of_a_block_is_copied_or_added_by_itself():
@@ -468,11 +472,7 @@ def test_layer_norm_under_autocast(size, norm, norms_as_on_gpus):
         with torch.autocast("cpu", torch.bfloat16, enabled=model is not exact):
             (y, of_x), of_parameters, _ = outcome(model, x if model is not exact else x.double())
         found.append({"y": y, "x": of_x, **of_parameters})
-    for name, right in found[0].items():
-        theirs, ours = (each[name] for each in found[1:])
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        theirs, ours = ((each - right).square().mean().sqrt() for each in (theirs, ours))
-        assert ours <= 2 * theirs, f"{name}: {ours:.3g}, PyTorch's {theirs:.3g}"
+    check_errors(*found)
 
 
 @pytest.mark.parametrize("names", [(), ("weight",), ("weight", "bias")], ids=str)

@@ -1,8 +1,8 @@
 """Finds convolutions and linear layers in a model, with what follows them, and fuses each such chain into one operator.
 
-A model's forward is traced by torch.fx (_fuse_trace.py). Where a chain ends, the traced forward calls one function of
-_fuse_calls.py with the chain's own modules; the modules stay where they are, so parameters, names in the state dict,
-optimizers and checkpoints do not notice.
+A model's forward is traced by torch.fx (_fuse_trace.py), and its chains are found (_fuse_chains.py). Where one ends,
+the traced forward calls one function of _fuse_calls.py with the chain's own modules; the modules stay where they are, so
+parameters, names in the state dict, optimizers and checkpoints do not notice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ import operator
 import types
 from collections.abc import Callable
 
-import torch
 from torch import fx, nn
 
 from . import nn as nn_of_ours
-from ._fuse_calls import conv_act, conv_norm_act, hooks, is_row_drop, is_scale_of, layer_norm, linear_act
-from ._fuse_trace import IN_PLACE_OPERATORS, is_ours, traced
-from .problem import TORCH_DTYPES
-
-# --- what is found ----------------------------------------------------------------------------------------------------
+from ._fuse_calls import conv_act, conv_norm_act, layer_norm, linear_act
+from ._fuse_chains import Chain, Chains, reason_to_leave
+from ._fuse_trace import is_ours, traced
 
 
 @dataclasses.dataclass
@@ -37,279 +34,6 @@ class Fusion:
         lines += [f"  {name}: {what}" for name, what in self.fused.items()]
         lines += [f"  left {name}: {reason}" for name, reason in self.left.items()]
         return "\n".join(lines)
-
-
-def _activation_of(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:
-    """The name of the activation that a node computes of its first argument, or None."""
-    if node.op == "call_module":
-        module = modules[node.target]
-        if type(module) is nn.LeakyReLU:
-            return "leaky_relu" if module.negative_slope == 0.01 else None
-        if type(module) is nn.GELU:
-            return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-        return _MODULES.get(type(module))
-    others = {**dict(enumerate(node.args[1:], 1)), **node.kwargs}
-    others.pop("inplace", None)
-    if node.op == "call_function" and node.target is nn.functional.gelu:
-        return {"none": "gelu", "tanh": "gelu_tanh"}.get(others.get("approximate", "none"))
-    if any(type(value) is not bool for value in others.values()):  # a slope, say; inplace may come by its place
-        return None
-    return _FUNCTIONS.get(node.target) if node.op == "call_function" else _METHODS.get(node.target)
-
-
-_MODULES = {
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
-    nn.SiLU: "silu",
-    nn.Hardswish: "hardswish",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.Sigmoid: "sigmoid",
-    nn.Tanh: "tanh",
-}
-_FUNCTIONS = {
-    torch.relu: "relu",
-    torch.relu_: "relu",
-    nn.functional.relu: "relu",
-    nn.functional.relu_: "relu",
-    nn.functional.relu6: "relu6",
-    nn.functional.silu: "silu",
-    nn.functional.hardswish: "hardswish",
-    nn.functional.hardsigmoid: "hardsigmoid",
-    nn.functional.leaky_relu: "leaky_relu",
-    torch.sigmoid: "sigmoid",
-    nn.functional.sigmoid: "sigmoid",
-    torch.tanh: "tanh",
-    nn.functional.tanh: "tanh",
-}
-_METHODS = {
-    "relu": "relu",
-    "relu_": "relu",
-    "sigmoid": "sigmoid",
-    "sigmoid_": "sigmoid",
-    "tanh": "tanh",
-    "tanh_": "tanh",
-}
-
-
-def _permutes_to_images(node: fx.Node | None, value: fx.Node) -> bool:
-    """Whether a node is value.permute(0, 3, 1, 2)."""
-    if node is None or (node.op, node.target) not in (("call_function", torch.permute), ("call_method", "permute")):
-        return False
-    given, *dims = node.args
-    return given is value and not node.kwargs and dims in ([0, 3, 1, 2], [[0, 3, 1, 2]], [(0, 3, 1, 2)])
-
-
-_IN_PLACE_ADDITIONS = {operator.iadd, "add_"}
-_ADDITIONS = {operator.add, torch.add, "add"} | _IN_PLACE_ADDITIONS
-_MULTIPLICATIONS = {operator.mul, torch.mul, "mul"}
-
-
-def _reason_to_leave(module: nn.Module) -> str | None:
-    """Why a convolution or linear layer cannot be computed from its parameters and settings alone."""
-    if type(module) not in (nn.Conv2d, nn_of_ours.Conv2d, nn.Linear):
-        return f"it is a {type(module).__name__}, whose own behaviour would be lost"
-    if isinstance(module, nn.Conv2d):
-        if module.padding_mode != "zeros":
-            return f"its padding mode is {module.padding_mode!r}"
-        if isinstance(module.padding, str):
-            return f"its padding is {module.padding!r}"
-    if isinstance(module.weight, nn.parameter.UninitializedTensorMixin):
-        return "its weight is not initialised yet"
-    if module.weight.dtype not in TORCH_DTYPES.values():
-        return f"its data type {module.weight.dtype} is not supported"
-    return hooks(module)
-
-
-@dataclasses.dataclass
-class _Chain:
-    """A convolution or linear layer, and the nodes after it that are one operator with it."""
-
-    nodes: list[fx.Node]
-    norm: fx.Node | None = None
-    residual: fx.Node | None = None
-    in_place: bool = False  # the addition
-    activation: str = "none"
-    dropout: fx.Node | None = None
-    to_images: bool = False  # permuted from [N, H, W, C] to [N, C, H, W], after the dropout
-    scale: fx.Node | None = None
-    drop: fx.Node | None = None
-    parts: list[str] = dataclasses.field(default_factory=list)  # what was found, in words
-
-    @property
-    def last(self) -> fx.Node:
-        return self.nodes[-1]
-
-    def take(self, node: fx.Node, part: str) -> None:
-        self.nodes.append(node)
-        self.parts.append(part)
-
-
-def _calls_norm(node: fx.Node, name: str) -> bool:
-    """Whether a node updates the running statistics of this batch norm, whose order counts: by itself or in a chain."""
-    if node.target is conv_norm_act:
-        return node.args[1].target == name
-    return node.op == "call_module" and node.target == name
-
-
-class _Chains:
-    """Of one traced forward."""
-
-    def __init__(self, modules: dict[str, nn.Module]):
-        self.modules = modules
-
-    def module(self, node: fx.Node | None) -> nn.Module | None:
-        return self.modules[node.target] if node is not None and node.op == "call_module" else None
-
-    def _next(self, chain: _Chain) -> fx.Node | None:
-        """The node that uses the chain's value, if nobody else does and the chain can be computed where it stands."""
-        user = next(iter(chain.last.users)) if len(chain.last.users) == 1 else None
-        if user is None or user.op == "output":
-            return None
-        norm = chain.norm.target if chain.norm else None
-        node = chain.last.next
-        while node is not user:
-            if (norm is not None and _calls_norm(node, norm)) or self._may_change_what_is_read(node, chain):
-                return None
-            node = node.next
-        return user
-
-    def _may_change_what_is_read(self, node: fx.Node, chain: _Chain) -> bool:
-        """Whether a node changes a tensor in place, other than one that the chain surely does not read."""
-        if not self._is_in_place(node):
-            return False
-        while isinstance(node, fx.Node) and self._is_in_place(node):
-            node = node.args[0] if node.args else None
-        if not isinstance(node, fx.Node) or not self._is_new(node):
-            return True
-        read, nodes = set(), [chain.nodes[0]]
-        while nodes:
-            read.add(last := nodes.pop())
-            nodes += [before for before in last.all_input_nodes if before not in read]
-        return node in read
-
-    def _is_new(self, node: fx.Node) -> bool:
-        """Whether a node's value shares memory with no other."""
-        computes = isinstance(self.module(node), (nn.Conv2d, nn.Linear, nn.BatchNorm2d))
-        return computes or node.target in (conv_act, conv_norm_act, linear_act)
-
-    def _is_in_place(self, node: fx.Node) -> bool:
-        if node.op == "call_module":
-            return getattr(self.modules[node.target], "inplace", False) is True
-        if node.op not in ("call_function", "call_method"):
-            return False
-        name = node.target if isinstance(node.target, str) else node.target.__name__
-        by_name = (name.endswith("_") and not name.endswith("__")) or node.target in IN_PLACE_OPERATORS
-        return (
-            by_name
-            or "out" in node.kwargs
-            or node.kwargs.get("inplace") is True
-            or any(a is True for a in node.args[1:])
-        )
-
-    def of(self, first: fx.Node) -> _Chain:
-        chain = _Chain([first])
-        if isinstance(self.module(first), nn.Linear):
-            self._take_activation(chain)
-            self._take_dropout(chain)
-            self._take_tail(chain)
-            return chain
-        user = self._next(chain)
-        norm = self.module(user)
-        if type(norm) is nn.BatchNorm2d and not hooks(norm):
-            chain.norm = user
-            chain.take(user, "batch norm")
-        self._take_residual(chain)
-        self._take_activation(chain)
-        return chain
-
-    def is_layer_norm_of(self, node: fx.Node, linear: fx.Node) -> bool:
-        """Whether a node is a layer norm of channels that come last, and only this linear layer reads its result."""
-        norm = self.module(node)
-        is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
-        return is_known and [*node.users] == [linear]
-
-    def uses(self, chain: _Chain) -> int:
-        """For how many operators a chain with batch norm makes a tensor each, so that their gradients are added up in
-        its backward: one where somebody might change it, or a view of it, in place."""
-
-        def only_reads(user: fx.Node) -> bool:
-            if isinstance(self.module(user), (nn.Conv2d, nn.Linear)) or user.target in (conv_act, linear_act):
-                return True
-            adds = user.op in ("call_function", "call_method") and user.target in _ADDITIONS
-            changes = "out" in user.kwargs or (user.target in _IN_PLACE_ADDITIONS and user.args[0] is chain.last)
-            return adds and not changes
-
-        users = list(chain.last.users)
-        return len(users) if chain.norm is not None and all(only_reads(user) for user in users) else 1
-
-    def _take_residual(self, chain: _Chain) -> None:
-        user = self._next(chain)
-        if user is None or user.op not in ("call_function", "call_method") or user.target not in _ADDITIONS:
-            return
-        if len(user.args) != 2 or user.kwargs:
-            return
-        ours = [argument is chain.last for argument in user.args]
-        other = user.args[0] if ours[1] else user.args[1]
-        if ours == [True, True] or not isinstance(other, fx.Node) or other.op == "get_attr":
-            return  # parameters and buffers are hardly of the result's size
-        chain.in_place = user.target in _IN_PLACE_ADDITIONS
-        if chain.in_place and not ours[0]:
-            return  # it changes a tensor that somebody else may read
-        chain.residual = other
-        chain.take(user, "addition")
-
-    def _take_activation(self, chain: _Chain) -> None:
-        user = self._next(chain)
-        if user is None or not user.args or user.args[0] is not chain.last:
-            return
-        activation = _activation_of(user, self.modules)
-        module = self.module(user)
-        if activation is not None and not (module and hooks(module)):
-            chain.activation = activation
-            chain.take(user, activation)
-
-    def _take_dropout(self, chain: _Chain) -> None:
-        user = self._next(chain)
-        module = self.module(user)
-        if type(module) is nn.Dropout and not hooks(module):
-            chain.dropout = user
-            chain.take(user, "dropout")
-
-    def _take_tail(self, chain: _Chain) -> None:
-        """Of a block whose channels come last: layer scale, stochastic depth and the residual, of images or not."""
-        user = self._next(chain)
-        if _permutes_to_images(user, chain.last):
-            chain.nodes.append(user)
-            chain.to_images = True
-        parts = len(chain.parts)
-        self._take_scale(chain)
-        user = self._next(chain)
-        module = self.module(user)
-        if module is not None and is_row_drop(module) and not hooks(module) and user.args == (chain.last,):
-            chain.drop = user
-            chain.take(user, "stochastic depth")
-        self._take_residual(chain)
-        if chain.to_images and len(chain.parts) == parts:  # nothing follows the permutation
-            chain.nodes.pop()
-            chain.to_images = False
-
-    def _take_scale(self, chain: _Chain) -> None:
-        user = self._next(chain)
-        if user is None or user.op not in ("call_function", "call_method") or user.target not in _MULTIPLICATIONS:
-            return
-        others = [argument for argument in user.args if argument is not chain.last]
-        if len(user.args) != 2 or user.kwargs or len(others) != 1 or not isinstance(others[0], fx.Node):
-            return
-        scale = self._parameter(others[0])
-        if scale is not None and is_scale_of(scale, self.module(chain.nodes[0]), chain.to_images):
-            chain.scale = others[0]
-            chain.take(user, "layer scale")
-
-    def _parameter(self, node: fx.Node) -> nn.Parameter | None:
-        if node.op != "get_attr":
-            return None
-        found = operator.attrgetter(node.target)(self.modules[""])
-        return found if isinstance(found, nn.Parameter) else None
 
 
 # --- the forward ------------------------------------------------------------------------------------------------------
@@ -368,13 +92,13 @@ def _function(module: nn.Module, graph: fx.Graph) -> Callable:
 
 def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -> None:
     """Replaces the chains of a module's traced forward."""
-    chains = _Chains(dict(module.named_modules()))
+    chains = Chains(dict(module.named_modules()))
     for node in list(graph.nodes):
         first = chains.module(node)
         if not isinstance(first, (nn.Conv2d, nn.Linear)):
             continue
         name = prefix + node.target
-        if reason := _reason_to_leave(first):
+        if reason := reason_to_leave(first):
             done.left[name] = reason
             continue
         chain = chains.of(node)
@@ -392,7 +116,7 @@ def _input_of(node: fx.Node) -> fx.Node:
     return node.args[0] if node.args else node.kwargs["input"]
 
 
-def _replace_norm_before(graph: fx.Graph, chains: _Chains, linear: fx.Node) -> None:
+def _replace_norm_before(graph: fx.Graph, chains: Chains, linear: fx.Node) -> None:
     norm = _input_of(linear)
     if not chains.is_layer_norm_of(norm, linear):
         return
@@ -403,7 +127,7 @@ def _replace_norm_before(graph: fx.Graph, chains: _Chains, linear: fx.Node) -> N
     graph.erase_node(norm)
 
 
-def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module, uses: int) -> None:
+def _replace(graph: fx.Graph, chain: Chain, first: nn.Module, uses: int) -> None:
     node = chain.nodes[0]
     input = _input_of(node)
     with graph.inserting_before(chain.last):
@@ -434,7 +158,7 @@ def _replace(graph: fx.Graph, chain: _Chain, first: nn.Module, uses: int) -> Non
 def _fuse(module: nn.Module, prefix: str, done: Fusion) -> None:
     name = prefix.rstrip(".") or "(the model itself)"
     if isinstance(module, (nn.Conv2d, nn.Linear)):
-        done.left[name] = _reason_to_leave(module) or "nothing is known of what follows it"
+        done.left[name] = reason_to_leave(module) or "nothing is known of what follows it"
         return
     if (
         isinstance(vars(module).get("forward"), FusedForward)
