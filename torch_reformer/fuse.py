@@ -1,8 +1,8 @@
 """Finds convolutions and linear layers in a model, with what follows them, and fuses each such chain into one operator.
 
 A model's forward is traced by torch.fx (_fuse_trace.py), and its chains are found (_fuse_chains.py). Where one ends,
-the traced forward calls one function of _fuse_calls.py with the chain's own modules; the modules stay where they are, so
-parameters, names in the state dict, optimizers and checkpoints do not notice.
+the traced forward calls one function of _fuse_calls.py with the chain's own modules; the modules stay where they are,
+so parameters, names in the state dict, optimizers and checkpoints do not notice.
 """
 
 from __future__ import annotations
