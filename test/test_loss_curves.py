@@ -1,6 +1,7 @@
 """benchmarks/loss_curves.py: a few steps of a model of its own."""
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,10 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "loss_curves.py"
 def test_few_steps(tmp_path, dtype):
     out = tmp_path / "curves.csv"
     command = [sys.executable, str(SCRIPT), "--model", "small", "--batch", "4", "--size", "16", "--steps", "3"]
-    done = subprocess.run([*command, "--dtype", dtype, "--out", str(out)], capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # what is tested here, wherever it is
+    done = subprocess.run(
+        [*command, "--dtype", dtype, "--out", str(out)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()[-3:]] == ["torch", "fused", "torch"]
     assert done.stdout.startswith("fused 2, left 1\n")
