@@ -68,6 +68,22 @@ sum channel %0
         rule = derivative(program, ("acc", "residual"))
         self.assertEqual((rule.passed, rule.wanted), ({"residual": 0}, {"acc": 0}))
 
+    def test_the_gradient_of_a_residual_is_as_wide_as_the_widest_output(self):
+        """Gradients of a sum in two data types are added up as they are read, and the sum is not rounded."""
+        value = ep.acc() + ep.full("residual")
+        rule = derivative(ep.Program(ep.store(value, torch.float32), ep.store(value)), ("acc", "residual"))
+        self.assertEqual((rule.passed, rule.wanted), ({}, {"acc": 0, "residual": 1}))
+        self.assertExpectedInline(
+            str(rule.backward),
+            """\
+%0 = full grad_0
+%1 = full grad_1
+%2 = add %0 %1
+store %2
+store %2 float32
+""",
+        )
+
     def test_running_statistics(self):
         program = _programs.normalise_and_update(frozenset(["scale"]), "none", 1e-5, 0.1, (torch.float32,) * 2)
         self.assertExpectedInline(

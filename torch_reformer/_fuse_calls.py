@@ -87,9 +87,13 @@ def linear_act(
     drop: nn.Module | None = None,
     residual=None,
     in_place: bool = False,
-) -> Tensor:
+    readers: tuple[nn.Module | None, ...] = (),
+) -> Tensor | tuple[Tensor, ...]:
     """drop(dropout(activation(linear(input))) * scale) + residual. to_images: [N, H, W, K] becomes [N, K, H, W] after
-    the dropout. drop: a module that multiplies each image by a random number."""
+    the dropout. drop: a module that multiplies each image by a random number.
+
+    readers: what reads the result, if there is to be one for each: modules, or None for anything else. Convolutions and
+    linear layers, for which autocast would make a copy in its data type, get the result in that type if they can."""
     rate = dropout.p if dropout is not None and dropout.training else 0.0
     is_fused = (
         _unchanged(linear)
@@ -106,7 +110,7 @@ def linear_act(
         value = value if dropout is None else dropout(value)
         value = value.permute(0, 3, 1, 2) if to_images else value
         value = value if scale is None else value * scale
-        return _separately(value if drop is None else drop(value), "none", residual, in_place)
+        return _for_each(readers, _separately(value if drop is None else drop(value), "none", residual, in_place))
 
     of_sum = dtype if scale is None else torch.promote_types(dtype, scale.dtype)
     adds = isinstance(residual, Tensor) and residual.shape == sizes and _is_computed_in(residual, dtype)
@@ -117,13 +121,25 @@ def linear_act(
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if adds and not in_place:
         of_sum = torch.promote_types(of_sum, residual.dtype)
-    program = _programs.linear(frozenset(tensors), activation, rate, None if of_sum == dtype else of_sum)
+    types = (None,) if of_sum == dtype else (of_sum,)
+    if adds and of_sum != dtype and readers and torch.is_autocast_enabled(input.device.type):
+        types = of_sum, None
+    program = _programs.linear(frozenset(tensors), activation, rate, types)
     if to_images:  # a 1x1 convolution of images in channels_last order, so that nothing is permuted
         weight = linear.weight[:, :, None, None]
         value = fused.conv2d_epilogue(input.permute(0, 3, 1, 2), weight, program, tensors)
     else:
         value = fused.linear_epilogue(input, linear.weight, program, tensors)
-    return value if adds else _separately(value, "none", residual, in_place)
+    if len(types) == 2:
+        return _for_each(readers, *value)
+    return _for_each(readers, value if adds else _separately(value, "none", residual, in_place))
+
+
+def _for_each(readers: tuple[nn.Module | None, ...], value: Tensor, rounded: Tensor | None = None):
+    if not readers:
+        return value
+    is_cast = [rounded is not None and reader is not None and _unchanged(reader) for reader in readers]
+    return tuple(rounded if each else value for each in is_cast)
 
 
 DEVICES_OF_FP32_NORMS = {"cuda"}  # whose autocast computes layer norms in fp32; the CPU's does not cast them

@@ -203,19 +203,29 @@ class Chains:
         is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
         return is_known and [*node.users] == [linear]
 
-    def uses(self, chain: Chain) -> int:
-        """For how many operators a chain with batch norm makes a tensor each, so that their gradients are added up in
-        its backward: one where somebody might change it, or a view of it, in place."""
+    def readers(self, chain: Chain) -> list[fx.Node]:
+        """What reads a chain's result, if there is to be a tensor for each: of batch norm's, so that gradients are
+        added up in its backward, and of the sum after a linear layer, so that each has the data type it wants. None
+        where somebody might change it, or a view of it, in place."""
 
         def only_reads(user: fx.Node) -> bool:
-            if isinstance(self.module(user), (nn.Conv2d, nn.Linear)) or user.target in (conv_act, linear_act):
+            if self.is_cast_by_autocast(user) or user.target in (conv_act, linear_act):
                 return True
             adds = user.op in ("call_function", "call_method") and user.target in _ADDITIONS
             changes = "out" in user.kwargs or (user.target in _IN_PLACE_ADDITIONS and user.args[0] is chain.last)
             return adds and not changes
 
         users = list(chain.last.users)
-        return len(users) if chain.norm is not None and all(only_reads(user) for user in users) else 1
+        if len(users) < 2 or not all(only_reads(user) for user in users):
+            return []
+        if isinstance(self.module(chain.nodes[0]), nn.Linear):
+            casts = [self.is_cast_by_autocast(user) for user in users]
+            return users if chain.residual is not None and True in casts and False in casts else []
+        return users if chain.norm is not None else []
+
+    def is_cast_by_autocast(self, node: fx.Node) -> bool:
+        """Whether it is a convolution or linear layer, which reads its input in autocast's data type."""
+        return isinstance(self.module(node), (nn.Conv2d, nn.Linear))
 
     def _take_residual(self, chain: Chain) -> None:
         user = self._next(chain)

@@ -38,8 +38,11 @@ def act(names: frozenset[str], activation: str) -> Program:
 
 
 @_remembered
-def linear(names: frozenset[str], activation: str, rate: float, dtype: torch.dtype | None = None) -> Program:
-    """dropout(activation(acc + bias)) * scale * keep + residual. keep: of the rows. dtype: None is the result's."""
+def linear(
+    names: frozenset[str], activation: str, rate: float, types: tuple[torch.dtype | None, ...] = (None,)
+) -> Program:
+    """dropout(activation(acc + bias)) * scale * keep + residual, in each of these data types; None is the result's.
+    keep: of the rows."""
     value = epilogue.activation(activation)(_biased(names))
     if rate == 1:
         value = value * 0
@@ -51,7 +54,7 @@ def linear(names: frozenset[str], activation: str, rate: float, dtype: torch.dty
         value = value * epilogue.row("keep")
     if "residual" in names:
         value = value + epilogue.full("residual")
-    return Program(epilogue.store(value, dtype))
+    return Program(*(epilogue.store(value, dtype) for dtype in types))
 
 
 @_remembered

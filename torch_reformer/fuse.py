@@ -105,7 +105,7 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
         if len(chain.nodes) > 1:
             if isinstance(first, nn.Linear):
                 _replace_norm_before(graph, chains, node)
-            _replace(graph, chain, first, chains.uses(chain))
+            _replace(graph, chains, chain)
             done.fused[name] = ", ".join(chain.parts)
         else:
             done.left[name] = "nothing follows it that could be fused"
@@ -127,12 +127,12 @@ def _replace_norm_before(graph: fx.Graph, chains: Chains, linear: fx.Node) -> No
     graph.erase_node(norm)
 
 
-def _replace(graph: fx.Graph, chain: Chain, first: nn.Module, uses: int) -> None:
-    node = chain.nodes[0]
+def _replace(graph: fx.Graph, chains: Chains, chain: Chain) -> None:
+    node, readers = chain.nodes[0], chains.readers(chain)
     input = _input_of(node)
     with graph.inserting_before(chain.last):
         modules = [graph.get_attr(part.target) for part in (node, chain.norm) if part is not None]
-        if isinstance(first, nn.Linear):
+        if isinstance(chains.module(node), nn.Linear):
             dropout = graph.get_attr(chain.dropout.target) if chain.dropout else None
             options = {
                 "to_images": chain.to_images,
@@ -140,16 +140,19 @@ def _replace(graph: fx.Graph, chain: Chain, first: nn.Module, uses: int) -> None
                 "drop": graph.get_attr(chain.drop.target) if chain.drop else None,
                 "residual": chain.residual,
                 "in_place": chain.in_place,
+                "readers": tuple(
+                    graph.get_attr(reader.target) if chains.is_cast_by_autocast(reader) else None for reader in readers
+                ),
             }
             options = {name: value for name, value in options.items() if value}
             new = graph.call_function(linear_act, (*modules, input, chain.activation, dropout), options)
         else:
             function = conv_norm_act if chain.norm else conv_act
             arguments = (chain.activation, chain.residual, chain.in_place) if chain.residual else (chain.activation,)
-            new = graph.call_function(function, (*modules, input, *arguments), {"uses": uses} if uses > 1 else {})
-        if uses > 1:
-            for i, user in enumerate(list(chain.last.users)):
-                user.replace_input_with(chain.last, graph.call_function(operator.getitem, (new, i)))
+            options = {"uses": len(readers)} if readers else {}
+            new = graph.call_function(function, (*modules, input, *arguments), options)
+        for i, reader in enumerate(readers):
+            reader.replace_input_with(chain.last, graph.call_function(operator.getitem, (new, i)))
     chain.last.replace_all_uses_with(new)
     for old in reversed(chain.nodes):
         graph.erase_node(old)
