@@ -31,6 +31,7 @@ class Settings(NamedTuple):
     eps: float
     momentum: float | None  # None: it is a tensor, or there are no running statistics
     running: tuple[torch.dtype, ...]  # data types of the running statistics, if there are any
+    cast: tuple[torch.dtype, torch.dtype] | None  # of the weight, where autocast casts it: to what, and its own
 
     def programs(self, names: frozenset[str]) -> tuple[Program, Program]:
         """What the forward runs on the convolution's result, and then with its moments. names: of the tensors."""
@@ -50,7 +51,7 @@ class _Plan:
     if there is one, which is that of the sum before the activation: without one, grad_0 itself."""
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
-        self.names, self.needed = names, needed
+        self.names, self.needed, self.cast = names, needed, settings.cast
         given = frozenset(names)
         of_norm = given & {"scale", "shift", "residual"}
         self.moments, self.normalise = settings.programs(given)
@@ -77,20 +78,22 @@ class _Plan:
         return Program(store(grad), *([sum_of(grad)] if "bias" in self.needed else []))
 
     def _forward(self, geometry: int) -> _kept.Sequence:
-        """Of the tensors of `names`: the convolution's result, its moments, and what is saved of the rest of it."""
+        """Of the tensors of `names`: the result, that of the convolution, its moments, and the weight if it is cast."""
         sequence = _kept.Sequence(len(self.names))
         at = {name: place for place, name in enumerate(self.names)}
+        if self.cast:
+            at["weight"], *_ = sequence.stitch(_programs.cast(self.cast[0]).code, at["weight"], [])
         biases = [at["bias"]] if "bias" in at else []
         acc, moments = sequence.conv2d(self.moments.code, geometry, at["input"], at["weight"], biases)
         at["mean"], at["squares"] = sequence.parts(moments, 2)
         running = [at[name] for name in _RUNNING if name in at]
         tensors = [at[name] for name in self.normalise.inputs]
         result, *_ = sequence.stitch(self.normalise.code, acc, tensors, running)
-        return sequence.give(result, acc, moments)
+        return sequence.give(result, acc, moments, *([at["weight"]] if self.cast else []))
 
     def _backward(self, geometry: int, uses: int) -> _kept.Sequence:
-        """Of the result's gradients from so many uses, input, weight, moments and what is saved: the gradients of what
-        is needed."""
+        """From the result's gradients of so many uses, input, weight (cast), moments and what is saved: the gradients
+        of what is needed."""
         of_uses = [f"grad_{i}" for i in range(uses)]
         given = [*of_uses, "input", "weight", "moments", *self.saved]
         sequence = _kept.Sequence(len(given))
@@ -120,6 +123,8 @@ class _Plan:
             wanted = "input" in operands, "weight" in operands, False
             found = sequence.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
             grads |= zip(operands, found, strict=True)
+            if self.cast and "weight" in operands:
+                grads["weight"], *_ = sequence.stitch(_programs.cast(self.cast[1]).code, grads["weight"], [])
             if sums:
                 grads["bias"] = sums[0]
         return sequence.give(*(grads[name] for name in _TENSORS if name in self.needed))
@@ -136,11 +141,12 @@ class _Train(torch.autograd.Function):
     def forward(ctx, settings, geometry, uses, *tensors):
         plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
         given = [tensor for tensor in tensors if tensor is not None]
-        result, acc, moments = _kept.run(plan.forward(geometry), given)  # train() has seen that nobody looks on
+        # train() has seen that nobody looks on
+        result, acc, moments, *cast = _kept.run(plan.forward(geometry), given)
         input, weight, bias, scale, shift, residual, *_ = tensors
         found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
         ctx.plan, ctx.geometry = plan, geometry
-        ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in plan.saved])
+        ctx.save_for_backward(input, weight, *(cast or [weight]), bias, moments, *[found[name] for name in plan.saved])
         if uses == 1:
             return result
         ctx.set_materialize_grads(False)
@@ -151,13 +157,14 @@ class _Train(torch.autograd.Function):
         plan, of_uses = ctx.plan, [grad for grad in of_uses if grad is not None]
         if not of_uses:
             return (None,) * len(ctx.needs_input_grad)
-        input, weight, bias, moments, *saved = ctx.saved_tensors
+        input, weight, cast, bias, moments, *saved = ctx.saved_tensors
         if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
+            cast = weight.to(cast.dtype)
             geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
-            acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, plan.moments.code, *geometry)
+            acc, moments = _register_epilogue.conv2d_epilogue(input, cast, biases, plan.moments.code, *geometry)
             saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]
         sequence = plan.backward(ctx.geometry, len(of_uses))
-        grads = _register_epilogue.run(sequence, [*of_uses, input, weight, moments, *saved])
+        grads = _register_epilogue.run(sequence, [*of_uses, input, cast, moments, *saved])
         found = iter(grads)
         # Of three settings, of the tensors, and of those that only the running statistics are made of.
         needed = ctx.needs_input_grad[3:-3]
@@ -193,15 +200,17 @@ def train(
         raise ValueError("conv2d_batch_norm_act: momentum must be a number or a tensor of one element, got None")
     running = () if running_mean is None else (running_mean.dtype, running_var.dtype)
     is_tensor = isinstance(momentum, Tensor)
-    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running)
     tensors = (input, weight, bias, scale, shift, residual, running_mean, running_var)
     tensors = (*tensors, momentum if running and is_tensor else None)
     written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
+    to = _register.autocast_type(weight, input.device)
+    cast = None if to is None or weight.dim() != 4 else (to, weight.dtype)  # others the convolution refuses
+    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running, cast)
     if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
         result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
         return result if uses == 1 else (result,) * uses
-    input, weight = _register.autocast_cast(input, weight)
-    return _apply(settings, _kept.geometry_number(*geometry), uses, input, weight, *tensors[2:])
+    (input,) = _register.autocast_cast(input)
+    return _apply(settings, _kept.geometry_number(*geometry), uses, input, *tensors[1:])
 
 
 def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:

@@ -58,6 +58,12 @@ def linear(
 
 
 @_remembered
+def cast(dtype: torch.dtype) -> Program:
+    """acc in another data type"""
+    return Program(epilogue.store(epilogue.acc(), dtype))
+
+
+@_remembered
 def moments(names: frozenset[str]) -> Program:
     """acc + bias, and its channels' mean and sum of squared differences"""
     value = _biased(names)

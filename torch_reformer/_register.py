@@ -82,20 +82,29 @@ def without_autocast():
     return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if torch._C._is_any_autocast_enabled() else _NOTHING
 
 
+def autocast_type(tensor: Tensor, device: torch.device | None = None) -> torch.dtype | None:
+    """What autocast casts a tensor to that goes into aten::conv2d, where it is on for this device, that of the
+    convolution (by default the tensor's): floating-point tensors of the device, but fp64. None: it stays as it is."""
+    kind = tensor.device.type
+    if device is not None and kind != device.type:
+        return None
+    if not (torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)):
+        return None
+    dtype, own = torch.get_autocast_dtype(kind), tensor.dtype
+    return dtype if own != dtype and own != torch.float64 and own.is_floating_point else None
+
+
 def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """As for aten::conv2d: where autocast is on for the first one's device, floating-point tensors of that device,
-    except fp64, are cast to its data type."""
-    device = tensors[0].device.type
-    if not (torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(device)):
+    """As aten::conv2d's operands are, of which the first one's device is that of the convolution."""
+    if not torch._C._is_any_autocast_enabled():
         return tensors
-    dtype = torch.get_autocast_dtype(device)
+    device = tensors[0].device
 
     def cast(tensor):
-        if tensor is None or tensor.dtype == dtype or tensor.dtype == torch.float64 or not tensor.is_floating_point():
-            return tensor
-        return tensor.to(dtype) if tensor.device.type == device else tensor
+        dtype = None if tensor is None else autocast_type(tensor, device)
+        return tensor if dtype is None else tensor.to(dtype)
 
-    return tuple(cast(tensor) for tensor in tensors)
+    return tuple([cast(tensor) for tensor in tensors])
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
