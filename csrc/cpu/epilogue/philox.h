@@ -1,26 +1,80 @@
 // Philox-4x32-10: random numbers that are a function of their place. Source: Salmon, Moraes, Dror and Shaw, Parallel
-// random numbers: as easy as 1, 2, 3, SC 2011.
-#pragma once
+// random numbers: as easy as 1, 2, 3, SC 2011. Part of the body of run.cpp: many groups at once, one a lane.
 
-#include <cstdint>
+namespace reformer::REFORMER_ISA {
 
-namespace reformer {
+typedef uint64_t Words __attribute__((vector_size(REFORMER_VECTOR_BYTES)));  // of which the low halves count
 
-// The four numbers of places 4 * group to 4 * group + 3.
-inline void philox(uint64_t key, uint64_t group, uint32_t (&numbers)[4]) {
-  uint32_t c[4] = {uint32_t(group), uint32_t(group >> 32), 0, 0}, k[2] = {uint32_t(key), uint32_t(key >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * c[0], b = uint64_t{0xCD9E8D57} * c[2];
-    const uint32_t next[4] = {uint32_t(b >> 32) ^ c[1] ^ k[0], uint32_t(b), uint32_t(a >> 32) ^ c[3] ^ k[1],
-                              uint32_t(a)};
-    for (int i = 0; i < 4; ++i) c[i] = next[i];
-    k[0] += 0x9E3779B9;
-    k[1] += 0xBB67AE85;
-  }
-  for (int i = 0; i < 4; ++i) numbers[i] = c[i];
+constexpr int kVectors = 4;  // at once, to hide how long a product takes
+constexpr int kGroups = kVectors * int(sizeof(Words) / 8);
+
+REFORMER_INLINE Words product(Words a, Words b) {
+#if defined(REFORMER_ISA_AVX512)
+  return (Words)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined(REFORMER_ISA_AVX2)
+  return (Words)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+  return (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
+#endif
 }
 
-// In [0, 1), with 24 bits.
-inline float uniform(uint32_t number) { return float(number >> 8) * 0x1p-24f; }
+// The four numbers of places 4 * group to 4 * group + 3, in [0, 1) with 24 bits, for each of these groups.
+REFORMER_INLINE void philox(uint64_t key, const uint64_t (&groups)[kGroups], float (&numbers)[4 * kGroups]) {
+  uint64_t pairs[2][kGroups];
+  for (int v = 0; v < kVectors; ++v) {
+    Words c[4] = {};
+    memcpy(&c[0], groups + v * (kGroups / kVectors), sizeof(Words));
+    c[1] = c[0] >> 32;
+    uint32_t k[2] = {uint32_t(key), uint32_t(key >> 32)};
+    for (int round = 0; round < 10; ++round) {
+      const Words a = product(c[0], Words{} + 0xD2511F53), b = product(c[2], Words{} + 0xCD9E8D57);
+      c[0] = (b >> 32) ^ c[1] ^ k[0];
+      c[1] = b;
+      c[2] = (a >> 32) ^ c[3] ^ k[1];
+      c[3] = a;
+      k[0] += 0x9E3779B9;
+      k[1] += 0xBB67AE85;
+    }
+    for (int i = 0; i < 2; ++i) {
+      const Words pair = (c[2 * i] & 0xFFFFFFFF) | c[2 * i + 1] << 32;
+      memcpy(pairs[i] + v * (kGroups / kVectors), &pair, sizeof(Words));
+    }
+  }
+  uint64_t in_order[2 * kGroups];
+  for (int i = 0; i < kGroups; ++i) {
+    in_order[2 * i] = pairs[0][i];
+    in_order[2 * i + 1] = pairs[1][i];
+  }
+  uint32_t bits[4 * kGroups];
+  memcpy(bits, in_order, sizeof(bits));
+  for (int i = 0; i < 4 * kGroups; ++i) numbers[i] = float(int32_t(bits[i] >> 8)) * 0x1p-24f;
+}
 
-}  // namespace reformer
+// The numbers of places that follow one another.
+template <class S>
+void draw(S* to, uint64_t key, int64_t first, int64_t count) {
+  uint64_t groups[kGroups];
+  float numbers[4 * kGroups];
+  const int64_t end = first + count;
+  for (int64_t begin = first / 4 * 4; begin < end; begin += 4 * kGroups) {
+    for (int i = 0; i < kGroups; ++i) groups[i] = uint64_t(begin / 4 + i);
+    philox(key, groups, numbers);
+    const int64_t from = std::max(first, begin), past = std::min(end, begin + 4 * kGroups);
+    std::copy(numbers + (from - begin), numbers + (past - begin), to + (from - first));
+  }
+}
+
+// Those of places that are a stride apart.
+template <class S>
+void draw(S* to, uint64_t key, int64_t first, int64_t count, int64_t stride) {
+  uint64_t groups[kGroups];
+  float numbers[4 * kGroups];
+  for (int64_t begin = 0; begin < count; begin += kGroups) {
+    for (int i = 0; i < kGroups; ++i) groups[i] = uint64_t(first + (begin + i) * stride) / 4;
+    philox(key, groups, numbers);
+    for (int64_t i = begin; i < std::min(count, begin + kGroups); ++i)
+      to[i] = S(numbers[4 * (i - begin) + (first + i * stride) % 4]);
+  }
+}
+
+}  // namespace reformer::REFORMER_ISA

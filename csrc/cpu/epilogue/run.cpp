@@ -6,7 +6,6 @@
 
 #include "../gemm/scratch.h"
 #include "../parallel.h"
-#include "philox.h"
 #include "plan.h"
 
 #define REFORMER_ISA_BODY "../epilogue/run_body.h"

@@ -4,6 +4,7 @@
 #include "functions.h"
 #include "operations.h"
 #include "columns.h"
+#include "philox.h"
 // clang-format on
 
 namespace reformer::REFORMER_ISA {
@@ -161,7 +162,7 @@ class Unit {
     switch (node.op) {
       case EpilogueOp::acc: return in_place_or({call_.acc, call_.type}, to);
       case EpilogueOp::full: return in_place_or(input(node), to);
-      case EpilogueOp::random: draw(to, *static_cast<const int64_t*>(input(node).data)); return to;
+      case EpilogueOp::random: draw_all(to, *static_cast<const uint64_t*>(input(node).data)); return to;
       default: break;  // row
     }
     for (int64_t line = 0; line < lines_; ++line) {
@@ -177,16 +178,15 @@ class Unit {
     return to;
   }
 
-  void draw(S* to, int64_t key) const {
+  void draw_all(S* to, uint64_t key) const {
     const int64_t channels = call_.shape.channels;
-    uint32_t numbers[4];
-    int64_t group = -1;
-    for (int64_t i = 0; i < count(); ++i) {
-      const int64_t line = line_ + i / width_, column = column_ + i % width_;
-      const int64_t place =
-          cut_.channels_along ? line * channels + column : (picture_ * cut_.width + column) * channels + line;
-      if (place / 4 != group) philox(uint64_t(key), uint64_t(group = place / 4), numbers);
-      to[i] = S(uniform(numbers[place % 4]));
+    if (cut_.channels_along && width_ == channels) return draw(to, key, line_ * channels, count());
+    for (int64_t line = 0; line < lines_; ++line) {
+      S* const there = to + line * width_;
+      if (cut_.channels_along)
+        draw(there, key, (line_ + line) * channels + column_, width_);
+      else
+        draw(there, key, (picture_ * cut_.width + column_) * channels + line_ + line, width_, channels);
     }
   }
 
