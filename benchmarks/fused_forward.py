@@ -1,5 +1,6 @@
 """What a bias and an activation cost behind a convolution, forward: the convolution alone, with bias and ReLU fused
-into it, and PyTorch's three operations, in turns. The convolutions of ResNet-50, channels_last.
+into it, and PyTorch's three operations, in turns; and the moments of its channels, which batch norm needs, gathered by
+a pass after it and in each of the kernels that can. The convolutions of ResNet-50, channels_last.
 
     python benchmarks/fused_forward.py --csv benchmarks/results/h200/fused_forward.csv
 """
@@ -7,6 +8,7 @@ into it, and PyTorch's three operations, in turns. The convolutions of ResNet-50
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,7 +16,7 @@ import torch.nn.functional as F
 from results import Row, geomean, write_csv
 
 import torch_reformer
-from torch_reformer import ConvProblem, _native
+from torch_reformer import ConvProblem, _native, _programs
 from torch_reformer.timing import interleaved, percentiles
 from torch_reformer.workload import device_name, usable_device
 
@@ -27,6 +29,15 @@ RESNET_50 = [
     *((1024, 14, 512, 1, 1), (512, 14, 512, 3, 2), (512, 7, 2048, 1, 1), (2048, 7, 512, 1, 1), (512, 7, 512, 3, 1)),
 ]
 ALONE, FUSED, PYTORCH = "convolution alone", "with bias and relu", "torch's, with bias and relu"
+MOMENTS, INSIDE = "with moments", "with moments in "
+
+
+def forced(solver: str, call: Callable[[], object]) -> Callable[[], object]:
+    def run():
+        with torch_reformer.config(force=solver):
+            return call()
+
+    return run
 
 
 def main() -> None:
@@ -37,7 +48,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
     device, dtype = usable_device(options.device), getattr(torch, options.dtype)
-    name, rows, ratios, over_torch = device_name(device), [], [], []
+    name, rows, ratios, over_torch, of_moments = device_name(device), [], [], [], []
+    moments = _programs.moments(frozenset())
     for c, size, k, filter, stride in RESNET_50:
         pad, kind = filter // 2, {"device": device, "dtype": dtype}
         x = torch.randn(options.batch, c, size, size, **kind).to(memory_format=torch.channels_last)
@@ -51,9 +63,15 @@ def main() -> None:
             FUSED: lambda x=x, w=w, b=b, s=stride, p=pad: torch_reformer.conv2d_act(x, w, b, s, p),
             PYTORCH: lambda x=x, w=w, b=b, s=stride, p=pad: F.relu(F.conv2d(x, w, b, s, p)),
         }
+        calls[MOMENTS] = lambda x=x, w=w, s=stride, p=pad: torch_reformer.conv2d_epilogue(x, w, moments, {}, s, p)
+        calls |= {
+            INSIDE + solver: forced(solver, calls[MOMENTS])
+            for solver in _native.solver_names()
+            if solver.startswith("gpu_tma_gemm_") and name == "sm_90" and c % 8 == 0
+        }
         with torch.inference_mode():
             times = interleaved(calls, seconds=0.1, device=device)
-        alone, fused, theirs = (percentiles(times[call])[1] for call in calls)
+        alone, fused, theirs, after, *inside = (percentiles(times[call])[1] for call in calls)
         dtype_name = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32"}[options.dtype]
         problem = ConvProblem(
             options.batch, c, size, size, k, filter, filter, pad, pad, stride, stride, dtype=dtype_name, layout="NHWC"
@@ -62,9 +80,15 @@ def main() -> None:
         rows += [Row.of("fused_forward", str(problem), call, "time_us", us, name) for call, us in times.items()]
         ratios.append(fused / alone)
         over_torch.append(theirs / fused)
-        print(f"{str(problem):75} {chosen:24} {alone:8.2f} {fused:8.2f} {fused / alone:6.3f} {theirs / fused:6.2f}")
+        line = f"{str(problem):75} {chosen:24} {alone:8.2f} {fused:8.2f} {fused / alone:6.3f} {theirs / fused:6.2f}"
+        if inside:
+            of_moments.append(after / min(inside))
+            line += f" {after:8.2f} {min(inside):8.2f}"
+        print(line)
     print(f"fused over alone: {geomean(ratios):.3f}, at most {max(ratios):.3f}")
     print(f"PyTorch's over fused: {geomean(over_torch):.2f}")
+    if of_moments:
+        print(f"moments after the chosen kernel over those in the best one: {geomean(of_moments):.3f}")
     if options.csv:
         write_csv(options.csv, rows)
 

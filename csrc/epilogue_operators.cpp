@@ -209,7 +209,13 @@ class Program final : public Follows {
   void run(const Solver& solver, const ConvProblem& problem, const Device& device,
            const ConvBuffers& operands) override {
     prepared->allocate_outputs(like_, nullptr);
-    solver.run_with(prepared->call, problem, device, operands);
+    ConvBuffers buffers = operands;
+    std::optional<Tensor> workspace;
+    if (const int64_t floats = solver.workspace_bytes_with(prepared->call, problem, device) / 4) {
+      workspace = empty(like_, {&floats, 1}, Layout::nchw, ScalarType::Float);
+      buffers.workspace = workspace->mutable_data_ptr();
+    }
+    solver.run_with(prepared->call, problem, device, buffers);
     done = true;
   }
 

@@ -71,6 +71,9 @@ class Solver {
   // has neither acc nor outputs yet.
   virtual bool takes(const ConvProblem&, const Device&, const EpilogueCall&) const { return false; }
 
+  // Temporary memory that takes, in bytes.
+  virtual int64_t workspace_bytes_with(const EpilogueCall&, const ConvProblem&, const Device&) const { return 0; }
+
   // The convolution and the program, of which nothing but the outputs is written. In the buffers there is neither a
   // result nor a bias, which the program adds.
   virtual void run_with(const EpilogueCall&, const ConvProblem&, const Device&, const ConvBuffers&) const {}

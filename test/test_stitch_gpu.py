@@ -94,6 +94,14 @@ INSIDE = {
 }
 
 
+REDUCED = {  # by kernels that can, where they are forced
+    "moments": [ep.store(ep.acc()), ep.moments(ep.acc())],
+    "moments with a bias": [ep.store(BIASED), ep.moments(BIASED)],
+    "sum": [ep.store(ep.relu(BIASED)), ep.sum(BIASED * FULL)],
+    "max": [ep.store(BIASED), ep.max(BIASED)],
+}
+
+
 def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1):
     """Runs a program with a convolution; size: n, c, h, w, k. Returns the names of the kernels. Sums are multiples of
     1/64, so exact."""
@@ -106,7 +114,7 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1):
     x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
     geometry = dict(stride=stride, padding=filter // 2, groups=groups)
     acc = torch.conv2d(x.double(), weight.double(), **geometry)
-    program = ep.Program(*INSIDE[name])
+    program = ep.Program(*(INSIDE | REDUCED)[name])
     everything = tensors_for(acc.shape, dtype, "nhwc")
     tensors = {name: everything[name].cuda() for name in program.inputs}
     results = []
@@ -119,10 +127,11 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1):
         kernels = kernels_of(run)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     expected = interpret(program, acc.shape, torch.float64, wide, acc)
-    for result, exact in zip(results, expected, strict=True):
+    for output, result, exact in zip(program.outputs, results, expected, strict=True):
         eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
-        assert result.is_contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 1e-5, atol=1e-5)
+        atol = 1e-7 * n * h * w if output.kind == "sum" else 1e-5  # of terms that cancel each other
+        assert result.dim() < 4 or result.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 1e-5, atol=atol)
     return kernels
 
 
@@ -134,6 +143,18 @@ def test_inside_of_the_convolution(name, filter, kernel):
         pytest.skip("it is for Hopper GPUs")
     kernels = check_inside(name, "gpu_tma_gemm_128x64", (67, 72, 29, 29, 136), torch.bfloat16, filter=filter)
     assert len(kernels) == 1 and kernels[0].startswith(f"{kernel}_forward_bf16_128x64"), kernels
+
+
+@pytest.mark.parametrize("filter, kernel", [(1, "tma_gemm"), (3, "tma_windows")])
+@pytest.mark.parametrize("tile", ["128x256", "128x192", "128x128", "128x64", "64x128", "64x64"])
+@pytest.mark.parametrize("name", REDUCED)
+def test_reductions_inside_of_the_convolution(name, tile, filter, kernel):
+    """Another kernel adds up what each block knows of its rows."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    kernels = check_inside(name, f"gpu_tma_gemm_{tile}", (67, 72, 29, 29, 136), torch.bfloat16, filter=filter)
+    assert len(kernels) == 2 and kernels[1].startswith("stitch_finish_"), kernels
+    assert kernels[0].startswith(f"{kernel}_forward_bf16_{tile}"), kernels
 
 
 # Tiles of 32 columns are multiplied by warps everywhere, others of 16-bit types by Hopper's groups of them.

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,9 +34,8 @@ NAMED = {
 
 
 class Kernel(NamedTuple):
-    """A kernel of csrc/hip/kernels and how it is launched, which plan(*pointers, numbers) says."""
+    """A convolution's kernel; plan(problem, operands, program) has the planner start it with a program."""
 
-    file: str
     planner: ctypes.CDLL
     plan: object
     warp: int = 32
@@ -55,7 +55,7 @@ class _Given(ctypes.Structure):
 
 def declare(planner: ctypes.CDLL, *functions: str) -> ctypes.CDLL:
     """A library that includes test/hip/plan_program.h."""
-    for name in (*functions, "started_name", "started_text"):
+    for name in (*functions, "started_file", "started_name", "started_text"):
         getattr(planner, name).restype = ctypes.c_char_p
     planner.started_bytes.restype, planner.started_arguments.restype = ctypes.c_int64, ctypes.c_void_p
     return planner
@@ -73,51 +73,66 @@ def _pointers(tensors):
     return (ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in tensors))
 
 
-def _guarded(size, dtype):
-    """A result's tensor in NHWC, and all of its memory."""
-    n, k, h, w = size
-    memory = torch.full([n * h * w * k + GUARD], True if dtype == torch.bool else torch.nan, dtype=dtype)
-    return memory[:-GUARD].view(n, h, w, k).permute(0, 3, 1, 2), memory
+def _guarded(output, problem):
+    """A tensor for an output, elements in NHWC, and all of its memory."""
+    n, k, h, w = problem.expected.shape
+    dtype = (output.dtype or problem.type[0]) if output.kind == "store" else torch.float32
+    size = [n, h, w, k] if output.is_by_element else [2, k] if output.kind == "moments" else [k]
+    count = math.prod(size)
+    memory = torch.full([count + GUARD], True if dtype == torch.bool else torch.nan, dtype=dtype)
+    tensor = memory[:count].view(size)
+    return tensor.permute(0, 3, 1, 2) if output.is_by_element else tensor, memory
 
 
-def _prepare(problem, kernel, program, tensors, outputs):
-    """A file with the program in the kernel, and what emulator.launch() takes of the rest."""
+class _Launch(NamedTuple):
+    file: Path
+    name: str
+    options: dict
+
+
+def _prepare(problem, kernel, program, tensors, outputs) -> tuple[list[_Launch], list[torch.Tensor]]:
+    """The kernel with the program, and what adds up its reductions; the convolution's operands, which they read."""
     n, k, h, w = problem.expected.shape
     operands = [problem.tensor(problem.x), problem.tensor(problem.filter)]
     code = (ctypes.c_int64 * len(program.code))(*program.code)
     shape = (ctypes.c_int64 * 3)(n, k, h * w)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
     given = _Given(code, len(code), shape, types, _pointers(tensors), _pointers(outputs))
-    numbers = (ctypes.c_int64 * 6)()
-    sentence = kernel.plan(problem.numbers, _pointers(operands), ctypes.byref(given), numbers)
+    sentence = kernel.plan(problem.numbers, _pointers(operands), ctypes.byref(given))
     assert sentence is None, sentence
-    source = emulator.ROOT / f"csrc/hip/kernels/{kernel.file}.hip"
-    text = f'#define REFORMER_TEXT_FOLLOWS\n#include "{source}"\n' + kernel.planner.started_text().decode()
     emulator.CACHE.mkdir(parents=True, exist_ok=True)
-    file = emulator.CACHE / f"{kernel.file}-program-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
-    file.write_text(text)
-    *grid, threads, shared_bytes, cluster = numbers
-    launch = dict(grid=tuple(grid), threads=threads, shared_bytes=shared_bytes, cluster=cluster)
-    launch["arguments"] = ctypes.string_at(kernel.planner.started_arguments(), kernel.planner.started_bytes())
-    return file, kernel.planner.started_name().decode(), launch, operands
+    launches, planner = [], kernel.planner
+    for i in range(planner.started_count()):
+        stem, text = planner.started_file(i).decode(), planner.started_text(i).decode()
+        source = emulator.ROOT / f"csrc/hip/kernels/{stem}.hip"
+        text = f'#define REFORMER_TEXT_FOLLOWS\n#include "{source}"\n' + text
+        file = emulator.CACHE / f"{stem}-program-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
+        file.write_text(text)
+        numbers = (ctypes.c_int64 * 6)()
+        planner.started_shape(i, numbers)
+        *grid, threads, shared_bytes, cluster = numbers
+        options = dict(grid=tuple(grid), threads=threads, shared_bytes=shared_bytes, cluster=cluster)
+        options["arguments"] = ctypes.string_at(planner.started_arguments(i), planner.started_bytes(i))
+        launches.append(_Launch(file, planner.started_name(i).decode(), options))
+    return launches, operands
 
 
 def source(problem, kernel, program, tensors) -> Path:
-    outputs = [_guarded(problem.expected.shape, output.dtype or problem.type[0])[0] for output in program.outputs]
-    return _prepare(problem, kernel, program, tensors, outputs)[0]
+    outputs = [_guarded(output, problem)[0] for output in program.outputs]
+    return _prepare(problem, kernel, program, tensors, outputs)[0][0].file
 
 
 def run(problem, kernel, program, tensors, *, seed=0):
     """The program's outputs, on the convolution without a bias."""
-    made = [_guarded(problem.expected.shape, output.dtype or problem.type[0]) for output in program.outputs]
-    outputs = [output for output, _ in made]
-    file, name, launch, operands = _prepare(problem, kernel, program, tensors, outputs)
-    emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **launch)
+    made = [_guarded(output, problem) for output in program.outputs]
+    launches, operands = _prepare(problem, kernel, program, tensors, [output for output, _ in made])
+    for file, name, options in launches:
+        emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **options)
     del operands  # alive until here
     for _, memory in made:
         behind = memory[-GUARD:]
         assert (behind if behind.dtype == torch.bool else behind.isnan()).all()
-    return outputs
+    return [output for output, _ in made]
 
 
 def check(program, problem, kernel, *, seed=0):

@@ -39,7 +39,7 @@ def with_program(problem, tile, path="mma_sync", *, tiles=1) -> conv_programs.Ke
     index = kernels()[name_of("forward", type_name, kind, tile)]
     warp, defines = PATHS[path]
 
-    def plan(numbers, operands, given, launch):
-        return planner().plan_with_program(numbers, operands, given, index, tiles, warp, launch)
+    def plan(numbers, operands, given):
+        return planner().plan_with_program(numbers, operands, given, index, tiles, warp)
 
-    return conv_programs.Kernel("implicit_gemm", planner(), plan, warp, defines)
+    return conv_programs.Kernel(planner(), plan, warp, defines)

@@ -70,7 +70,75 @@ def test_random_programs(program, kind, shared, row_blocks):
     check(program, kind, shared=shared, row_blocks=row_blocks)
 
 
-@pytest.mark.parametrize("output", [ep.sum(ep.acc()), ep.store(ep.acc(), torch.float64)], ids=["sum", "fp64"])
-def test_what_is_refused(output):
+REDUCTIONS = {
+    "moments": [ep.store(ep.acc()), ep.moments(ep.acc())],
+    "moments with a bias": [ep.moments(BIASED), ep.store(BIASED)],
+    "sum": [ep.store(ep.relu(BIASED)), ep.sum(BIASED * FULL)],
+    "two outputs of a sum": [ep.store(BIASED), ep.sum(BIASED), ep.sum(BIASED * ep.channel("channel"))],
+    "max": [ep.store(BIASED, torch.float32), ep.store(BIASED), ep.max(ep.acc())],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, kind):
+    """Of channels: gathered from the sums in registers, in the rows and columns that there are."""
+    check(ep.Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
+
+
+@pytest.mark.parametrize("kind", ["1x1", "3x3"])
+@pytest.mark.parametrize(
+    "tile, cut",
+    [
+        ("64x64_3", dict(shared=ROWS)),
+        ("64x64_6", dict(shared=COLUMNS, row_blocks=1)),
+        ("128x64_6", dict(row_blocks=1)),
+        ("128x128_6", dict(shared=COLUMNS)),
+        ("128x192_4", dict(shared=ROWS, row_blocks=1)),
+        ("128x256_4", dict(shared=COLUMNS, row_blocks=1)),
+    ],
+    ids=str,
+)
+def test_reductions_in_tiles(tile, cut, kind):
+    check(ep.Program(*REDUCTIONS["moments with a bias"]), kind, "fp16", tile, **cut)
+
+
+def test_moments_of_a_large_mean():
+    """Of numbers with a mean 4096 times their deviation: squares are of differences from the mean."""
+    program = ep.Program(ep.store(ep.acc()), ep.moments(ep.acc() + 1024))
+    problem = conv_programs.problem_of(*KINDS["1x1"])
+    kernel = with_program(problem, "64x64_3", row_blocks=2)
+    _, (mean, squares) = conv_programs.run(problem, kernel, program, [])
+    exact = (problem.expected + 1024).transpose(0, 1).flatten(1)
+    differences = exact - exact.mean(1, keepdim=True)
+    torch.testing.assert_close(mean.double(), exact.mean(1), rtol=2**-23, atol=0)
+    torch.testing.assert_close(squares.double(), differences.square().sum(1), rtol=1e-3, atol=0)
+
+
+@pytest.mark.slow
+@settings(max_examples=8)
+@given(
+    programs(types=(None, torch.float32), kinds=("store",)),
+    st.sampled_from([ep.sum, ep.max, ep.moments]),
+    st.sampled_from([*KINDS]),
+    st.sampled_from([NOTHING, ROWS, COLUMNS]),
+    st.sampled_from([1, 2, 1000]),
+)
+def test_random_programs_with_reductions(program, reduction, kind, shared, row_blocks):
+    program = ep.Program(*program.outputs, reduction(program.outputs[-1].value))
+    check(program, kind, shared=shared, row_blocks=row_blocks)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [ep.sum(ep.acc(), "all")],
+        [ep.sum(ep.acc()), ep.max(ep.acc())],
+        [ep.store(ep.acc(), torch.float64)],
+        [ep.store(ep.channel("channel"), per="channel")],
+    ],
+    ids=["sum of all", "two reductions", "fp64", "of channels"],
+)
+def test_what_is_refused(outputs):
     with pytest.raises(AssertionError, match="the kernels don't take this program"):
-        check(ep.Program(ep.store(ep.acc()), output), "1x1")
+        check(ep.Program(ep.store(ep.acc()), *outputs), "1x1")

@@ -42,10 +42,10 @@ NOTHING, ROWS, COLUMNS = range(3)  # what both blocks of a cluster share
 def with_program(problem, tile, *, shared=NOTHING, row_blocks=1000) -> conv_programs.Kernel:
     index = gemm_kernels()[kernel_of(problem, tile)]
 
-    def plan(numbers, operands, given, launch):
-        return planner().plan_gemm_program(numbers, operands, given, index, shared, row_blocks, launch)
+    def plan(numbers, operands, given):
+        return planner().plan_gemm_program(numbers, operands, given, index, shared, row_blocks)
 
-    return conv_programs.Kernel(planner().gemm_kernel_file(index).decode(), planner(), plan)
+    return conv_programs.Kernel(planner(), plan)
 
 
 def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):

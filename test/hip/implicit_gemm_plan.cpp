@@ -33,10 +33,9 @@ const char* plan(const int32_t* problem, int kernel, int splits, int cluster, in
   return nullptr;
 }
 
-// A program in the kernel. tensors: x and the filter. Returns a sentence, or null; numbers: blocks x, y, z, threads,
-// shared bytes, cluster.
+// A program in the kernel. tensors: x and the filter. Returns a sentence, or null.
 const char* plan_with_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
-                              int tiles, int warp, int64_t* numbers) {
+                              int tiles, int warp) {
   const ConvProblem p = problem_of(problem);
   const ImplicitGemmKernel& of = implicit_gemm_kernels()[size_t(kernel)];
   ImplicitGemmPlan plan;
@@ -45,7 +44,7 @@ const char* plan_with_program(const int32_t* problem, const void* const* tensors
     bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
     launch_with_program(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
   };
-  return plan_program(*given, p, int(16 / element_size(Stored(int8_t(p.dtype)))), start, numbers);
+  return plan_program(*given, p, int(16 / element_size(Stored(int8_t(p.dtype)))), false, start);
 }
 
 // How many tiles of rows a block should compute.

@@ -16,15 +16,17 @@ void gpu::launch(const Entry& entry, const Launch& shape, const Queue& queue, co
   queue.launcher(entry, shape, arguments, bytes);
 }
 
-// What a solver would have started.
-static struct {
-  std::string name, text;
+// What a solver would have started, one kernel after the other.
+struct Started {
+  std::string file, name, text;
   gpu::Launch shape;
   std::string arguments;
-} started;
+};
+static std::vector<Started> started;
 static const gpu::Queue keeps_what_is_started{
     0, nullptr, [](const gpu::Entry& entry, const gpu::Launch& shape, const void* arguments, size_t bytes) {
-      started = {entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)};
+      started.push_back(
+          {entry.file, entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)});
     }};
 
 // A program as Python gives it: its code, and its tensors, of which Stored says the types. shape: pictures, channels
@@ -38,28 +40,32 @@ struct GivenProgram {
   void* const* outputs;
 };
 
-// Has `start` start the problem's kernel with the program, unless kernels with so many neighbours don't take it.
-// Returns a sentence, or null; numbers: as append().
-inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int neighbours,
-                                const std::function<void(const EpilogueCall&)>& start, int64_t* numbers) {
+// Has `start` start the problem's kernel with the program, unless kernels with so many neighbours, which reduce or not,
+// don't take it. Returns a sentence, or null.
+inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int neighbours, bool reduces,
+                                const std::function<void(const EpilogueCall&)>& start) {
   Epilogue program = Epilogue::decode(given.code, given.size);
   static int64_t number = 0;
   program.number = number++;
   const int64_t* const shape = given.shape;
   EpilogueCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
   for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({given.inputs[i], Stored(given.types[i])});
-  if (!takes_program(call, neighbours)) return "the kernels don't take this program";
+  if (!takes_program(call, neighbours, reduces)) return "the kernels don't take this program";
   for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(given.outputs[i]);
+  started.clear();
   start(call);
-  append(numbers, started.shape);
   return nullptr;
 }
 
 }  // namespace reformer
 
 extern "C" {
-const char* started_name() { return reformer::started.name.c_str(); }
-const char* started_text() { return reformer::started.text.c_str(); }
-int64_t started_bytes() { return int64_t(reformer::started.arguments.size()); }
-const void* started_arguments() { return reformer::started.arguments.data(); }
+int started_count() { return int(reformer::started.size()); }
+const char* started_file(int i) { return reformer::started[size_t(i)].file.c_str(); }
+const char* started_name(int i) { return reformer::started[size_t(i)].name.c_str(); }
+const char* started_text(int i) { return reformer::started[size_t(i)].text.c_str(); }
+int64_t started_bytes(int i) { return int64_t(reformer::started[size_t(i)].arguments.size()); }
+const void* started_arguments(int i) { return reformer::started[size_t(i)].arguments.data(); }
+// numbers: as append().
+void started_shape(int i, int64_t* numbers) { reformer::append(numbers, reformer::started[size_t(i)].shape); }
 }

@@ -28,6 +28,11 @@ PROGRAMS = {
 
 # By a kernel of each kind, and one by that of 1x1, which has less to keep.
 KINDS = [*((name, 3) for name in PROGRAMS), ("normalise", 1)]
+REDUCING = {
+    "moments": _programs.moments(frozenset()),
+    "moments with a bias": _programs.moments(frozenset(["bias"])),
+    "sum": ep.Program(ep.store(ep.relu(BIASED)), ep.sum(BIASED * ep.full("residual"))),
+}
 
 
 def tensor(kind):
@@ -37,7 +42,7 @@ def tensor(kind):
 
 
 def source(with_program, name, filter, tile, type_name="bf16"):
-    program, half = PROGRAMS[name], filter // 2
+    program, half = (PROGRAMS | REDUCING)[name], filter // 2
     problem = Problem("forward", type_name, 2, 8, 4, 4, 24, filter, filter, pad=(half, half))
     kernel = with_program(problem, tile)
     return conv_programs.source(problem, kernel, program, [tensor(kind) for kind in program.inputs.values()])
@@ -60,7 +65,7 @@ def check_hopper(file, instruction, folder):
 
 # The tiles with the most sums a thread, and those of the smallest blocks.
 @pytest.mark.parametrize("tile", ["128x256_4", "128x192_4", "128x128_6", "64x64_3"])
-@pytest.mark.parametrize("name, filter", KINDS)
+@pytest.mark.parametrize("name, filter", [*KINDS, *((name, filter) for name in REDUCING for filter in (1, 3))])
 def test_tma_gemm(name, filter, tile, tmp_path):
     check_hopper(source(tma_gemm.with_program, name, filter, tile), "wgmma.mma_async", tmp_path)
 

@@ -83,9 +83,11 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   return nullptr;
 }
 
-// A program in the kernel. tensors: x and the filter. Returns a sentence, or null; the numbers are as plan_gemm's.
+// A program in the kernel. tensors: x and the filter. Returns a sentence, or null. The partial results of reductions
+// are in memory that is kept until the next one.
 const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
-                              int shared, int row_blocks, int64_t* numbers) {
+                              int shared, int row_blocks) {
+  static std::vector<float> partial;
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
   TmaGemmPlan plan;
@@ -93,12 +95,17 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
   plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
   const auto start = [&](const EpilogueCall& call) {
     bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
+    const int parts = tma_gemm_parts(of, plan.args);
+    partial.assign(size_t(partial_bytes(call, parts) / 4), std::numeric_limits<float>::quiet_NaN());
+    const auto launch = [&](const auto& args) {
+      launch_with_program(of.entry, plan.launch, keeps_what_is_started, args, call, partial.data(), parts);
+    };
     if (of.what.windows)
-      launch_with_program<TmaWindowsArgs>(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
+      launch(plan.args);
     else
-      launch_with_program<TmaGemmArgs>(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
+      launch(static_cast<const TmaGemmArgs&>(plan.args));
   };
-  return plan_program(*given, p, 2, start, numbers);
+  return plan_program(*given, p, 2, true, start);
 }
 
 int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }

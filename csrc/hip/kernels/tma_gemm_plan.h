@@ -197,6 +197,11 @@ inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, con
   }
 }
 
+// How many partial results of each channel a program leaves: one for each warpgroup that has some of its rows.
+inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
+  return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * (kernel.rows / 64);
+}
+
 // As bind() of implicit_gemm_plan.h.
 inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {

@@ -1,7 +1,8 @@
 // What happens to the sums of tma_tiles.h before they are stored: nothing, or a program (docs/epilogue.md).
 #pragma once
 
-#include "program.h"
+#include "../device/tma.h"
+#include "reductions.h"
 
 namespace reformer {
 namespace {
@@ -12,12 +13,103 @@ struct NoProgram {
     DEVICE explicit Thread(const NoProgram&) {}
     DEVICE void begin(int) {}
     DEVICE void run(float (&)[kSums][4], int, int, int) const {}
+    DEVICE void end(unsigned char*, int, int, int) const {}
   };
+};
+
+// Adds up what lanes have of the same columns, 2 * kHalf of them: those 2 * kHalf, kHalf, ... 4 apart. A lane is left
+// with the sums of two, of 16 those of place 2 * (lane / 4) and the next one.
+template <int kHalf, class Add>
+DEVICE void over_rows(float (&columns)[16], Add add) {
+  const bool upper = lane_id() & 2 * kHalf;
+  UNROLL
+  for (int j = 0; j < kHalf; ++j) {
+    const float kept = upper ? columns[j + kHalf] : columns[j], given = upper ? columns[j] : columns[j + kHalf];
+    columns[j] = add(kept, shuffle_xor(given, 2 * kHalf));
+  }
+  if constexpr (kHalf > 2) over_rows<kHalf / 2>(columns, add);
+}
+
+// A warp's part of 64 columns, as mma holds it, of each 8 columns: [of a lane's two][in its row and in that 8 further
+// on].
+using WarpValues = float[8][2][2];
+
+// What a warp knows of its tiles' columns, of a program's reduction over channels: of two of each 64 in a lane.
+template <class Program, int kColumns, bool kThere = (Program::kReductions > 0)>
+class TileReduction {
+  // Of channels, and one: more of them would want more registers.
+  static_assert(Program::kReductions == 1 && !Program::of_all(0) && Program::first_number(0) == 0);
+  static constexpr Kind kKind = Program::kind(0);
+  Known<kKind> known_[kColumns / 64][2];
+
+ public:
+  // Of the first so many of 16 rows.
+  DEVICE void add(const WarpValues& values, int box, int rows) {
+    const int row = lane_id() / 4;
+    float columns[16];  // the first two are left of them
+    const auto reduce = [&](float none, auto of, auto with) {
+      UNROLL
+      for (int j = 0; j < 16; ++j) {
+        const float (&two)[2] = values[j / 2][j % 2];
+        columns[j] = with(row < rows ? of(two[0], j) : none, row + 8 < rows ? of(two[1], j) : none);
+      }
+      over_rows<8>(columns, with);
+    };
+    const auto itself = [](float x, int) { return x; };
+    const auto plus = [](float a, float b) { return a + b; };
+    if constexpr (kKind == Kind::max)
+      reduce(Known<kKind>{}.value, itself, [](float a, float b) { return larger_of(a, b); });
+    else
+      reduce(0.0f, itself, plus);
+    if constexpr (kKind == Kind::moments) {  // of differences from the mean of these rows, which each lane needs
+      const float mean[2] = {columns[0] / float(rows), columns[1] / float(rows)};
+      float means[16];
+      UNROLL
+      for (int j = 0; j < 16; ++j) means[j] = shuffle_from(mean[j % 2], j / 2 * 4 + lane_id() % 4);
+      reduce(0.0f, [&](float x, int j) { return (x - means[j]) * (x - means[j]); }, plus);
+      UNROLL
+      for (int e = 0; e < 2; ++e) known_[box][e].add(Known<kKind>{float(rows), mean[e], columns[e]});
+    } else {
+      UNROLL
+      for (int e = 0; e < 2; ++e) known_[box][e].add(columns[e]);
+    }
+  }
+
+  // Combines what the four warps of a group know, in memory of its own, and stores it as this part.
+  DEVICE void end(float* shared, const StitchArgs& p, int group, int part, int column) const {
+    constexpr int kPitch = 4 * kColumns;
+    const int lane = lane_id();
+    tma::group_barrier(1 + group, 128);  // the memory has been read
+    UNROLL
+    for (int box = 0; box < kColumns / 64; ++box) {
+      UNROLL
+      for (int e = 0; e < 2; ++e)
+        store_known(known_[box][e], shared + warp_id() % 4 * kColumns + box * 64 + lane / 4 * 8 + lane % 4 * 2 + e,
+                    kPitch);
+    }
+    tma::group_barrier(1 + group, 128);
+    for (int at = thread_id() % 128; at < kColumns && column + at < p.width; at += 128) {
+      Known<kKind> all;
+      for (int warp = 0; warp < 4; ++warp) {
+        Known<kKind> other;
+        load_known(other, shared + warp * kColumns + at, kPitch);
+        all.add(other);
+      }
+      store_known(all, p.partial + static_cast<long long>(part) * p.channels + column + at,
+                  static_cast<long long>(p.parts) * p.channels);
+    }
+  }
+};
+template <class Program, int kColumns>
+class TileReduction<Program, kColumns, false> {
+ public:
+  DEVICE void add(const WarpValues&, int, int) {}
+  DEVICE void end(float*, const StitchArgs&, int, int, int) const {}
 };
 
 template <class Program>
 struct RunsProgram {
-  static_assert(!Program::kReductions && !Program::kStoresChannels);
+  static_assert(!Program::kStoresChannels);
   const StitchArgs& p;
 
   // What a thread has to do with it, whose tiles have 8 * kSums columns, always the same of the result.
@@ -36,18 +128,27 @@ struct RunsProgram {
 
     // Of a tile's sums in pairs, as mma holds them, those of 64 columns: from `column` on, of the warp's rows from
     // `row` on. What is stored as the result takes their place; what else is stored, is written here.
-    DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) const {
+    DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) {
       // So many times 8 columns' loads are under way together: as many as there are registers for.
       constexpr bool kMany = Program::kLoaded > 2 || (!kKeeps && Program::kChannelValues > 2);
       constexpr int kTogether = Program::kLoaded > 1 ? (kMany ? 2 : 4) / (kSums > 16 ? 2 : 1) : kMany ? 4 : 8;
+      WarpValues reduced{};
       UNROLL
-      for (int i = 0; i < 8; i += kTogether) some<kTogether>(sums, first + i, row, column + i * 8);
+      for (int i = 0; i < 8; i += kTogether) some<kTogether>(sums, first + i, row, column + i * 8, reduced);
+      if (row < p.lines) reduction.add(reduced, first / 8, least(p.lines - row, 16));
+    }
+
+    // After the last tile: the reduction goes to memory, as this part of all. shared: of the group, kTmaStoreBytes
+    // twice.
+    DEVICE void end(unsigned char* shared, int group, int part, int column) const {
+      reduction.end(reinterpret_cast<float*>(shared), p, group, part, column);
     }
 
    private:
     static constexpr int kValues = kAtLeastOne<Program::kChannelValues>;
     static constexpr int kRegisters = (2 * Program::kChannelValues + 4) * kSums;  // with the sums
-    static constexpr bool kKeeps = Program::kChannelValues && kRegisters <= (Program::kLoaded > 1 ? 112 : 160);
+    static constexpr int kFree = (Program::kLoaded > 1 ? 112 : 160) - (Program::kReductions > 0 ? 72 : 0);
+    static constexpr bool kKeeps = Program::kChannelValues && kRegisters <= kFree;
 
     // Columns past the end are computed from the last ones' tensors, and not written.
     DEVICE void of_channels(int column, float (&to)[2][kValues]) const {
@@ -59,7 +160,7 @@ struct RunsProgram {
 
     // So are rows.
     template <int kTogether>
-    DEVICE void some(float (&sums)[kSums][4], int first, int row, int column) const {
+    DEVICE void some(float (&sums)[kSums][4], int first, int row, int column, WarpValues& reduced) const {
       if (column >= p.width) return;
       const int lane = lane_id();
       row += lane / 4, column += lane % 4 * 2;
@@ -84,7 +185,7 @@ struct RunsProgram {
             float values[kAtLeastOne<Program::kLoaded>], results[Program::kStored];
             UNROLL
             for (int k = 0; k < Program::kLoaded; ++k) values[k] = k == Program::kAcc ? sum : x[i][half][k][e];
-            Program::of_element(p, channel, values, results, nullptr);
+            Program::of_element(p, channel, values, results, &reduced[(first + i) % 8][e][half]);
             UNROLL
             for (int k = 0; k < Program::kStored; ++k) stored[half][k][e] = results[k];
             sum = results[Program::kResult];
@@ -104,6 +205,7 @@ struct RunsProgram {
 
     const StitchArgs& p;
     float kept[kKeeps ? kSums : 1][2][kValues];
+    TileReduction<Program, kSums * 8> reduction;
   };
 };
 

@@ -85,7 +85,7 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
 // many columns at once as a box has, by one half of the group's memory and the other in turns.
 template <class Work, class T, int kColumns, class Program>
 DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
-                         unsigned char* stores, int& half, int group, int row, const Program& program) {
+                         unsigned char* stores, int& half, int group, int row, Program& program) {
   const int lane = lane_id(), first_row = warp_id() % 4 * 16, column = work.column;
   const bool starts = thread_id() % 128 == 0;
   if (work.p.bias) {
@@ -255,6 +255,8 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
                                         runs);
     });
     if (thread_id() % 128 == 0) tma::wait_for_reads<0>();
+    const int part = p.shared == TmaShared::kColumns ? first * 2 + rank : first;
+    runs.end(ring.stores(group), group, part * Shape::kGroups + group, column);
   }
   if (pair) cluster_meet();  // nobody sends anything to a block that has ended
 }

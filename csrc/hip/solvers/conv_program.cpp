@@ -25,16 +25,35 @@ struct Generated {
   std::string name, text;
 };
 
+// By that macro of the plain kernel's file; arguments: what it takes after the name and the program.
+gpu::Entry generated(const gpu::Entry& plain, const char* macro, const char* arguments, const EpilogueCall& call) {
+  static std::mutex mutex;
+  // Plain kernels' names are constants, each in one place.
+  static auto& known = *new std::map<std::pair<const char*, std::vector<int64_t>>, std::unique_ptr<Generated>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<Generated>& made = known[{plain.name, stitch_key(call)}];
+  if (!made) {
+    const std::string program = stitch_source(call);
+    made = std::make_unique<Generated>();
+    made->name = std::string(plain.name) + "_" + gpu::digest(program).substr(0, 16);
+    made->text =
+        program + macro + "(" + made->name + ", Program" + (arguments ? std::string(", ") + arguments : "") + ")\n";
+  }
+  return {plain.file, made->name.c_str(), plain.arguments, made->text.c_str()};
+}
+
 }  // namespace
 
-bool takes_program(const EpilogueCall& call, int neighbours) {
+bool takes_program(const EpilogueCall& call, int neighbours, bool reduces) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
-  if (stitch_together(call) < neighbours) return false;
+  if (stitch_together(call) < neighbours || call.program.reductions.size() > (reduces ? 1 : 0)) return false;
   for (const EpilogueOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;
-  for (const EpilogueOutput& output : call.program.outputs)
-    if (!output.is_by_element() || output.type == Stored::fp64) return false;
+  for (const EpilogueOutput& output : call.program.outputs) {
+    const bool reduced = output.kind != Reduction::none && output.per == Per::channel;
+    if ((!output.is_by_element() && !reduced) || output.type == Stored::fp64) return false;
+  }
   return output_of_result(call) >= 0;
 }
 
@@ -49,19 +68,20 @@ StitchArgs program_args(const EpilogueCall& call) {
   return args;
 }
 
+int64_t partial_bytes(const EpilogueCall& call, int parts) {
+  return int64_t{4} * stitch_numbers(call.program) * parts * call.shape.channels;
+}
+
 gpu::Entry with_program(const gpu::Entry& plain, const EpilogueCall& call) {
-  static std::mutex mutex;
-  // Plain kernels' names are constants, each in one place.
-  static auto& known = *new std::map<std::pair<const char*, std::vector<int64_t>>, std::unique_ptr<Generated>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Generated>& made = known[{plain.name, stitch_key(call)}];
-  if (!made) {
-    const std::string program = stitch_source(call);
-    made = std::make_unique<Generated>();
-    made->name = std::string(plain.name) + "_" + gpu::digest(program).substr(0, 16);
-    made->text = program + "REFORMER_WITH_PROGRAM(" + made->name + ", Program, " + plain.arguments + ")\n";
-  }
-  return {plain.file, made->name.c_str(), plain.arguments, made->text.c_str()};
+  return generated(plain, "REFORMER_WITH_PROGRAM", plain.arguments, call);
+}
+
+void finish_program(const EpilogueCall& call, const StitchArgs& args, const gpu::Queue& queue) {
+  gpu::Launch shape;
+  shape.blocks_x = uint32_t((args.channels + kStitchFinishChannels - 1) / kStitchFinishChannels);
+  shape.threads = kStitchThreads;
+  shape.early = true;
+  gpu::launch(generated({"stitch", "stitch_finish", "0"}, "REFORMER_STITCH_FINISH", nullptr, call), shape, queue, args);
 }
 
 }  // namespace reformer

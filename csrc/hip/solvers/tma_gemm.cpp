@@ -1,6 +1,7 @@
 // Host side of hip/kernels/tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
 #include <limits>
 
+#include "../../config.h"
 #include "../../solver_list.h"
 #include "../kernels/tma_gemm_plan.h"
 #include "conv_program.h"
@@ -42,22 +43,34 @@ class GpuTmaGemm final : public Solver {
       gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
   }
 
-  // Partial sums are added up by another kernel.
+  // Partial sums are added up by another kernel. Reductions in the kernel were not timed on a GPU yet: only a solver
+  // that is forced takes them.
   bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
-    return takes_program(program, 2) && !choose(p, device).plan.workspace_bytes;
+    if (!takes_program(program, 2, config().forced >= 0)) return false;
+    const Choice chosen = choose(p, device, program);
+    return chosen.kernel && !chosen.plan.workspace_bytes;
+  }
+
+  int64_t workspace_bytes_with(const EpilogueCall& program, const ConvProblem& p, const Device& device) const override {
+    const Choice chosen = choose(p, device, program);
+    return partial_bytes(program, tma_gemm_parts(*chosen.kernel, chosen.plan.args));
   }
 
   void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
                 const ConvBuffers& b) const override {
-    Choice chosen = choose(p, device);
+    Choice chosen = choose(p, device, program);
     const TmaGemmKernel& kernel = *chosen.kernel;
     TmaGemmPlan& plan = chosen.plan;
     bind(plan, kernel, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);
+    const int parts = tma_gemm_parts(kernel, plan.args);
+    const auto launch = [&](const auto& args) {
+      launch_with_program(kernel.entry, plan.launch, b.queue, args, program, b.workspace, parts);
+    };
     if (kernel.what.windows)
-      launch_with_program<TmaWindowsArgs>(kernel.entry, plan.launch, b.queue, plan.args, program);
+      launch(plan.args);
     else
-      launch_with_program<TmaGemmArgs>(kernel.entry, plan.launch, b.queue, plan.args, program);
+      launch(static_cast<const TmaGemmArgs&>(plan.args));
   }
 
  private:
@@ -67,9 +80,14 @@ class GpuTmaGemm final : public Solver {
     double us = std::numeric_limits<double>::infinity();
   };
   Choice choose(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return best(p, device); });
+    return memo_.get(p, device, [&] { return best(p, device, false); });
   }
-  Choice best(const ConvProblem& p, const Device& device) const {
+  Choice choose(const ConvProblem& p, const Device& device, const EpilogueCall& program) const {
+    if (program.program.reductions.empty()) return choose(p, device);
+    return reducing_.get(p, device, [&] { return best(p, device, true); });
+  }
+  // reduces: of all rows, so that blocks have to go on to further tiles: each leaves a partial result.
+  Choice best(const ConvProblem& p, const Device& device, bool reduces) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
     for (const TmaGemmKernel* kernel : kernels_) {
@@ -77,6 +95,7 @@ class GpuTmaGemm final : public Solver {
       for (const TmaGemmCut& cut : tma_gemm_cuts(p, *kernel, units)) {
         tried.kernel = kernel;
         plan_tma_gemm(p, *kernel, cut, tried.plan);
+        if (reduces && (cut.splits > 1 || tma_gemm_parts(*kernel, tried.plan.args) > kMostParts * units)) continue;
         tried.us = tma_gemm_us(p, *kernel, tried.plan, units);
         if (tried.us < best.us) best = tried;
       }
@@ -84,9 +103,10 @@ class GpuTmaGemm final : public Solver {
     return best;
   }
 
+  static constexpr int kMostParts = 6;  // of a channel, a multiprocessor: of the smallest tiles as many fill it once
   const char* name_;
   std::vector<const TmaGemmKernel*> kernels_;
-  const Memo<Choice> memo_;
+  const Memo<Choice> memo_, reducing_;
 };
 
 }  // namespace

@@ -1,0 +1,45 @@
+// What kernels know of a program's reductions, of some of the elements, and how they hand it on.
+#pragma once
+
+#include "program.h"
+
+namespace reformer {
+namespace {
+
+enum class Kind { sum, max, moments };
+
+// What is known of some of a reduction's values. Of moments: their number, mean, and squared differences from it.
+template <Kind kKind>
+struct Known {
+  float value = kKind == Kind::max ? bits_to_float(0xff800000u) : 0.0f;
+  DEVICE void add(float x) { value = kKind == Kind::sum ? value + x : larger_of(value, x); }
+  DEVICE void add(const Known& other) { add(other.value); }
+};
+template <>
+struct Known<Kind::moments> {
+  float count = 0, value = 0, squares = 0;
+  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979.
+  DEVICE void add(const Known& other) {
+    const float all = count + other.count, share = all > 0 ? other.count / all : 0.0f;
+    const float difference = other.count > 0 ? other.value - value : 0.0f;  // a mean of infinity stays
+    value += difference * share;
+    squares += other.squares + difference * difference * (count * share);
+    count = all;
+  }
+};
+
+constexpr int kNumbers = 3;  // that a Known has at most
+
+DEVICE void store_known(const Known<Kind::sum>& known, float* to, long long) { *to = known.value; }
+DEVICE void store_known(const Known<Kind::max>& known, float* to, long long) { *to = known.value; }
+DEVICE void store_known(const Known<Kind::moments>& known, float* to, long long pitch) {
+  to[0] = known.count, to[pitch] = known.value, to[2 * pitch] = known.squares;
+}
+DEVICE void load_known(Known<Kind::sum>& known, const float* from, long long) { known.value = *from; }
+DEVICE void load_known(Known<Kind::max>& known, const float* from, long long) { known.value = *from; }
+DEVICE void load_known(Known<Kind::moments>& known, const float* from, long long pitch) {
+  known.count = from[0], known.value = from[pitch], known.squares = from[2 * pitch];
+}
+
+}  // namespace
+}  // namespace reformer
