@@ -7,7 +7,7 @@ from cases import Case, ops, strided
 from unfused import ACTIVATIONS, compare
 
 import torch_reformer
-from torch_reformer import conv2d_act, linear_act
+from torch_reformer import conv2d_act, linear_act, linear_epilogue
 from torch_reformer import epilogue as ep
 
 CASES = {
@@ -153,6 +153,65 @@ def test_strided_rows_of_linear():
     residual = torch.randn(6, 5, 3, dtype=torch.float64).permute(2, 1, 0)
     got = linear_act(x, w, activation="tanh", residual=residual)
     torch.testing.assert_close(got, unfused.linear_act(x, w, activation="tanh", residual=residual))
+
+
+@pytest.mark.parametrize("rows", [(), (4,), (2, 3), (2, 2, 2), (2, 1, 2, 2)], ids=str)
+def test_gradients_of_a_matrix_products_programs(rows):
+    """Of all kinds of inputs and outputs, any number of times."""
+    value = ep.acc() * ep.row("row") + ep.full("full") * ep.channel("channel") - ep.scalar("scalar")
+    program = ep.Program(
+        *(ep.store(ep.tanh(value)), ep.sum(value * value, "row"), ep.moments(value, "row")),
+        *(ep.sum(value * value), ep.moments(value), ep.sum(value, "all")),
+    )
+    sizes = dict(row=rows, full=(*rows, 5), channel=(5,), scalar=())
+    x, w, *others = (
+        torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((*rows, 3), (5, 3), *sizes.values())
+    )
+
+    def function(x, w, *others):
+        return linear_epilogue(x, w, program, dict(zip(sizes, others, strict=True)))
+
+    assert [tuple(y.shape) for y in function(x, w, *others)] == [(*rows, 5), rows, (2, *rows), (5,), (2, 5), ()]
+    assert torch.autograd.gradcheck(function, (x, w, *others))
+    assert torch.autograd.gradgradcheck(function, (x, w, *others))
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_results_of_linear_may_be_changed_in_place(activation):
+    x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    found = []
+    for module in (torch_reformer, unfused):
+        y = module.linear_act(x, w, activation=activation)
+        y.add_(1).mul_(2)
+        found.append(torch.autograd.grad(y.square().sum(), (x, w)))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "linear"])
+@pytest.mark.parametrize("weight", ["fp32", "transposed", "bf16", "frozen"])
+@pytest.mark.parametrize("again", ["once", "twice", "batched"])
+def test_weights_that_autocast_casts(again, weight, kind):
+    """To the last bit what a weight gives that was cast before, and gradients of the weight's own data type. Only second
+    derivatives, sums of several, are added up in another one."""
+    x, w = (torch.randn(4, 6, 9, 9), torch.randn(6, 6, 3, 3)) if kind == "conv2d" else (torch.randn(9, 8), torch.eye(8))
+    w = w.transpose(0, 1) if weight == "transposed" else w.bfloat16() if weight == "bf16" else w
+    call, found = (conv2d_act if kind == "conv2d" else linear_act), []
+    for autocast in (False, True):
+        leaves = [x.bfloat16().requires_grad_(), w.clone().requires_grad_(weight != "frozen")]
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = call(leaves[0], leaves[1] if autocast else leaves[1].bfloat16(), activation="silu")
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        grad = torch.sin(torch.arange(2 * y.numel())).view(2, *y.shape).bfloat16()
+        if again == "batched":
+            grads = torch.autograd.grad(y, wanted, grad, is_grads_batched=True)
+        else:
+            grads = torch.autograd.grad(y, wanted, grad[0], create_graph=again == "twice")
+        assert [g.dtype for g in grads] == [leaf.dtype for leaf in wanted]
+        if again == "twice":
+            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), wanted)
+        found.append([y, *grads])
+    tolerance = dict(rtol=2**-7, atol=2**-10) if again == "twice" else dict(rtol=0, atol=0)
+    torch.testing.assert_close(*found, **tolerance)
 
 
 @pytest.mark.parametrize("sizes", [((0, 4), (6, 4)), ((2, 0, 4), (6, 4)), ((3, 0), (6, 0)), ((3, 4), (0, 4))], ids=str)

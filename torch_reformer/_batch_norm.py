@@ -203,8 +203,8 @@ def train(
     tensors = (input, weight, bias, scale, shift, residual, running_mean, running_var)
     tensors = (*tensors, momentum if running and is_tensor else None)
     written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
-    to = _register.autocast_type(weight, input.device)
-    cast = None if to is None or weight.dim() != 4 else (to, weight.dtype)  # others the convolution refuses
+    to = _register.weight_type(input, weight)
+    cast = None if to is None else (to, weight.dtype)
     settings = Settings(activation, eps, momentum if running and not is_tensor else None, running, cast)
     if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
         result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import _layer_norm, _programs, _register, fused
+from . import _layer_norm, _programs, _register, _register_epilogue, fused
 from . import nn as nn_of_ours
+from ._rows import Rows
 from .epilogue import ACTIVATIONS
 
 UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.LayerNorm, nn.Linear, nn.Dropout}
@@ -125,13 +126,11 @@ def linear_act(
     if adds and of_sum != dtype and readers and torch.is_autocast_enabled(input.device.type):
         types = of_sum, None
     program = _programs.linear(frozenset(tensors), activation, rate, types)
-    if to_images:  # a 1x1 convolution of images in channels_last order, so that nothing is permuted
-        weight = linear.weight[:, :, None, None]
-        value = fused.conv2d_epilogue(input.permute(0, 3, 1, 2), weight, program, tensors)
-    else:
-        value = fused.linear_epilogue(input, linear.weight, program, tensors)
-    if len(types) == 2:
-        return _for_each(readers, *value)
+    given = [tensors[name] for name in program.inputs]
+    rows = Rows(input.shape[:-1], to_images)
+    value, *rounded = _register_epilogue.linear_epilogue(input, linear.weight, given, program, rows)
+    if rounded:
+        return _for_each(readers, value, *rounded)
     return _for_each(readers, value if adds else _separately(value, "none", residual, in_place))
 
 
@@ -187,10 +186,10 @@ def is_row_drop(module: nn.Module) -> bool:
 
 def _kept_rows(drop: nn.Module, sizes, dtype: torch.dtype, to_images: bool, device) -> Tensor | None:
     """What the module multiplies each row of the result by, drawn as it draws it; None if it drops nothing."""
+    if not drop.training or drop.p == 0:
+        return None
     ones = torch.ones(sizes[0], *[1] * (len(sizes) - 1), dtype=dtype, device=device)
     kept = drop(ones)
-    if kept is ones:
-        return None
     return (kept[:, 0] if to_images else kept[..., 0]).expand(sizes[:1] + sizes[2:] if to_images else sizes[:-1])
 
 

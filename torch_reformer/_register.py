@@ -18,7 +18,7 @@ from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _E
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from . import _fake, _kept, _native  # noqa: F401  _native registers the operators
+from . import _fake, _kept, _native, _programs  # noqa: F401  _native registers the operators
 
 X, W, Y = 0, 1, 2  # the places of the trilinear form: input, weight, output
 
@@ -105,6 +105,12 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
         return tensor if dtype is None else tensor.to(dtype)
 
     return tuple([cast(tensor) for tensor in tensors])
+
+
+def weight_type(input: Tensor, weight: Tensor) -> torch.dtype | None:
+    """To what an operator casts the weight for autocast itself, beside an input that is cast before. None: it stays."""
+    known = weight.dim() in (2, 4)  # others the convolution refuses
+    return autocast_type(weight, input.device) if known else None
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
@@ -204,22 +210,31 @@ conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
 
 
 @functools.lru_cache(4096)
-def _grads(geometry: int, wanted: tuple[bool, bool, bool]) -> _kept.Sequence:
+def _grads(geometry: int, wanted: tuple[bool, bool, bool], dtype: torch.dtype | None) -> _kept.Sequence:
     sequence = _kept.Sequence(3)
-    return sequence.give(*sequence.conv2d_grads(wanted, geometry, 0, 1, 2))
+    found = list(sequence.conv2d_grads(wanted, geometry, 0, 1, 2))
+    if wanted[1] and dtype is not None:
+        (found[wanted[0]],) = sequence.stitch(_programs.cast(dtype).code, found[wanted[0]], [])
+    return sequence.give(*found)
 
 
-def conv2d_grads(grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool]) -> list[Tensor | None]:
+def conv2d_grads(
+    grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool], dtype: torch.dtype | None = None
+) -> list[Tensor | None]:
     """The gradients of input, weight and bias, as far as they are wanted, from that of the result. sizes: of input and
-    weight, of which the one may be None that is not needed. geometry: stride, padding, dilation and groups."""
+    weight, of which the one may be None that is not needed. geometry: stride, padding, dilation and groups. dtype: to
+    which the weight's gradient is cast."""
     of_input, of_weight, of_bias = wanted
     if input is None or weight is None or torch.is_grad_enabled() or needs_dispatcher((grad, input, weight)):
-        return [
+        found = [
             conv2d_input_grad(sizes[0], weight, grad, *geometry) if of_input else None,
             conv2d_weight_grad(sizes[1], input, grad, *geometry) if of_weight else None,
             _bias_grad(grad) if of_bias else None,
         ]
-    found = _kept.run(_grads(_kept.geometry_number(*geometry), wanted), [grad, input, weight])
+        if of_weight and dtype is not None:
+            found[1] = found[1].to(dtype)
+        return found
+    found = _kept.run(_grads(_kept.geometry_number(*geometry), wanted, dtype), [grad, input, weight])
     return [found.pop(0) if each else None for each in wanted]
 
 

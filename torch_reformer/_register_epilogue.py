@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _kept, _register
+from . import _fake, _kept, _programs, _register, _rows
 from .epilogue.derivative import derivative
 from .epilogue.interpret import computed_type, interpret
 from .epilogue.program import Program, decode
@@ -38,14 +38,22 @@ def _decoded(op: str, code) -> Program:
 
 
 @functools.lru_cache(4096)
-def _alone(code: tuple[int, ...], tensors: int, geometry: int) -> _kept.Sequence | None:
-    """The program of this code after a convolution of this geometry, or, if that is -1, after nothing."""
+def _alone(
+    code: tuple[int, ...], tensors: int, geometry: int = -1, cast: torch.dtype | None = None
+) -> _kept.Sequence | None:
+    """The program of this code after a convolution of this geometry, or, if that is -1, after nothing. cast: of the
+    weight, which is the last result then."""
     operands = 1 if geometry < 0 else 2
     sequence = _kept.Sequence(operands + tensors)
     places = range(operands, operands + tensors)
     try:
-        results = sequence.stitch(code, 0, places) if geometry < 0 else sequence.conv2d(code, geometry, 0, 1, places)
-        sequence.give(*results)
+        if geometry < 0:
+            sequence.give(*sequence.stitch(code, 0, places))
+        elif cast is None:
+            sequence.give(*sequence.conv2d(code, geometry, 0, 1, places))
+        else:
+            (weight,) = sequence.stitch(_programs.cast(cast).code, 1, [])
+            sequence.give(*sequence.conv2d(code, geometry, 0, weight, places), weight)
         return sequence if sequence.number >= 0 else None
     except (IndexError, ValueError):
         return None
@@ -53,23 +61,28 @@ def _alone(code: tuple[int, ...], tensors: int, geometry: int) -> _kept.Sequence
 
 def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
     given = [acc, *tensors]
-    sequence = None if _register.needs_dispatcher(given) else _alone(code, len(tensors), -1)
+    sequence = None if _register.needs_dispatcher(given) else _alone(code, len(tensors))
     if sequence is not None:
         return _kept.run(sequence, given)
     with _AutoDispatchBelowAutograd():
         return _stitch(acc, tensors, code)
 
 
-def run_conv2d(input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry):
-    """geometry: stride, padding, dilation and groups."""
+def run_conv2d(
+    input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry, cast: torch.dtype | None
+) -> tuple[list[Tensor], Tensor]:
+    """The program's outputs, and the weight that the convolution had: cast, if it is said to what. geometry: stride,
+    padding, dilation and groups."""
     given = [input, weight, *tensors]
     in_pairs = len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2
     if in_pairs and not _register.needs_dispatcher(given):
-        sequence = _alone(code, len(tensors), _kept.geometry_number(*geometry))
+        sequence = _alone(code, len(tensors), _kept.geometry_number(*geometry), cast)
         if sequence is not None:
-            return _kept.run(sequence, given)
+            results = _kept.run(sequence, given)
+            return results, weight if cast is None else results.pop()
+    weight = weight if cast is None else weight.to(cast)
     with _AutoDispatchBelowAutograd():
-        return _conv2d_epilogue(input, weight, tensors, code, *geometry)
+        return _conv2d_epilogue(input, weight, tensors, code, *geometry), weight
 
 
 # --- fake kernels -----------------------------------------------------------------------------------------------------
@@ -154,7 +167,7 @@ class _Plan:
     needed: whether gradients of acc and of each input are. acc_is_there: the backward can read acc."""
 
     def __init__(self, program: Program, needed: tuple[bool, ...], acc_is_there: bool):
-        self.names = ("acc", *program.inputs)
+        self.names, self.kinds = ("acc", *program.inputs), tuple(program.inputs.values())
         self.wanted = tuple(name for name, need in zip(self.names, needed, strict=True) if need)
         if not program.has_acc:
             self.wanted = tuple(name for name in self.wanted if name != "acc")
@@ -180,6 +193,15 @@ class _Plan:
         ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
         ctx.plan = self
+
+    def of_rows(self, rows: _rows.Rows, saved: Sequence[Tensor]) -> list[Tensor]:
+        """What was saved of a matrix product, as a convolution has it."""
+        return [
+            rows.operand(tensor, self.kinds[place])
+            if kind == "input"
+            else rows.of_result(tensor, self.kept.outputs[place])
+            for (kind, place), tensor in zip(self.saved, saved, strict=True)
+        ]
 
     def _rule(self, given: tuple[int, ...]):
         """The backward for the outputs whose gradients are given, and where its inputs come from."""
@@ -243,30 +265,52 @@ class _Stitch(torch.autograd.Function):
 
 
 class _Conv2dEpilogue(torch.autograd.Function):
-    """The same after a convolution."""
+    """The same after a convolution, or the matrix product of these rows. cast: of the weight."""
 
     @staticmethod
-    def forward(ctx, code, geometry, input, weight, *tensors):
-        of_input, of_weight, *of_tensors = ctx.needs_input_grad[2:]
+    def forward(ctx, code, geometry, cast, rows, input, weight, *tensors):
+        of_input, of_weight, *of_tensors = ctx.needs_input_grad[4:]
         plan = _plan("conv2d_epilogue", tuple(code), (of_input or of_weight, *of_tensors), False)
-        ctx.geometry, ctx.sizes, ctx.dtype = geometry, (input.shape, weight.shape), input.dtype
-        outputs = run_conv2d(input, weight, tensors, plan.kept.code, geometry)
+        pictures, filter, operands = input, weight, tensors
+        if rows is not None:
+            pictures, filter = rows.picture(input), _rows.filter_of(weight)
+            operands = list(map(rows.operand, tensors, plan.kinds))
+        ctx.geometry, ctx.rows, ctx.dtype, ctx.weight_type = geometry, rows, input.dtype, cast and weight.dtype
+        ctx.sizes = pictures.shape, filter.shape
+        outputs, filter = run_conv2d(pictures, filter, operands, plan.kept.code, geometry, cast)
         if plan.stored is not None:
             ctx.size = outputs[plan.stored].shape
         else:
             ctx.size = torch.Size(_fake.output_size("conv2d_epilogue", *ctx.sizes, *geometry))
-        plan.save(ctx, None, tensors, outputs, (input if of_weight else None, weight if of_input else None))
+        if rows is not None:
+            # No views for autograd: of those, nobody may change one in place.
+            outputs = [output.data for output in rows.results(outputs, plan.kept.outputs)]
+        operands = input if of_weight else None, weight if of_input else None, filter if of_input and cast else None
+        plan.save(ctx, None, tensors, outputs, operands)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *grads):
-        input, weight, *saved = ctx.saved_tensors
-        grad, *of_tensors = ctx.plan.gradients(ctx, saved, grads)
+        input, weight, filter, *saved = ctx.saved_tensors
+        plan, rows = ctx.plan, ctx.rows
+        wanted = weight is not None, input is not None, False
+        if rows is not None:
+            input = None if input is None else rows.picture(input)
+            weight = None if weight is None else _rows.filter_of(weight)
+            saved = plan.of_rows(rows, saved)
+            grads = list(map(rows.of_result, grads, plan.kept.outputs))
+        if filter is None or torch.is_grad_enabled():  # which knows the weight itself
+            filter = weight if filter is None else weight.to(ctx.dtype)
+        grad, *of_tensors = plan.gradients(ctx, saved, grads)
         of_input = of_weight = None
         if grad is not None:
-            wanted = weight is not None, input is not None, False
-            of_input, of_weight, _ = _register.conv2d_grads(grad, input, weight, ctx.sizes, ctx.geometry, wanted)
-        return None, None, of_input, of_weight, *of_tensors
+            found = _register.conv2d_grads(grad, input, filter, ctx.sizes, ctx.geometry, wanted, ctx.weight_type)
+            of_input, of_weight, _ = found
+        if rows is not None:
+            of_input = None if of_input is None else rows.matrix(of_input)
+            of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
+            of_tensors = map(rows.own, of_tensors, plan.kinds)
+        return None, None, None, None, of_input, of_weight, *of_tensors
 
 
 _apply_stitch = super(torch.autograd.Function, _Stitch).apply
@@ -300,13 +344,15 @@ def _stitch_kernel(acc, tensors, program):
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # from the dispatcher they are lists
-    if is_transformed():
-        return _unfused_conv2d(input, weight, tensors, program, *geometry)
-    if _needs_grad(input, weight, *tensors):
-        if _has_max("conv2d_epilogue", tuple(program)):
-            return _unfused_conv2d(input, weight, tensors, program, *geometry)
-        return list(_apply_conv2d(program, geometry, input, weight, *tensors))[: program[2]]
-    return run_conv2d(input, weight, tensors, tuple(program), geometry)
+    return _conv2d_and(input, weight, tensors, program, geometry)
+
+
+def _conv2d_and(input, weight, tensors, program, geometry, cast: torch.dtype | None = None) -> list[Tensor]:
+    if not is_transformed() and not _needs_grad(input, weight, *tensors):
+        return run_conv2d(input, weight, tensors, tuple(program), geometry, cast)[0]
+    if is_transformed() or _has_max("conv2d_epilogue", tuple(program)):
+        return _unfused_conv2d(input, weight if cast is None else weight.to(cast), tensors, program, *geometry)
+    return list(_apply_conv2d(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
 
 
 _library.impl(_stitch, _stitch_kernel, "Autograd")
@@ -347,12 +393,33 @@ def stitch(acc, tensors, program):
 
 
 def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups):
+    geometry = stride, padding, dilation, groups
     if _register.needs_dispatcher((input, weight, *tensors)):
-        call = _unfused_conv2d if _is_under_functorch() else _conv2d_epilogue
-        return call(input, weight, tensors, program, stride, padding, dilation, groups)
-    input, weight = _register.autocast_cast(input, weight)
+        return (_unfused_conv2d if _is_under_functorch() else _conv2d_epilogue)(
+            input, weight, tensors, program, *geometry
+        )
+    cast = _register.weight_type(input, weight)
+    (input,) = _register.autocast_cast(input)
     with _register.without_autocast():
-        return _conv2d_kernel(input, weight, tensors, program, stride, padding, dilation, groups)
+        return _conv2d_and(input, weight, tensors, program, geometry, cast)
+
+
+_POINTWISE = (1, 1), (0, 0), (1, 1), 1
+
+
+def linear_epilogue(
+    input: Tensor, weight: Tensor, tensors: Sequence[Tensor], program: Program, rows: _rows.Rows
+) -> list[Tensor]:
+    """conv2d_epilogue of a matrix product. Where nobody looks on, autograd knows nothing of the convolution."""
+    given = input, weight, *tensors
+    if not _register.needs_dispatcher(given) and _needs_grad(*given) and not _has_max("linear_epilogue", program.code):
+        cast = _register.weight_type(input, weight)
+        (input,) = _register.autocast_cast(input)
+        with _register.without_autocast():
+            return list(_apply_conv2d(program.code, _POINTWISE, cast, rows, input, weight, *tensors))[: program.code[2]]
+    operands = list(map(rows.operand, tensors, program.inputs.values()))
+    results = conv2d_epilogue(rows.picture(input), _rows.filter_of(weight), operands, program.code, *_POINTWISE)
+    return rows.results(results, program.outputs)
 
 
 def run(sequence: _kept.Sequence, tensors: list[Tensor]) -> list[Tensor]:

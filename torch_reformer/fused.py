@@ -5,13 +5,13 @@ times; under autocast the convolution is computed in autocast's data type.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from . import _batch_norm, _programs, _register_epilogue, epilogue
+from ._rows import Rows
 from .ops import pair
 
 _NO_TENSORS: Mapping[str, Tensor] = {}
@@ -98,33 +98,15 @@ def linear_epilogue(
             f"got sizes {list(input.shape)} and {list(weight.shape)}"
         )
     rows, columns = input.shape[:-1], weight.shape[0]
-    # As [N, H, W]. Of as many pictures of one pixel cuDNN computes weight gradients up to seven times as slowly.
-    count = math.prod(rows)
-    pixels = (count, 1, 1) if count == 0 else rows if len(rows) == 3 else (1, count, 1)
-    views = dict(tensors)
     for name, kind in program.inputs.items():
-        if kind in ("full", "row") and name in views:
+        if kind in ("full", "row") and name in tensors:
             size = (*rows, columns) if kind == "full" else rows
-            if views[name].shape != torch.Size(size):
+            if tensors[name].shape != torch.Size(size):
                 raise RuntimeError(
-                    f"linear_epilogue: {name} has size {list(views[name].shape)}, but the result needs {list(size)}"
+                    f"linear_epilogue: {name} has size {list(tensors[name].shape)}, but the result needs {list(size)}"
                 )
-            views[name] = _image(views[name], pixels) if kind == "full" else views[name].reshape(pixels)
-    results = conv2d_epilogue(_image(input, pixels), weight[:, :, None, None], program, views)
-    results = [results] if isinstance(results, Tensor) else results
-    sizes = {"row": rows, "channel": (columns,), "all": ()}
-    found = []
-    for output, result in zip(program.outputs, results, strict=True):
-        if output.is_by_element:
-            found.append(result.permute(0, 2, 3, 1).reshape(*rows, columns))
-        else:
-            found.append(result.reshape(*([2] if output.kind == "moments" else []), *sizes[output.per]))
-    return _one_or_all(found)
-
-
-def _image(tensor: Tensor, pixels: tuple[int, int, int]) -> Tensor:
-    """``[..., C]`` as a picture, ``[N, C, H, W]`` in channels_last order."""
-    return tensor.reshape(*pixels, tensor.shape[-1]).permute(0, 3, 1, 2)
+    inputs = _in_order("linear_epilogue", program, tensors)
+    return _one_or_all(_register_epilogue.linear_epilogue(input, weight, inputs, program, Rows(rows)))
 
 
 def _some(**tensors: Tensor | None) -> dict[str, Tensor]:
