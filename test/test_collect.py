@@ -16,7 +16,7 @@ from torch_reformer.__main__ import main
 from torch_reformer.measure import applicable, measure
 from torch_reformer.selector.measured import Database, merge, part_path
 from torch_reformer.selector.problems import read_problems
-from torch_reformer.selector.timings import Record, Timing, read_timings
+from torch_reformer.selector.timings import Record, Timing, read_timings, write_timings
 from torch_reformer.workload import Workload
 
 ROOT = Path(__file__).parent.parent
@@ -280,6 +280,24 @@ def test_merge_by_hand(tmp_path, capsys):
     _share(part_path(out, 1), False, RECORD)
     assert main(["collect", "--merge", "--out", str(out)]) == 0
     assert read_timings(out) == [RECORD]
+
+
+def test_a_share_is_complete_once_its_timings_are_there(tmp_path, monkeypatch):
+    """Another process may merge and delete it as soon as it says so."""
+    out = tmp_path / "db"
+    _share(part_path(out, 0), True)
+    share = Database(part_path(out, 1))
+    share.add(RECORD, {})
+    share.complete = True
+
+    def write_while_another_merges(*arguments):
+        assert merge(out, 2) is None
+        write_timings(*arguments)
+
+    monkeypatch.setattr("torch_reformer.selector.measured.write_timings", write_while_another_merges)
+    share.save()
+    monkeypatch.undo()
+    assert merge(out, 2).records == {RECORD.key: RECORD}
 
 
 def test_two_processes_share_the_list(tmp_path):

@@ -260,6 +260,24 @@ def test_blocks_whose_modules_change_later(where):
     torch.testing.assert_close(outcome(fused, x), outcome(block, x))
 
 
+@pytest.mark.parametrize("size", [(0, 5, 7, 6), (3, 0, 7, 6)], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_tails_of_nothing(size, autocast):
+    """Of no images, and of images without pixels."""
+
+    def tail(self, x, y):
+        return self.drop(self.scale * self.lin(x).permute(0, 3, 1, 2)) + y
+
+    model = Net(tail, drop=StochasticDepth(0.5, "row"))
+    model.scale = nn.Parameter(torch.ones(6, 1, 1))
+    fused = copy.deepcopy(model)
+    assert fuse(fused).fused == {"lin": "layer scale, stochastic depth, addition"}
+    x = torch.randn(size)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y, expected = (each(x, x.permute(0, 3, 1, 2)) for each in (fused, model))
+    assert y.shape == expected.shape and y.dtype == expected.dtype
+
+
 def test_stochastic_depth_of_batches_is_left():
     block = CNBlock(6, 0.5, "batch")
     _, report = same_as_before(block.double(), double((4, 6, 6, 6)))

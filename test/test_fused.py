@@ -191,7 +191,7 @@ def test_results_of_linear_may_be_changed_in_place(activation):
 @pytest.mark.parametrize("weight", ["fp32", "transposed", "bf16", "frozen"])
 @pytest.mark.parametrize("again", ["once", "twice", "batched"])
 def test_weights_that_autocast_casts(again, weight, kind):
-    """To the last bit what a weight gives that was cast before, and gradients of the weight's own data type. Only second
+    """To the last bit what a weight gives that was cast before, and gradients of its own data type. Only second
     derivatives, sums of several, are added up in another one."""
     x, w = (torch.randn(4, 6, 9, 9), torch.randn(6, 6, 3, 3)) if kind == "conv2d" else (torch.randn(9, 8), torch.eye(8))
     w = w.transpose(0, 1) if weight == "transposed" else w.bfloat16() if weight == "bf16" else w
@@ -212,6 +212,66 @@ def test_weights_that_autocast_casts(again, weight, kind):
         found.append([y, *grads])
     tolerance = dict(rtol=2**-7, atol=2**-10) if again == "twice" else dict(rtol=0, atol=0)
     torch.testing.assert_close(*found, **tolerance)
+
+
+def norm_act(x, w):
+    return torch_reformer.conv2d_batch_norm_act(x, w, None, None, None, training=True)
+
+
+WEIGHTED = {
+    "conv2d": (lambda x, w: conv2d_act(x, w, activation="silu"), (2, 3, 6, 6), (4, 3, 3, 3)),
+    "linear": (lambda x, w: linear_act(x, w, activation="gelu"), (5, 8), (4, 8)),
+    "batch norm": (norm_act, (2, 3, 6, 6), (4, 3, 3, 3)),
+}
+weighted = pytest.mark.parametrize("call, size, weight", WEIGHTED.values(), ids=WEIGHTED)
+
+
+@weighted
+def test_weights_that_change_before_the_backward(call, size, weight):
+    """As in PyTorch: under autocast the backward has a copy. What differentiates it again says that it has not."""
+    x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = call(x, w)
+    expected = torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True)
+    with torch.no_grad():
+        w.mul_(2)
+    torch.testing.assert_close(torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True), expected)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y.float().square().sum(), (x, w), create_graph=True)
+
+
+@weighted
+def test_second_derivatives_inside_of_autocast(call, size, weight):
+    """Of a forward outside of it: autocast may round, as in PyTorch, but data types fit together."""
+    x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
+    y = call(x, w)
+    with torch.autocast("cpu", torch.bfloat16):
+        (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad(grad.square().sum(), w)
+    assert again.dtype == torch.float32 and again.isfinite().all()
+
+
+@weighted
+def test_autocast_of_meta_tensors(call, size, weight):
+    x, w = torch.randn(size, device="meta"), torch.randn(weight, device="meta", requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert call(x, w).shape[0] == size[0]
+
+
+@pytest.mark.parametrize("call", [conv2d_act, norm_act])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_weights_that_are_none(call, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with pytest.raises(RuntimeError, match=r"conv2d: weight must have 4 dimensions, got 2 \(\[4, 3\]\)"):
+            call(torch.zeros(2, 3, 6, 6), torch.zeros(4, 3, requires_grad=True))
+
+
+def test_gradients_in_fp64_beside_outputs_in_fp32():
+    x, r = torch.randn(2, 3, 4, 4, dtype=torch.float64), torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    program = ep.Program(ep.store(ep.acc() * ep.full("r")), ep.store(ep.full("r"), torch.float32))
+    a, b = torch_reformer.stitch(x, program, {"r": r.requires_grad_()})
+    (grad,) = torch.autograd.grad(a.sum() + 0 * b.sum(), r)
+    torch.testing.assert_close(grad, x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("sizes", [((0, 4), (6, 4)), ((2, 0, 4), (6, 4)), ((3, 0), (6, 0)), ((3, 4), (0, 4))], ids=str)

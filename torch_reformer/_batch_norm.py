@@ -82,7 +82,7 @@ class _Plan:
         sequence = _kept.Sequence(len(self.names))
         at = {name: place for place, name in enumerate(self.names)}
         if self.cast:
-            at["weight"], *_ = sequence.stitch(_programs.cast(self.cast[0]).code, at["weight"], [])
+            at["weight"] = _register.cast_step(sequence, at["weight"], self.cast[0])
         biases = [at["bias"]] if "bias" in at else []
         acc, moments = sequence.conv2d(self.moments.code, geometry, at["input"], at["weight"], biases)
         at["mean"], at["squares"] = sequence.parts(moments, 2)
@@ -124,7 +124,7 @@ class _Plan:
             found = sequence.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
             grads |= zip(operands, found, strict=True)
             if self.cast and "weight" in operands:
-                grads["weight"], *_ = sequence.stitch(_programs.cast(self.cast[1]).code, grads["weight"], [])
+                grads["weight"] = _register.cast_step(sequence, grads["weight"], self.cast[1])
             if sums:
                 grads["bias"] = sums[0]
         return sequence.give(*(grads[name] for name in _TENSORS if name in self.needed))
@@ -138,15 +138,16 @@ def _plan(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...])
 
 class _Train(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, settings, geometry, uses, *tensors):
-        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
+    def forward(ctx, settings, geometry, uses, cast, *tensors):
+        plan = _plan(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[4:-3])
         given = [tensor for tensor in tensors if tensor is not None]
         # train() has seen that nobody looks on
-        result, acc, moments, *cast = _kept.run(plan.forward(geometry), given)
+        result, acc, moments, *copy = _kept.run(plan.forward(geometry), given)
         input, weight, bias, scale, shift, residual, *_ = tensors
         found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
-        ctx.plan, ctx.geometry = plan, geometry
-        ctx.save_for_backward(input, weight, *(cast or [weight]), bias, moments, *[found[name] for name in plan.saved])
+        ctx.plan, ctx.geometry, ctx.cast = plan, geometry, cast
+        (weight,) = copy or [weight]
+        ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in plan.saved])
         if uses == 1:
             return result
         ctx.set_materialize_grads(False)
@@ -157,18 +158,19 @@ class _Train(torch.autograd.Function):
         plan, of_uses = ctx.plan, [grad for grad in of_uses if grad is not None]
         if not of_uses:
             return (None,) * len(ctx.needs_input_grad)
-        input, weight, cast, bias, moments, *saved = ctx.saved_tensors
-        if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
-            cast = weight.to(cast.dtype)
-            geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
-            acc, moments = _register_epilogue.conv2d_epilogue(input, cast, biases, plan.moments.code, *geometry)
-            saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]
-        sequence = plan.backward(ctx.geometry, len(of_uses))
-        grads = _register_epilogue.run(sequence, [*of_uses, input, cast, moments, *saved])
+        input, weight, bias, moments, *saved = ctx.saved_tensors
+        with _register.without_autocast():
+            if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
+                weight = weight if ctx.cast is None else ctx.cast.again()
+                geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
+                acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, plan.moments.code, *geometry)
+                saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]
+            sequence = plan.backward(ctx.geometry, len(of_uses))
+            grads = _register_epilogue.run(sequence, [*of_uses, input, weight, moments, *saved])
         found = iter(grads)
-        # Of three settings, of the tensors, and of those that only the running statistics are made of.
-        needed = ctx.needs_input_grad[3:-3]
-        return None, None, None, *[next(found) if need else None for need in needed], None, None, None
+        # Of four settings, of the tensors, and of those that only the running statistics are made of.
+        needed = ctx.needs_input_grad[4:-3]
+        return None, None, None, None, *[next(found) if need else None for need in needed], None, None, None
 
 
 _apply = super(torch.autograd.Function, _Train).apply
@@ -203,14 +205,15 @@ def train(
     tensors = (input, weight, bias, scale, shift, residual, running_mean, running_var)
     tensors = (*tensors, momentum if running and is_tensor else None)
     written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
-    to = _register.weight_type(input, weight)
-    cast = None if to is None else (to, weight.dtype)
-    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running, cast)
+    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running, None)
     if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
         result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
         return result if uses == 1 else (result,) * uses
+    cast = _register.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    if cast is not None:
+        settings = settings._replace(cast=(cast.dtype, weight.dtype))
     (input,) = _register.autocast_cast(input)
-    return _apply(settings, _kept.geometry_number(*geometry), uses, input, *tensors[1:])
+    return _apply(settings, _kept.geometry_number(*geometry), uses, cast, input, *tensors[1:])
 
 
 def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:

@@ -100,7 +100,9 @@ def linear_act(
         _unchanged(linear)
         and (dropout is None or _unchanged(dropout))
         and (drop is None or (is_row_drop(drop) and not hooks(drop) and input.dim() > 1))
-        and (input.dim() == 4 or not to_images)
+        and input.dim() > 0
+        and input.shape[-1] == linear.weight.shape[1]  # PyTorch says what is wrong
+        and (not to_images or (input.dim() == 4 and input.numel() > 0))
         and (scale is None or is_scale_of(scale, linear, to_images))
     )
     if is_fused:

@@ -205,8 +205,8 @@ class Chains:
 
     def readers(self, chain: Chain) -> list[fx.Node]:
         """What reads a chain's result, if there is to be a tensor for each: of batch norm's, so that gradients are
-        added up in its backward, and of the sum after a linear layer, so that each has the data type it wants. None
-        where somebody might change it, or a view of it, in place."""
+        added up in its backward, and of the sum after a linear layer, so that each has the data type it wants.
+        Nothing where somebody might change it, or a view of it, in place."""
 
         def only_reads(user: fx.Node) -> bool:
             if self.is_cast_by_autocast(user) or user.target in (conv_act, linear_act):

@@ -107,10 +107,32 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple([cast(tensor) for tensor in tensors])
 
 
-def weight_type(input: Tensor, weight: Tensor) -> torch.dtype | None:
-    """To what an operator casts the weight for autocast itself, beside an input that is cast before. None: it stays."""
-    known = weight.dim() in (2, 4)  # others the convolution refuses
-    return autocast_type(weight, input.device) if known else None
+class CastWeight:
+    """A convolution's weight that an operator casts for autocast itself. A backward reads the copy; only one that is
+    differentiated again reads the weight, which may have changed in place until then where nobody does that.
+
+    Args:
+        dtype: that of the copy.
+    """
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype):
+        self.weight, self.dtype = weight, dtype
+        self.version = None if weight.is_inference() else weight._version
+
+    @staticmethod
+    def of(input: Tensor, weight: Tensor) -> CastWeight | None:
+        """None: autocast leaves the weight as it is, beside this input."""
+        dtype = autocast_type(weight, input.device)
+        return None if dtype is None else CastWeight(weight, dtype)
+
+    def again(self) -> Tensor:
+        """The copy, as autograd sees it."""
+        if self.version is not None and self.weight._version != self.version:
+            raise RuntimeError(
+                "the weight of a convolution or linear layer was modified by an inplace operation after its forward, "
+                "and a backward with create_graph=True needs it"
+            )
+        return self.weight.to(self.dtype)
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
@@ -214,8 +236,14 @@ def _grads(geometry: int, wanted: tuple[bool, bool, bool], dtype: torch.dtype | 
     sequence = _kept.Sequence(3)
     found = list(sequence.conv2d_grads(wanted, geometry, 0, 1, 2))
     if wanted[1] and dtype is not None:
-        (found[wanted[0]],) = sequence.stitch(_programs.cast(dtype).code, found[wanted[0]], [])
+        of_weight = 1 if wanted[0] else 0
+        found[of_weight] = cast_step(sequence, found[of_weight], dtype)
     return sequence.give(*found)
+
+
+def cast_step(sequence: _kept.Sequence, tensor: int, dtype: torch.dtype) -> int:
+    """Adds a step that casts a tensor of four dimensions."""
+    return sequence.stitch(_programs.cast(dtype).code, tensor, [])[0]
 
 
 def conv2d_grads(

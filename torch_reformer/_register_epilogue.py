@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _kept, _programs, _register, _rows
+from . import _fake, _kept, _register, _rows
 from .epilogue.derivative import derivative
 from .epilogue.interpret import computed_type, interpret
 from .epilogue.program import Program, decode
@@ -52,7 +52,7 @@ def _alone(
         elif cast is None:
             sequence.give(*sequence.conv2d(code, geometry, 0, 1, places))
         else:
-            (weight,) = sequence.stitch(_programs.cast(cast).code, 1, [])
+            weight = _register.cast_step(sequence, 1, cast)
             sequence.give(*sequence.conv2d(code, geometry, 0, weight, places), weight)
         return sequence if sequence.number >= 0 else None
     except (IndexError, ValueError):
@@ -161,6 +161,9 @@ def _has_batched(grads: Sequence[Tensor | None]) -> bool:
     return any([grad is not None and is_batched(grad) for grad in grads])
 
 
+_NARROW = {torch.float16, torch.bfloat16}
+
+
 class _Plan:
     """What the forward keeps for the backward of a program, and what the backward makes of it; for all calls alike.
 
@@ -192,6 +195,9 @@ class _Plan:
         found = {"input": tensors, "output": outputs, "acc": (acc,)}
         ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
+        ctx.wide = ()
+        if ctx.dtype in _NARROW:
+            ctx.wide = tuple([tensor.dtype == torch.float32 for tensor in tensors])
         ctx.plan = self
 
     def of_rows(self, rows: _rows.Rows, saved: Sequence[Tensor]) -> list[Tensor]:
@@ -203,9 +209,14 @@ class _Plan:
             for (kind, place), tensor in zip(self.saved, saved, strict=True)
         ]
 
-    def _rule(self, given: tuple[int, ...]):
-        """The backward for the outputs whose gradients are given, and where its inputs come from."""
-        rule = derivative(self.kept, self.wanted, given, self.acc_is_there)
+    def _rule(self, given: tuple[int, ...], wide: tuple[bool, ...]):
+        """The backward for the outputs whose gradients are given, and where its inputs come from. wide: which of the
+        call's tensors are fp32 where the result is not."""
+        names = self.names[1 : 1 + len(wide)]
+        full = {
+            name for name, kind, is_wide in zip(names, self.kinds, wide, strict=False) if is_wide and kind == "full"
+        }
+        rule = derivative(self.kept, self.wanted, given, self.acc_is_there, frozenset(full))
         assert rule.backward is None or rule.forward == self.kept, "the backward needs what was not kept"
         sources = []
         for kind, which in rule.sources:
@@ -216,10 +227,10 @@ class _Plan:
 
     def gradients(self, ctx, saved: list[Tensor], grads) -> list[Tensor | None]:
         """Of acc and of each input, from those of the outputs; None for those that are 0."""
-        given = tuple(i for i, grad in enumerate(grads) if grad is not None)
-        if given not in self._rules:
-            self._rules[given] = self._rule(given)
-        backward, sources, wanted, passed = self._rules[given]
+        key = tuple([i for i, grad in enumerate(grads) if grad is not None]), ctx.wide
+        if key not in self._rules:
+            self._rules[key] = self._rule(*key)
+        backward, sources, wanted, passed = self._rules[key]
         found = [grads[passed[name]] if name in passed else None for name in self.names]
         if backward is None:
             return found
@@ -265,7 +276,7 @@ class _Stitch(torch.autograd.Function):
 
 
 class _Conv2dEpilogue(torch.autograd.Function):
-    """The same after a convolution, or the matrix product of these rows. cast: of the weight."""
+    """The same after a convolution, or the matrix product of these rows."""
 
     @staticmethod
     def forward(ctx, code, geometry, cast, rows, input, weight, *tensors):
@@ -275,37 +286,37 @@ class _Conv2dEpilogue(torch.autograd.Function):
         if rows is not None:
             pictures, filter = rows.picture(input), _rows.filter_of(weight)
             operands = list(map(rows.operand, tensors, plan.kinds))
-        ctx.geometry, ctx.rows, ctx.dtype, ctx.weight_type = geometry, rows, input.dtype, cast and weight.dtype
+        ctx.geometry, ctx.rows, ctx.cast, ctx.dtype = geometry, rows, cast, input.dtype
         ctx.sizes = pictures.shape, filter.shape
-        outputs, filter = run_conv2d(pictures, filter, operands, plan.kept.code, geometry, cast)
+        outputs, copy = run_conv2d(pictures, filter, operands, plan.kept.code, geometry, cast and cast.dtype)
         if plan.stored is not None:
             ctx.size = outputs[plan.stored].shape
         else:
             ctx.size = torch.Size(_fake.output_size("conv2d_epilogue", *ctx.sizes, *geometry))
         if rows is not None:
-            # No views for autograd: of those, nobody may change one in place.
+            # For autograd they are no views, as detach() would be: of those nobody may change one in place.
             outputs = [output.data for output in rows.results(outputs, plan.kept.outputs)]
-        operands = input if of_weight else None, weight if of_input else None, filter if of_input and cast else None
-        plan.save(ctx, None, tensors, outputs, operands)
+        weight = weight if cast is None else copy
+        plan.save(ctx, None, tensors, outputs, (input if of_weight else None, weight if of_input else None))
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *grads):
-        input, weight, filter, *saved = ctx.saved_tensors
-        plan, rows = ctx.plan, ctx.rows
-        wanted = weight is not None, input is not None, False
+        input, filter, *saved = ctx.saved_tensors
+        plan, rows, cast = ctx.plan, ctx.rows, ctx.cast
+        wanted = filter is not None, input is not None, False
+        if cast is not None and filter is not None and torch.is_grad_enabled():
+            filter = cast.again()
         if rows is not None:
             input = None if input is None else rows.picture(input)
-            weight = None if weight is None else _rows.filter_of(weight)
+            filter = None if filter is None else filter.reshape(ctx.sizes[1])
             saved = plan.of_rows(rows, saved)
             grads = list(map(rows.of_result, grads, plan.kept.outputs))
-        if filter is None or torch.is_grad_enabled():  # which knows the weight itself
-            filter = weight if filter is None else weight.to(ctx.dtype)
         grad, *of_tensors = plan.gradients(ctx, saved, grads)
         of_input = of_weight = None
         if grad is not None:
-            found = _register.conv2d_grads(grad, input, filter, ctx.sizes, ctx.geometry, wanted, ctx.weight_type)
-            of_input, of_weight, _ = found
+            dtype = None if cast is None else cast.weight.dtype
+            of_input, of_weight, _ = _register.conv2d_grads(grad, input, filter, ctx.sizes, ctx.geometry, wanted, dtype)
         if rows is not None:
             of_input = None if of_input is None else rows.matrix(of_input)
             of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
@@ -347,11 +358,11 @@ def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0
     return _conv2d_and(input, weight, tensors, program, geometry)
 
 
-def _conv2d_and(input, weight, tensors, program, geometry, cast: torch.dtype | None = None) -> list[Tensor]:
+def _conv2d_and(input, weight, tensors, program, geometry, cast: _register.CastWeight | None = None) -> list[Tensor]:
     if not is_transformed() and not _needs_grad(input, weight, *tensors):
-        return run_conv2d(input, weight, tensors, tuple(program), geometry, cast)[0]
+        return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
     if is_transformed() or _has_max("conv2d_epilogue", tuple(program)):
-        return _unfused_conv2d(input, weight if cast is None else weight.to(cast), tensors, program, *geometry)
+        return _unfused_conv2d(input, weight if cast is None else cast.again(), tensors, program, *geometry)
     return list(_apply_conv2d(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
 
 
@@ -398,7 +409,7 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
         return (_unfused_conv2d if _is_under_functorch() else _conv2d_epilogue)(
             input, weight, tensors, program, *geometry
         )
-    cast = _register.weight_type(input, weight)
+    cast = _register.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
     (input,) = _register.autocast_cast(input)
     with _register.without_autocast():
         return _conv2d_and(input, weight, tensors, program, geometry, cast)
@@ -413,7 +424,7 @@ def linear_epilogue(
     """conv2d_epilogue of a matrix product. Where nobody looks on, autograd knows nothing of the convolution."""
     given = input, weight, *tensors
     if not _register.needs_dispatcher(given) and _needs_grad(*given) and not _has_max("linear_epilogue", program.code):
-        cast = _register.weight_type(input, weight)
+        cast = _register.CastWeight.of(input, weight)
         (input,) = _register.autocast_cast(input)
         with _register.without_autocast():
             return list(_apply_conv2d(program.code, _POINTWISE, cast, rows, input, weight, *tensors))[: program.code[2]]

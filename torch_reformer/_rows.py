@@ -11,11 +11,11 @@ from .epilogue.program import Output
 
 
 class Rows:
-    """Those of one product.
+    """The rows of one product, and how its tensors are a convolution's.
 
     Args:
         size: of the input but its last dimension.
-        to_images: of an input ``[N, H, W, C]`` all else, the result too, is pictures already.
+        to_images: of an input ``[N, H, W, C]``, not of nothing, all else, the result too, is pictures already.
     """
 
     def __init__(self, size: Sequence[int], to_images: bool = False):

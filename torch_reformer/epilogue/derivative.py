@@ -135,11 +135,15 @@ class _Reverse:
 
 @functools.lru_cache(1024)
 def derivative(
-    program: Program, wanted: tuple[str, ...], given: tuple[int, ...] | None = None, acc_is_there: bool = False
+    program: Program,
+    wanted: tuple[str, ...],
+    given: tuple[int, ...] | None = None,
+    acc_is_there: bool = False,
+    wide: frozenset[str] = frozenset(),
 ) -> Derivative:
     """The derivative with respect to the inputs (or "acc") that are wanted, of the outputs that are given; by default
-    of all that have one. acc_is_there: the backward can read acc, as it can the call's tensors. Where an output has a
-    wider data type than the result may have, gradients of full inputs have it, too.
+    of all that have one. acc_is_there: the backward can read acc, as it can the call's tensors. wide: full inputs that
+    are fp32 where the result is not, whose gradients are stored in fp32.
 
     Raises:
         ValueError: if the program has no such input, if it is a random number's key, or if an output that is given has
@@ -148,8 +152,6 @@ def derivative(
     if given is None:
         given = tuple(i for i, output in enumerate(program.outputs) if output.has_derivative)
     reverse = _Reverse(program, given)
-    stored = {program.outputs[i].dtype for i in given}
-    wide = next((dtype for dtype in (torch.float64, torch.float32) if dtype in stored), None)
     results: list[Output] = []
     places: dict[str, int] = {}
     passed: dict[str, int] = {}
@@ -166,8 +168,8 @@ def derivative(
             if per == "element" and (output := reverse.passes(name, grad)) is not None:
                 passed[name] = output
                 continue
-            stored_in = None if name == "acc" else wide
-            result = store(grad, stored_in) if per == "element" else sum_of(grad, per)
+            dtype = torch.float32 if name in wide else None
+            result = store(grad, dtype) if per == "element" else sum_of(grad, per)
             if result not in results:
                 results.append(result)
             places[name] = results.index(result)

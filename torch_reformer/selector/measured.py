@@ -89,10 +89,16 @@ class Database:
             self.wrong[record.key] = wrong
 
     def save(self) -> None:
-        # The sidecar first: a database without one is refused, a sidecar without its database does no harm.
-        meta = {**self._here, "complete": self.complete, "wrong": self.wrong}
-        write_text(sidecar(self.path), json.dumps(meta, indent=1) + "\n")
+        # The sidecar first: a database without one is refused, a sidecar without its database does no harm. That it is
+        # complete is said when it is: another process may be about to merge it.
+        self._save_sidecar(complete=False)
         write_timings(self.path, self.records.values())
+        if self.complete:
+            self._save_sidecar(complete=True)
+
+    def _save_sidecar(self, complete: bool) -> None:
+        meta = {**self._here, "complete": complete, "wrong": self.wrong}
+        write_text(sidecar(self.path), json.dumps(meta, indent=1) + "\n")
 
     def delete(self) -> None:
         self.path.unlink()
