@@ -108,8 +108,8 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 class CastWeight:
-    """A convolution's weight that an operator casts for autocast itself. A backward reads the copy; only one that is
-    differentiated again reads the weight, which may have changed in place until then where nobody does that.
+    """A convolution's weight that an operator casts for autocast itself. A backward reads the copy, so that the weight
+    may change in place before it; only a backward that is differentiated again reads the weight.
 
     Args:
         dtype: that of the copy.
