@@ -4,8 +4,10 @@ import itertools
 
 import pytest
 import torch
+from cases import strided
 
 import torch_reformer
+from torch_reformer import conv2d_act, linear_act
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 CONVS = (torch.conv2d, torch_reformer.conv2d)
@@ -68,3 +70,87 @@ def test_autocast_of_another_device_changes_nothing():
     x, w = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3)
     with torch.autocast("cuda", torch.float16, enabled=torch.cuda.is_available()):
         assert torch_reformer.conv2d(x, w).dtype == torch.float32
+
+
+# --- weights, which fused operators cast themselves -------------------------------------------------------------------
+
+
+def norm_act(x, w):
+    return torch_reformer.conv2d_batch_norm_act(x, w, None, None, None, training=True)
+
+
+WEIGHTED = {
+    "conv2d": (lambda x, w: conv2d_act(x, w, activation="silu"), (4, 6, 9, 9), (5, 6, 3, 3)),
+    "linear": (lambda x, w: linear_act(x, w, activation="gelu"), (9, 8), (6, 8)),
+    "batch norm": (norm_act, (4, 6, 9, 9), (5, 6, 3, 3)),
+}
+weighted = pytest.mark.parametrize("call, size, weight", WEIGHTED.values(), ids=WEIGHTED)
+
+
+@weighted
+@pytest.mark.parametrize("kind", ["contiguous", "channels_last", "sliced", "bf16", "frozen"])
+@pytest.mark.parametrize("again", ["once", "twice", "batched"])
+def test_weights_that_are_cast(again, kind, call, size, weight):
+    """To the last bit what a weight gives that was cast before, and gradients of its own data type. Only second
+    derivatives without batch norm, sums of several, are added up in another one."""
+    x, w, found = torch.randn(size).bfloat16(), torch.randn(weight), []
+    if kind in ("channels_last", "sliced"):
+        w = strided(w, kind) if w.dim() == 4 else w.T.contiguous().T
+    w = w.bfloat16() if kind == "bf16" else w
+    for autocast in (False, True):
+        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_(kind != "frozen")]
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = call(leaves[0], leaves[1] if autocast else leaves[1].bfloat16())
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        grad = torch.sin(torch.arange(2 * y.numel())).view(2, *y.shape).bfloat16()
+        if again == "batched":
+            grads = torch.autograd.grad(y, wanted, grad, is_grads_batched=True)
+        else:
+            grads = torch.autograd.grad(y, wanted, grad[0], create_graph=again == "twice")
+        assert [g.dtype for g in grads] == [leaf.dtype for leaf in wanted]
+        if again == "twice":
+            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), wanted)
+        found.append([y, *grads])
+    adds_up = again == "twice" and call is not norm_act
+    torch.testing.assert_close(*found, **(dict(rtol=2**-7, atol=2**-10) if adds_up else dict(rtol=0, atol=0)))
+
+
+@weighted
+def test_weights_that_change_before_the_backward(call, size, weight):
+    """As in PyTorch: under autocast the backward has a copy. What differentiates it again says that it has not."""
+    x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = call(x, w)
+    expected = torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True)
+    with torch.no_grad():
+        w.mul_(2)
+    torch.testing.assert_close(torch.autograd.grad(y.float().square().sum(), (x, w), retain_graph=True), expected)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(y.float().square().sum(), (x, w), create_graph=True)
+
+
+@weighted
+def test_second_derivatives_inside_of_autocast(call, size, weight):
+    """Of a forward outside of it: autocast may round, as in PyTorch, but data types fit together."""
+    x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
+    y = call(x, w)
+    with torch.autocast("cpu", torch.bfloat16):
+        (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad(grad.square().sum(), w)
+    assert again.dtype == torch.float32 and again.isfinite().all()
+
+
+@weighted
+def test_autocast_of_meta_tensors(call, size, weight):
+    x, w = torch.randn(size, device="meta"), torch.randn(weight, device="meta", requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert call(x, w).shape[0] == size[0]
+
+
+@pytest.mark.parametrize("call", [conv2d_act, norm_act])
+@pytest.mark.parametrize("size", [(4, 3), (4, 3, 3)], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_weights_that_are_none(call, size, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with pytest.raises(RuntimeError, match=f"conv2d: weight must have 4 dimensions, got {len(size)} "):
+            call(torch.zeros(2, 3, 6, 6), torch.zeros(size, requires_grad=True))

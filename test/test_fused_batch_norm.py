@@ -205,36 +205,6 @@ def test_cumulative_average_in_fp64():
     torch.testing.assert_close(fused[1].running_var, model[1].running_var, rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize("weight", ["contiguous", "channels_last", "sliced", "bf16", "frozen"])
-@pytest.mark.parametrize("again", ["once", "twice", "batched"])
-def test_weights_that_autocast_casts(weight, again):
-    """To the last bit what a weight gives that was cast before, and gradients of the weight's own data type."""
-    x, w = torch.randn(4, 6, 9, 9).bfloat16(), torch.randn(5, 6, 3, 3)
-    w = strided(w, weight) if weight in ("channels_last", "sliced") else w.bfloat16() if weight == "bf16" else w
-    found = []
-    for autocast in (False, True):
-        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_(weight != "frozen")]
-        given = leaves[0], leaves[1] if autocast else leaves[1].bfloat16()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            y = norm_of(*given)
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        grad = torch.sin(torch.arange(2 * y.numel())).view(2, *y.shape).bfloat16()
-        if again == "batched":
-            grads = torch.autograd.grad(y, wanted, grad, is_grads_batched=True)
-        else:
-            grads = torch.autograd.grad(y, wanted, grad[0], create_graph=again == "twice")
-        assert [g.dtype for g in grads] == [leaf.dtype for leaf in wanted]
-        if again == "twice":
-            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), wanted)
-        found.append([y, *grads])
-    torch.testing.assert_close(*found, rtol=0, atol=0)
-
-
-def test_weights_that_are_no_weights_under_autocast():
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(RuntimeError, match="conv2d: weight must have 4 dim"):
-        norm_of(torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3))
-
-
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_one_value_a_channel(training):
     theirs, ours = twins(3, 4, 3)
