@@ -1,4 +1,4 @@
-"""What PyTorch needs to know of the operators that run epilogue programs: fake kernels, autograd and autocast.
+"""What PyTorch needs to know of the operators that run epilogue programs: autograd and autocast.
 
 A program's derivative is a program again, of the outputs' gradients (epilogue/derivative.py). So the backward is one
 pass over memory, by the same operators, and every order of differentiation is the same rule applied once more.
@@ -14,22 +14,16 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _kept, _register, _rows
+from . import _fake, _kept, _register, _rows, _unfused
+from ._unfused import decoded, unfused, unfused_conv2d
 from .epilogue.derivative import derivative
-from .epilogue.interpret import computed_type, interpret
-from .epilogue.program import Program, decode
+from .epilogue.program import Program
 
 _library = torch.library.Library("reformer", "IMPL")
+_unfused.register(_library)
 _ops = torch.ops.reformer
 _stitch = _ops.stitch.default
 _conv2d_epilogue = _ops.conv2d_epilogue.default
-
-
-def _decoded(op: str, code) -> Program:
-    try:
-        return decode(tuple(code))
-    except ValueError as error:
-        raise RuntimeError(f"reformer::{op}: {error}") from None
 
 
 # --- below autograd ---------------------------------------------------------------------------------------------------
@@ -83,72 +77,6 @@ def run_conv2d(
     weight = weight if cast is None else weight.to(cast)
     with _AutoDispatchBelowAutograd():
         return _conv2d_epilogue(input, weight, tensors, code, *geometry), weight
-
-
-# --- fake kernels -----------------------------------------------------------------------------------------------------
-
-
-def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    """What a program gives for a result like this one, which has the strides that it gets."""
-    program = _decoded(op, code)
-    torch._check(
-        len(tensors) == len(program.inputs),
-        lambda: f"reformer::{op}: the program has {len(program.inputs)} inputs, got {len(tensors)} tensors",
-    )
-    n, k, h, w = like.shape
-    sizes = {"channel": [k], "row": [n, h, w], "all": []}
-    results = []
-    for output in program.outputs:
-        if output.is_by_element:
-            results.append(torch.empty_like(like, dtype=output.dtype))
-        elif output.kind == "store":
-            results.append(like.new_empty(sizes[output.per], dtype=output.dtype))
-        else:
-            size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
-            results.append(like.new_empty(size, dtype=computed_type(like.dtype)))
-    return results
-
-
-@torch.library.register_fake("reformer::stitch", lib=_library)
-def _(acc, tensors, program):
-    torch._check(
-        acc.dim() == 4,
-        lambda: f"reformer::stitch: acc must have 4 dimensions, got {acc.dim()} ({list(acc.shape)})",
-    )
-    memory_format = torch.channels_last if _fake.result_is_channels_last(acc, acc) else torch.contiguous_format
-    like = torch.empty(acc.shape, dtype=acc.dtype, device=acc.device, memory_format=memory_format)
-    return _fake_outputs("stitch", like, tensors, program)
-
-
-@torch.library.register_fake("reformer::conv2d_epilogue", lib=_library)
-def _(input, weight, tensors, program, *geometry):
-    return _fake_outputs("conv2d_epilogue", _ops.conv2d(input, weight, None, *geometry), tensors, program)
-
-
-# --- unfused: programs that no kernel of a GPU runs, forward mode, torch.func -----------------------------------------
-
-
-def _unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    program = _decoded("stitch", code)
-    return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
-
-
-def _unfused_conv2d(input, weight, tensors, program, *geometry):
-    return _unfused(_ops.conv2d(input, weight, None, *geometry), tensors, program)
-
-
-def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    """In the layout that a kernel's outputs have."""
-    memory_format = torch.channels_last if _fake.result_is_channels_last(acc, acc) else torch.contiguous_format
-    stored = [output.is_by_element for output in _decoded("stitch", code).outputs]
-    return [
-        result.contiguous(memory_format=memory_format) if is_stored else result
-        for result, is_stored in zip(_unfused(acc, tensors, code), stored, strict=True)
-    ]
-
-
-for _device in ("CPU", "CUDA"):
-    _library.impl("_stitch_unfused", _unfused_and_dense, _device)
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------
@@ -245,7 +173,7 @@ class _Plan:
             like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied, in another layout
         if like is None:
             like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
-        results = (_unfused if _has_batched(grads) else stitch)(like, tensors, backward.code)
+        results = (unfused if _has_batched(grads) else stitch)(like, tensors, backward.code)
         for name, place in wanted.items():
             found[self.names.index(name)] = results[place]
         for name, shape in ctx.scalar_shapes.items():
@@ -256,7 +184,7 @@ class _Plan:
 
 @functools.lru_cache(1024)
 def _plan(op: str, code: tuple[int, ...], needed: tuple[bool, ...], acc_is_there: bool) -> _Plan:
-    return _Plan(_decoded(op, code), needed, acc_is_there)
+    return _Plan(decoded(op, code), needed, acc_is_there)
 
 
 class _Stitch(torch.autograd.Function):
@@ -335,7 +263,7 @@ def _needs_grad(*tensors: Tensor) -> bool:
 @functools.lru_cache(1024)
 def _has_max(op: str, code: tuple[int, ...]) -> bool:
     """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
-    return any(output.kind == "max" for output in _decoded(op, code).outputs)
+    return any(output.kind == "max" for output in decoded(op, code).outputs)
 
 
 def is_transformed() -> bool:
@@ -345,10 +273,10 @@ def is_transformed() -> bool:
 
 def _stitch_kernel(acc, tensors, program):
     if is_transformed():
-        return _unfused(acc, tensors, program)
+        return unfused(acc, tensors, program)
     if _needs_grad(acc, *tensors):
         if _has_max("stitch", tuple(program)):
-            return _unfused(acc, tensors, program)
+            return unfused(acc, tensors, program)
         return list(_apply_stitch(program, acc, *tensors))[: program[2]]
     return run_stitch(acc, tensors, tuple(program))
 
@@ -362,7 +290,7 @@ def _conv2d_and(input, weight, tensors, program, geometry, cast: _register.CastW
     if not is_transformed() and not _needs_grad(input, weight, *tensors):
         return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
     if is_transformed() or _has_max("conv2d_epilogue", tuple(program)):
-        return _unfused_conv2d(input, weight if cast is None else cast.again(), tensors, program, *geometry)
+        return unfused_conv2d(input, weight if cast is None else cast.again(), tensors, program, *geometry)
     return list(_apply_conv2d(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
 
 
@@ -399,14 +327,14 @@ def _is_under_functorch() -> bool:
 
 def stitch(acc, tensors, program):
     if _register.needs_dispatcher((acc, *tensors)):
-        return (_unfused if _is_under_functorch() else _stitch)(acc, tensors, program)
+        return (unfused if _is_under_functorch() else _stitch)(acc, tensors, program)
     return _stitch_kernel(acc, tensors, program)
 
 
 def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups):
     geometry = stride, padding, dilation, groups
     if _register.needs_dispatcher((input, weight, *tensors)):
-        return (_unfused_conv2d if _is_under_functorch() else _conv2d_epilogue)(
+        return (unfused_conv2d if _is_under_functorch() else _conv2d_epilogue)(
             input, weight, tensors, program, *geometry
         )
     cast = _register.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
@@ -449,7 +377,7 @@ def _one_by_one(step: _kept.Step, inputs: list[Tensor], into: list[Tensor]) -> S
     if step.kind == "conv2d":
         return conv2d_epilogue(inputs[0], inputs[1], inputs[2:], step.what, *_kept.geometry_of(step.geometry))
     if step.kind == "stitch":
-        results = (_unfused if _has_batched(inputs) else stitch)(inputs[0], inputs[1:], step.what)
+        results = (unfused if _has_batched(inputs) else stitch)(inputs[0], inputs[1:], step.what)
         with torch.no_grad():
             for tensor, result in zip(into, results[len(results) - len(into) :], strict=True):
                 tensor.copy_(result)
