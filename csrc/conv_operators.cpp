@@ -122,7 +122,7 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   if (p.input_numel() == 0 || p.weight_numel() == 0) return without_work(p, first, bias);
   const Tensor a = dense(first, p.layout), b = dense(second, p.layout);
   std::optional<Tensor> dense_bias;
-  if (bias) dense_bias = dense_vector(*bias);
+  if (bias) dense_bias = aligned(*bias);
   Device device = device_of(first);
   if (p.dtype == DType::fp32) device.tf32 = allows_tf32(device);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
@@ -197,10 +197,6 @@ std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input,
   std::vector<Tensor> grads;
   if (wanted & 1) grads.push_back(input_grad(input.sizes(), weight, grad_output, g));
   if (wanted & 2) grads.push_back(weight_grad(weight.sizes(), input, grad_output, g));
-  if (wanted & 4) {
-    const int64_t over[] = {0, 2, 3};
-    grads.push_back(torch::stable::sum(grad_output, Sizes{over, 3}));
-  }
   return grads;
 }
 

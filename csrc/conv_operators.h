@@ -31,8 +31,7 @@ Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Ten
 Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
                           const Ints& padding, const Ints& dilation, int64_t groups);
 
-// The same by a geometry's number (kept.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2, a
-// bias 4.
+// The same by a geometry's number (kept.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2.
 Tensor conv2d_kept(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t geometry);
 std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,
                                  int64_t wanted);

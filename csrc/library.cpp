@@ -3,6 +3,7 @@
 
 #include "conv_operators.h"
 #include "epilogue_operators.h"
+#include "layer_norm_operators.h"
 #include "sequence_operator.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
@@ -25,15 +26,24 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   // geometry and sequence are numbers (kept.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
   m.def("_run(Tensor[] tensors, int sequence) -> Tensor[]");
+#define REFORMER_LAYER_NORM "(Tensor input, Tensor? weight, Tensor? bias, float eps, ScalarType dtype) -> Tensor[]"
+#define REFORMER_LAYER_NORM_BACKWARD \
+  "(Tensor grad, Tensor input, Tensor statistics, Tensor? weight, int wanted) -> Tensor[]"
+  m.def("_layer_norm" REFORMER_LAYER_NORM);
+  m.def("_layer_norm_unfused" REFORMER_LAYER_NORM);
+  m.def("_layer_norm_backward" REFORMER_LAYER_NORM_BACKWARD);
+  m.def("_layer_norm_backward_unfused" REFORMER_LAYER_NORM_BACKWARD);
 }
 
-#define REFORMER_IMPLEMENT(m)                                             \
-  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                         \
-  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
-  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
-  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                   \
-  m.impl("_run", TORCH_BOX(&reformer::run_sequence));                     \
-  m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
+#define REFORMER_IMPLEMENT(m)                                                \
+  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                            \
+  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));      \
+  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad));    \
+  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                      \
+  m.impl("_run", TORCH_BOX(&reformer::run_sequence));                        \
+  m.impl("stitch", TORCH_BOX(&reformer::stitch));                            \
+  m.impl("_layer_norm", TORCH_BOX(&reformer::layer_norm));                   \
+  m.impl("_layer_norm_backward", TORCH_BOX(&reformer::layer_norm_backward)); \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }

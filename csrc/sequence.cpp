@@ -37,9 +37,9 @@ SequenceStep read_step(CodeReader& reader, int32_t there) {
       operands = step.program->whole.inputs.size() + (step.kind == Kind::conv2d ? 2 : 1);
       break;
     case Kind::conv2d_grads:
-      if (what < 0 || what > 7) reader.malformed("gradients that there are not");
+      if (what < 0 || what > 3) reader.malformed("gradients that there are not");
       step.wanted = what;
-      step.results = int32_t((what & 1) + (what >> 1 & 1) + (what >> 2 & 1));
+      step.results = int32_t((what & 1) + (what >> 1));
       operands = 3;
       break;
     case Kind::parts:

@@ -14,7 +14,7 @@ struct SequenceStep {
   enum class Kind : uint8_t {
     conv2d,        // of input, weight and a program's inputs: the program's outputs
     stitch,        // of acc and a program's inputs: the same
-    conv2d_grads,  // of the result's gradient, input and weight: those gradients that are wanted
+    conv2d_grads,  // of the result's gradient, input and weight: the operands' gradients that are wanted
     parts,         // of a tensor: those along its first dimension
   };
   Kind kind;

@@ -107,9 +107,10 @@ namespace {
 Tensor empty_of(const Tensor& like, Sizes sizes, Layout layout, int32_t dtype) {
   int32_t device_type;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  std::array<int64_t, 4> strides{};
+  std::array<int64_t, 64> strides;  // PyTorch's tensors have no more dimensions
   if (sizes.size() == 4) {
-    strides = dense_strides(sizes, layout);
+    const auto dense = dense_strides(sizes, layout);
+    std::copy(dense.begin(), dense.end(), strides.begin());
   } else {
     int64_t step = 1;
     for (size_t d = sizes.size(); d-- > 0; step *= sizes[d]) strides[d] = step;
@@ -162,7 +163,7 @@ Tensor part(const Tensor& tensor, int64_t i) {
   return Tensor(handle);
 }
 
-Tensor dense_vector(const Tensor& tensor) {
+Tensor aligned(const Tensor& tensor) {
   const Tensor contiguous = contiguous_of(tensor);
   if (is_aligned(contiguous)) return contiguous;
   Tensor copy = torch::stable::empty_like(contiguous);

@@ -29,11 +29,11 @@ Tensor contiguous_of(const Tensor& tensor);
 // A view of element i of the first dimension.
 Tensor part(const Tensor& tensor, int64_t i);
 
-// dense() of a tensor of one dimension.
-Tensor dense_vector(const Tensor& tensor);
+// contiguous_of() that, on a GPU, begins at a multiple of 16 bytes.
+Tensor aligned(const Tensor& tensor);
 
 // An uninitialised tensor on the device of `like`, of its data type or of another: dense, in the layout if it
-// has 4 dimensions; at most 4.
+// has 4 dimensions.
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout);
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout, torch::headeronly::ScalarType type);
 

@@ -272,7 +272,7 @@ fused 10, left 0
   second.1.fc2: hardsigmoid
   second.2.0: batch norm, addition
 fused 2, left 2
-  up: gelu
+  up: layer norm before it, gelu
   down: layer scale
   left stem: nothing follows it that could be fused
   left depthwise: nothing follows it that could be fused
@@ -283,9 +283,9 @@ fused 4, left 1
   9: tanh, dropout
   left 12: nothing follows it that could be fused
 fused 4, left 3
-  1.block.3: gelu
+  1.block.3: layer norm before it, gelu
   1.block.5: layer scale, stochastic depth, addition
-  2.block.3: gelu
+  2.block.3: layer norm before it, gelu
   2.block.5: layer scale, stochastic depth, addition
   left 0: nothing follows it that could be fused
   left 1.block.0: nothing follows it that could be fused
@@ -485,7 +485,7 @@ def test_layer_norm_under_autocast(size, norm, norms_as_on_gpus):
     torch.manual_seed(6)
     exact, x = filled(Normalised(**norm)), torch.randn(size).bfloat16()
     block, fused = (copy.deepcopy(exact).float() for _ in range(2))
-    assert fuse(fused).fused == {"linear": "tanh"}
+    assert fuse(fused).fused == {"linear": "layer norm before it, tanh"}
     block.norm.__class__ = Fp32Norm
     found = []
     for model in (exact, block, fused):
@@ -493,6 +493,35 @@ def test_layer_norm_under_autocast(size, norm, norms_as_on_gpus):
             (y, of_x), of_parameters, _ = outcome(model, x if model is not exact else x.double())
         found.append({"y": y, "x": of_x, **of_parameters})
     check_errors(*found)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """torchvision's."""
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        x = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        x = x.permute(0, 3, 1, 2)
+        return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_layer_norm_of_channels_under_autocast(memory_format, dtype, norms_as_on_gpus):
+    """Of images, before a convolution: downsampling in ConvNeXt. What else reads it gets it as before."""
+    torch.manual_seed(7)
+    exact = filled(nn.Sequential(LayerNorm2d(24), nn.Conv2d(24, 16, 2, 2)))
+    x = torch.randn(4, 24, 8, 8).to(dtype).to(memory_format=memory_format)
+    block, fused = (copy.deepcopy(exact).float() for _ in range(2))
+    assert fuse(fused).fused == {"1": "layer norm before it"}
+    found = []
+    for model in (exact, block, fused):
+        with torch.autocast("cpu", torch.bfloat16, enabled=model is not exact):
+            (y, of_x), of_parameters, _ = outcome(model, x if model is not exact else x.double())
+        found.append({"y": y, "x": of_x, **of_parameters})
+    check_errors(*found)
+    assert found[2]["y"].stride() == found[1]["y"].stride()
+    assert fuse(nn.Sequential(LayerNorm2d(24), nn.ReLU(), nn.Conv2d(24, 16, 2, 2))).fused == {}
 
 
 @pytest.mark.parametrize("names", [(), ("weight",), ("weight", "bias")], ids=str)
@@ -503,7 +532,7 @@ def test_derivatives_of_layer_norm(names):
     ]
 
     def norm(x, *_):
-        return layer_norm(x, *given, 1e-3)
+        return layer_norm(x, *given, 1e-3, torch.float64)
 
     leaves = [x, *(parameter for parameter in given if parameter is not None)]
     torch.testing.assert_close(norm(x), F.layer_norm(x, (4,), *given, 1e-3))
@@ -520,10 +549,10 @@ def calls_in_bf16(model, x):
 
 
 def test_layer_norm_is_as_before_where_something_else_is_read(norms_as_on_gpus):
-    """Of an fp32 tensor nothing is rounded before its variance is known; hooks see what they saw before."""
     model, x = Normalised(), torch.randn(3, 64)
     fuse(model)
-    assert calls_in_bf16(model, x) == 0 and calls_in_bf16(model, x.bfloat16()) == 1
+    assert calls_in_bf16(model, x) == calls_in_bf16(model, x.bfloat16()) == 1
+    assert calls_in_bf16(model, x.half()) == 0
     for module in (model.norm, model.linear):
         handle = module.register_forward_pre_hook(lambda *_: None)
         assert calls_in_bf16(model, x.bfloat16()) == 0

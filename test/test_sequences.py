@@ -22,8 +22,8 @@ def sequence():
     mean, squares = steps.parts(moments, 2)
     at = {"mean": mean, "running": 2}
     result, _ = steps.stitch(UPDATE.code, doubled, [at[name] for name in UPDATE.inputs], [2])
-    of_input, of_bias = steps.conv2d_grads((True, False, True), _kept.geometry_number(*GEOMETRY), result, 0, 1)
-    return steps.give(result, of_input, of_bias, squares)
+    of_input, of_weight = steps.conv2d_grads((True, True), _kept.geometry_number(*GEOMETRY), result, 0, 1)
+    return steps.give(result, of_input, of_weight, squares)
 
 
 def test_is_what_its_steps_are():
@@ -35,11 +35,12 @@ def test_is_what_its_steps_are():
     expected_running += 0.5 * mean
     squares = (y - mean.view(-1, 1, 1)).square().sum((0, 2, 3))
     of_input = torch.nn.grad.conv2d_input(x.shape, w, result, padding=1)
+    of_weight = torch.nn.grad.conv2d_weight(x, w.shape, result, padding=1)
     for gradients in (False, True):  # in one call, and by the public operators
         with torch.set_grad_enabled(gradients):
             there = running.clone()
             found = _register_epilogue.run(sequence(), [x, w, there])
-        expected = [result, of_input, result.sum((0, 2, 3)), squares]
+        expected = [result, of_input, of_weight, squares]
         for got, wanted in zip([*found, there], [*expected, expected_running], strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 

@@ -120,7 +120,7 @@ class _Plan:
                 apply = substituted(apply, "grad_0", grad)
             of_acc, *sums = sequence.stitch(apply.code, like, [at[name] for name in apply.inputs])
             operands = [name for name in ("input", "weight") if name in self.needed]
-            wanted = "input" in operands, "weight" in operands, False
+            wanted = "input" in operands, "weight" in operands
             found = sequence.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
             grads |= zip(operands, found, strict=True)
             if self.cast and "weight" in operands:

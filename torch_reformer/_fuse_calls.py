@@ -146,17 +146,37 @@ def _for_each(readers: tuple[nn.Module | None, ...], value: Tensor, rounded: Ten
 DEVICES_OF_FP32_NORMS = {"cuda"}  # whose autocast computes layer norms in fp32; the CPU's does not cast them
 
 
-def layer_norm(norm: nn.LayerNorm, linear: nn.Linear, input: Tensor) -> Tensor:
-    """norm(input), which only the linear layer reads. A GPU's autocast computes it in fp32, of a copy, and rounds it to
-    its own data type for the linear layer, by another: here it is computed in that type at once. Graphs that are
-    compiled have no such copies."""
+def layer_norm(norm: nn.LayerNorm, reader: nn.Module, input: Tensor) -> Tensor:
+    """norm(input), which only the linear layer or convolution reads. A GPU's autocast computes it in fp32, of a copy,
+    and rounds it to its own data type for the reader, by another: here it is computed in that type at once. Graphs that
+    are compiled have no such copies."""
+    if _is_copied(reader, input) and _unchanged(norm):
+        return _rounded_layer_norm(input, norm.weight, norm.bias, norm.eps)
+    return norm(input)
+
+
+def layer_norm_2d(reader: nn.Conv2d, input: Tensor, size, weight=None, bias=None, eps: float = 1e-5) -> Tensor:
+    """The same of :func:`torch.nn.functional.layer_norm`, over the channels of images."""
+    rows = input.permute(0, 2, 3, 1)
+    if _is_copied(reader, input) and len(size) == 1 and size[0] == rows.shape[-1]:
+        result = _rounded_layer_norm(rows, weight, bias, eps)
+    else:
+        result = nn.functional.layer_norm(rows, size, weight, bias, eps)
+    return result.permute(0, 3, 1, 2)
+
+
+def _is_copied(reader: nn.Module, input: Tensor) -> bool:
     device = input.device.type
-    is_rounded = torch.is_autocast_enabled(device) and input.dtype == torch.get_autocast_dtype(device)
-    is_copied = is_rounded and device in DEVICES_OF_FP32_NORMS and not _register.needs_dispatcher((input,))
-    if not is_copied or not _unchanged(norm, linear):
-        return norm(input)
+    if not torch.is_autocast_enabled(device) or device not in DEVICES_OF_FP32_NORMS or not _unchanged(reader):
+        return False
+    is_known = input.dtype in (torch.float32, torch.get_autocast_dtype(device))
+    return is_known and not _register.needs_dispatcher((input,))
+
+
+def _rounded_layer_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    dtype = torch.get_autocast_dtype(input.device.type)
     with _register.without_autocast():
-        return _layer_norm.layer_norm(input, norm.weight, norm.bias, norm.eps)
+        return _layer_norm.layer_norm(input, weight, bias, eps, dtype)
 
 
 def _linear_result(linear: nn.Linear, input: Tensor, to_images: bool) -> tuple[tuple[int, ...], torch.dtype]:

@@ -66,12 +66,15 @@ _METHODS = {
 }
 
 
-def _permutes_to_images(node: fx.Node | None, value: fx.Node) -> bool:
-    """Whether a node is value.permute(0, 3, 1, 2)."""
+TO_IMAGES, FROM_IMAGES = (0, 3, 1, 2), (0, 2, 3, 1)  # [N, H, W, C] becomes [N, C, H, W], and the other way round
+
+
+def _permuted(node: fx.Node | None, order: tuple[int, ...]) -> fx.Node | None:
+    """What a node permutes in this order, or None."""
     if node is None or (node.op, node.target) not in (("call_function", torch.permute), ("call_method", "permute")):
-        return False
+        return None
     given, *dims = node.args
-    return given is value and not node.kwargs and dims in ([0, 3, 1, 2], [[0, 3, 1, 2]], [(0, 3, 1, 2)])
+    return given if not node.kwargs and dims in ([*order], [[*order]], [order]) else None
 
 
 _IN_PLACE_ADDITIONS = {operator.iadd, "add_"}
@@ -203,6 +206,18 @@ class Chains:
         is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
         return is_known and [*node.users] == [linear]
 
+    def layer_norm_2d_of(self, node: fx.Node, conv: fx.Node) -> list[fx.Node]:
+        """The permutation, layer norm and permutation back, over images' channels, whose result a node is, if only this
+        convolution reads it. Else nothing."""
+        norm = _permuted(node, TO_IMAGES)
+        if norm is None or (norm.op, norm.target) != ("call_function", nn.functional.layer_norm):
+            return []
+        before = norm.args[0] if norm.args else None
+        users = {before: norm, norm: node, node: conv}
+        if _permuted(before, FROM_IMAGES) is None or any([*each.users] != [user] for each, user in users.items()):
+            return []
+        return [*users]
+
     def readers(self, chain: Chain) -> list[fx.Node]:
         """What reads a chain's result, if there is to be a tensor for each: of batch norm's, so that gradients are
         added up in its backward, and of the sum after a linear layer, so that each has the data type it wants.
@@ -263,7 +278,7 @@ class Chains:
     def _take_tail(self, chain: Chain) -> None:
         """Of a block whose channels come last: layer scale, stochastic depth and the residual, of images or not."""
         user = self._next(chain)
-        if _permutes_to_images(user, chain.last):
+        if _permuted(user, TO_IMAGES) is chain.last:
             chain.nodes.append(user)
             chain.to_images = True
         parts = len(chain.parts)

@@ -74,10 +74,9 @@ class Sequence:
         """The program of this code, whose last outputs are written to these tensors of channels."""
         return self._add(Step("stitch", code, -1, (acc, *tensors), tuple(into)), code[2])
 
-    def conv2d_grads(self, wanted: tuple[bool, bool, bool], geometry: int, grad: int, input: int, weight: int) -> range:
-        """The gradients of input, weight and bias, those that are wanted, from that of the result."""
-        of_input, of_weight, of_bias = wanted
-        bits = of_input + 2 * of_weight + 4 * of_bias
+    def conv2d_grads(self, wanted: tuple[bool, bool], geometry: int, grad: int, input: int, weight: int) -> range:
+        """The gradients of input and weight, those that are wanted, from that of the result."""
+        bits = wanted[0] + 2 * wanted[1]
         return self._add(Step("conv2d_grads", (bits,), geometry, (grad, input, weight)), sum(wanted))
 
     def parts(self, tensor: int, count: int) -> range:

@@ -1,67 +1,93 @@
-"""Layer norm in a half precision data type, with gradients of weight and bias that are not rounded to it.
+"""Layer norm whose result has the data type that its reader wants, as one step of autograd.
 
-PyTorch's kernels compute in fp32 inside, but take weight and bias of the input's data type, and give their gradients in
-it: sums over all rows, which would be rounded when they are done. A program adds them up in fp32 instead, of the same
-tensors that PyTorch's kernel would read for them. Mean and deviation are fp32 on GPUs; on the CPU PyTorch rounds them.
+On a GPU the forward and the backward are a pass over memory each (csrc/hip/kernels/layer_norm.hip). Elsewhere they are
+PyTorch's, in fp32: those of a half precision data type take weight and bias of that type and give their gradients in
+it, and on the CPU round the mean.
 """
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
-from . import _register, fused
-from .epilogue import Program, full, row
-from .epilogue import sum as sum_of
+from . import _register
 
-_backward = torch.ops.aten.native_layer_norm_backward.default
-
-
-@functools.cache
-def _sums() -> Program:
-    grad = full("grad")
-    return Program(sum_of(grad * ((full("input") - row("mean")) * row("rstd"))), sum_of(grad))
-
-
-def _of_parameters(grad: Tensor, input: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Tensor]:
-    rows = 1, mean.numel(), 1
-    grad, input = (tensor.reshape(*rows, input.shape[-1]).permute(0, 3, 1, 2) for tensor in (grad, input))
-    tensors = {"grad": grad, "input": input, "mean": mean.reshape(rows), "rstd": rstd.reshape(rows)}
-    return fused.stitch(input, _sums(), tensors)
+_library = torch.library.Library("reformer", "IMPL")
+_forward = torch.ops.reformer._layer_norm.default
+_backward = torch.ops.reformer._layer_norm_backward.default
+_backward_of_pytorch = torch.ops.aten.native_layer_norm_backward.default
 
 
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, eps):
-        ctx.size = input.shape[-1:]
-        result, mean, rstd = torch.native_layer_norm(input, ctx.size, *_cast(input, weight, bias), eps)
-        ctx.save_for_backward(input, mean, rstd, weight, bias)
+    def forward(ctx, input, weight, bias, eps, dtype):
+        result, statistics = _forward(input, weight, bias, eps, dtype)
+        ctx.save_for_backward(input, statistics, weight, bias)
         return result
 
     @staticmethod
     def backward(ctx, grad):
-        input, mean, rstd, *parameters = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        others = input, ctx.size, mean, rstd, *_cast(input, *parameters)
-        # Of a second derivative mean and rstd are functions of the input, which PyTorch's own backward knows.
+        input, statistics, weight, bias = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        # Of a second derivative the statistics are functions of the input, which PyTorch's own backward knows.
         if torch.is_grad_enabled() or _register.is_batched(grad):
-            return *_backward(grad, *others, wanted), None
-        of_input = _backward(grad, *others, [True, False, False])[0] if wanted[0] else None
-        sums = _of_parameters(grad, input, mean, rstd) if wanted[1] or wanted[2] else (None, None)
-        return of_input, *(each if want else None for each, want in zip(sums, wanted[1:], strict=True)), None
+            grad, x, *parameters = _wide(grad, input, weight, bias)
+            mean_and_rstd = _mean_and_rstd(x, statistics)
+            return *_backward_of_pytorch(grad, x, x.shape[-1:], *mean_and_rstd, *parameters, list(needed)), None, None
+        if weight is not None and bias is not None and weight.dtype != bias.dtype:
+            weight, bias = _wide(weight, bias)  # both gradients have the weight's data type
+        wanted = needed[0] + 2 * needed[1] + 4 * needed[2]
+        found = iter(_backward(grad, input, statistics, weight, wanted))
+        return *(next(found) if need else None for need in needed), None, None
 
 
-def _cast(input: Tensor, *parameters: Tensor | None) -> list[Tensor | None]:
-    return [None if parameter is None else parameter.to(input.dtype) for parameter in parameters]
+_apply = super(torch.autograd.Function, _LayerNorm).apply
 
 
-def layer_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """:func:`torch.nn.functional.layer_norm` over the last dimension, whose result has the input's data type.
+def layer_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    """:func:`torch.nn.functional.layer_norm` over the last dimension, whose result has this data type.
 
     Args:
         input: ``[..., C]``.
         weight, bias: ``[C]``, of any data type, or None.
     """
-    return _LayerNorm.apply(input, weight, bias, eps)
+    return _apply(input, weight, bias, eps, dtype)
+
+
+def _wide(*tensors: Tensor | None) -> list[Tensor | None]:
+    """In fp64 if one of them is, else in fp32."""
+    dtype = (
+        torch.float64 if any(each is not None and each.dtype == torch.float64 for each in tensors) else torch.float32
+    )
+    return [None if each is None else each.to(dtype) for each in tensors]
+
+
+def _mean_and_rstd(input: Tensor, statistics: Tensor) -> list[Tensor]:
+    return [each.view(*input.shape[:-1], 1).to(input.dtype) for each in statistics]
+
+
+def _forward_unfused(input, weight, bias, eps, dtype):
+    input, *parameters = _wide(input, weight, bias)
+    result, mean, rstd = torch.native_layer_norm(input, input.shape[-1:], *parameters, eps)
+    return [result.to(dtype), torch.stack((mean.flatten(), rstd.flatten()))]
+
+
+def _backward_unfused(grad, input, statistics, weight, wanted):
+    types = input.dtype, *2 * (torch.float32 if weight is None else weight.dtype,)
+    grad, input, weight = _wide(grad, input, weight)
+    mean, rstd = _mean_and_rstd(input, statistics)
+    found = [None] * 3
+    if wanted & 1:
+        alone = [True, False, False]
+        found[0] = _backward_of_pytorch(grad, input, input.shape[-1:], mean, rstd, weight, None, alone)[0]
+    rows = grad.reshape(-1, grad.shape[-1])
+    if wanted & 2:
+        found[1] = (rows * ((input - mean) * rstd).reshape(rows.shape)).sum(0)
+    if wanted & 4:
+        found[2] = rows.sum(0)
+    return [each.to(dtype) for each, dtype in zip(found, types, strict=True) if each is not None]
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("_layer_norm_unfused", _forward_unfused, _device)
+    _library.impl("_layer_norm_backward_unfused", _backward_unfused, _device)

@@ -38,6 +38,12 @@ def act(names: frozenset[str], activation: str) -> Program:
 
 
 @_remembered
+def sums() -> Program:
+    """sum(acc), over each channel"""
+    return Program(epilogue.sum(epilogue.acc()))
+
+
+@_remembered
 def linear(
     names: frozenset[str], activation: str, rate: float, types: tuple[torch.dtype | None, ...] = (None,)
 ) -> Program:

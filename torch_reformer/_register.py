@@ -234,10 +234,12 @@ conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
 @functools.lru_cache(4096)
 def _grads(geometry: int, wanted: tuple[bool, bool, bool], dtype: torch.dtype | None) -> _kept.Sequence:
     sequence = _kept.Sequence(3)
-    found = list(sequence.conv2d_grads(wanted, geometry, 0, 1, 2))
-    if wanted[1] and dtype is not None:
-        of_weight = 1 if wanted[0] else 0
-        found[of_weight] = cast_step(sequence, found[of_weight], dtype)
+    of_input, of_weight, of_bias = wanted
+    found = list(sequence.conv2d_grads((of_input, of_weight), geometry, 0, 1, 2))
+    if of_weight and dtype is not None:
+        found[-1] = cast_step(sequence, found[-1], dtype)
+    if of_bias:
+        found += sequence.stitch(_programs.sums().code, 0, [])
     return sequence.give(*found)
 
 
@@ -268,19 +270,27 @@ def conv2d_grads(
 
 class _Plain(torch.autograd.Function):
     """conv2d of tensors that need nothing of the dispatcher, where input and weight want gradients: what training runs
-    most. The same rule in two calls of operators."""
+    most. The same rule in two calls of operators. cast: of the weight, and a bias, for autocast."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, geometry):
-        ctx.geometry = geometry
+    def forward(ctx, input, weight, bias, geometry, cast):
+        ctx.geometry, ctx.cast = geometry, cast
+        if cast is not None:
+            weight = weight.to(cast.dtype)
+            bias = bias if bias is None or autocast_type(bias, input.device) is None else bias.to(cast.dtype)
         ctx.save_for_backward(input, weight)
         return _forward(input, weight, bias, _kept.geometry_number(*geometry))
 
     @staticmethod
     def backward(ctx, grad):
         input, weight = ctx.saved_tensors
-        sizes = input.shape, weight.shape
-        return *conv2d_grads(grad, input, weight, sizes, ctx.geometry, ctx.needs_input_grad[:3]), None
+        cast, wanted, dtype = ctx.cast, ctx.needs_input_grad[:3], None
+        with without_autocast():
+            if cast is not None:
+                dtype = cast.weight.dtype
+                weight = cast.again() if torch.is_grad_enabled() else weight
+            grads = conv2d_grads(grad, input, weight, (input.shape, weight.shape), ctx.geometry, wanted, dtype)
+        return *grads, None, None
 
 
 _forward = _ops._conv2d.default
@@ -292,12 +302,12 @@ def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
     geometry = stride, padding, dilation, groups
     if needs_dispatcher((input, weight, bias)):
         return _conv2d(input, weight, bias, *geometry)
-    if torch._C._is_any_autocast_enabled():
-        input, weight, bias = autocast_cast(input, weight, bias)
+    if torch.is_grad_enabled() and input.requires_grad and weight.requires_grad:
+        (input,), cast = autocast_cast(input), CastWeight.of(input, weight)
+        return _apply_plain(input, weight, bias, geometry, cast)
+    input, weight, bias = autocast_cast(input, weight, bias)
     if not torch.is_grad_enabled():
         return _forward(input, weight, bias, _kept.geometry_number(*geometry))
-    if input.requires_grad and weight.requires_grad:
-        return _apply_plain(input, weight, bias, geometry)
     with without_autocast():
         return _conv2d_of_any(input, weight, bias, *geometry)
 

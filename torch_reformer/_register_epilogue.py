@@ -383,7 +383,7 @@ def _one_by_one(step: _kept.Step, inputs: list[Tensor], into: list[Tensor]) -> S
                 tensor.copy_(result)
         return results
     grad, input, weight = inputs
-    wanted = tuple(bool(step.what[0] >> i & 1) for i in range(3))
+    wanted = bool(step.what[0] & 1), bool(step.what[0] & 2), False
     sizes, geometry = (input.shape, weight.shape), _kept.geometry_of(step.geometry)
     grads = _register.conv2d_grads(grad, input, weight, sizes, geometry, wanted)
     return [each for each in grads if each is not None]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from torch import fx, nn
 
 from . import nn as nn_of_ours
-from ._fuse_calls import conv_act, conv_norm_act, layer_norm, linear_act
+from ._fuse_calls import conv_act, conv_norm_act, layer_norm, layer_norm_2d, linear_act
 from ._fuse_chains import Chain, Chains, reason_to_leave
 from ._fuse_trace import is_ours, traced
 
@@ -102,11 +102,11 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             done.left[name] = reason
             continue
         chain = chains.of(node)
+        parts = ["layer norm before it"] * _replace_norm_before(graph, chains, node) + chain.parts
         if len(chain.nodes) > 1:
-            if isinstance(first, nn.Linear):
-                _replace_norm_before(graph, chains, node)
             _replace(graph, chains, chain)
-            done.fused[name] = ", ".join(chain.parts)
+        if parts:
+            done.fused[name] = ", ".join(parts)
         else:
             done.left[name] = "nothing follows it that could be fused"
     graph.lint()
@@ -116,15 +116,25 @@ def _input_of(node: fx.Node) -> fx.Node:
     return node.args[0] if node.args else node.kwargs["input"]
 
 
-def _replace_norm_before(graph: fx.Graph, chains: Chains, linear: fx.Node) -> None:
-    norm = _input_of(linear)
-    if not chains.is_layer_norm_of(norm, linear):
-        return
-    with graph.inserting_before(norm):
-        modules = graph.get_attr(norm.target), graph.get_attr(linear.target)
-        new = graph.call_function(layer_norm, (*modules, _input_of(norm)))
+def _replace_norm_before(graph: fx.Graph, chains: Chains, reader: fx.Node) -> bool:
+    """Whether it found one that only the linear layer or convolution reads."""
+    norm = _input_of(reader)
+    if chains.is_layer_norm_of(norm, reader):
+        with graph.inserting_before(norm):
+            modules = graph.get_attr(norm.target), graph.get_attr(reader.target)
+            new = graph.call_function(layer_norm, (*modules, _input_of(norm)))
+        nodes = [norm]
+    elif nodes := chains.layer_norm_2d_of(norm, reader):
+        before, function, _ = nodes
+        with graph.inserting_before(norm):
+            arguments = graph.get_attr(reader.target), before.args[0], *function.args[1:]
+            new = graph.call_function(layer_norm_2d, arguments, function.kwargs)
+    else:
+        return False
     norm.replace_all_uses_with(new)
-    graph.erase_node(norm)
+    for node in reversed(nodes):
+        graph.erase_node(node)
+    return True
 
 
 def _replace(graph: fx.Graph, chains: Chains, chain: Chain) -> None:

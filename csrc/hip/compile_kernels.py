@@ -21,9 +21,15 @@ AMD_FLAGS = (
     "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
     "-mcode-object-version=5"
 ).split()
-# File: the architectures that have what it is made of. All other files are for all of them. None for the file that is
-# compiled with a program's text after it, at run time.
-ONLY = {"stitch": (), "tma_depthwise": ("sm_90a",), "tma_gemm": ("sm_90a",), "tma_windows": ("sm_90a",)}
+# File: the architectures that have what it is made of. All other files are for all of them. None for those that are
+# compiled with a text after them, at run time.
+ONLY = {
+    "layer_norm": (),
+    "stitch": (),
+    "tma_depthwise": ("sm_90a",),
+    "tma_gemm": ("sm_90a",),
+    "tma_windows": ("sm_90a",),
+}
 NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
 
 

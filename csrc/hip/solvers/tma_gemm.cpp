@@ -43,11 +43,10 @@ class GpuTmaGemm final : public Solver {
       gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
   }
 
-  // Partial sums are added up by another kernel. Reductions in the kernel were not timed on a GPU yet: they are taken
-  // only where a solver is forced.
+  // Partial sums are added up by another kernel.
   bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
-    if (!takes_program(program, 2, config().forced >= 0)) return false;
+    if (!takes_program(program, 2, true)) return false;
     const Choice chosen = choose(p, device, program);
     if (!chosen.kernel || chosen.plan.workspace_bytes) return false;
     return workspace_bytes_with(program, p, device) <= config().workspace_limit;

@@ -1,0 +1,99 @@
+// Which instances of hip/kernels/layer_norm.hip compute a layer norm, and how they are launched: pure functions,
+// without a GPU, for the operators and tests.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "../../conv_problem.h"
+#include "../runtime/gpu.h"
+#include "layer_norm.h"
+
+namespace reformer {
+
+struct LayerNormShape {
+  int64_t rows, width;
+  DType input, result, parameters;  // of the backward: result's gradient
+};
+
+struct LayerNormPlan {
+  int count, vectors, lanes;  // of a thread, and threads of a row: layer_norm.hip
+  int together;               // blocks that the backward's registers are to be enough for, or 0
+  int parts;
+  gpu::Launch launch, finish;
+};
+
+constexpr int kLayerNormMost = 32;  // elements of a thread, in registers
+
+// Null, or a sentence that says why not.
+inline const char* refuse_layer_norm(const LayerNormShape& of) {
+  for (DType type : {of.input, of.result, of.parameters})
+    if (type == DType::fp64) return "it computes in fp32";
+  if (of.rows < 1 || of.width < 1) return "there is nothing to compute";
+  if (of.rows > INT32_MAX - (1 << 24)) return "there are too many rows";
+  int64_t count = 8;
+  while (of.width % count) count /= 2;
+  return of.width > 32 * kLayerNormMost / count * count ? "its rows are too long" : nullptr;
+}
+
+// sums: it adds up over rows, too. multiprocessors: of the GPU, or about as many.
+inline LayerNormPlan plan_layer_norm(const LayerNormShape& of, bool sums, int multiprocessors) {
+  LayerNormPlan plan{8, 0, 0, 0, 0, {}, {}};
+  while (of.width % plan.count) plan.count /= 2;
+  const int groups = int(of.width) / plan.count;
+  // As few idle threads as possible, then few elements a thread.
+  int64_t least = INT64_MAX;
+  for (int lanes = 32; lanes; lanes /= 2) {
+    const int vectors = (groups + lanes - 1) / lanes;
+    if (vectors * plan.count <= kLayerNormMost && vectors * lanes < least)
+      least = vectors * lanes, plan.lanes = lanes, plan.vectors = vectors;
+  }
+  // Three of 168 registers a thread; more elements, or more bytes of the next row's, would end up in memory.
+  plan.together =
+      plan.vectors * plan.count <= 24 && element_size(of.input) == 2 && element_size(of.result) == 2 ? 3 : 0;
+  const int64_t at_once = kLayerNormThreads / plan.lanes, steps = (of.rows + at_once - 1) / at_once;
+  // Parts of a sum are to be few beside the rows, blocks as many as run at once.
+  const int64_t most = multiprocessors * (sums ? 4 : 16);
+  plan.parts = int(std::min<int64_t>(most, sums ? (steps + 3) / 4 : (steps + 1) / 2));
+  plan.launch.blocks_x = uint32_t(plan.parts);
+  plan.finish.blocks_x = uint32_t((of.width + kLayerNormFinishColumns - 1) / kLayerNormFinishColumns);
+  plan.finish.blocks_y = 2;
+  plan.launch.threads = plan.finish.threads = kLayerNormThreads;
+  plan.launch.early = plan.finish.early = true;
+  return plan;
+}
+
+inline int64_t layer_norm_workspace_floats(const LayerNormShape& of, const LayerNormPlan& plan) {
+  return 2 * of.width * plan.parts;
+}
+
+inline const char* kernel_type(DType type) {
+  constexpr const char* kNames[] = {"fp32", "fp64", "fp16", "bf16"};
+  return kNames[size_t(type)];
+}
+
+inline std::string layer_norm_arguments(const LayerNormShape& of, const LayerNormPlan& plan) {
+  std::string text;
+  for (DType type : {of.input, of.result, of.parameters}) text += std::string(kernel_type(type)) + ", ";
+  for (int number : {int(of.width), plan.count, plan.vectors}) text += std::to_string(number) + ", ";
+  return text + std::to_string(plan.lanes);
+}
+
+// The text that follows layer_norm.hip: a kernel of this name.
+inline std::string layer_norm_forward_text(const std::string& name, const LayerNormShape& of) {
+  const LayerNormPlan plan = plan_layer_norm(of, false, 1);
+  return "REFORMER_LAYER_NORM(" + name + ", 0, forward, " + layer_norm_arguments(of, plan) + ")\n";
+}
+inline std::string layer_norm_backward_text(const std::string& name, const LayerNormShape& of, bool of_input,
+                                            bool of_parameters) {
+  const LayerNormPlan plan = plan_layer_norm(of, of_parameters, 1);
+  const auto word = [](bool is) { return is ? ", true" : ", false"; };
+  return "REFORMER_LAYER_NORM(" + name + ", " + std::to_string(plan.together) + ", backward, " +
+         layer_norm_arguments(of, plan) + word(of_input) + word(of_parameters) + ")\n";
+}
+inline std::string layer_norm_finish_text(const std::string& name, const LayerNormShape& of) {
+  return "REFORMER_LAYER_NORM(" + name + ", 0, finish, " + kernel_type(of.parameters) + (of.width % 4 ? ", 1" : ", 4") +
+         ")\n";
+}
+
+}  // namespace reformer
