@@ -190,6 +190,22 @@ def test_inside_of_implicit_gemm_problems(name, tile, type_name, problem):
     assert len(kernels) == 1 and kernels[0].startswith(f"implicit_gemm_forward_{type_name}_{kind}_{tile}_"), kernels
 
 
+PACKED = {
+    "stem": ((32, 3, 60, 60, 64), dict(filter=7, stride=2)),
+    "groups": ((32, 64, 30, 30, 64), dict(filter=3, groups=16)),
+}
+
+
+@pytest.mark.parametrize("problem", PACKED)
+@pytest.mark.parametrize("tile", ["128x64", "64x64", "128x32"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside_of_packed_implicit_gemm(name, tile, problem):
+    size, geometry = PACKED[problem]
+    kernels = check_inside(name, f"gpu_packed_gemm_{tile}", size, torch.bfloat16, **geometry)
+    assert len(kernels) == 2 and kernels[0].startswith("pack_pack_bf16"), kernels
+    assert kernels[1].startswith(f"implicit_gemm_forward_bf16_general_{tile}_"), kernels
+
+
 @pytest.mark.parametrize("size", [(1, 1024, 7, 7, 64), (2, 2048, 14, 14, 96), (8, 256, 14, 14, 64)], ids=str)
 @pytest.mark.parametrize("name", INSIDE)
 def test_inside_of_implicit_gemm_with_a_cut_depth(name, size):

@@ -1,6 +1,7 @@
 // Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
 #include "../../solver_list.h"
 #include "../kernels/pack_plan.h"
+#include "conv_program.h"
 #include "gemm_launch.h"
 
 namespace reformer {
@@ -82,6 +83,28 @@ class GpuPackedGemm final : public Solver {
       return unpack_weight_grad(p, pack, device, gemm.plan, b, gemm.plan.args.result);
     gemm.finish(b.queue);
     if (p.direction == Direction::input_grad && pack.packs_x) unpack_input_grad(p, pack, device, b, x);
+  }
+
+  // The inner problem's result is the problem's own. Partial sums are added up by another kernel.
+  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+    return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
+           tiles_.launch(plan(p).inner, device).plan.partials == 1;
+  }
+
+  int64_t workspace_bytes_with(const EpilogueCall&, const ConvProblem& p, const Device& device) const override {
+    return workspace_bytes(p, device);
+  }
+
+  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+                const ConvBuffers& b) const override {
+    const PackPlan pack = plan(p);
+    GemmLaunch gemm = tiles_.launch(pack.inner, device);
+    const Workspace workspace(pack, gemm.plan);
+    void* const x = pack.packs_x ? static_cast<char*>(b.workspace) + workspace.x : b.x;
+    void* const filter = static_cast<char*>(b.workspace) + workspace.filter;
+    pack_operands(p, pack, device, b, x, filter);
+    bind(gemm.plan, p.direction, x, nullptr, filter, nullptr, result_of(program), nullptr);
+    launch_with_program(gemm.kernel->entry, gemm.plan.launch, b.queue, gemm.plan.args, program);
   }
 
  private:
