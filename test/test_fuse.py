@@ -475,7 +475,7 @@ class Fp32Norm(nn.LayerNorm):
 
 @pytest.fixture
 def norms_as_on_gpus(monkeypatch):
-    monkeypatch.setattr(_fuse_calls, "DEVICES_OF_FP32_NORMS", {"cpu", "cuda"})
+    monkeypatch.setattr(_fuse_calls, "DEVICES_OF_LAYER_NORMS", {"cpu", "cuda"})
 
 
 @pytest.mark.parametrize("norm", [{}, dict(elementwise_affine=False), dict(bias=False)], ids=str)
@@ -539,41 +539,67 @@ def test_derivatives_of_layer_norm(names):
     assert gradcheck(norm, leaves) and gradgradcheck(norm, leaves)
 
 
-def calls_in_bf16(model, x):
-    """How many layer norms are computed in bf16 at once."""
-    calls = []
-    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16):
-        patch.setattr(_layer_norm, "layer_norm", lambda *arguments: calls.append(1) or layer_norm(*arguments))
+def type_given(model, x, autocast=True):
+    """The data type in which a kernel of ours gives the layer norm's result, or None if it is PyTorch's."""
+    given = []
+    with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        patch.setattr(
+            _layer_norm, "layer_norm", lambda *arguments: given.append(arguments[-1]) or layer_norm(*arguments)
+        )
         model(x)
-    return len(calls)
+    return given[0] if given else None
 
 
-def test_layer_norm_is_as_before_where_something_else_is_read(norms_as_on_gpus):
-    model, x = Normalised(), torch.randn(3, 64)
+class Alone(nn.Module):
+    """What reads the layer norm is no linear layer, or not the only one."""
+
+    def __init__(self, is_read_twice):
+        super().__init__()
+        self.norm, self.linear, self.is_read_twice = nn.LayerNorm(64), nn.Linear(64, 48), is_read_twice
+
+    def forward(self, x):
+        y = self.norm(x)
+        return (self.linear(y), y) if self.is_read_twice else y.sin()
+
+
+def test_types_of_layer_norms(norms_as_on_gpus):
+    """A reader that autocast rounds for gets it rounded; others get what they did before: fp32 from autocast."""
+    x, model = torch.randn(3, 64), Normalised()
     fuse(model)
-    assert calls_in_bf16(model, x) == calls_in_bf16(model, x.bfloat16()) == 1
-    assert calls_in_bf16(model, x.half()) == 0
-    for module in (model.norm, model.linear):
-        handle = module.register_forward_pre_hook(lambda *_: None)
-        assert calls_in_bf16(model, x.bfloat16()) == 0
-        handle.remove()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert type_given(model, x.to(dtype)) == torch.bfloat16
+    assert type_given(model, x, autocast=False) == torch.float32
+    assert type_given(model.bfloat16(), x.bfloat16(), autocast=False) == torch.bfloat16
+    for is_read_twice in (False, True):
+        model = Alone(is_read_twice)
+        fuse(model)
+        assert type_given(model, x.bfloat16()) == torch.float32
+        assert type_given(model, x, autocast=False) == torch.float32
 
-    class Read(Normalised):
-        def forward(self, x):
-            y = self.norm(x)
-            return self.act(self.linear(y)), y
 
-    model = Read()
+def test_layer_norms_of_pytorch(norms_as_on_gpus):
+    """What the kernels do not compute, or somebody would notice."""
+    x, model = torch.randn(3, 64), Normalised()
     fuse(model)
-    assert calls_in_bf16(model, x.bfloat16()) == 0
+    assert type_given(model.double(), x.double()) is None
+    assert type_given(model.double(), x.double(), autocast=False) is None
+    model.float().linear.register_forward_pre_hook(lambda *_: None)
+    assert type_given(model, x.bfloat16()) == torch.float32
+    model.norm.register_forward_pre_hook(lambda *_: None)
+    assert type_given(model, x.bfloat16()) is None
     model = Normalised()
     model.norm = nn.LayerNorm((1, 64))
     fuse(model)
-    assert calls_in_bf16(model, x.bfloat16()[:, None]) == 0
+    assert type_given(model, x.bfloat16()[:, None]) is None
+    model = Alone(False)
+    fuse(model)
+    model.norm.bfloat16()  # of which PyTorch says what is wrong
+    with pytest.raises(RuntimeError, match="parameter to have scalar type"):
+        model(x)
 
 
-def test_layer_norm_on_the_cpu_is_not_cast():
-    """Where autocast makes no copies there is nothing to save."""
+def test_layer_norms_on_the_cpu():
+    """There are no kernels for them."""
     model, x = Normalised(), torch.randn(3, 64)
     fuse(model)
-    assert calls_in_bf16(model, x.bfloat16()) == 0
+    assert type_given(model, x.bfloat16()) is type_given(model, x, autocast=False) is None

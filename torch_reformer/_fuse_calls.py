@@ -143,40 +143,47 @@ def _for_each(readers: tuple[nn.Module | None, ...], value: Tensor, rounded: Ten
     return tuple(rounded if each else value for each in is_cast)
 
 
-DEVICES_OF_FP32_NORMS = {"cuda"}  # whose autocast computes layer norms in fp32; the CPU's does not cast them
+DEVICES_OF_LAYER_NORMS = {"cuda"}  # that have kernels for them
+_HALF_OR_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def layer_norm(norm: nn.LayerNorm, reader: nn.Module, input: Tensor) -> Tensor:
-    """norm(input), which only the linear layer or convolution reads. A GPU's autocast computes it in fp32, of a copy,
-    and rounds it to its own data type for the reader, by another: here it is computed in that type at once. Graphs that
-    are compiled have no such copies."""
-    if _is_copied(reader, input) and _unchanged(norm):
-        return _rounded_layer_norm(input, norm.weight, norm.bias, norm.eps)
-    return norm(input)
+def layer_norm(norm: nn.LayerNorm, reader: nn.Module | None, input: Tensor) -> Tensor:
+    """norm(input). reader: a linear layer or convolution, if nothing else reads the result."""
+    size, weight, bias = norm.normalized_shape, norm.weight, norm.bias
+    dtype = _layer_norm_type(reader, input, size, weight, bias) if _unchanged(norm) else None
+    return norm(input) if dtype is None else _layer_norm_of(input, weight, bias, norm.eps, dtype)
 
 
-def layer_norm_2d(reader: nn.Conv2d, input: Tensor, size, weight=None, bias=None, eps: float = 1e-5) -> Tensor:
+def layer_norm_2d(reader: nn.Module | None, input: Tensor, size, weight=None, bias=None, eps: float = 1e-5) -> Tensor:
     """The same of :func:`torch.nn.functional.layer_norm`, over the channels of images."""
     rows = input.permute(0, 2, 3, 1)
-    if _is_copied(reader, input) and len(size) == 1 and size[0] == rows.shape[-1]:
-        result = _rounded_layer_norm(rows, weight, bias, eps)
-    else:
+    dtype = _layer_norm_type(reader, rows, size, weight, bias)
+    if dtype is None:
         result = nn.functional.layer_norm(rows, size, weight, bias, eps)
+    else:
+        result = _layer_norm_of(rows, weight, bias, eps, dtype)
     return result.permute(0, 3, 1, 2)
 
 
-def _is_copied(reader: nn.Module, input: Tensor) -> bool:
-    device = input.device.type
-    if not torch.is_autocast_enabled(device) or device not in DEVICES_OF_FP32_NORMS or not _unchanged(reader):
-        return False
-    is_known = input.dtype in (torch.float32, torch.get_autocast_dtype(device))
-    return is_known and not _register.needs_dispatcher((input,))
+def _layer_norm_type(
+    reader: nn.Module | None, input: Tensor, size, weight: Tensor | None, bias: Tensor | None
+) -> torch.dtype | None:
+    """The data type that the kernel of ours is to give, or None where PyTorch computes the layer norm. A GPU's autocast
+    computes it in fp32, of a copy, and rounds the result to its own data type for most readers, by another."""
+    device, tensors = input.device.type, (input, weight, bias)
+    if device not in DEVICES_OF_LAYER_NORMS or _register.needs_dispatcher(tensors):
+        return None
+    if input.dtype not in _HALF_OR_SINGLE or input.dim() == 0 or tuple(size) != (input.shape[-1],):
+        return None
+    if torch.is_autocast_enabled(device):
+        is_rounded = reader is not None and _unchanged(reader)
+        return torch.get_autocast_dtype(device) if is_rounded else torch.float32
+    return input.dtype if all(each is None or each.dtype == input.dtype for each in tensors) else None
 
 
-def _rounded_layer_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    dtype = torch.get_autocast_dtype(input.device.type)
+def _layer_norm_of(input: Tensor, *arguments) -> Tensor:
     with _register.without_autocast():
-        return _layer_norm.layer_norm(input, weight, bias, eps, dtype)
+        return _layer_norm.layer_norm(input, *arguments)
 
 
 def _linear_result(linear: nn.Linear, input: Tensor, to_images: bool) -> tuple[tuple[int, ...], torch.dtype]:

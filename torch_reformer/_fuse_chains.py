@@ -200,23 +200,26 @@ class Chains:
         self._take_activation(chain)
         return chain
 
-    def is_layer_norm_of(self, node: fx.Node, linear: fx.Node) -> bool:
-        """Whether a node is a layer norm of channels that come last, and only this linear layer reads its result."""
-        norm = self.module(node)
-        is_known = type(norm) is nn.LayerNorm and len(norm.normalized_shape) == 1 and not hooks(norm)
-        return is_known and [*node.users] == [linear]
-
-    def layer_norm_2d_of(self, node: fx.Node, conv: fx.Node) -> list[fx.Node]:
-        """The permutation, layer norm and permutation back, over images' channels, whose result a node is, if only this
-        convolution reads it. Else nothing."""
+    def layer_norm(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes of a layer norm whose result a node is: of channels that come last, or, between a permutation and
+        one back, of images. Else nothing."""
+        module = self.module(node)
+        if module is not None:
+            is_known = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and not hooks(module)
+            return [node] if is_known else []
         norm = _permuted(node, TO_IMAGES)
-        if norm is None or (norm.op, norm.target) != ("call_function", nn.functional.layer_norm):
+        if norm is None or (norm.op, norm.target) != ("call_function", nn.functional.layer_norm) or not norm.args:
             return []
-        before = norm.args[0] if norm.args else None
-        users = {before: norm, norm: node, node: conv}
-        if _permuted(before, FROM_IMAGES) is None or any([*each.users] != [user] for each, user in users.items()):
+        before, users = norm.args[0], [*norm.users]
+        if users != [node] or _permuted(before, FROM_IMAGES) is None or [*before.users] != [norm]:
             return []
-        return [*users]
+        return [before, norm, node]
+
+    def only_reader(self, node: fx.Node) -> fx.Node | None:
+        """The convolution or linear layer that reads a node's value, if nothing else does."""
+        reader = next(iter(node.users)) if len(node.users) == 1 else None
+        module = self.module(reader)
+        return reader if isinstance(module, (nn.Conv2d, nn.Linear)) and reason_to_leave(module) is None else None
 
     def readers(self, chain: Chain) -> list[fx.Node]:
         """What reads a chain's result, if there is to be a tensor for each: of batch norm's, so that gradients are

@@ -90,9 +90,10 @@ def _function(module: nn.Module, graph: fx.Graph) -> Callable:
     return fx.GraphModule(module, graph, type(module).__name__).__class__.forward
 
 
-def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -> None:
-    """Replaces the chains of a module's traced forward."""
+def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -> bool:
+    """Replaces the chains and layer norms of a module's traced forward. Returns whether there were any."""
     chains = Chains(dict(module.named_modules()))
+    norms, before = _replace_layer_norms(graph, chains), len(done.fused)
     for node in list(graph.nodes):
         first = chains.module(node)
         if not isinstance(first, (nn.Conv2d, nn.Linear)):
@@ -102,7 +103,7 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             done.left[name] = reason
             continue
         chain = chains.of(node)
-        parts = ["layer norm before it"] * _replace_norm_before(graph, chains, node) + chain.parts
+        parts = ["layer norm before it"] * (node in norms) + chain.parts
         if len(chain.nodes) > 1:
             _replace(graph, chains, chain)
         if parts:
@@ -110,31 +111,33 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
         else:
             done.left[name] = "nothing follows it that could be fused"
     graph.lint()
+    return len(norms) > 0 or len(done.fused) > before
 
 
 def _input_of(node: fx.Node) -> fx.Node:
     return node.args[0] if node.args else node.kwargs["input"]
 
 
-def _replace_norm_before(graph: fx.Graph, chains: Chains, reader: fx.Node) -> bool:
-    """Whether it found one that only the linear layer or convolution reads."""
-    norm = _input_of(reader)
-    if chains.is_layer_norm_of(norm, reader):
-        with graph.inserting_before(norm):
-            modules = graph.get_attr(norm.target), graph.get_attr(reader.target)
-            new = graph.call_function(layer_norm, (*modules, _input_of(norm)))
-        nodes = [norm]
-    elif nodes := chains.layer_norm_2d_of(norm, reader):
-        before, function, _ = nodes
-        with graph.inserting_before(norm):
-            arguments = graph.get_attr(reader.target), before.args[0], *function.args[1:]
-            new = graph.call_function(layer_norm_2d, arguments, function.kwargs)
-    else:
-        return False
-    norm.replace_all_uses_with(new)
-    for node in reversed(nodes):
-        graph.erase_node(node)
-    return True
+def _replace_layer_norms(graph: fx.Graph, chains: Chains) -> list[fx.Node | None]:
+    """Returns of each the convolution or linear layer that alone reads it, or None."""
+    readers = []
+    for node in list(graph.nodes):
+        nodes = chains.layer_norm(node)
+        if not nodes:
+            continue
+        readers.append(reader := chains.only_reader(node))
+        with graph.inserting_before(node):
+            of_reader = graph.get_attr(reader.target) if reader else None
+            if len(nodes) == 1:
+                new = graph.call_function(layer_norm, (graph.get_attr(node.target), of_reader, _input_of(node)))
+            else:
+                before, norm, _ = nodes
+                arguments = of_reader, before.args[0], *norm.args[1:]
+                new = graph.call_function(layer_norm_2d, arguments, norm.kwargs)
+        node.replace_all_uses_with(new)
+        for old in reversed(nodes):
+            graph.erase_node(old)
+    return readers
 
 
 def _replace(graph: fx.Graph, chains: Chains, chain: Chain) -> None:
@@ -188,9 +191,7 @@ def _fuse(module: nn.Module, prefix: str, done: Fusion) -> None:
         modules = dict(module.named_modules())
         called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_module")
         children = {name: modules[name] for name in called if _may_be_fused_inside(modules[name])}
-        before = len(done.fused)
-        _fuse_graph(module, graph, prefix, done)
-        if len(done.fused) > before:
+        if _fuse_graph(module, graph, prefix, done):
             module.forward = FusedForward(module, _function(module, graph))
     for name, inner in children.items():
         _fuse(inner, f"{prefix}{name}.", done)
@@ -207,10 +208,11 @@ def fuse(model: nn.Module, channels_last: bool = False) -> Fusion:
 
     Found are Conv2d, BatchNorm2d, an addition, an activation, in this order, each but the first optional; and Linear,
     an activation, Dropout, a permutation from [N, H, W, C] to [N, C, H, W], the product with a parameter of C elements
-    (layer scale), torchvision's StochasticDepth of rows, an addition. Under a GPU's autocast a LayerNorm before such a
-    Linear is computed in autocast's data type, to which its result is rounded. The modules stay, so the state dict,
-    optimizers and checkpoints do not notice. Works in training and evaluation, with autocast, DistributedDataParallel,
-    checkpointing and torch.compile.
+    (layer scale), torchvision's StochasticDepth of rows, an addition. LayerNorm over the last dimension, or over the
+    channels of images, is a kernel of its own on GPUs, and under autocast gives a convolution or linear layer that
+    reads it the data type to which PyTorch would round its result. The modules stay, so the state dict, optimizers and
+    checkpoints do not notice. Works in training and evaluation, with autocast, DistributedDataParallel, checkpointing
+    and torch.compile.
 
     Modules that a fused forward goes through are no longer called themselves: register hooks on them, wrap them (FSDP,
     activation checkpointing) or exchange them before. Hooks on the convolutions, norms and linear layers themselves,

@@ -31,9 +31,7 @@ inline const char* refuse_layer_norm(const LayerNormShape& of) {
     if (type == DType::fp64) return "it computes in fp32";
   if (of.rows < 1 || of.width < 1) return "there is nothing to compute";
   if (of.rows > INT32_MAX - (1 << 24)) return "there are too many rows";
-  int64_t count = 8;
-  while (of.width % count) count /= 2;
-  return of.width > 32 * kLayerNormMost / count * count ? "its rows are too long" : nullptr;
+  return of.width > 32 * kLayerNormMost ? "its rows are too long" : nullptr;
 }
 
 // sums: it adds up over rows, too. multiprocessors: of the GPU, or about as many.

@@ -1,5 +1,6 @@
 #include "layer_norm.h"
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,16 +16,17 @@ struct Instance {
   std::string name, text;
 };
 
-// text(name): that of the kernel. There is one for each text.
+// text(name): that of the kernel, which depends on the numbers alone; written at the first use.
 template <class Text>
-gpu::Entry instance(const char* what, const Text& text) {
+gpu::Entry instance(const char* what, const LayerNormShape& shape, int options, const Text& text) {
+  using Numbers = std::array<int64_t, 5>;
   static std::mutex mutex;
-  static auto& known = *new std::map<std::string, std::unique_ptr<Instance>>;
-  const std::string anonymous = text("");
+  static auto& known = *new std::map<Numbers, std::unique_ptr<Instance>>;  // of this text: a template's own
+  const Numbers numbers{shape.width, int(shape.input), int(shape.result), int(shape.parameters), options};
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Instance>& made = known[anonymous];
+  std::unique_ptr<Instance>& made = known[numbers];
   if (!made) {
-    const std::string name = std::string("layer_norm_") + what + "_" + gpu::digest(anonymous).substr(0, 16);
+    const std::string name = std::string("layer_norm_") + what + "_" + gpu::digest(text("")).substr(0, 16);
     made = std::make_unique<Instance>(Instance{name, text(name)});
   }
   return {"layer_norm", made->name.c_str(), "0", made->text.c_str()};
@@ -50,7 +52,7 @@ int64_t layer_norm_workspace_floats(const LayerNormShape& shape, const Device& d
 void run_layer_norm(const LayerNormShape& shape, LayerNormArgs args, const Device& device, const gpu::Queue& queue) {
   const LayerNormPlan plan = plan_layer_norm(shape, false, usual_units(device.arch));
   const auto text = [&](const std::string& name) { return layer_norm_forward_text(name, shape); };
-  gpu::launch(instance("forward", text), plan.launch, queue, completed(args, shape, plan));
+  gpu::launch(instance("forward", shape, 0, text), plan.launch, queue, completed(args, shape, plan));
 }
 
 void run_layer_norm_backward(const LayerNormShape& shape, LayerNormArgs args, const Device& device,
@@ -60,9 +62,9 @@ void run_layer_norm_backward(const LayerNormShape& shape, LayerNormArgs args, co
   args = completed(args, shape, plan);
   const bool of_input = args.result;
   const auto text = [&](const std::string& name) { return layer_norm_backward_text(name, shape, of_input, sums); };
-  gpu::launch(instance("backward", text), plan.launch, queue, args);
+  gpu::launch(instance("backward", shape, of_input + 2 * sums, text), plan.launch, queue, args);
   const auto finish = [&](const std::string& name) { return layer_norm_finish_text(name, shape); };
-  if (sums) gpu::launch(instance("finish", finish), plan.finish, queue, args);
+  if (sums) gpu::launch(instance("finish", shape, 0, finish), plan.finish, queue, args);
 }
 
 }  // namespace reformer
