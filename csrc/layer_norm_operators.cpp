@@ -85,10 +85,10 @@ std::vector<Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,
   if (!std::equal(sizes.begin(), sizes.end(), got.begin(), got.end()))
     fail(op, "grad has size ", shown(got), ", the input ", shown(sizes));
   const LayerNormShape shape = shape_of(op, input, dtype_of(op, "grad", grad), weight ? &*weight : nullptr);
+  const bool is_double = dtype_of(op, "statistics", statistics) == DType::fp64;
   if (statistics.numel() != 2 * shape.rows || !statistics.is_contiguous())
     fail(op, "statistics must be of size [2, ", shape.rows, "]");
-  const bool is_rounded = statistics.scalar_type() != ScalarType::Float;  // by PyTorch
-  if (input.is_cpu() || is_rounded || refuse_layer_norm(shape, device_of(input)))
+  if (input.is_cpu() || is_double || refuse_layer_norm(shape, device_of(input)))
     return unfused<5>("reformer::_layer_norm_backward_unfused",
                       {from(grad), from(input), from(statistics), from(weight), from(wanted)});
   const Device device = device_of(input);

@@ -521,7 +521,71 @@ def test_layer_norm_of_channels_under_autocast(memory_format, dtype, norms_as_on
         found.append({"y": y, "x": of_x, **of_parameters})
     check_errors(*found)
     assert found[2]["y"].stride() == found[1]["y"].stride()
-    assert fuse(nn.Sequential(LayerNorm2d(24), nn.ReLU(), nn.Conv2d(24, 16, 2, 2))).fused == {}
+    alone = nn.Sequential(LayerNorm2d(24), nn.ReLU(), nn.Conv2d(24, 16, 2, 2))
+    assert fuse(alone).fused == {"0": "a kernel of its own on GPUs"}
+
+
+class ChangedBetween(nn.Module):
+    """The input changes after the layer norm has read it, and before its result is permuted back."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.conv = LayerNorm2d(8), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        x = x + 1
+        y = F.layer_norm(x.permute(0, 2, 3, 1), (8,), self.norm.weight)
+        x = F.relu(x, inplace=True)
+        return self.conv(y.permute(0, 3, 1, 2)) + x.mean()
+
+
+class ChangedAfter(nn.Module):
+    """A residual in place: of an input that PyTorch's autocast has copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear, self.act = nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()
+
+    def forward(self, x):
+        x = x * 2
+        x += self.act(self.linear(self.norm(x)))
+        return x
+
+
+class PermutedByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        return self.conv(torch.permute(input=x, dims=(0, 1, 3, 2))).relu()
+
+
+@pytest.mark.parametrize("kind", [ChangedBetween, ChangedAfter, PermutedByName])
+def test_layer_norms_and_changes_in_place(kind, norms_as_on_gpus):
+    model, x = kind(), torch.randn(2, 8, 8, 8)
+    expected = copy.deepcopy(model)(x)
+    fuse(model)
+    torch.testing.assert_close(model(x), expected)
+    assert type_given(model, x.bfloat16()) is None
+
+
+def test_meta_tensors_under_autocast():
+    model = nn.Sequential(Normalised(), nn.Linear(48, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 8), nn.Tanh())
+    fuse(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.to("meta")(torch.randn(3, 64, device="meta")).shape == (3, 8)
+
+
+def test_other_modules_in_the_place_of_those_that_were_traced(norms_as_on_gpus):
+    x = torch.randn(4, 8)
+    for other in (nn.Dropout(0.0), nn.LayerNorm(8), nn.BatchNorm1d(8)):
+        model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU())
+        fuse(model)
+        model[1] = other
+        expected = nn.Sequential(*model)(x)
+        torch.testing.assert_close(model(x), expected)
+    assert type_given(model, x) == torch.float32  # nothing that autocast would round for reads it
 
 
 @pytest.mark.parametrize("names", [(), ("weight",), ("weight", "bias")], ids=str)

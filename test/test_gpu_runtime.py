@@ -100,6 +100,14 @@ def test_a_launch(cuda, kernels):
     """)
 
 
+def test_no_kernel_begins_early_before_hopper(cuda, kernels):
+    (kernels / "scale.sm_86.cubin").write_bytes(b"\x7fELFfake scale_fp32_3")
+    cuda("""
+        launch(early=True, device=1)
+        assert fake.fake_last_early() == 0
+    """)
+
+
 def test_packaged_code_by_architecture(cuda, kernels):
     (kernels / "scale.sm_80.cubin").write_bytes(b"\x7fELFfake scale_fp32_3")
     (kernels / "scale.sm_90.cubin").write_bytes(b"\x7fELFfake nothing")

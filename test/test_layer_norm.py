@@ -99,6 +99,16 @@ def test_gradients_of_some(needed, device):
         assert torch.equal(one, all) if need else one is None
 
 
+def test_vmap_of_gradients(device):
+    x = torch.randn(5, 24, device=device, requires_grad=True)
+    y, grads = layer_norm(x, None, None, EPS, torch.float32), torch.randn(3, 5, 24, device=device)
+
+    def gradient(grad):
+        return torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+
+    torch.testing.assert_close(torch.vmap(gradient)(grads), torch.stack([*map(gradient, grads)]))
+
+
 def test_no_rows(device):
     x = torch.randn(0, 24, device=device, dtype=HALF, requires_grad=True)
     weight = torch.randn(24, device=device, requires_grad=True)

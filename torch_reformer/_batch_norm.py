@@ -161,7 +161,7 @@ class _Train(torch.autograd.Function):
         input, weight, bias, moments, *saved = ctx.saved_tensors
         with _register.without_autocast():
             if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
-                weight = weight if ctx.cast is None else ctx.cast.again()
+                weight = weight if ctx.cast is None else ctx.cast.linked(weight)
                 geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
                 acc, moments = _register_epilogue.conv2d_epilogue(input, weight, biases, plan.moments.code, *geometry)
                 saved = [acc if name == "acc" else tensor for name, tensor in zip(plan.saved, saved, strict=True)]

@@ -16,7 +16,7 @@ from . import nn as nn_of_ours
 from ._rows import Rows
 from .epilogue import ACTIVATIONS
 
-UNDERSTOOD = {nn.Conv2d, nn_of_ours.Conv2d, nn.BatchNorm2d, nn.LayerNorm, nn.Linear, nn.Dropout}
+CONVOLUTIONS = nn.Conv2d, nn_of_ours.Conv2d
 
 
 def hooks(module: nn.Module) -> str | None:
@@ -25,8 +25,16 @@ def hooks(module: nn.Module) -> str | None:
     return "it has hooks, which would not be called" if found else None
 
 
-def _unchanged(*modules: nn.Module) -> bool:
-    return all(type(module) in UNDERSTOOD and not hooks(module) for module in modules)
+def _autocast_type(input: Tensor) -> torch.dtype | None:
+    """In which autocast has convolutions computed where the input is, or None if it is off, or there is none (meta)."""
+    device = input.device.type
+    is_on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if is_on else None
+
+
+def _is_plain(module: nn.Module, *kinds: type) -> bool:
+    """Whether it is still of one of these, as it was when its model was traced, and nobody looks on."""
+    return type(module) in kinds and not hooks(module)
 
 
 def _output_size(conv: nn.Conv2d, input: Tensor) -> tuple[int, ...]:
@@ -43,14 +51,13 @@ def _fits(residual, conv: nn.Conv2d, input: Tensor, in_place: bool) -> bool:
     computed in place."""
     if not isinstance(residual, Tensor) or residual.shape != torch.Size(_output_size(conv, input)):
         return False
-    device = input.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+    dtype = _autocast_type(input) or input.dtype
     return residual.is_floating_point() if in_place else residual.dtype == dtype
 
 
 def conv_act(conv: nn.Conv2d, input: Tensor, activation: str, residual=None, in_place: bool = False) -> Tensor:
     """activation(conv(input) + residual), by the modules' own settings."""
-    if not _unchanged(conv) or input.dim() != 4:
+    if not _is_plain(conv, *CONVOLUTIONS) or input.dim() != 4:
         return _separately(conv(input), activation, residual, in_place)
     geometry = conv.stride, conv.padding, conv.dilation, conv.groups
     if residual is None or _fits(residual, conv, input, in_place):
@@ -69,7 +76,7 @@ def conv_norm_act(
     uses: int = 1,
 ) -> Tensor | tuple[Tensor, ...]:
     """activation(norm(conv(input)) + residual), for each of its uses."""
-    is_fused = _unchanged(conv, norm) and input.dim() == 4
+    is_fused = _is_plain(conv, *CONVOLUTIONS) and _is_plain(norm, nn.BatchNorm2d) and input.dim() == 4
     if is_fused and (residual is None or _fits(residual, conv, input, in_place)):
         return nn_of_ours.conv_norm_act(conv, norm, input, activation, residual, uses)
     value = nn_of_ours.conv_norm_act(conv, norm, input, "none") if is_fused else norm(conv(input))
@@ -97,8 +104,8 @@ def linear_act(
     linear layers, for which autocast would make a copy in its data type, get the result in that type if they can."""
     rate = dropout.p if dropout is not None and dropout.training else 0.0
     is_fused = (
-        _unchanged(linear)
-        and (dropout is None or _unchanged(dropout))
+        _is_plain(linear, nn.Linear)
+        and (dropout is None or _is_plain(dropout, nn.Dropout))
         and (drop is None or (is_row_drop(drop) and not hooks(drop) and input.dim() > 1))
         and input.dim() > 0
         and input.shape[-1] == linear.weight.shape[1]  # PyTorch says what is wrong
@@ -125,7 +132,7 @@ def linear_act(
     if adds and not in_place:
         of_sum = torch.promote_types(of_sum, residual.dtype)
     types = (None,) if of_sum == dtype else (of_sum,)
-    if adds and of_sum != dtype and readers and torch.is_autocast_enabled(input.device.type):
+    if adds and of_sum != dtype and readers and _autocast_type(input):
         types = of_sum, None
     program = _programs.linear(frozenset(tensors), activation, rate, types)
     given = [tensors[name] for name in program.inputs]
@@ -139,8 +146,13 @@ def linear_act(
 def _for_each(readers: tuple[nn.Module | None, ...], value: Tensor, rounded: Tensor | None = None):
     if not readers:
         return value
-    is_cast = [rounded is not None and reader is not None and _unchanged(reader) for reader in readers]
+    is_cast = [rounded is not None and _is_rounded_for(reader) for reader in readers]
     return tuple(rounded if each else value for each in is_cast)
+
+
+def _is_rounded_for(reader: nn.Module | None) -> bool:
+    """Whether autocast rounds what this module reads to its own data type."""
+    return reader is not None and _is_plain(reader, *CONVOLUTIONS, nn.Linear)
 
 
 DEVICES_OF_LAYER_NORMS = {"cuda"}  # that have kernels for them
@@ -150,7 +162,7 @@ _HALF_OR_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 def layer_norm(norm: nn.LayerNorm, reader: nn.Module | None, input: Tensor) -> Tensor:
     """norm(input). reader: a linear layer or convolution, if nothing else reads the result."""
     size, weight, bias = norm.normalized_shape, norm.weight, norm.bias
-    dtype = _layer_norm_type(reader, input, size, weight, bias) if _unchanged(norm) else None
+    dtype = _layer_norm_type(reader, input, size, weight, bias) if _is_plain(norm, nn.LayerNorm) else None
     return norm(input) if dtype is None else _layer_norm_of(input, weight, bias, norm.eps, dtype)
 
 
@@ -173,11 +185,10 @@ def _layer_norm_type(
     device, tensors = input.device.type, (input, weight, bias)
     if device not in DEVICES_OF_LAYER_NORMS or _register.needs_dispatcher(tensors):
         return None
-    if input.dtype not in _HALF_OR_SINGLE or input.dim() == 0 or tuple(size) != (input.shape[-1],):
+    if input.dtype not in _HALF_OR_SINGLE or tuple(size) != tuple(input.shape[-1:]) or size[0] == 0:
         return None
-    if torch.is_autocast_enabled(device):
-        is_rounded = reader is not None and _unchanged(reader)
-        return torch.get_autocast_dtype(device) if is_rounded else torch.float32
+    if dtype := _autocast_type(input):
+        return dtype if _is_rounded_for(reader) else torch.float32
     return input.dtype if all(each is None or each.dtype == input.dtype for each in tensors) else None
 
 
@@ -188,9 +199,9 @@ def _layer_norm_of(input: Tensor, *arguments) -> Tensor:
 
 def _linear_result(linear: nn.Linear, input: Tensor, to_images: bool) -> tuple[tuple[int, ...], torch.dtype]:
     """The size and data type that a linear layer's result has in PyTorch, once it is permuted."""
-    device, rows = input.device.type, tuple(input.shape[:-1])
-    is_cast = torch.is_autocast_enabled(device) and input.dtype != torch.float64
-    dtype = torch.get_autocast_dtype(device) if is_cast else input.dtype
+    rows, dtype = tuple(input.shape[:-1]), input.dtype
+    if dtype != torch.float64:
+        dtype = _autocast_type(input) or dtype
     columns = (linear.weight.shape[0],)
     return (rows[:1] + columns + rows[1:] if to_images else rows + columns), dtype
 

@@ -73,7 +73,7 @@ def _permuted(node: fx.Node | None, order: tuple[int, ...]) -> fx.Node | None:
     """What a node permutes in this order, or None."""
     if node is None or (node.op, node.target) not in (("call_function", torch.permute), ("call_method", "permute")):
         return None
-    given, *dims = node.args
+    given, *dims = node.args or (None,)
     return given if not node.kwargs and dims in ([*order], [[*order]], [order]) else None
 
 
@@ -202,18 +202,30 @@ class Chains:
 
     def layer_norm(self, node: fx.Node) -> list[fx.Node]:
         """The nodes of a layer norm whose result a node is: of channels that come last, or, between a permutation and
-        one back, of images. Else nothing."""
-        module = self.module(node)
+        one back, of images. Else nothing; nor if its input is changed in place, of which PyTorch may keep a copy."""
+        module, nodes = self.module(node), [node]
         if module is not None:
-            is_known = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1 and not hooks(module)
-            return [node] if is_known else []
-        norm = _permuted(node, TO_IMAGES)
-        if norm is None or (norm.op, norm.target) != ("call_function", nn.functional.layer_norm) or not norm.args:
-            return []
-        before, users = norm.args[0], [*norm.users]
-        if users != [node] or _permuted(before, FROM_IMAGES) is None or [*before.users] != [norm]:
-            return []
-        return [before, norm, node]
+            if type(module) is not nn.LayerNorm or len(module.normalized_shape) != 1 or hooks(module) or not node.args:
+                return []
+        else:
+            norm = _permuted(node, TO_IMAGES)
+            if norm is None or (norm.op, norm.target) != ("call_function", nn.functional.layer_norm) or not norm.args:
+                return []
+            nodes = [norm.args[0], norm, node]
+            if _permuted(nodes[0], FROM_IMAGES) is None or any([*nodes[i].users] != [nodes[i + 1]] for i in (0, 1)):
+                return []
+        input = nodes[0].args[0]
+        changes = any(self._is_in_place(user) and user.args and user.args[0] is input for user in input.users)
+        return [] if changes else nodes
+
+    def name_of_layer_norm(self, nodes: list[fx.Node]) -> str:
+        """Of its module; of one that is a function, that of its weight's."""
+        norm = nodes[len(nodes) // 2]
+        if norm.op == "call_module":
+            return norm.target
+        weight = dict(enumerate(norm.args)).get(2, norm.kwargs.get("weight"))
+        is_known = isinstance(weight, fx.Node) and weight.op == "get_attr"
+        return weight.target.rpartition(".")[0] if is_known else norm.name
 
     def only_reader(self, node: fx.Node) -> fx.Node | None:
         """The convolution or linear layer that reads a node's value, if nothing else does."""

@@ -30,7 +30,7 @@ class _LayerNorm(torch.autograd.Function):
         input, statistics, weight, bias = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         # Of a second derivative the statistics are functions of the input, which PyTorch's own backward knows.
-        if torch.is_grad_enabled() or _register.is_batched(grad):
+        if torch.is_grad_enabled() or _register.needs_dispatcher((grad,)):
             grad, x, *parameters = _wide(grad, input, weight, bias)
             mean_and_rstd = _mean_and_rstd(x, statistics)
             return *_backward_of_pytorch(grad, x, x.shape[-1:], *mean_and_rstd, *parameters, list(needed)), None, None

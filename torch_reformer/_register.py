@@ -107,9 +107,22 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple([cast(tensor) for tensor in tensors])
 
 
+class _Copy(torch.autograd.Function):
+    """A copy of a weight in another data type, which a forward made, as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx, weight, copy):
+        ctx.dtype = weight.dtype
+        return copy.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.to(ctx.dtype), None
+
+
 class CastWeight:
     """A convolution's weight that an operator casts for autocast itself. A backward reads the copy, so that the weight
-    may change in place before it; only a backward that is differentiated again reads the weight.
+    may change in place before it.
 
     Args:
         dtype: that of the copy.
@@ -117,7 +130,6 @@ class CastWeight:
 
     def __init__(self, weight: Tensor, dtype: torch.dtype):
         self.weight, self.dtype = weight, dtype
-        self.version = None if weight.is_inference() else weight._version
 
     @staticmethod
     def of(input: Tensor, weight: Tensor) -> CastWeight | None:
@@ -125,14 +137,9 @@ class CastWeight:
         dtype = autocast_type(weight, input.device)
         return None if dtype is None else CastWeight(weight, dtype)
 
-    def again(self) -> Tensor:
-        """The copy, as autograd sees it."""
-        if self.version is not None and self.weight._version != self.version:
-            raise RuntimeError(
-                "the weight of a convolution or linear layer was modified by an inplace operation after its forward, "
-                "and a backward with create_graph=True needs it"
-            )
-        return self.weight.to(self.dtype)
+    def linked(self, copy: Tensor) -> Tensor:
+        """The copy, for a backward that is differentiated again."""
+        return _Copy.apply(self.weight, copy.reshape(self.weight.shape))
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
@@ -277,7 +284,8 @@ class _Plain(torch.autograd.Function):
         ctx.geometry, ctx.cast = geometry, cast
         if cast is not None:
             weight = weight.to(cast.dtype)
-            bias = bias if bias is None or autocast_type(bias, input.device) is None else bias.to(cast.dtype)
+        if bias is not None and (dtype := autocast_type(bias, input.device)) is not None:
+            bias = bias.to(dtype)
         ctx.save_for_backward(input, weight)
         return _forward(input, weight, bias, _kept.geometry_number(*geometry))
 
@@ -288,7 +296,7 @@ class _Plain(torch.autograd.Function):
         with without_autocast():
             if cast is not None:
                 dtype = cast.weight.dtype
-                weight = cast.again() if torch.is_grad_enabled() else weight
+                weight = cast.linked(weight) if torch.is_grad_enabled() else weight
             grads = conv2d_grads(grad, input, weight, (input.shape, weight.shape), ctx.geometry, wanted, dtype)
         return *grads, None, None
 

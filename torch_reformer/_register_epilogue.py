@@ -234,7 +234,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         plan, rows, cast = ctx.plan, ctx.rows, ctx.cast
         wanted = filter is not None, input is not None, False
         if cast is not None and filter is not None and torch.is_grad_enabled():
-            filter = cast.again()
+            filter = cast.linked(filter)
         if rows is not None:
             input = None if input is None else rows.picture(input)
             filter = None if filter is None else filter.reshape(ctx.sizes[1])
@@ -290,7 +290,7 @@ def _conv2d_and(input, weight, tensors, program, geometry, cast: _register.CastW
     if not is_transformed() and not _needs_grad(input, weight, *tensors):
         return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
     if is_transformed() or _has_max("conv2d_epilogue", tuple(program)):
-        return unfused_conv2d(input, weight if cast is None else cast.again(), tensors, program, *geometry)
+        return unfused_conv2d(input, weight if cast is None else weight.to(cast.dtype), tensors, program, *geometry)
     return list(_apply_conv2d(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
 
 

@@ -26,7 +26,7 @@ from ._fuse_trace import is_ours, traced
 class Fusion:
     """What :func:`fuse` did."""
 
-    fused: dict[str, str]  # for each convolution or linear layer, by name: what was fused into it
+    fused: dict[str, str]  # for each convolution or linear layer, by name: what was fused into it; and layer norms
     left: dict[str, str]  # why the others were left, and modules whose forward could not be traced
 
     def __str__(self) -> str:
@@ -93,7 +93,8 @@ def _function(module: nn.Module, graph: fx.Graph) -> Callable:
 def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -> bool:
     """Replaces the chains and layer norms of a module's traced forward. Returns whether there were any."""
     chains = Chains(dict(module.named_modules()))
-    norms, before = _replace_layer_norms(graph, chains), len(done.fused)
+    before = len(done.fused)
+    normalised = _replace_layer_norms(graph, chains, prefix, done)
     for node in list(graph.nodes):
         first = chains.module(node)
         if not isinstance(first, (nn.Conv2d, nn.Linear)):
@@ -103,7 +104,7 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
             done.left[name] = reason
             continue
         chain = chains.of(node)
-        parts = ["layer norm before it"] * (node in norms) + chain.parts
+        parts = ["layer norm before it"] * (node in normalised) + chain.parts
         if len(chain.nodes) > 1:
             _replace(graph, chains, chain)
         if parts:
@@ -111,22 +112,25 @@ def _fuse_graph(module: nn.Module, graph: fx.Graph, prefix: str, done: Fusion) -
         else:
             done.left[name] = "nothing follows it that could be fused"
     graph.lint()
-    return len(norms) > 0 or len(done.fused) > before
+    return len(done.fused) > before
 
 
 def _input_of(node: fx.Node) -> fx.Node:
     return node.args[0] if node.args else node.kwargs["input"]
 
 
-def _replace_layer_norms(graph: fx.Graph, chains: Chains) -> list[fx.Node | None]:
-    """Returns of each the convolution or linear layer that alone reads it, or None."""
+def _replace_layer_norms(graph: fx.Graph, chains: Chains, prefix: str, done: Fusion) -> list[fx.Node]:
+    """Returns the convolutions and linear layers that alone read one."""
     readers = []
     for node in list(graph.nodes):
         nodes = chains.layer_norm(node)
         if not nodes:
             continue
-        readers.append(reader := chains.only_reader(node))
-        with graph.inserting_before(node):
+        if reader := chains.only_reader(node):
+            readers.append(reader)
+        else:
+            done.fused[prefix + chains.name_of_layer_norm(nodes)] = "a kernel of its own on GPUs"
+        with graph.inserting_before(nodes[len(nodes) // 2]):  # nothing may change its input before it is read
             of_reader = graph.get_attr(reader.target) if reader else None
             if len(nodes) == 1:
                 new = graph.call_function(layer_norm, (graph.get_attr(node.target), of_reader, _input_of(node)))

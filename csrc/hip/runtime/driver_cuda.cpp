@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <stdexcept>
 
 #include "driver.h"
@@ -144,6 +146,15 @@ class CudaDriver final : public Driver {
                              std::to_string(error) + ")");
   }
 
+  // Whether kernels may begin early: from sm_90 on.
+  bool can_overlap(int device) const {
+    static std::array<std::atomic<int>, 64> majors{};
+    const size_t slot = size_t(device) % majors.size();
+    int major = majors[slot].load(std::memory_order_relaxed);
+    if (!major || size_t(device) != slot) majors[slot] = major = attribute(kMajor, device);
+    return major >= 9;
+  }
+
   int attribute(int which, int device) const {
     int value = 0;
     check(api_.device_attribute(&value, which, device), "cuDeviceGetAttribute");
@@ -165,7 +176,7 @@ class CudaDriver final : public Driver {
     Attribute attributes[2];
     unsigned count = 0;
     if (shape.cluster_z > 1) attributes[count++] = {kClusterDimension, 0, {1, 1, shape.cluster_z}};
-    if (shape.early) attributes[count++] = {kProgrammaticStreamSerialization, 0, {1}};
+    if (shape.early && can_overlap(queue.device)) attributes[count++] = {kProgrammaticStreamSerialization, 0, {1}};
     if (!count)
       return api_.launch(function, shape.blocks_x, shape.blocks_y, shape.blocks_z, shape.threads, 1, 1,
                          shape.shared_bytes, queue.stream, parameters, nullptr);

@@ -25,8 +25,8 @@ struct Launch {
   uint32_t threads = 1;       // of a block
   uint32_t shared_bytes = 0;  // dynamic shared memory of a block
   uint32_t cluster_z = 1;     // blocks of a cluster, along z; more than 1 only on sm_90 and later
-  // It may begin before the kernels before it have ended, since it waits for them itself (device/overlap.h); on sm_90
-  // and later only.
+  // It may begin before the kernels before it have ended, since it waits for them itself (device/overlap.h). Before
+  // sm_90 and on AMD's GPUs it does not.
   bool early = false;
 };
 

@@ -151,7 +151,7 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& ar
   else
     shared += filter_bytes;
   plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
-  plan.launch.early = can_start_early(arch);
+  plan.launch.early = true;
   return plan;
 }
 
@@ -196,7 +196,7 @@ class GpuDepthwise final : public Solver {
     a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
     a.result = p.direction == Direction::forward ? b.y : p.direction == Direction::input_grad ? b.x : b.workspace;
     gpu::launch(kernels_.find(p)->entry, plan.launch, b.queue, a);
-    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, a.splits, b, plan.launch.early);
+    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
   }
 
  private:
@@ -211,14 +211,14 @@ class GpuDepthwise final : public Solver {
 
 }  // namespace
 
-void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const ConvBuffers& b, bool early) {
+void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const ConvBuffers& b) {
   DepthwiseArgs args{};
   args.x = b.workspace, args.result = b.w;
   args.channels = p.c, args.taps = p.r * p.s, args.splits = splits;
   gpu::Launch launch;
   launch.blocks_x = uint32_t(parts(args.taps * args.channels, kDepthwiseFinishOutputs));
   launch.threads = kDepthwiseThreads_finish;
-  launch.early = early;
+  launch.early = true;
   gpu::launch(finish_of(p.dtype).entry, launch, b.queue, args);
 }
 

@@ -295,9 +295,9 @@ class GpuDepthwisePlanes final : public Solver {
     a.source = p.direction == input_grad ? b.y : b.x;
     a.y = b.y, a.filter = b.w, a.bias = b.bias;
     a.result = p.direction == forward ? b.y : p.direction == input_grad ? b.x : b.workspace;
-    plan.launch.early = can_start_early(device.arch);
+    plan.launch.early = true;
     gpu::launch(kernel(p)->entry, plan.launch, b.queue, a);
-    if (p.direction == weight_grad) finish_depthwise_weight_grad(p, a.splits, b, plan.launch.early);
+    if (p.direction == weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
   }
 
  private:

@@ -31,11 +31,6 @@ inline int32_t most_shared_bytes(const std::string& arch) {
   return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
 }
 
-// Whether kernels may begin before those before them have ended (gpu::Launch::early).
-inline bool can_start_early(const std::string& arch) {
-  return arch.compare(0, 3, "sm_") == 0 && std::stoi(arch.substr(3)) >= 90;
-}
-
 // Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic, and starts in 3: for
 // ranking until weights exist for a GPU.
 inline double gpu_estimate_us(const ConvProblem& p, double share) {

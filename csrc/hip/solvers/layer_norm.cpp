@@ -1,9 +1,10 @@
 #include "layer_norm.h"
 
-#include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 
 #include "../runtime/cache.h"
 #include "gpu_model.h"
@@ -16,15 +17,14 @@ struct Instance {
   std::string name, text;
 };
 
-// text(name): that of the kernel, which depends on the numbers alone; written at the first use.
-template <class Text>
-gpu::Entry instance(const char* what, const LayerNormShape& shape, int options, const Text& text) {
-  using Numbers = std::array<int64_t, 5>;
+// Of the numbers of a kernel; text(name) is what it is.
+gpu::Entry instance(const char* what, const LayerNormShape& shape, int options,
+                    const std::function<std::string(const std::string&)>& text) {
+  using Key = std::tuple<std::string, int64_t, DType, DType, DType, int>;
   static std::mutex mutex;
-  static auto& known = *new std::map<Numbers, std::unique_ptr<Instance>>;  // of this text: a template's own
-  const Numbers numbers{shape.width, int(shape.input), int(shape.result), int(shape.parameters), options};
+  static auto& known = *new std::map<Key, std::unique_ptr<Instance>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Instance>& made = known[numbers];
+  std::unique_ptr<Instance>& made = known[{what, shape.width, shape.input, shape.result, shape.parameters, options}];
   if (!made) {
     const std::string name = std::string("layer_norm_") + what + "_" + gpu::digest(text("")).substr(0, 16);
     made = std::make_unique<Instance>(Instance{name, text(name)});

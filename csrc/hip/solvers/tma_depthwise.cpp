@@ -35,7 +35,7 @@ class GpuTmaDepthwise final : public Solver {
     const ConvBuffers b = call.buffers(plan.workspace_bytes);
     bind(plan, p, b.x, b.y, b.w, b.bias, b.workspace);
     gpu::launch(tma_depthwise_kernel(p)->entry, plan.launch, b.queue, plan.args);
-    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, plan.args.blocks, b, plan.launch.early);
+    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, plan.args.blocks, b);
   }
 
  private:
