@@ -17,7 +17,7 @@ HALF, SINGLE = torch.bfloat16, torch.float32
 
 
 @pytest.mark.parametrize("input", [HALF, SINGLE], ids=["bf16", "fp32"])
-@pytest.mark.parametrize("width", [96, 1024])
+@pytest.mark.parametrize("width", [96, 744, 767, 1024])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_compiles(architecture, width, input, tmp_path):
     amd = architecture.startswith("gfx")

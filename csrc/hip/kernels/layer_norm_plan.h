@@ -23,7 +23,8 @@ struct LayerNormPlan {
   gpu::Launch launch, finish;
 };
 
-constexpr int kLayerNormMost = 32;  // elements of a thread, in registers
+// Elements of a thread, in registers: fewer of rows that are read by groups of less than 8.
+inline int layer_norm_most(int64_t width) { return width % 8 ? 24 : 32; }
 
 // Null, or a sentence that says why not.
 inline const char* refuse_layer_norm(const LayerNormShape& of) {
@@ -31,7 +32,7 @@ inline const char* refuse_layer_norm(const LayerNormShape& of) {
     if (type == DType::fp64) return "it computes in fp32";
   if (of.rows < 1 || of.width < 1) return "there is nothing to compute";
   if (of.rows > INT32_MAX - (1 << 24)) return "there are too many rows";
-  return of.width > 32 * kLayerNormMost ? "its rows are too long" : nullptr;
+  return of.width > 32 * layer_norm_most(of.width) ? "its rows are too long" : nullptr;
 }
 
 // sums: it adds up over rows, too. multiprocessors: of the GPU, or about as many.
@@ -39,16 +40,19 @@ inline LayerNormPlan plan_layer_norm(const LayerNormShape& of, bool sums, int mu
   LayerNormPlan plan{8, 0, 0, 0, 0, {}, {}};
   while (of.width % plan.count) plan.count /= 2;
   const int groups = int(of.width) / plan.count;
-  // As few idle threads as possible, then few elements a thread.
+  // Of those whose neighbours read at least 64 bytes, or the row, as few idle threads as possible, then few elements a
+  // thread.
   int64_t least = INT64_MAX;
   for (int lanes = 32; lanes; lanes /= 2) {
+    if (lanes * plan.count < 32 && lanes < groups) continue;
     const int vectors = (groups + lanes - 1) / lanes;
-    if (vectors * plan.count <= kLayerNormMost && vectors * lanes < least)
+    if (vectors * plan.count <= layer_norm_most(of.width) && vectors * lanes < least)
       least = vectors * lanes, plan.lanes = lanes, plan.vectors = vectors;
   }
-  // Three of 168 registers a thread; more elements, or more bytes of the next row's, would end up in memory.
-  plan.together =
-      plan.vectors * plan.count <= 24 && element_size(of.input) == 2 && element_size(of.result) == 2 ? 3 : 0;
+  // Three of 168 registers a thread; more elements, idle threads, or more bytes of the next row's, and some would end
+  // up in memory.
+  const bool halves = element_size(of.input) == 2 && element_size(of.result) == 2;
+  plan.together = halves && plan.vectors <= 3 && of.width == plan.vectors * plan.lanes * 8 ? 3 : 0;
   const int64_t at_once = kLayerNormThreads / plan.lanes, steps = (of.rows + at_once - 1) / at_once;
   // Parts of a sum are to be few beside the rows, blocks as many as run at once.
   const int64_t most = multiprocessors * (sums ? 4 : 16);
