@@ -11,6 +11,7 @@
 #include "cpu/selector/registry.h"
 #include "cpu/selector/sequence_classifier.h"
 #include "decide.h"
+#include "hip/kernels/layer_norm_plan.h"
 #include "hip/runtime/cache.h"
 #include "hip/runtime/code_objects.h"
 #include "hip/runtime/compiled.h"
@@ -285,6 +286,8 @@ const char* reformer_gpu_unavailable(const char* architecture) {
     return why ? why : "";
   });
 }
+
+int32_t reformer_takes_layer_norm(int64_t width) { return takes_layer_norm(width); }
 
 int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
                             int64_t bytes) {

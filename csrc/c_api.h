@@ -109,6 +109,9 @@ REFORMER_API int64_t reformer_keep_program(const int64_t* code, int64_t size);
 REFORMER_API int64_t reformer_keep_geometry(const int64_t* numbers);
 REFORMER_API int64_t reformer_keep_sequence(const int64_t* code, int64_t size);
 
+// As in hip/kernels/layer_norm_plan.h.
+REFORMER_API int32_t reformer_takes_layer_norm(int64_t width);
+
 // GPUs (hip/runtime). An entry is a kernel: file, name and arguments as in hip/runtime/gpu.h.
 struct ReformerEntry {
   const char* file;

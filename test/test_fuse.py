@@ -651,6 +651,11 @@ def test_layer_norms_of_pytorch(norms_as_on_gpus):
     assert type_given(model, x.bfloat16()) == torch.float32
     model.norm.register_forward_pre_hook(lambda *_: None)
     assert type_given(model, x.bfloat16()) is None
+    for width, is_ours in {768: True, 1024: True, 1032: False, 770: False, 0: False}.items():
+        model, rows = Alone(False), torch.randn(2, width)
+        model.norm = nn.LayerNorm(width)
+        fuse(model)
+        assert (type_given(model, rows, autocast=False) is not None) == is_ours
     model = Normalised()
     model.norm = nn.LayerNorm((1, 64))
     fuse(model)

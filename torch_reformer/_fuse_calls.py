@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import _layer_norm, _programs, _register, _register_epilogue, fused
+from . import _layer_norm, _native, _programs, _register, _register_epilogue, fused
 from . import nn as nn_of_ours
 from ._rows import Rows
 from .epilogue import ACTIVATIONS
@@ -185,7 +185,9 @@ def _layer_norm_type(
     device, tensors = input.device.type, (input, weight, bias)
     if device not in DEVICES_OF_LAYER_NORMS or _register.needs_dispatcher(tensors):
         return None
-    if input.dtype not in _HALF_OR_SINGLE or tuple(size) != tuple(input.shape[-1:]) or size[0] == 0:
+    if input.dtype not in _HALF_OR_SINGLE or tuple(size) != tuple(input.shape[-1:]):
+        return None
+    if not _native.takes_layer_norm(*size):
         return None
     if dtype := _autocast_type(input):
         return dtype if _is_rounded_for(reader) else torch.float32

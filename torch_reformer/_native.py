@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -159,6 +160,7 @@ _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
 _keep_program = _declare("reformer_keep_program", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
 _keep_geometry = _declare("reformer_keep_geometry", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 _keep_sequence = _declare("reformer_keep_sequence", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
+_takes_layer_norm = _declare("reformer_takes_layer_norm", ctypes.c_int32, ctypes.c_int64)
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -454,3 +456,9 @@ def keep_geometry(*numbers: int) -> int:
     """The number by which private operators take a geometry: stride, padding and dilation (height, width), groups."""
     numbers = array.array("q", numbers)  # ctypes would cut what is too large
     return _check(_keep_geometry((ctypes.c_int64 * 7).from_buffer(numbers)))
+
+
+@functools.lru_cache(1024)
+def takes_layer_norm(width: int) -> bool:
+    """Whether GPUs' kernels compute layer norms of rows of so many elements."""
+    return bool(_takes_layer_norm(width))

@@ -26,13 +26,16 @@ struct LayerNormPlan {
 // Elements of a thread, in registers: fewer of rows that are read by groups of less than 8.
 inline int layer_norm_most(int64_t width) { return width % 8 ? 24 : 32; }
 
+// Whether kernels have such rows.
+inline bool takes_layer_norm(int64_t width) { return width > 0 && width <= 32 * layer_norm_most(width); }
+
 // Null, or a sentence that says why not.
 inline const char* refuse_layer_norm(const LayerNormShape& of) {
   for (DType type : {of.input, of.result, of.parameters})
     if (type == DType::fp64) return "it computes in fp32";
   if (of.rows < 1 || of.width < 1) return "there is nothing to compute";
   if (of.rows > INT32_MAX - (1 << 24)) return "there are too many rows";
-  return of.width > 32 * layer_norm_most(of.width) ? "its rows are too long" : nullptr;
+  return takes_layer_norm(of.width) ? nullptr : "its rows are too long";
 }
 
 // sums: it adds up over rows, too. multiprocessors: of the GPU, or about as many.
