@@ -7,13 +7,11 @@ a pass after it and in each of the kernels that can. The convolutions of ResNet-
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from results import Row, geomean, write_csv
+from results import Row, geomean, options_of_gpu, write_csv
 
 import torch_reformer
 from torch_reformer import ConvProblem, _native, _programs
@@ -41,12 +39,7 @@ def forced(solver: str, call: Callable[[], object]) -> Callable[[], object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--csv", type=Path, help="write every measurement here")
-    options = parser.parse_args()
+    options = options_of_gpu(__doc__)
     device, dtype = usable_device(options.device), getattr(torch, options.dtype)
     name, rows, ratios, over_torch, of_moments = device_name(device), [], [], [], []
     moments = _programs.moments(frozenset())

@@ -7,12 +7,10 @@ ConvNeXt-T, in turns.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from results import Row, geomean, write_csv
+from results import Row, geomean, options_of_gpu, write_csv
 
 from torch_reformer.timing import interleaved, percentiles
 from torch_reformer.workload import device_name, usable_device
@@ -62,12 +60,7 @@ def calls_of(rows: int, width: int, dtype: torch.dtype, device: torch.device) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--csv", type=Path, help="write every measurement here")
-    options = parser.parse_args()
+    options = options_of_gpu(__doc__)
     device, dtype = usable_device(options.device), getattr(torch, options.dtype)
     where, rows, ratios = device_name(device), [], []
     for pixels, width in CONVNEXT_T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 from collections.abc import Iterable
@@ -37,6 +38,16 @@ class Row:
         """device: by default this CPU."""
         cuts = (round(value, 3) for value in percentiles(values))
         return cls(benchmark, case, provider, metric, *cuts, device=device or _native.device(None))
+
+
+def options_of_gpu(doc: str) -> argparse.Namespace:
+    """The command line of a script that times tensors of one batch, on a GPU unless it is told otherwise."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--csv", type=Path, help="write every measurement here")
+    return parser.parse_args()
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:

@@ -14,15 +14,14 @@ std::string shown(Sizes sizes) {
   return text.str();
 }
 
-DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
-  switch (tensor.scalar_type()) {
+DType dtype_of(const char* op, const char* argument, ScalarType type) {
+  switch (type) {
     case ScalarType::Float: return DType::fp32;
     case ScalarType::Double: return DType::fp64;
     case ScalarType::Half: return DType::fp16;
     case ScalarType::BFloat16: return DType::bf16;
     default:
-      fail(op, argument, " has data type ", toString(tensor.scalar_type()),
-           "; float32, float64, float16 and bfloat16 are supported");
+      fail(op, argument, " has data type ", toString(type), "; float32, float64, float16 and bfloat16 are supported");
   }
 }
 

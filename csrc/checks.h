@@ -20,7 +20,10 @@ template <class... Parts>
 }
 
 // fp32, fp64, fp16 or bf16.
-DType dtype_of(const char* op, const char* argument, const Tensor& tensor);
+DType dtype_of(const char* op, const char* argument, torch::headeronly::ScalarType type);
+inline DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
+  return dtype_of(op, argument, tensor.scalar_type());
+}
 
 void check_same_device(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b);
 

@@ -19,16 +19,6 @@ std::vector<Tensor> unfused(const char* op, std::array<StableIValue, kCount> sta
   return torch::stable::detail::to<std::vector<Tensor>>(stack[0]);
 }
 
-DType number_of(const char* op, ScalarType type) {
-  switch (type) {
-    case ScalarType::Float: return DType::fp32;
-    case ScalarType::Double: return DType::fp64;
-    case ScalarType::Half: return DType::fp16;
-    case ScalarType::BFloat16: return DType::bf16;
-    default: fail(op, "the result can't have data type ", toString(type));
-  }
-}
-
 // Of rows that lie one after another.
 LayerNormShape shape_of(const char* op, const Tensor& input, DType result, const Tensor* parameter) {
   const int64_t width = input.dim() ? input.size(input.dim() - 1) : 0;
@@ -56,9 +46,13 @@ std::vector<Tensor> layer_norm(const Tensor& input, const std::optional<Tensor>&
   const char* op = "_layer_norm";
   for (const std::optional<Tensor>* parameter : {&weight, &bias})
     if (*parameter) check_parameter(op, input, **parameter);
-  const LayerNormShape shape = shape_of(op, input, number_of(op, dtype), weight ? &*weight : bias ? &*bias : nullptr);
+  const LayerNormShape shape = shape_of(op, input, dtype_of(op, "the result", dtype),
+                                        weight ? &*weight
+                                        : bias ? &*bias
+                                               : nullptr);
+  const Device device = device_of(input);
   const bool alike = !weight || !bias || weight->scalar_type() == bias->scalar_type();
-  if (input.is_cpu() || !alike || refuse_layer_norm(shape, device_of(input)))
+  if (input.is_cpu() || !alike || refuse_layer_norm(shape, device))
     return unfused<5>("reformer::_layer_norm_unfused", {from(input), from(weight), from(bias), from(eps), from(dtype)});
   const int32_t index = input.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
@@ -71,7 +65,7 @@ std::vector<Tensor> layer_norm(const Tensor& input, const std::optional<Tensor>&
   args.input = dense.const_data_ptr(), args.weight = data(scale), args.bias = data(shift);
   args.result = result.mutable_data_ptr(), args.statistics = static_cast<float*>(statistics.mutable_data_ptr());
   args.eps = float(eps);
-  run_layer_norm(shape, args, device_of(input), {index, current_stream(index)});
+  run_layer_norm(shape, args, device, {index, current_stream(index)});
   return {result, statistics};
 }
 
@@ -88,10 +82,10 @@ std::vector<Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,
   const bool is_double = dtype_of(op, "statistics", statistics) == DType::fp64;
   if (statistics.numel() != 2 * shape.rows || !statistics.is_contiguous())
     fail(op, "statistics must be of size [2, ", shape.rows, "]");
-  if (input.is_cpu() || is_double || refuse_layer_norm(shape, device_of(input)))
+  const Device device = device_of(input);
+  if (input.is_cpu() || is_double || refuse_layer_norm(shape, device))
     return unfused<5>("reformer::_layer_norm_backward_unfused",
                       {from(grad), from(input), from(statistics), from(weight), from(wanted)});
-  const Device device = device_of(input);
   const int32_t index = input.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const Tensor dense = aligned(input), dense_grad = aligned(grad);

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import _fake, _kept, _programs, _register, _register_epilogue
+from . import _autocast, _fake, _kept, _programs, _register, _register_epilogue
 from .epilogue import Program, channel, full, rows, store
 from .epilogue import sum as sum_of
 from .epilogue.derivative import derivative
@@ -159,7 +159,7 @@ class _Train(torch.autograd.Function):
         if not of_uses:
             return (None,) * len(ctx.needs_input_grad)
         input, weight, bias, moments, *saved = ctx.saved_tensors
-        with _register.without_autocast():
+        with _autocast.without_autocast():
             if torch.is_grad_enabled() and plan.apply:  # acc and moments are functions of the operands
                 weight = weight if ctx.cast is None else ctx.cast.linked(weight)
                 geometry, biases = _kept.geometry_of(ctx.geometry), [] if bias is None else [bias]
@@ -209,10 +209,10 @@ def train(
     if _register.needs_dispatcher(tensors) or not all([tensor.is_contiguous() for tensor in written]):
         result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
         return result if uses == 1 else (result,) * uses
-    cast = _register.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    cast = _autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
     if cast is not None:
         settings = settings._replace(cast=(cast.dtype, weight.dtype))
-    (input,) = _register.autocast_cast(input)
+    (input,) = _autocast.autocast_cast(input)
     return _apply(settings, _kept.geometry_number(*geometry), uses, cast, input, *tensors[1:])
 
 

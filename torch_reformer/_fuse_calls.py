@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import _layer_norm, _native, _programs, _register, _register_epilogue, fused
+from . import _autocast, _layer_norm, _native, _programs, _register, _register_epilogue, fused
 from . import nn as nn_of_ours
 from ._rows import Rows
 from .epilogue import ACTIVATIONS
@@ -195,7 +195,7 @@ def _layer_norm_type(
 
 
 def _layer_norm_of(input: Tensor, *arguments) -> Tensor:
-    with _register.without_autocast():
+    with _autocast.without_autocast():
         return _layer_norm.layer_norm(input, *arguments)
 
 

@@ -14,11 +14,12 @@ import functools
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+from torch._C import _AutoDispatchBelowAutograd
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from . import _fake, _kept, _native, _programs  # noqa: F401  _native registers the operators
+from ._autocast import CastWeight, autocast_cast, autocast_type, without_autocast
 
 X, W, Y = 0, 1, 2  # the places of the trilinear form: input, weight, output
 
@@ -72,74 +73,6 @@ def needs_dispatcher(tensors) -> bool:
         or not (first.is_cpu or first.is_cuda)
         or is_batched(first)  # autograd.grad's is_grads_batched
     )
-
-
-_AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
-
-
-def without_autocast():
-    """A context in which no operator casts its arguments (again)."""
-    return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if torch._C._is_any_autocast_enabled() else _NOTHING
-
-
-def autocast_type(tensor: Tensor, device: torch.device | None = None) -> torch.dtype | None:
-    """What autocast casts a tensor to that goes into aten::conv2d, where it is on for this device, that of the
-    convolution (by default the tensor's): floating-point tensors of the device, but fp64. None: it stays as it is."""
-    kind = tensor.device.type
-    if device is not None and kind != device.type:
-        return None
-    if not (torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)):
-        return None
-    dtype, own = torch.get_autocast_dtype(kind), tensor.dtype
-    return dtype if own != dtype and own != torch.float64 and own.is_floating_point else None
-
-
-def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """As aten::conv2d's operands are, of which the first one's device is that of the convolution."""
-    if not torch._C._is_any_autocast_enabled():
-        return tensors
-    device = tensors[0].device
-
-    def cast(tensor):
-        dtype = None if tensor is None else autocast_type(tensor, device)
-        return tensor if dtype is None else tensor.to(dtype)
-
-    return tuple([cast(tensor) for tensor in tensors])
-
-
-class _Copy(torch.autograd.Function):
-    """A copy of a weight in another data type, which a forward made, as autograd sees it."""
-
-    @staticmethod
-    def forward(ctx, weight, copy):
-        ctx.dtype = weight.dtype
-        return copy.detach()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad.to(ctx.dtype), None
-
-
-class CastWeight:
-    """A convolution's weight that an operator casts for autocast itself. A backward reads the copy, so that the weight
-    may change in place before it.
-
-    Args:
-        dtype: that of the copy.
-    """
-
-    def __init__(self, weight: Tensor, dtype: torch.dtype):
-        self.weight, self.dtype = weight, dtype
-
-    @staticmethod
-    def of(input: Tensor, weight: Tensor) -> CastWeight | None:
-        """None: autocast leaves the weight as it is, beside this input."""
-        dtype = autocast_type(weight, input.device)
-        return None if dtype is None else CastWeight(weight, dtype)
-
-    def linked(self, copy: Tensor) -> Tensor:
-        """The copy, for a backward that is differentiated again."""
-        return _Copy.apply(self.weight, copy.reshape(self.weight.shape))
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
@@ -403,7 +336,7 @@ def _(info, in_dims, grad_output):
 # --- autocast ---------------------------------------------------------------------------------------------------------
 
 
-def _autocast(device: str) -> None:
+def _register_autocast(device: str) -> None:
     def kernel(input, weight, bias=None, *geometry):
         tensors = autocast_cast(input, weight, bias)
         with without_autocast():
@@ -412,5 +345,5 @@ def _autocast(device: str) -> None:
     _library.impl(_conv2d, kernel, f"Autocast{device}")
 
 
-_autocast("CPU")
-_autocast("CUDA")
+_register_autocast("CPU")
+_register_autocast("CUDA")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C import _AutoDispatchBelowAutograd
 from torch.autograd import forward_ad
 
-from . import _fake, _kept, _register, _rows, _unfused
+from . import _autocast, _fake, _kept, _register, _rows, _unfused
 from ._unfused import decoded, unfused, unfused_conv2d
 from .epilogue.derivative import derivative
 from .epilogue.program import Program
@@ -286,7 +286,7 @@ def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0
     return _conv2d_and(input, weight, tensors, program, geometry)
 
 
-def _conv2d_and(input, weight, tensors, program, geometry, cast: _register.CastWeight | None = None) -> list[Tensor]:
+def _conv2d_and(input, weight, tensors, program, geometry, cast: _autocast.CastWeight | None = None) -> list[Tensor]:
     if not is_transformed() and not _needs_grad(input, weight, *tensors):
         return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
     if is_transformed() or _has_max("conv2d_epilogue", tuple(program)):
@@ -301,20 +301,20 @@ _library.impl(_conv2d_epilogue, _conv2d_kernel, "Autograd")
 # --- autocast ---------------------------------------------------------------------------------------------------------
 
 
-def _autocast(device: str) -> None:
+def _register_autocast(device: str) -> None:
     """The convolution's operands are cast as those of conv2d are. The program's tensors stay: it reads any data type,
     and computes in fp32."""
 
     def kernel(input, weight, *rest):
-        input, weight = _register.autocast_cast(input, weight)
-        with _register.without_autocast():
+        input, weight = _autocast.autocast_cast(input, weight)
+        with _autocast.without_autocast():
             return _conv2d_epilogue(input, weight, *rest)
 
     _library.impl(_conv2d_epilogue, kernel, f"Autocast{device}")
 
 
-_autocast("CPU")
-_autocast("CUDA")
+_register_autocast("CPU")
+_register_autocast("CUDA")
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -337,9 +337,9 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
         return (unfused_conv2d if _is_under_functorch() else _conv2d_epilogue)(
             input, weight, tensors, program, *geometry
         )
-    cast = _register.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
-    (input,) = _register.autocast_cast(input)
-    with _register.without_autocast():
+    cast = _autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    (input,) = _autocast.autocast_cast(input)
+    with _autocast.without_autocast():
         return _conv2d_and(input, weight, tensors, program, geometry, cast)
 
 
@@ -352,9 +352,9 @@ def linear_epilogue(
     """conv2d_epilogue of a matrix product. Where nobody looks on, autograd knows nothing of the convolution."""
     given = input, weight, *tensors
     if not _register.needs_dispatcher(given) and _needs_grad(*given) and not _has_max("linear_epilogue", program.code):
-        cast = _register.CastWeight.of(input, weight)
-        (input,) = _register.autocast_cast(input)
-        with _register.without_autocast():
+        cast = _autocast.CastWeight.of(input, weight)
+        (input,) = _autocast.autocast_cast(input)
+        with _autocast.without_autocast():
             return list(_apply_conv2d(program.code, _POINTWISE, cast, rows, input, weight, *tensors))[: program.code[2]]
     operands = list(map(rows.operand, tensors, program.inputs.values()))
     results = conv2d_epilogue(rows.picture(input), _rows.filter_of(weight), operands, program.code, *_POINTWISE)

@@ -40,6 +40,20 @@ def compiled(compiler: str, architecture: str, file: str, result: Path) -> Path:
     return result
 
 
+def check_generated(architecture: str, file: Path, folder: Path, kernels: set[str]) -> None:
+    """A generated file has these kernels, compiles without a word, and keeps everything in registers."""
+    amd = architecture.startswith("gfx")
+    compiler = need(compile_kernels.find_clang() if amd else compile_kernels.find_nvcc(), "a compiler for this GPU")
+    if amd:
+        need(find_llvm("llvm-readelf"), "llvm-readelf (apt install llvm-19)")
+    result = folder / f"{file.stem}.{architecture}.{'co' if amd else 'cubin'}"
+    done = subprocess.run(compile_kernels.command(compiler, architecture, file, result), capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    used = resources(result)
+    assert used.keys() == kernels
+    assert not [name for name in used if used[name].stack_bytes or used[name].spills]
+
+
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("architecture", AMD_MATRIX)
 def test_amd(architecture, file, tmp_path):

@@ -1,14 +1,12 @@
 """Kernels generated for programs compile for every GPU that is supported, and keep their values in registers."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from code_objects import find_llvm, resources
 from emulator.stitching import source
-from test_mma_code import need
+from test_mma_code import check_generated
 
 import torch_reformer
 from torch_reformer import _programs
@@ -41,19 +39,10 @@ def tensor(kind):
 @pytest.mark.parametrize("name", programs())
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_compiles(architecture, name, layout, tmp_path):
-    amd = architecture.startswith("gfx")
-    compiler = need(compile_kernels.find_clang() if amd else compile_kernels.find_nvcc(), "a compiler for this GPU")
-    if amd:
-        need(find_llvm("llvm-readelf"), "llvm-readelf (apt install llvm-19)")
     program = programs()[name]
     acc = torch.empty(2, 24, 4, 4, dtype=torch.bfloat16).contiguous(memory_format=layout)
     file = source(program, acc, [tensor(kind) for kind in program.inputs.values()])
-    result = tmp_path / f"stitch.{architecture}.{'co' if amd else 'cubin'}"
-    done = subprocess.run(compile_kernels.command(compiler, architecture, file, result), capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    used = resources(result)
-    assert used.keys() == {"stitch_test", "stitch_test_finish"}
-    assert not [name for name in used if used[name].stack_bytes or used[name].spills]
+    check_generated(architecture, file, tmp_path, {"stitch_test", "stitch_test_finish"})
 
 
 def test_is_what_the_package_compiles():

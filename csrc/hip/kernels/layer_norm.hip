@@ -5,13 +5,11 @@
 // further rows, so that a thread's columns of the parameters and of their gradients' sums stay there too. The next
 // row's elements are on their way while one is computed.
 //
-// The text of an instance follows the file: solvers/layer_norm.cpp applies the macros at its end.
+// The text of an instance follows the file: solvers/layer_norm.cpp applies the macro at its end.
 #include "../device/add_up.h"
-#include "../device/functions.h"
 #include "../device/overlap.h"
-#include "../device/types.h"
-#include "../device/warp.h"
 #include "layer_norm.h"
+#include "program.h"
 
 namespace reformer {
 namespace {
@@ -33,15 +31,6 @@ struct Group {
       widen<T, kStep>(packs[i], some);
       UNROLL
       for (int j = 0; j < kStep; ++j) to[i * kStep + j] = some[j];
-    }
-  }
-  DEVICE static void write(T* to, const float (&from)[kCount]) {
-    UNROLL
-    for (int i = 0; i < kCount; i += kStep) {
-      float some[kStep];
-      UNROLL
-      for (int j = 0; j < kStep; ++j) some[j] = from[i + j];
-      store<T, kStep>(to + i, narrow<T, kStep>(some));
     }
   }
 };
@@ -89,13 +78,13 @@ struct Share {
   // of(v, j): of one element.
   template <class T, class Of>
   DEVICE void write(void* to, int row, Of of) const {
-    T* const line = static_cast<T*>(to) + static_cast<long long>(row) * kWidth;
+    const long long line = static_cast<long long>(row) * kWidth;
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       float some[kCount];
       UNROLL
       for (int j = 0; j < kCount; ++j) some[j] = of(v, j);
-      if (wanted(v)) Group<T, kCount>::write(line + column(v), some);
+      if (wanted(v)) reformer::write<T, kCount>(to, line + column(v), some);
     }
   }
   // The sum over the row, for all its threads. of(v, j): of one element.
