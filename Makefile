@@ -29,7 +29,7 @@ test: build
 	$(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) $(ARGS)
 
 test-gpu: build
-	$(BIN)/python -m pytest test/test_gpu.py test/test_stitch_gpu.py test/hip/test_on_gpu.py $(ARGS)
+	$(BIN)/python -m pytest test/test_gpu.py test/test_stitch_gpu.py test/test_layer_norm.py test/hip/test_on_gpu.py $(ARGS)
 
 build: $(LIBRARY)
 
