@@ -1,8 +1,10 @@
 # Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
 #   make demo   trains a small network with torch_reformer and with PyTorch, side by side
-#   make test   the test suite; ARGS="-k conv2d -x" goes to pytest
+#   make test   the tests, in at most ten minutes on two cores; ARGS="-k conv2d -x" goes to pytest
+#   make test-all  these and the slow ones, with more random examples
 #   make test-gpu  what needs a GPU
-#   make build  the native library and the GPU's kernels, in place; REFORMER_ARCHS="gfx942 sm_90a" says for which GPUs
+#   make build  the native library and the kernels of this machine's GPUs, in place; REFORMER_ARCHS="gfx942 sm_90a" says
+#               for which GPUs instead
 #   make lint   ruff and clang-format, checking only;  make format  rewrites
 #   make clean  removes what was built; .venv stays
 PYTHON ?= python3
@@ -10,6 +12,7 @@ BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
+TABLES = $(shell find csrc -name '*.def')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
 FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
@@ -20,16 +23,22 @@ TORCH ?= $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
-.PHONY: demo test test-gpu build lint format clean
+.PHONY: demo test test-all test-gpu build lint format clean
 
 demo: build
 	$(BIN)/python -m torch_reformer.demo $(ARGS)
 
+# Idle processes steal tests from busy ones: neighbours in a file, which read the same kernels, stay in one process.
+PYTEST := $(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) --dist worksteal
+
 test: build
-	$(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: test
+	REFORMER_EXAMPLES=1 $(PYTEST) -m "slow or hypothesis" $(ARGS)
 
 test-gpu: build
-	$(BIN)/python -m pytest test/test_gpu.py test/test_stitch_gpu.py test/test_layer_norm.py test/hip/test_on_gpu.py $(ARGS)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 build: $(LIBRARY)
 
@@ -60,7 +69,7 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 # The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
-$(LIBRARY): $(INSTALLED) setup.py $(shell find csrc -type d) $(CPP_FILES) $(KERNEL_FILES)
+$(LIBRARY): $(INSTALLED) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
 	@$(BIN)/python setup.py build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }

@@ -1,5 +1,5 @@
 """Builds the one native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11.
-The GPU's kernels are compiled beside it, where a compiler is found (csrc/hip/compile_kernels.py).
+The kernels of this machine's GPUs are compiled beside it (csrc/hip/compile_kernels.py).
 """
 
 import sys
@@ -13,7 +13,10 @@ sys.path.insert(0, str(ROOT / "csrc/hip"))
 import compile_kernels  # noqa: E402
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp"))
-HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.h"))
+HEADERS = sorted(
+    str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.[hd]*") if path.suffix in (".h", ".def")
+)
+EXPORTS = "csrc/exports.map"
 KERNELS = [str(path.relative_to(ROOT)) for path in [Path(compile_kernels.__file__), *compile_kernels.sources()]]
 
 # TORCH_TARGET_VERSION 2.11 makes anything newer, and everything outside the stable ABI, a compile error.
@@ -43,9 +46,11 @@ setup(
         CppExtension(
             "torch_reformer._C",
             SOURCES,
-            depends=[*HEADERS, *KERNELS, "setup.py"],
+            depends=[*HEADERS, *KERNELS, EXPORTS, "setup.py"],
+            include_dirs=[str(ROOT / "csrc")],
             py_limited_api=True,
             extra_compile_args={"cxx": CXX_FLAGS},
+            extra_link_args=[f"-Wl,--version-script={EXPORTS}"],
         )
     ],
     cmdclass={"build_ext": Build},

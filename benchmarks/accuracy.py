@@ -21,10 +21,10 @@ from results import Row, geomean, write_csv
 from tqdm import tqdm
 
 from torch_reformer import ConvProblem, config
-from torch_reformer.explain import candidates
 from torch_reformer.problem import TORCH_DTYPES
+from torch_reformer.selector.candidates import candidates
 from torch_reformer.selector.problems import read_problems
-from torch_reformer.workload import Workload
+from torch_reformer.tuning.workload import Workload
 
 PYTORCH = "torch"
 

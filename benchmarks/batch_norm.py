@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from results import Row, write_csv
 
-from torch_reformer import _programs
-from torch_reformer import epilogue as ep
-from torch_reformer.epilogue.derivative import derivative
-from torch_reformer.workload import device_name
+from torch_reformer import program as ep
+from torch_reformer.operators import fused_programs
+from torch_reformer.program.derivative import derivative
+from torch_reformer.tuning.workload import device_name
 
 SIZES = [(8, 64, 112, 112), (8, 64, 56, 56), (8, 256, 14, 14), (8, 512, 7, 7)]
 ROUNDS = 15
@@ -35,13 +35,13 @@ def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
     def run(program: ep.Program, inputs: list[torch.Tensor]) -> Callable[[], object]:
         return lambda: torch.ops.reformer.stitch(x, inputs, program.code)
 
-    normalise = _programs.normalise(frozenset(tensors), "relu", 1e-5)
+    normalise = fused_programs.normalise(frozenset(tensors), "relu", 1e-5)
     inputs = [tensors[name] for name in normalise.inputs]
     (result,) = run(normalise, inputs)()
     first = derivative(normalise, ("acc", *normalise.inputs), None, True)
     known = {("acc", 0): x, ("grad", 0): grad, ("output", 0): result}
     known |= {("input", name): tensor for name, tensor in tensors.items()}
-    second = derivative(_programs.moments(frozenset()), ("acc",))
+    second = derivative(fused_programs.moments(frozenset()), ("acc",))
     of_moments = {("grad", 0): grad, ("grad", (1, 0)): mean, ("grad", (1, 1)): mean, ("output", 0): x}
     of_moments[("output", (1, 0))] = mean
 

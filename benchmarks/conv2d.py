@@ -1,9 +1,10 @@
 """Convolution against PyTorch's, problem by problem.
 
 For every problem and direction: the time of torch.conv2d (or of the part of its backward that gives one gradient), of
-every candidate of torch_reformer, and of the one that torch_reformer chooses. The candidate that was fastest is then
-timed once more against PyTorch, in turns with it, and only this second measurement counts as "best": the least of many
-noisy times would flatter it. On a GPU with NHWC tensors PyTorch is also timed on NCHW tensors, its default.
+every candidate of torch_reformer, and of the one that torch_reformer chooses. Regret is the chosen one's time over the
+fastest candidate's, at least 1 for each problem. The candidate that was fastest is then timed once more against
+PyTorch, in turns with it, and only this second measurement counts as "best": the least of many noisy times would
+flatter it. On a GPU with NHWC tensors PyTorch is also timed on NCHW tensors, its default.
 
     python benchmarks/conv2d.py --problems timm.jsonl --device cpu --batch 4 --sample 160 --csv OUT.csv --json OUT.json
 """
@@ -22,10 +23,10 @@ from results import Row, geomean, write_csv
 from tqdm import tqdm
 
 from torch_reformer import ConvProblem, config
-from torch_reformer.explain import candidates
+from torch_reformer.selector.candidates import candidates
 from torch_reformer.selector.problems import read_problems
-from torch_reformer.timing import interleaved, percentiles
-from torch_reformer.workload import Workload, device_name, usable_device
+from torch_reformer.tuning.timing import interleaved, percentiles
+from torch_reformer.tuning.workload import Workload, device_name, usable_device
 
 PYTORCH, NCHW, CHOSEN = "torch", "torch_nchw", "torch_reformer"
 
@@ -83,20 +84,17 @@ def summary(results: list[dict]) -> dict:
 
 def table(groups: dict) -> str:
     columns = {
-        "best_speedup": "best candidate over PyTorch",
-        "chosen_speedup": "chosen over PyTorch",
-        "chosen_over_nchw": "chosen over PyTorch in NCHW",
-        "chosen_over_best": "chosen over best",
+        "chosen over PyTorch": lambda group: group["chosen_speedup"],
+        "chosen over PyTorch in NCHW": lambda group: group["chosen_over_nchw"],
+        "regret": lambda group: 1 / group["chosen_over_best"],
+        "best candidate over PyTorch": lambda group: group["best_speedup"],
     }
     if math.isnan(groups["all"]["chosen_over_nchw"]):
-        del columns["chosen_over_nchw"]
-    lines = [
-        f"| problems | n | {' | '.join(columns.values())} | fastest candidates |",
-        "|---" * (len(columns) + 3) + "|",
-    ]
+        del columns["chosen over PyTorch in NCHW"]
+    lines = [f"| problems | n | {' | '.join(columns)} | fastest candidates |", "|---" * (len(columns) + 3) + "|"]
     for name, group in groups.items():
         wins = ", ".join(f"{solver} {count}" for solver, count in group["wins"].items())
-        ratios = " | ".join(f"{group[key]:.2f}" for key in columns)
+        ratios = " | ".join(f"{column(group):.2f}" for column in columns.values())
         lines.append(f"| {name} | {group['problems']} | {ratios} | {wins} |")
     return "\n".join(lines)
 

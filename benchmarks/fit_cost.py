@@ -19,7 +19,8 @@ import numpy as np
 from results import geomean
 from scipy.optimize import nnls
 
-from torch_reformer import ConvProblem, _native
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import native
 from torch_reformer.selector.timings import read_timings
 
 TABLE = Path(__file__).parent.parent / "csrc" / "cpu" / "cost_table.inc"
@@ -29,7 +30,7 @@ ALL = -1  # classes together
 
 def terms(problem: ConvProblem) -> np.ndarray:
     """Flop, bytes and 1, in units of the nominal machine's microseconds."""
-    return np.array(_native.cost_terms(problem.native(), None))
+    return np.array(native.cost_terms(problem.native(), None))
 
 
 def fit(samples: list[tuple[np.ndarray, float]]) -> np.ndarray:
@@ -52,13 +53,13 @@ def main() -> None:
                 if problem.dtype != "FP32":
                     others.append((key, problem, ms * 1e3))
                     continue
-                for cost_class in (_native.cost_class(problem.native()), ALL):
+                for cost_class in (native.cost_class(problem.native()), ALL):
                     samples[(*key, cost_class)].append((terms(problem), ms * 1e3))
 
     models = {key: fit(rows) for key, rows in samples.items() if key[-1] == ALL or len(rows) >= ENOUGH}
     ratios = defaultdict(list)
     for key, problem, us in others:
-        model = models.get((*key, _native.cost_class(problem.native())), models.get((*key, ALL)))
+        model = models.get((*key, native.cost_class(problem.native())), models.get((*key, ALL)))
         if model is not None:
             ratios[key[0], key[1], problem.dtype].append(us / float(model @ terms(problem)))
 

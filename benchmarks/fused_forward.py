@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from results import Row, geomean, options_of_gpu, write_csv
 
 import torch_reformer
-from torch_reformer import ConvProblem, _native, _programs
-from torch_reformer.timing import interleaved, percentiles
-from torch_reformer.workload import device_name, usable_device
+from torch_reformer import ConvProblem
+from torch_reformer.operators import fused_programs
+from torch_reformer.runtime import native
+from torch_reformer.tuning.timing import interleaved, percentiles
+from torch_reformer.tuning.workload import device_name, usable_device
 
 # c, size, k, filter, stride
 RESNET_50 = [
@@ -42,7 +44,7 @@ def main() -> None:
     options = options_of_gpu(__doc__)
     device, dtype = usable_device(options.device), getattr(torch, options.dtype)
     name, rows, ratios, over_torch, of_moments = device_name(device), [], [], [], []
-    moments = _programs.moments(frozenset())
+    moments = fused_programs.moments(frozenset())
     for c, size, k, filter, stride in RESNET_50:
         pad, kind = filter // 2, {"device": device, "dtype": dtype}
         x = torch.randn(options.batch, c, size, size, **kind).to(memory_format=torch.channels_last)
@@ -59,7 +61,7 @@ def main() -> None:
         calls[MOMENTS] = lambda x=x, w=w, s=stride, p=pad: torch_reformer.conv2d_epilogue(x, w, moments, {}, s, p)
         calls |= {
             INSIDE + solver: forced(solver, calls[MOMENTS])
-            for solver in _native.solver_names()
+            for solver in native.solver_names()
             if solver.startswith("gpu_tma_gemm_") and name == "sm_90" and c % 8 == 0
         }
         with torch.inference_mode():
@@ -69,7 +71,7 @@ def main() -> None:
         problem = ConvProblem(
             options.batch, c, size, size, k, filter, filter, pad, pad, stride, stride, dtype=dtype_name, layout="NHWC"
         )
-        chosen = _native.solver_names()[_native.decide(problem.native(), name)]
+        chosen = native.solver_names()[native.decide(problem.native(), name)]
         rows += [Row.of("fused_forward", str(problem), call, "time_us", us, name) for call, us in times.items()]
         ratios.append(fused / alone)
         over_torch.append(theirs / fused)

@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_reformer import _native
+from torch_reformer.runtime import native
 from torch_reformer.selector.model import GammaBlock, TransformerBlock
-from torch_reformer.timing import interleaved
+from torch_reformer.tuning.timing import interleaved
 
 PAD, UNKNOWN, WORDS, LONGEST = 0, 2, 20_000, 512
 SETS = {"reuters": 30, "imdb": 6}  # epochs of each
@@ -350,7 +350,7 @@ def latency_rows(options: argparse.Namespace, recipe: Recipe):
         order = test.lengths.argsort()
         chosen = [order[int((i + 0.5) / options.texts * len(order))] for i in range(options.texts)]
         models = {m: Classifier(m, int(training.labels.max()) + 1, recipe).eval() for m in options.models}
-        in_cpp = _native.SequenceClassifier(models["gamma"].state_dict()) if "gamma" in models else None
+        in_cpp = native.SequenceClassifier(models["gamma"].state_dict()) if "gamma" in models else None
         for threads in options.threads:
             torch.set_num_threads(threads)
             for i, text in enumerate(chosen):

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from results import Row, geomean, options_of_gpu, write_csv
 
-from torch_reformer.timing import interleaved, percentiles
-from torch_reformer.workload import device_name, usable_device
+from torch_reformer.tuning.timing import interleaved, percentiles
+from torch_reformer.tuning.workload import device_name, usable_device
 
-# pixels of a picture, channels
+# pixels of a image, channels
 CONVNEXT_T = [(56 * 56, 96), (28 * 28, 192), (14 * 14, 384), (7 * 7, 768)]
 EPS, MASK = 1e-6, [True, True, True]
 FORWARD = "forward", "torch forward", "torch forward by autocast", "copy"

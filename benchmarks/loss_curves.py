@@ -1,8 +1,8 @@
 """Whether training after ``torch_reformer.fuse`` is the same training: losses and batch norm's running statistics of
-one model, from one start and with one sequence of pictures, by PyTorch and after ``fuse``, both in channels_last.
+one model, from one start and with one sequence of images, by PyTorch and after ``fuse``, both in channels_last.
 Training magnifies rounding errors, so the two drift apart; PyTorch in NCHW, which is as right, shows how far it may.
 
-A picture is its class's pattern and noise. Models are torchvision's, or ``small``, which needs no other package.
+A image is its class's pattern and noise. Models are torchvision's, or ``small``, which needs no other package.
 
     OMP_NUM_THREADS=2 python benchmarks/loss_curves.py --out benchmarks/results/cpu/loss_curves-resnet18.csv
     python benchmarks/loss_curves.py --device cuda --model resnet50 --dtype bf16 --batch 64 --size 128 \\
@@ -22,9 +22,9 @@ from results import Row, write_csv
 from torch import Tensor, nn
 
 import torch_reformer
-from torch_reformer.workload import device_name, usable_device
+from torch_reformer.tuning.workload import device_name, usable_device
 
-CLASSES, DIFFERENT = 20, 50  # of pictures; of batches, which come again and again
+CLASSES, DIFFERENT = 20, 50  # of images; of batches, which come again and again
 NOISE = 4.0  # its deviation; that of patterns is 1
 WINDOW = 20  # steps whose mean loss is compared
 SIDES = ("torch", "fused", "torch NCHW")
@@ -63,19 +63,19 @@ def model_of(name: str) -> nn.Module:
 
 
 def batches_of(batch: int, size: int, device: torch.device) -> list[Batch]:
-    """The same numbers on every device; pictures in channels_last."""
+    """The same numbers on every device; images in channels_last."""
     random = torch.Generator().manual_seed(1)
     patterns = nn.functional.interpolate(torch.randn(CLASSES, 3, 4, 4, generator=random), (size, size), mode="nearest")
     batches = []
     for _ in range(DIFFERENT):
         classes = torch.randint(CLASSES, (batch,), generator=random)
-        pictures = patterns[classes] + NOISE * torch.randn(batch, 3, size, size, generator=random)
-        batches.append((pictures.to(device, memory_format=torch.channels_last), classes.to(device)))
+        images = patterns[classes] + NOISE * torch.randn(batch, 3, size, size, generator=random)
+        batches.append((images.to(device, memory_format=torch.channels_last), classes.to(device)))
     return batches
 
 
 def prepared(side: str, model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.memory_format]:
-    """A copy of the model, and the memory format of its pictures."""
+    """A copy of the model, and the memory format of its images."""
     memory_format = torch.contiguous_format if side == "torch NCHW" else torch.channels_last
     model = copy.deepcopy(model).to(device, memory_format=memory_format).train()
     if side == "fused":
@@ -93,10 +93,10 @@ def train(side: str, start: nn.Module, batches: list[Batch], steps: int, rate: f
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
     losses, first = [], {}
     for step in range(steps):
-        pictures, classes = batches[step % len(batches)]
-        pictures = pictures.contiguous(memory_format=memory_format)
+        images, classes = batches[step % len(batches)]
+        images = images.contiguous(memory_format=memory_format)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-            loss = nn.functional.cross_entropy(model(pictures), classes)
+            loss = nn.functional.cross_entropy(model(images), classes)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="bf16: autocast")
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--size", type=int, default=96, help="of the pictures")
+    parser.add_argument("--size", type=int, default=96, help="of the images")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rate", type=float, default=0.001, help="of learning")
     parser.add_argument("--out", type=Path, help="write every loss and difference to this CSV file")

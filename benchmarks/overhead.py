@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from results import Row, write_csv
 
 import torch_reformer
-from torch_reformer import ConvProblem, _native
-from torch_reformer.workload import device_name, usable_device
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import native
+from torch_reformer.tuning.workload import device_name, usable_device
 
 CALLS, ROUNDS = 500, 15
 
@@ -80,7 +81,7 @@ def cases(device: torch.device):
 def decision() -> dict[str, list[float]]:
     """Microseconds of a remembered decision, called through ctypes, and of a ctypes call that does nothing."""
     problem = ConvProblem(n=1, c=2, h=4, w=4, k=2, r=3, s=3).native()
-    calls = {"decision": lambda: _native.decide(problem), "empty call": lambda: _native.problem_kind(problem)}
+    calls = {"decision": lambda: native.decide(problem), "empty call": lambda: native.problem_kind(problem)}
     return per_call(calls, torch.device("cpu"))
 
 

@@ -1,6 +1,7 @@
 """Plots benchmarks/conv2d.py's CSV: the speed-up over PyTorch of every problem, by kind and direction.
 
 python benchmarks/plot_conv2d.py benchmarks/results/cpu/conv2d.csv docs/conv2d-cpu.png
+python benchmarks/plot_conv2d.py benchmarks/results/h200/conv2d-bf16-nhwc-advantage.csv.xz docs/conv2d-h200.png
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from results import geomean, read_csv
 
 from torch_reformer import ConvProblem
 
-DIRECTIONS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}
+DIRECTIONS = {"F": "forward", "B": "gradient of the input", "W": "gradient of the weight"}
+KINDS = {"stem": "first layer", "other": "other filter"}
 
 
 def main() -> None:
@@ -27,12 +29,13 @@ def main() -> None:
     options = parser.parse_args()
 
     times: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in read_csv(options.csv):
+    rows = read_csv(options.csv)
+    for row in rows:
         times[row.case][row.provider] = row.p50
     speedups = defaultdict(lambda: defaultdict(list))
     for key, of in times.items():
         problem = ConvProblem.parse(key)
-        speedups[problem.direction][problem.kind].append(of["torch"] / of["torch_reformer"])
+        speedups[problem.direction][KINDS.get(problem.kind, problem.kind)].append(of["torch"] / of["torch_reformer"])
 
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
     for axis, direction in zip(axes, DIRECTIONS, strict=True):
@@ -48,6 +51,7 @@ def main() -> None:
         axis.yaxis.set_major_formatter("{x:g}x")
         axis.set_title(DIRECTIONS[direction])
     axes[0].set_ylabel("chosen kernel over PyTorch\n(bar: geometric mean)")
+    figure.suptitle(f"{problem.dtype} in {problem.layout}, batch {problem.n}, {rows[0].device}, torch {rows[0].torch}")
     figure.tight_layout()
     figure.savefig(options.out, dpi=110)
 

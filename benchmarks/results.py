@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -12,8 +13,9 @@ from pathlib import Path
 import torch
 
 import torch_reformer
-from torch_reformer import _native
-from torch_reformer.timing import percentiles
+from torch_reformer.runtime import native
+from torch_reformer.runtime.files import read_text
+from torch_reformer.tuning.timing import percentiles
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Row:
     ) -> Row:
         """device: by default this CPU."""
         cuts = (round(value, 3) for value in percentiles(values))
-        return cls(benchmark, case, provider, metric, *cuts, device=device or _native.device(None))
+        return cls(benchmark, case, provider, metric, *cuts, device=device or native.device(None))
 
 
 def options_of_gpu(doc: str) -> argparse.Namespace:
@@ -59,8 +61,8 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return [Row(**{**row, **{p: float(row[p]) for p in ("p20", "p50", "p80")}}) for row in csv.DictReader(file)]
+    lines = csv.DictReader(io.StringIO(read_text(path)))
+    return [Row(**{**row, **{p: float(row[p]) for p in ("p20", "p50", "p80")}}) for row in lines]
 
 
 def geomean(values: Iterable[float]) -> float:

@@ -16,8 +16,10 @@ from pathlib import Path
 import torch
 from results import Row, write_csv
 
-from torch_reformer import ConvProblem, _native, timing
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import native
 from torch_reformer.selector.model import Reformer
+from torch_reformer.tuning import timing
 
 PROBLEMS = 8192  # distinct, four times as many as a thread remembers
 PART = 512  # whose features stay in the second cache
@@ -56,12 +58,12 @@ def problems(count: int) -> list[ConvProblem]:
 
 
 def untrained(candidates: int) -> dict:
-    """What _native.set_selector() takes: random weights for this package's solvers and others that do not exist."""
+    """What native.set_selector() takes: random weights for this package's solvers and others that do not exist."""
     torch.manual_seed(0)
-    model = Reformer(_native.feature_shape().rows, candidates)
-    names = _native.solver_names()
+    model = Reformer(native.feature_shape().rows, candidates)
+    names = native.solver_names()
     return {
-        "feature_version": _native.feature_shape().version,
+        "feature_version": native.feature_shape().version,
         "width": 32,
         "hidden": 128,
         "blocks": 2,
@@ -73,7 +75,7 @@ def untrained(candidates: int) -> dict:
 def multiply_adds(selector: dict) -> int:
     """Of the linear layers: a part of what is computed, but nearly all of it. The last block needs all positions only
     for keys and values."""
-    width, hidden, tokens = selector["width"], selector["hidden"], _native.feature_shape().tokens
+    width, hidden, tokens = selector["width"], selector["hidden"], native.feature_shape().tokens
     mlp = 2 * width * hidden
     whole = tokens * (3 * width * width + mlp)
     last = tokens * 2 * width * width + width * width + mlp
@@ -95,10 +97,10 @@ def each(function: Callable, arguments: Iterable) -> None:
 def measure(selector: dict, repeats: int) -> dict[str, list[float]]:
     """Microseconds of one problem, by what was timed."""
     all_problems = [problem.native() for problem in problems(PROBLEMS)]
-    fresh = (_native.Problem * PROBLEMS)(*all_problems)
-    known = (_native.Problem * PROBLEMS)(*(all_problems[index % REMEMBERED] for index in range(PROBLEMS)))
+    fresh = (native.Problem * PROBLEMS)(*all_problems)
+    known = (native.Problem * PROBLEMS)(*(all_problems[index % REMEMBERED] for index in range(PROBLEMS)))
 
-    rows, weights = _native.features(fresh, None)
+    rows, weights = native.features(fresh, None)
     model = Reformer(
         rows=len(selector["tensors"]["embedding"]),
         candidates=len(selector["candidates"]),
@@ -106,20 +108,20 @@ def measure(selector: dict, repeats: int) -> dict[str, list[float]]:
     ).eval()
     model.load_state_dict(selector["tensors"])
     one = rows[:1].long(), weights[:1]
-    parts = [(_native.Problem * PART)(*all_problems[at : at + PART]) for at in range(0, PROBLEMS, PART)]
+    parts = [(native.Problem * PART)(*all_problems[at : at + PART]) for at in range(0, PROBLEMS, PART)]
     calls = {
-        "features": lambda: each(lambda part: _native.features(part, None), parts),
-        "features and network": lambda: each(_native.logits, parts),
-        "decision": lambda: _native.decide_all(fresh),
-        "remembered decision": lambda: _native.decide_all(known),
+        "features": lambda: each(lambda part: native.features(part, None), parts),
+        "features and network": lambda: each(native.logits, parts),
+        "decision": lambda: native.decide_all(fresh),
+        "remembered decision": lambda: native.decide_all(known),
     }
     with torch.inference_mode():
         times = timing.interleaved(calls, seconds=60, least=20, most=repeats)
         times = {name: [value / PROBLEMS for value in values] for name, values in times.items()}
         pytorch = timing.interleaved({"network": lambda: model(*one)}, seconds=60, least=20, most=20 * repeats)
-    _native.remove_selector("cpu")
+    native.remove_selector("cpu")
     static = timing.interleaved({"decision": calls["decision"]}, seconds=60, least=20, most=repeats)
-    _native.set_selector("cpu", **selector)
+    native.set_selector("cpu", **selector)
 
     both = zip(times["features and network"], times["features"], strict=True)
     times["network"] = [together - features for together, features in both]
@@ -137,10 +139,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    selector, trained = _native.selector("cpu"), True
+    selector, trained = native.selector("cpu"), True
     if selector is None:
         selector, trained = untrained(options.candidates), False
-        _native.set_selector("cpu", **selector)
+        native.set_selector("cpu", **selector)
     times = measure(selector, options.repeats)
     peak, work = peak_gmacs(), multiply_adds(selector)
     times["multiply-adds at the core's peak"] = [work / gmacs * 1e-3 for gmacs in peak]

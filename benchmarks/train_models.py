@@ -1,7 +1,7 @@
 """Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and
 by ``torch.compile`` or in CUDA graphs), in turns, and how their losses compare.
 
-All sides have the same weights, pictures and random numbers, and channels_last tensors. A picture is its class's
+All sides have the same weights, images and random numbers, and channels_last tensors. An image is its class's
 pattern and as much noise, so that the loss falls steadily: where noise is learnt by heart, two runs of PyTorch itself
 have losses that fall apart. Models are torchvision's.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ import torchvision
 from results import Row, write_csv
 
 import torch_reformer
-from torch_reformer.workload import device_name, usable_device
+from torch_reformer.tuning.workload import device_name, usable_device
 
 BATCHES = {"resnet50": 128, "convnext_tiny": 128, "mobilenet_v3_large": 256}
 DIFFERENT, CLASSES = 20, 100  # batches; classes
@@ -41,9 +42,9 @@ class Training:
     def step(self) -> None:
         number = len(self.losses)
         torch.manual_seed(number)  # dropout, stochastic depth
-        pictures, classes = self.batches[number % len(self.batches)]
+        images, classes = self.batches[number % len(self.batches)]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self.model(pictures), classes)
+            loss = torch.nn.functional.cross_entropy(self.model(images), classes)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -84,11 +85,11 @@ class Graphed(torch.nn.Module):
         super().__init__()
         self.model, self.captured = model, None
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.captured is None:  # in autocast's context
             with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda"), False):
-                self.captured = torch.cuda.make_graphed_callables(self.model, (torch.empty_like(pictures).normal_(),))
-        return self.captured(pictures)
+                self.captured = torch.cuda.make_graphed_callables(self.model, (torch.empty_like(images).normal_(),))
+        return self.captured(images)
 
 
 SIDES = {
@@ -97,6 +98,7 @@ SIDES = {
     "fused": fused,
     "compiled": torch.compile,
     "torch_graphed": Graphed,
+    "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own
     "fused_graphed": lambda model: Graphed(fused(model)),
 }
 
@@ -113,8 +115,8 @@ def measure(name: str, batch: int, steps: int, names: list[str], device: torch.d
     batches = []
     for _ in range(DIFFERENT):
         classes = torch.randint(CLASSES, (batch,), device=device)
-        pictures = patterns[classes] + torch.randn(batch, 3, 224, 224, device=device)
-        batches.append((pictures.to(memory_format=torch.channels_last), classes))
+        images = patterns[classes] + torch.randn(batch, 3, 224, 224, device=device)
+        batches.append((images.to(memory_format=torch.channels_last), classes))
     sides = {side: Training(SIDES[side](copy.deepcopy(model)), batches, device, dtype) for side in names}
     peaks = {}
     for side, training in sides.items():

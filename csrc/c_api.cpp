@@ -8,16 +8,17 @@
 
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
-#include "cpu/selector/registry.h"
 #include "cpu/selector/sequence_classifier.h"
-#include "decide.h"
+#include "dispatch/decide.h"
+#include "dispatch/selectors.h"
+#include "dispatch/solver_list.h"
+#include "dispatch/tf32.h"
 #include "hip/kernels/layer_norm_plan.h"
-#include "hip/runtime/cache.h"
-#include "hip/runtime/code_objects.h"
-#include "hip/runtime/compiled.h"
-#include "hip/runtime/gpu.h"
-#include "kept.h"
-#include "tf32.h"
+#include "jit/cache.h"
+#include "jit/code_objects.h"
+#include "jit/compiled.h"
+#include "jit/gpu.h"
+#include "plan/interned.h"
 
 namespace {
 
@@ -87,8 +88,10 @@ std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
                                 std::to_string(s.feature_version) + " of the features, and this is version " +
                                 std::to_string(kFeatureVersion) +
                                 ": train it anew with `python -m torch_reformer train` of this installation");
+  std::vector<std::string> names;
+  for (const Solver* solver : solvers()) names.push_back(solver->name());
   return std::make_shared<Selector>(SelectorShape{s.rows, s.width, s.hidden, s.blocks},
-                                    std::vector<std::string>(s.names, s.names + s.candidates), s.tensors);
+                                    std::vector<std::string>(s.names, s.names + s.candidates), names, s.tensors);
 }
 
 }  // namespace
@@ -109,7 +112,12 @@ const char* reformer_problem_str(const ConvProblem* problem) {
   });
 }
 
-const char* reformer_problem_kind(const ConvProblem* problem) { return name(problem->kind()); }
+const char* reformer_problem_kind(const ConvProblem* problem) {
+  return guarded<const char*>(nullptr, [&] {
+    problem->check();
+    return name(problem->kind());
+  });
+}
 
 const char* reformer_device(const char* device) {
   return guarded<const char*>(nullptr, [&] { return keep(device_of(device).str()); });
@@ -117,16 +125,24 @@ const char* reformer_device(const char* device) {
 
 int32_t reformer_solver_count() { return static_cast<int32_t>(solvers().size()); }
 
-const char* reformer_solver_name(int32_t index) { return solvers()[size_t(index)]->name(); }
+const char* reformer_solver_name(int32_t index) {
+  return guarded<const char*>(nullptr, [&] { return solvers().at(size_t(index))->name(); });
+}
 
 int32_t reformer_decide(const ConvProblem* problem, const char* device) {
-  return guarded(-1, [&] { return index_of(decide(*problem, device_of(device))); });
+  return guarded(-1, [&] {
+    problem->check();
+    return index_of(decide(*problem, device_of(device)));
+  });
 }
 
 int32_t reformer_decide_all(const ConvProblem* problems, int64_t count, const char* device_text, int32_t* choices) {
   return guarded(-1, [&] {
     const Device device = device_of(device_text);
-    for (int64_t i = 0; i < count; ++i) choices[i] = index_of(decide(problems[i], device));
+    for (int64_t i = 0; i < count; ++i) {
+      problems[i].check();
+      choices[i] = index_of(decide(problems[i], device));
+    }
     return 0;
   });
 }
@@ -158,10 +174,16 @@ int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_
   });
 }
 
-int32_t reformer_cost_class(const ConvProblem* problem) { return cost_class(*problem); }
+int32_t reformer_cost_class(const ConvProblem* problem) {
+  return guarded(-1, [&] {
+    problem->check();
+    return cost_class(*problem);
+  });
+}
 
 int32_t reformer_cost_terms(const ConvProblem* problem, const char* device, double* terms) {
   return guarded(-1, [&] {
+    problem->check();
     const CostTerms found = cost_terms(*problem, device_of(device));
     terms[0] = found.flop_us;
     terms[1] = found.bytes_us;
@@ -179,12 +201,14 @@ int32_t reformer_features(const ConvProblem* problems, int64_t count, const char
                           float* weights) {
   return guarded(-1, [&] {
     const Device device = device_of(device_text);
-    for (const ConvProblem* problem = problems; problem < problems + count; ++problem)
+    for (const ConvProblem* problem = problems; problem < problems + count; ++problem) {
+      problem->check();
       for (const auto& token : features(*problem, device).tokens)
         for (const Features::Term& term : token) {
           *rows++ = term.row;
           *weights++ = term.weight;
         }
+    }
     return 0;
   });
 }
@@ -220,8 +244,10 @@ int32_t reformer_selector_logits(const ConvProblem* problems, int64_t count, con
     const Device device = device_of(device_text);
     const auto selector = selector_of(device);
     const Isa chosen = isa_of(isa);
-    for (int64_t i = 0; i < count; ++i, logits += selector->candidates().size())
+    for (int64_t i = 0; i < count; ++i, logits += selector->candidates().size()) {
+      problems[i].check();
       selector->logits(features(problems[i], device), logits, chosen);
+    }
     return 0;
   });
 }
@@ -244,8 +270,10 @@ int32_t reformer_sequence_classifier_logits(void* classifier, const int64_t* wor
 
 int32_t reformer_set_config(const ReformerConfig* c) {
   return guarded(-1, [&] {
-    set_config(
-        {c->forbidden, c->forced, c->workspace_limit, c->deterministic_only != 0, c->allow_reduced_accuracy != 0});
+    std::vector<bool> forbidden(solvers().size());
+    for (int32_t i = 0; i < c->forbidden_count; ++i) forbidden.at(size_t(c->forbidden[i])) = true;
+    set_config({std::move(forbidden), c->forced, c->workspace_limit, c->deterministic_only != 0,
+                c->allow_reduced_accuracy != 0});
     return 0;
   });
 }
@@ -262,16 +290,20 @@ void reformer_cache_counts(int64_t* hits, int64_t* misses) {
   *misses = counts.misses;
 }
 
-int64_t reformer_keep_program(const int64_t* code, int64_t size) {
-  return guarded<int64_t>(-1, [&] { return keep_program(code, size); });
+int32_t reformer_operation_count() { return kProgramOpCount; }
+const char* reformer_operation_name(int32_t number) { return kProgramOps[number].name; }
+int32_t reformer_operation_operands(int32_t number) { return kProgramOps[number].operands; }
+
+int64_t reformer_intern_plan(const int64_t* code, int64_t size) {
+  return guarded<int64_t>(-1, [&] { return intern_plan(code, size); });
 }
 
-int64_t reformer_keep_sequence(const int64_t* code, int64_t size) {
-  return guarded<int64_t>(-1, [&] { return keep_sequence(code, size); });
-}
+void reformer_release_plan(int64_t number) { release_plan(number); }
 
-int64_t reformer_keep_geometry(const int64_t* numbers) {
-  return guarded<int64_t>(-1, [&] { return keep_geometry(numbers); });
+void reformer_interned_counts(int64_t* programs, int64_t* plans) {
+  const InternedCounts counts = interned_counts();
+  *programs = counts.programs;
+  *plans = counts.plans;
 }
 
 void reformer_gpu_kernels(const char* folder) { gpu::set_kernels_folder(folder); }
@@ -293,7 +325,7 @@ int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* la
                             int64_t bytes) {
   return guarded(-1, [&] {
     const gpu::Launch shape{launch->blocks[0],    launch->blocks[1], launch->blocks[2], launch->threads,
-                            launch->shared_bytes, launch->cluster_z, launch->early != 0};
+                            launch->shared_bytes, launch->cluster_z, launch->pdl != 0};
     gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
                 size_t(bytes));
     return 0;

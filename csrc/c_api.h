@@ -1,14 +1,14 @@
-// What Python reads of the choice without going through tensors: torch_reformer/_native.py calls these with ctypes.
-// Functions that can fail return a negative number or null; reformer_error() then has the sentence. Strings belong to
-// the library and are good until the thread's next call.
+// What Python reads of the choice without going through tensors: torch_reformer/runtime/native.py calls these with
+// ctypes. Functions that can fail return a negative number or null; reformer_error() then has the sentence. Strings
+// belong to the library and are good until the thread's next call.
 #pragma once
 
 #include <cstdint>
 
-#include "config.h"
-#include "conv_problem.h"
-#include "hip/runtime/gpu.h"
-#include "tf32.h"
+#include "conv/problem.h"
+#include "dispatch/config.h"
+#include "dispatch/tf32.h"
+#include "jit/gpu.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -35,8 +35,9 @@ struct ReformerSequenceClassifier {
 };
 
 struct ReformerConfig {
-  uint64_t forbidden;
+  const int32_t* forbidden;  // indices of solvers
   int64_t workspace_limit;
+  int32_t forbidden_count;
   int32_t forced;
   int32_t deterministic_only;
   int32_t allow_reduced_accuracy;
@@ -104,15 +105,20 @@ REFORMER_API int32_t reformer_allows_tf32(const char* device);
 
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);
 
-// As in kept.h.
-REFORMER_API int64_t reformer_keep_program(const int64_t* code, int64_t size);
-REFORMER_API int64_t reformer_keep_geometry(const int64_t* numbers);
-REFORMER_API int64_t reformer_keep_sequence(const int64_t* code, int64_t size);
+// The operations of programs (program/ops.def), by their numbers.
+REFORMER_API int32_t reformer_operation_count();
+REFORMER_API const char* reformer_operation_name(int32_t number);
+REFORMER_API int32_t reformer_operation_operands(int32_t number);
+
+// As in plan/interned.h.
+REFORMER_API int64_t reformer_intern_plan(const int64_t* code, int64_t size);
+REFORMER_API void reformer_release_plan(int64_t number);
+REFORMER_API void reformer_interned_counts(int64_t* programs, int64_t* plans);
 
 // As in hip/kernels/layer_norm_plan.h.
 REFORMER_API int32_t reformer_takes_layer_norm(int64_t width);
 
-// GPUs (hip/runtime). An entry is a kernel: file, name and arguments as in hip/runtime/gpu.h.
+// GPUs (jit). An entry is a kernel: file, name and arguments as in jit/gpu.h.
 struct ReformerEntry {
   const char* file;
   const char* name;
@@ -122,7 +128,7 @@ struct ReformerLaunch {
   int32_t device;
   void* stream;
   uint32_t blocks[3];
-  uint32_t threads, shared_bytes, cluster_z, early;
+  uint32_t threads, shared_bytes, cluster_z, pdl;
 };
 
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
-#include <regex>
 #include <stdexcept>
 
 namespace reformer {
@@ -23,12 +22,43 @@ Isa detected_isa() {
 #endif
 }
 
-// What TORCH_REFORMER_ISA allows; torch_reformer/_config.py complains of values that mean nothing.
+// What TORCH_REFORMER_ISA allows; torch_reformer/runtime/config.py complains of values that mean nothing.
 Isa allowed_isa() {
   const char* name = std::getenv("TORCH_REFORMER_ISA");
   for (size_t i = 0; name && i < kIsas.size(); ++i)
     if (std::string_view(name) == kIsas[i]) return static_cast<Isa>(i);
   return Isa::avx512;
+}
+
+bool has_only(std::string_view text, const char* allowed) {
+  return text.find_first_not_of(allowed) == std::string_view::npos;
+}
+
+// Whether they are an AMD GPU's features, as in :sramecc+:xnack-; none are fine too.
+bool are_features(std::string_view text) {
+  while (!text.empty()) {
+    const size_t sign = text.find_first_of("+-");
+    if (text[0] != ':' || sign == std::string_view::npos || sign < 2) return false;
+    if (!has_only(text.substr(1, sign - 1), "abcdefghijklmnopqrstuvwxyz")) return false;
+    text.remove_prefix(sign + 1);
+  }
+  return true;
+}
+
+// gfxNNN without features or sm_NN; empty if the text is neither.
+std::string gpu_architecture(std::string_view text) {
+  const auto is_number = [](std::string_view number, size_t least, size_t most) {
+    return number.size() >= least && number.size() <= most && number[0] >= '1' && number[0] <= '9';
+  };
+  const std::string_view name = text.substr(0, text.find(':'));
+  std::string_view number = name.substr(std::min<size_t>(name.size(), 3));
+  if (name.substr(0, 3) == "gfx" && is_number(number, 3, 4) && has_only(number, "0123456789abcdef") &&
+      are_features(text.substr(name.size())))
+    return std::string(name);
+  if (!number.empty() && number.back() >= 'a' && number.back() <= 'z') number.remove_suffix(1);  // as in sm_90a
+  if (text.substr(0, 3) == "sm_" && is_number(number, 2, 3) && has_only(number, "0123456789") && name == text)
+    return std::string(text);
+  return {};
 }
 }  // namespace
 
@@ -42,10 +72,7 @@ Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), thread
 Device Device::parse(std::string_view text) {
   const std::string shown = "\"" + std::string(text) + "\"";
   if (text.rfind("cpu-", 0) != 0) {
-    static const std::regex gpu("(gfx[1-9][0-9a-f]{2,3})(:[a-z]+[+-])*|(sm_[1-9][0-9]{1,2}[a-z]?)");
-    std::cmatch found;
-    if (std::regex_match(text.data(), text.data() + text.size(), found, gpu))
-      return {DeviceKind::cuda, Isa::plain, 1, found[1].str() + found[3].str()};
+    if (const std::string name = gpu_architecture(text); !name.empty()) return {DeviceKind::cuda, Isa::plain, 1, name};
     throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN");
   }
   const size_t dash = text.find('-', 4);

@@ -2,6 +2,8 @@
 // (gfx942, sm_90).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -30,4 +32,20 @@ struct Device {
 // TORCH_REFORMER_ISA=avx2 or plain, read once.
 Isa cpu_isa();
 
+namespace gpu {
+
+struct Entry;  // jit/gpu.h
+struct Launch;
+
+// Stands in for launch(): for tests, which run kernels on the CPU.
+using Launcher = void (*)(const Entry& entry, const Launch& shape, const void* arguments, size_t bytes);
+
+// One of torch's devices, and the stream that work for it goes to.
+struct Queue {
+  int32_t device = 0;
+  void* stream = nullptr;  // cudaStream_t or hipStream_t
+  Launcher launcher = nullptr;
+};
+
+}  // namespace gpu
 }  // namespace reformer

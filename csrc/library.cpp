@@ -1,10 +1,10 @@
 // The operators: all schemas and all registrations.
 #include <torch/csrc/stable/library.h>
 
-#include "conv_operators.h"
-#include "epilogue_operators.h"
-#include "layer_norm_operators.h"
-#include "sequence_operator.h"
+#include "operators/conv.h"
+#include "operators/layer_norm.h"
+#include "operators/program.h"
+#include "operators/run_plan.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
@@ -23,9 +23,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
-  // geometry and sequence are numbers (kept.h).
+  // geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
-  m.def("_run(Tensor[] tensors, int sequence) -> Tensor[]");
+  m.def("_run(Tensor[] tensors, int plan) -> Tensor[]");
 #define REFORMER_LAYER_NORM "(Tensor input, Tensor? weight, Tensor? bias, float eps, ScalarType dtype) -> Tensor[]"
 #define REFORMER_LAYER_NORM_BACKWARD \
   "(Tensor grad, Tensor input, Tensor statistics, Tensor? weight, int wanted) -> Tensor[]"
@@ -39,8 +39,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                            \
   m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));      \
   m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad));    \
-  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_kept));                      \
-  m.impl("_run", TORCH_BOX(&reformer::run_sequence));                        \
+  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));               \
+  m.impl("_run", TORCH_BOX(&reformer::run_plan));                            \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                            \
   m.impl("_layer_norm", TORCH_BOX(&reformer::layer_norm));                   \
   m.impl("_layer_norm_backward", TORCH_BOX(&reformer::layer_norm_backward)); \

@@ -9,9 +9,10 @@ import os
 import torch
 from hypothesis import strategies as st
 
-from torch_reformer import ConvProblem, _native
-from torch_reformer._fake import result_is_channels_last
+from torch_reformer import ConvProblem
+from torch_reformer.operators.fake import result_is_channels_last
 from torch_reformer.problem import TORCH_DTYPES
+from torch_reformer.runtime import native
 
 DTYPES = list(TORCH_DTYPES.values())
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -58,7 +59,7 @@ class Case:
     @property
     def has_idle_column(self) -> bool:
         """Whether some column of the filter meets padding only. PyTorch's convolution can then crash in channels_last
-        (csrc/aten_solvers.cpp)."""
+        (csrc/dispatch/aten_solvers.cpp)."""
         for column in range(self.s):
             start = column * self.dilation[1] - self.padding[1]
             first = max(0, -(start // self.stride[1]))
@@ -76,8 +77,8 @@ class Case:
 
 
 def examples(count: int) -> int:
-    """Of a random test; fewer where REFORMER_EXAMPLES says what share (test_isa.py)."""
-    return max(1, round(count * float(os.environ.get("REFORMER_EXAMPLES", "1"))))
+    """Of a random test: REFORMER_EXAMPLES is the share that is taken, 1 in `make test-all`."""
+    return max(1, round(count * float(os.environ.get("REFORMER_EXAMPLES", "0.2"))))
 
 
 def _channels():
@@ -140,7 +141,7 @@ def directions(case: Case, x, w, y, bias=None) -> dict:
 
 
 def by_pytorch(case: Case, direction: str, first, second, bias=None) -> torch.Tensor:
-    """PyTorch's own result, from NCHW copies: in NHWC it can corrupt memory (csrc/aten_solvers.cpp)."""
+    """PyTorch's own result, from NCHW copies: in NHWC it can corrupt memory (csrc/dispatch/aten_solvers.cpp)."""
     stride, padding, dilation, groups = case.geometry
     first, second = first.contiguous(), second.contiguous()
     if direction == "F":
@@ -159,12 +160,12 @@ def in_double(case: Case, direction: str, first, second, bias=None) -> torch.Ten
 
 def solvers_for(problem: ConvProblem) -> list[str]:
     """Names of all solvers that can compute the problem; the oracle can everything."""
-    found, _ = _native.candidates(problem.native(), None)
+    found, _ = native.candidates(problem.native(), None)
     return [c.name.decode() for c in found if c.refusal is None] + ["reference"]
 
 
 def chosen_for(problem: ConvProblem) -> str:
-    return _native.solver_names()[_native.decide(problem.native())]
+    return native.solver_names()[native.decide(problem.native())]
 
 
 WINOGRAD = {"winograd_2x4": 3.7, "winograd_4x4": 8.2}

@@ -6,13 +6,14 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import hypothesis  # noqa: E402
+import kernel_folders  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from selectors_for_tests import learnable  # noqa: E402
 
 import torch_reformer  # noqa: E402
-from torch_reformer import _native  # noqa: E402
 from torch_reformer.__main__ import main  # noqa: E402
+from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
 
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
@@ -20,16 +21,36 @@ from torch_reformer.selector.timings import write_timings  # noqa: E402
 hypothesis.settings.register_profile("reformer", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("reformer")
 
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+# As torch for CUDA does: kernels for NVIDIA's GPUs can then be compiled, so their solvers are candidates, whichever
+# files' tests run.
+kernel_folders.load_nvrtc()
 
 
-@pytest.fixture(params=DEVICES)
+def pytest_addoption(parser):
+    parser.addoption("--first-cases", action="store_true", help="run one case of each test")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests of GPUs are skipped where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="there is no GPU here"))
+    if config.getoption("--first-cases"):
+        first = {}
+        for item in items:
+            first.setdefault((item.path, item.originalname), item)
+        config.hook.pytest_deselected(items=[item for item in items if item not in first.values()])
+        items[:] = first.values()
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request) -> str:
     return request.param
 
 
 def _weights() -> dict | None:
-    selector = _native.selector("cpu")
+    selector = native.selector("cpu")
     return selector and selector["tensors"]
 
 
@@ -49,12 +70,12 @@ def _fresh_process_state():
 @pytest.fixture
 def static_rule():
     """No weights for the CPU: the static rule chooses. A selector that the test sets is removed after it."""
-    before = _native.selector("cpu")
-    _native.remove_selector("cpu")
+    before = native.selector("cpu")
+    native.remove_selector("cpu")
     yield
-    _native.remove_selector("cpu")
+    native.remove_selector("cpu")
     if before is not None:
-        _native.set_selector("cpu", **before)
+        native.set_selector("cpu", **before)
 
 
 @pytest.fixture(scope="session")

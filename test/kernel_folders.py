@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch_reformer
-from torch_reformer import _gpu
+from torch_reformer.runtime import gpu
 
 TEST = Path(__file__).parent
 HIP = TEST.parent / "csrc" / "hip"
-SCALE = _gpu.Entry("scale", "scale_fp32_3", "fp32, 3")
+SCALE = gpu.Entry("scale", "scale_fp32_3", "fp32, 3")
 
 
 def make(folder: Path) -> Path:
@@ -27,9 +27,9 @@ def make(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def used(folder: Path) -> Iterator[Path]:
-    _gpu.set_kernels_folder(folder)
+    gpu.set_kernels_folder(folder)
     yield folder
-    _gpu.set_kernels_folder(Path(torch_reformer.__file__).parent / "kernels")
+    gpu.set_kernels_folder(Path(torch_reformer.__file__).parent / "kernels")
 
 
 def load_nvrtc() -> bool:

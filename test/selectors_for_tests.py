@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import torch
 
-from torch_reformer import ConvProblem, _native
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import native
 from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.timings import Record, Timing
 
 
 def reformer(candidates: int, width: int = 16, hidden: int = 32, blocks: int = 1, scale: float = 0.1) -> Reformer:
     """An untrained model without any parameter that is zero."""
-    model = Reformer(_native.feature_shape().rows, candidates, width, hidden, blocks).eval()
+    model = Reformer(native.feature_shape().rows, candidates, width, hidden, blocks).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * scale
@@ -29,10 +30,10 @@ def constant(logits: list[float]) -> Reformer:
 
 
 def description(model: Reformer, names: list[str]) -> dict:
-    """What _native.set_selector() takes."""
+    """What native.set_selector() takes."""
     block = model.blocks[0]
     return {
-        "feature_version": _native.feature_shape().version,
+        "feature_version": native.feature_shape().version,
         "width": block.up.in_features,
         "hidden": block.up.out_features,
         "blocks": len(model.blocks),
@@ -42,7 +43,7 @@ def description(model: Reformer, names: list[str]) -> dict:
 
 
 def install(model: Reformer, names: list[str], arch: str = "cpu") -> None:
-    _native.set_selector(arch, **description(model, names))
+    native.set_selector(arch, **description(model, names))
 
 
 def record(problem: ConvProblem, **times: float) -> Record:

@@ -9,8 +9,9 @@ from expecttest import assert_expected_inline
 from selectors_for_tests import constant, install
 
 import torch_reformer
-from torch_reformer import _native, config
-from torch_reformer.__main__ import main
+from torch_reformer import config
+from torch_reformer.__main__ import _parser, main
+from torch_reformer.runtime import native
 
 DEVICE = "cpu-avx512-2t"  # the text must not depend on the machine
 KEY = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F"
@@ -132,7 +133,7 @@ def test_explain_forced_in_vain(output, static_rule):
 
 
 def test_explain_takes_this_machine(output):
-    assert f"device   {_native.device(None)}\n" in output("explain", KEY)
+    assert f"device   {native.device(None)}\n" in output("explain", KEY)
 
 
 def test_info(output, monkeypatch):
@@ -141,7 +142,7 @@ def test_info(output, monkeypatch):
     assert lines["torch_reformer"] == torch_reformer.__version__
     assert lines["torch"] == torch.__version__
     assert lines["Python"] == platform.python_version()
-    assert lines["CPU"] == _native.device(None)
+    assert lines["CPU"] == native.device(None)
     assert lines["solvers"].startswith("aten, aten_nhwc, ")
     assert lines["weights"].startswith("cpu: ")
     assert lines["forbid"] == "none         TORCH_REFORMER_FORBID aten_nhwc"
@@ -153,13 +154,14 @@ def test_info(output, monkeypatch):
     ("arguments", "sentence"),
     [
         (["explain", "nonsense"], 'torch_reformer explain: "nonsense" is not a convolution problem: '),
+        (["explain", "foo"], "(a key is such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F)"),
         (["explain", "MIOpenDriver pool"], "torch_reformer explain: MIOpenDriver is called for 'pool'"),
         (["explain", KEY, "--device", "gfx../../x"], 'torch_reformer explain: "gfx../../x" is no device: '),
         (["explain", KEY, "--device", "tpu"], 'torch_reformer explain: "tpu" is no device: '),
         (["collect", "--out", "db"], "torch_reformer collect: --problems is missing"),
         (
             ["collect", "--problems", "nowhere.jsonl", "--out", "db"],
-            "[Errno 2] No such file or directory: 'nowhere.jsonl'",
+            "torch_reformer collect: nowhere.jsonl: No such file or directory",
         ),
     ],
 )
@@ -184,6 +186,15 @@ def test_bad_option(capsys, options, sentence):
         main(["collect", "--problems", "file", "--out", "db", *options])
     assert exit.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_every_argument_has_a_help():
+    commands = next(action for action in _parser()._actions if isinstance(action.choices, dict)).choices
+    assert {"info", "explain", "collect", "train", "replay", "cache"} <= commands.keys()
+    for name, command in commands.items():
+        assert command.description, name
+        for action in command._actions:
+            assert action.help, f"{name} {action.dest}"
 
 
 @pytest.mark.parametrize("arguments", [[], ["guess"]])

@@ -1,26 +1,18 @@
 """What the compilers made of the kernels: no memory that stands in for registers, and no more of anything than allowed.
 
-Over the code objects that `make build` put into the package, for AMD's and NVIDIA's GPUs.
+Of one kernel of each file, and, which takes minutes, of all that `make build` compiles for a package.
 """
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import code_objects
 import pytest
 from code_objects import find_llvm, resources
+from compiled import ROOT, code_object, compile_kernels, one_kernel
+from marks import slow
 
-import torch_reformer
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "csrc" / "hip"))
-import compile_kernels  # noqa: E402
-
-PACKAGED = sorted(
-    path for path in (Path(torch_reformer.__file__).parent / "kernels").glob("*") if path.suffix in (".co", ".cubin")
-)
 MOST_REGISTERS = {"gfx": 256, "sm_": 255}  # of a thread; AMD's with more run one wave at a time
 MOST_SHARED = {"gfx": 64 << 10, "sm_": 49 << 10}  # bytes, static; NVIDIA's 48 KiB and what the driver reserves
 FEWER_REGISTERS: dict[str, int] = {}  # file: what its occupancy needs
@@ -53,52 +45,69 @@ def check_memory(path: Path) -> None:
         assert used.shared_bytes <= most, f"{name} takes {used.shared_bytes} bytes of shared memory"
 
 
-def check_registers(path: Path) -> None:
-    stem, arch, _ = path.name.split(".")
-    most = min(MOST_REGISTERS[arch[:3]], FEWER_REGISTERS.get(stem, 512))
+def check_registers(path: Path, file: str | None = None) -> None:
+    most = min(MOST_REGISTERS[path.name.split(".")[1][:3]], FEWER_REGISTERS.get(file, 512))
     wrong = [f"{name} spills {used.spills} registers" for name, used in resources(path).items() if used.spills]
     wrong += [f"{name} takes {used.registers}" for name, used in resources(path).items() if used.registers > most]
     assert not wrong, "\n".join(wrong)
 
 
-@needs_llvm
-@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.name)
-def test_memory(path):
-    check_memory(path)
+def compiled(file: str, arch: str, part: str = "all") -> Path:
+    compiler = compile_kernels.find_clang() if arch.startswith("gfx") else compile_kernels.find_nvcc()
+    source = ROOT / f"csrc/hip/kernels/{file}.hip" if part == "all" else one_kernel(file, ONE[file])
+    return code_object(compiler, arch, source)
 
 
-@needs_llvm
-@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: path.name)
-def test_registers(path, request):
-    if why := UNFINISHED.get(".".join(path.name.split(".")[:2])):
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
-    check_registers(path)
+def for_architectures(file: str) -> list:
+    """A file's parameters: its name, and an architecture that it is compiled for."""
+    return [
+        pytest.param(file, arch, marks=[needs_clang, needs_llvm] if arch.startswith("gfx") else [needs_nvcc])
+        for arch in compile_kernels.ARCHITECTURES
+        if arch in compile_kernels.ONLY.get(file, (arch,))
+    ]
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        pytest.param(arch, marks=needs_clang if arch.startswith("gfx") else needs_nvcc)
-        for arch in compile_kernels.architectures()
-    ],
-)
-@pytest.mark.parametrize("file", sorted(path.stem for path in (ROOT / "csrc/hip/kernels").glob("*.hip")))
-def test_everything_is_packaged(file, arch):
-    """What is not there, the tests above do not miss."""
-    wanted = arch in compile_kernels.ONLY.get(file, (arch,))
-    name = f"{file}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
-    assert (name in {path.name for path in PACKAGED}) == wanted
+# What X makes one kernel of each file of.
+ONE = {
+    "depthwise": "weight_grad, bf16, 7, 2, 2, 7",
+    "depthwise_planes": "forward, bf16, 3, 1, 4, 8",
+    "implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
+    "pack": "pack, bf16, 4",
+    "tma_depthwise": "forward, bf16, 3, 1",
+    "tma_gemm": "forward, bf16, 128, 128, 6",
+    "tma_windows": "input_grad, bf16, 128, 128, 6",
+}
+FILES = [file.stem for file in sorted((ROOT / "csrc/hip/kernels").glob("*.hip"))]
+FILES = [file for file in FILES if for_architectures(file)]
+ALL = [each for file in FILES for each in for_architectures(file)]
 
 
-@needs_llvm
+# Of the module's scope, so that tests of one code object follow each other, and only one process compiles it.
+parts = pytest.mark.parametrize("part", ["one kernel", *slow("all")], scope="module")
+
+
+@parts
+@pytest.mark.parametrize("file, arch", ALL, scope="module")
+def test_memory(file, arch, part):
+    check_memory(compiled(file, arch, part))
+
+
+@parts
+@pytest.mark.parametrize("file, arch", ALL, scope="module")
+def test_registers(file, arch, part, request):
+    if why := UNFINISHED.get(f"{file}.{arch}"):
+        request.applymarker(pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
+    check_registers(compiled(file, arch, part), file)
+
+
+@parts
 @pytest.mark.parametrize("file", MATRIX_OPCODES)
-def test_matrix_instructions_are_there(file):
-    for path in PACKAGED:
-        if path.name.startswith(f"{file}.gfx"):
-            for name, opcodes in code_objects.amd_opcodes(path).items():
-                assert "_finish_" in name or any(opcode.startswith(MATRIX_OPCODES[file]) for opcode in opcodes), (
-                    f"{path.name}: {name}"
-                )
+@pytest.mark.parametrize("arch", [arch for arch in compile_kernels.ARCHITECTURES if arch.startswith("gfx")])
+@needs_clang
+@needs_llvm
+def test_matrix_instructions_are_there(file, arch, part):
+    for name, opcodes in code_objects.amd_opcodes(compiled(file, arch, part)).items():
+        assert "_finish_" in name or any(opcode.startswith(MATRIX_OPCODES[file]) for opcode in opcodes), name
 
 
 KERNELS = """
@@ -127,7 +136,7 @@ KERNEL(64) multiplies(half4* x, float16* y) {
 """
 
 
-def compiled(arch: str, folder: Path) -> Path:
+def planted(arch: str, folder: Path) -> Path:
     amd = arch.startswith("gfx")
     source, result = folder / "k.hip", folder / f"k.{arch}.{'co' if amd else 'cubin'}"
     text = KERNELS if amd else "\n".join(line for line in KERNELS.splitlines() if not line.startswith("typedef"))
@@ -146,7 +155,7 @@ def compiled(arch: str, folder: Path) -> Path:
     ],
 )
 def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
-    path = compiled(arch, tmp_path)
+    path = planted(arch, tmp_path)
     found = resources(path)
     assert found["fine"].stack_bytes == found["fine"].spills == 0
     assert found["fine"].shared_bytes in (1200, 1200 + 1024)  # NVIDIA's driver reserves 1 KiB from sm_90 on
@@ -160,6 +169,6 @@ def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
 @needs_clang
 @needs_llvm
 def test_opcodes(tmp_path):
-    found = code_objects.amd_opcodes(compiled("gfx90a", tmp_path))
+    found = code_objects.amd_opcodes(planted("gfx90a", tmp_path))
     assert any(opcode.startswith("v_mfma") for opcode in found["multiplies"])
     assert "s_barrier" in found["fine"] and not any(opcode.startswith("v_mfma") for opcode in found["fine"])

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_reformer import ConvProblem, _native, collect, config
+from torch_reformer import ConvProblem, config
 from torch_reformer.__main__ import main
-from torch_reformer.measure import applicable, measure
-from torch_reformer.selector.measured import Database, merge, part_path
+from torch_reformer.runtime import native
 from torch_reformer.selector.problems import read_problems
+from torch_reformer.selector.timing_database import Database, merge, part_path
 from torch_reformer.selector.timings import Record, Timing, read_timings, write_timings
-from torch_reformer.workload import Workload
+from torch_reformer.tuning import collect
+from torch_reformer.tuning.measure import applicable, measure
+from torch_reformer.tuning.timing import Disturbed
+from torch_reformer.tuning.workload import Workload
 
 ROOT = Path(__file__).parent.parent
 PROBLEMS = ROOT / "test/data/problems.jsonl"
@@ -28,7 +31,7 @@ RECORD = Record("8-6-6-1x1-8-6-6-1-0x0-1x1-1x1-0-NCHW-FP32-F", (Timing("aten", 1
 def quick(monkeypatch):
     """One repeat a timing, and SIGTERM stays pytest's."""
     monkeypatch.setattr(collect.signal, "signal", lambda *_: None)
-    monkeypatch.setattr("torch_reformer.measure.stopwatches", _constant)
+    monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", _constant)
 
 
 def _constant(calls, before, device):
@@ -90,7 +93,7 @@ def test_times_every_applicable_solver(tmp_path, capsys):
 def test_sidecar_says_where_it_was_measured(tmp_path):
     run(tmp_path / "db", "--limit", "1")
     meta = json.loads((tmp_path / "db.meta.json").read_text())
-    assert (meta["device"], meta["torch"]) == (_native.device(None), torch.__version__)
+    assert (meta["device"], meta["torch"]) == (native.device(None), torch.__version__)
     assert (meta["complete"], meta["wrong"]) == (True, {})
     assert sorted(os.listdir(tmp_path)) == ["db", "db.meta.json"]
 
@@ -185,10 +188,38 @@ def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
 
         return {name: functools.partial(watch, name) for name in calls}
 
-    monkeypatch.setattr("torch_reformer.measure.stopwatches", stopwatches)
+    monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", stopwatches)
     record = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1), repeats=3).record
     assert timed.pop("aten_nhwc") == 1 and min(timed.values()) >= 3
     assert (record.times["aten"], record.times["aten_nhwc"]) == (0.01, 0.101)
+
+
+def watches(monkeypatch, times):
+    """Each solver's runs take these microseconds, the last for ever; those not named 10."""
+
+    def stopwatches(calls, before, device):
+        found = {name: list(times.get(name, [10.0])) for name in calls}
+        return {name: lambda us=us: us.pop(0) if len(us) > 1 else us[0] for name, us in found.items()}
+
+    monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", stopwatches)
+
+
+def test_what_other_programs_disturbed_is_timed_again(monkeypatch):
+    watches(monkeypatch, {"aten": [Disturbed(20_000.0), 12.0], "aten_nhwc": [11.0, *[Disturbed(20_000.0)] * 3, 11.0]})
+    found = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1))
+    assert (found.record.times["aten"], found.record.times["aten_nhwc"]) == (0.012, 0.011)
+    assert found.disturbed
+    watches(monkeypatch, {})
+    assert not measure(ConvProblem(1, 8, 4, 4, 8, 1, 1)).disturbed
+
+
+def test_noisy_machine_is_warned_of(tmp_path, monkeypatch, capsys):
+    watches(monkeypatch, {"aten": [Disturbed(20_000.0)]})
+    assert run(tmp_path / "db", "--limit", "2") == 0
+    assert "warning: other programs disturbed the timing of 2 of 2 problems" in capsys.readouterr().err
+    watches(monkeypatch, {})
+    assert run(tmp_path / "other", "--limit", "2") == 0
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_failing_solver_is_reported(monkeypatch):
@@ -213,7 +244,7 @@ def test_failing_solver_is_reported(monkeypatch):
     ],
 )
 def test_problem_that_cannot_be_run(monkeypatch, problem, sentence):
-    monkeypatch.setattr("torch_reformer.measure.os.sysconf", lambda name: 4096)  # a machine of 16 MiB
+    monkeypatch.setattr("torch_reformer.tuning.measure.os.sysconf", lambda name: 4096)  # a machine of 16 MiB
     with pytest.raises(ValueError, match=sentence):
         measure(problem)
 
@@ -225,6 +256,15 @@ def test_problem_that_cannot_be_run_is_left_out(tmp_path, capsys):
     assert [record.key for record in read_timings(tmp_path / "db")] == [RECORD.key]
     captured = capsys.readouterr()
     assert "left out: " in captured.err and "1 problems could not be run" in captured.out
+
+
+@pytest.mark.parametrize("out", ["/proc/folder/db", "{tmp}/file/db"])
+def test_a_place_that_cannot_be_written_is_named(out, tmp_path, measured, capsys):
+    (tmp_path / "file").write_text("")
+    out = out.format(tmp=tmp_path)
+    assert main(["collect", "--problems", str(PROBLEMS), "--out", out]) == 2
+    assert f"torch_reformer collect: {out}: it can't be written (" in capsys.readouterr().err
+    assert not measured
 
 
 def test_foreign_database_is_not_touched(tmp_path, capsys):
@@ -294,7 +334,7 @@ def test_a_share_is_complete_once_its_timings_are_there(tmp_path, monkeypatch):
         assert merge(out, 2) is None
         write_timings(*arguments)
 
-    monkeypatch.setattr("torch_reformer.selector.measured.write_timings", write_while_another_merges)
+    monkeypatch.setattr("torch_reformer.selector.timing_database.write_timings", write_while_another_merges)
     share.save()
     monkeypatch.undo()
     assert merge(out, 2).records == {RECORD.key: RECORD}

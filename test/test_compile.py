@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from cases import DTYPES, STRIDES, cases, directions, strided
+from cases import DTYPES, STRIDES, cases, directions, examples, strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -41,7 +41,7 @@ def network(channels_last=False, conv=torch_reformer.nn.Conv2d):
     return model.to(memory_format=torch.channels_last) if channels_last else model
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=cases(), dtype=st.sampled_from(DTYPES), strides=st.tuples(*[st.sampled_from(STRIDES)] * 3))
 def test_fake_results_look_like_real_ones(case, dtype, strides):
     sizes = case.input_size, case.weight_size, case.output_size

@@ -19,6 +19,9 @@ echo "$all" >$out
 """
 
 
+in_sight = compile_kernels.in_sight
+
+
 @pytest.fixture(autouse=True)
 def tree(tmp_path, monkeypatch):
     """The kernel of test/hip in place of csrc/hip/kernels, and a compiler for AMD's GPUs only."""
@@ -30,6 +33,7 @@ def tree(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_kernels, "find_clang", lambda: str(compiler))
     monkeypatch.setattr(compile_kernels, "find_nvcc", lambda: None)
     monkeypatch.delenv("REFORMER_ARCHS", raising=False)
+    monkeypatch.setattr(compile_kernels, "in_sight", lambda: compile_kernels.ARCHITECTURES)
     return tmp_path / "src"
 
 
@@ -53,6 +57,20 @@ def test_what_there_is_a_compiler_for(package, capsys):
     line = "GPU kernels: gfx908, gfx90a, gfx942 (3 compiled, 0 up to date); no compiler for sm_80, sm_90a: compiled at"
     assert line in capsys.readouterr().out
     assert (package / "src/kernels/scale.hip").exists() and (package / "src/device/types.h").exists()
+
+
+def test_everything_is_packaged(package, tree, monkeypatch):
+    """Of the kernels that there are, for each architecture that has what they are made of."""
+    monkeypatch.setattr(compile_kernels, "HERE", kernel_folders.HIP)
+    monkeypatch.setattr(compile_kernels, "find_nvcc", compile_kernels.find_clang)
+    monkeypatch.setenv("REFORMER_ARCHS", " ".join(compile_kernels.ARCHITECTURES))
+    compile_kernels.build(package)
+    assert names(package) == sorted(
+        f"{file.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
+        for file in (kernel_folders.HIP / "kernels").glob("*.hip")
+        for arch in compile_kernels.ARCHITECTURES
+        if arch in compile_kernels.ONLY.get(file.stem, (arch,))
+    )
 
 
 @pytest.mark.parametrize("changed", ["kernels/scale.hip", "kernels/scale.inc", "device/types.h"])
@@ -80,6 +98,45 @@ def test_architectures_asked_for(package, monkeypatch):
     monkeypatch.setenv("REFORMER_ARCHS", "sm_86")
     with pytest.raises(SystemExit, match="REFORMER_ARCHS asks for sm_86, and there is no compiler for that"):
         compile_kernels.build(package)
+
+
+def test_nothing_without_a_gpu(package, monkeypatch, capsys):
+    compile_kernels.build(package)
+    monkeypatch.setattr(compile_kernels, "in_sight", lambda: ())
+    compile_kernels.build(package)  # what is up to date stays
+    change(compile_kernels.HERE / "kernels/scale.hip")
+    compile_kernels.build(package)
+    assert names(package) == []
+    line = "GPU kernels: none (0 compiled, 0 up to date); no GPU in sight: compiled at first use on a machine with one"
+    shown = capsys.readouterr().out.splitlines()
+    assert "(0 compiled, 3 up to date)" in shown[1] and shown[2].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("tools", "device_files", "expected"),
+    [
+        ({}, [], []),
+        ({"nvidia-smi": "echo 9.0; echo 9.0"}, ["sm_"], ["sm_90a"]),
+        ({"nvidia-smi": "echo 8.6"}, ["sm_"], ["sm_80"]),
+        ({"nvidia-smi": "echo 12.0"}, ["sm_"], []),  # newer than what the package is meant for
+        ({"nvidia-smi": "echo no driver; exit 9"}, [], []),
+        ({"rocm_agent_enumerator": "echo gfx000; echo gfx90a"}, ["gfx"], ["gfx90a"]),
+        ({"rocm_agent_enumerator": "echo gfx000; echo gfx1100"}, ["gfx"], []),
+        ({}, ["sm_"], ["sm_80", "sm_90a"]),
+        ({"nvidia-smi": "echo 9.0"}, ["sm_", "gfx"], ["gfx908", "gfx90a", "gfx942", "sm_90a"]),
+    ],
+)
+def test_gpus_in_sight(tools, device_files, expected, tmp_path, monkeypatch):
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for name, script in tools.items():
+        (bin / name).write_text(f"#!/bin/sh\n{script}\n")
+        (bin / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin))
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    files = {vendor: bin if vendor in device_files else tmp_path / "nothing" for vendor in ("gfx", "sm_")}
+    monkeypatch.setattr(compile_kernels, "DEVICE_FILES", files)
+    assert list(in_sight()) == expected
 
 
 def test_what_was_made_elsewhere_stays_while_it_is_new(package, tree):

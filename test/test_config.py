@@ -1,16 +1,23 @@
 """The configuration: what is forced, forbidden and limited, how settings nest, and the environment."""
 
+import dataclasses
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import torch_reformer
-from torch_reformer import ConvProblem, _config, config
-from torch_reformer.explain import candidates
+from torch_reformer import ConvProblem, config
+from torch_reformer.runtime import config as configuration
+from torch_reformer.runtime import native
+from torch_reformer.selector.candidates import candidates
 
 PROBLEM = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
 
@@ -63,7 +70,7 @@ def test_nesting_keeps_what_is_not_named_and_restores():
     before = config.settings()
     with config(force="aten", forbid=["aten_nhwc"]) as outer:
         with config(force=None, deterministic=True) as inner:
-            assert inner == _config.Settings(None, ("aten_nhwc",), before.workspace_limit, True)
+            assert inner == configuration.Settings(None, ("aten_nhwc",), before.workspace_limit, True)
         assert config.settings() == outer
     assert config.settings() == before
 
@@ -104,16 +111,20 @@ def test_bad_setting_changes_nothing(settings, sentence):
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [
-        ({}, _config.Settings()),
-        ({"FORCE": "", "FORBID": ""}, _config.Settings()),
-        ({"FORCE": "aten"}, _config.Settings(force="aten")),
-        ({"FORBID": "aten_nhwc, gemm_1x1,"}, _config.Settings(forbid=("aten_nhwc", "gemm_1x1"))),
-        ({"WORKSPACE_LIMIT": "1024", "DETERMINISTIC": "1"}, _config.Settings(workspace_limit=1024, deterministic=True)),
+        ({}, configuration.Settings()),
+        ({"FORCE": "", "FORBID": ""}, configuration.Settings()),
+        ({"FORCE": "aten"}, configuration.Settings(force="aten")),
+        ({"FORBID": "aten_nhwc, gemm_1x1,"}, configuration.Settings(forbid=("aten_nhwc", "gemm_1x1"))),
+        (
+            {"WORKSPACE_LIMIT": "1024", "DETERMINISTIC": "1"},
+            configuration.Settings(workspace_limit=1024, deterministic=True),
+        ),
     ],
 )
 def test_environment(environment, settings):
     assert (
-        _config._from_environment({f"TORCH_REFORMER_{name}": value for name, value in environment.items()}) == settings
+        configuration._from_environment({f"TORCH_REFORMER_{name}": value for name, value in environment.items()})
+        == settings
     )
 
 
@@ -127,7 +138,7 @@ def test_environment(environment, settings):
 )
 def test_bad_environment(name, value, sentence):
     with pytest.raises(ValueError, match=sentence):
-        _config._from_environment({f"TORCH_REFORMER_{name}": value})
+        configuration._from_environment({f"TORCH_REFORMER_{name}": value})
 
 
 def test_environment_is_read_at_import():
@@ -137,6 +148,74 @@ def test_environment_is_read_at_import():
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("choice   aten_nhwc: the configuration forces it\n")
+
+
+def test_another_threads_settings_are_not_taken_back():
+    """Of two that overlap, the first to begin ends first."""
+    before = config.settings()
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with config(deterministic=True, force="aten_nhwc"):
+            entered.set()
+            left.wait()
+
+    thread = threading.Thread(target=other)
+    with config(force="aten"):
+        thread.start()
+        entered.wait()
+    assert config.settings() == dataclasses.replace(before, deterministic=True, force="aten_nhwc")
+    left.set()
+    thread.join()
+    assert config.settings() == before
+
+
+def test_what_is_set_for_good_is_not_remembered_twice():
+    with config():
+        for _ in range(100):
+            config(force="aten")
+            config(force=None)
+        assert len(configuration._overrides) < 5
+        with config(force="aten_nhwc"):
+            config(deterministic=True)
+        assert config.settings().deterministic and config.settings().force is None
+        config(deterministic=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_while_another_thread_sets_something(monkeypatch):
+    setting, set_config = threading.Event(), native.set_config
+
+    def slowly(*values):
+        setting.set()
+        time.sleep(0.2)
+        set_config(*values)
+
+    monkeypatch.setattr(native, "set_config", slowly)
+    thread = threading.Thread(target=config)
+    thread.start()
+    setting.wait()
+    if (child := os.fork()) == 0:
+        signal.alarm(5)
+        with config(force="aten"):
+            os._exit(0)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.slow  # it compiles
+def test_more_than_64_solvers(tmp_path):
+    here, made = Path(__file__).parent, tmp_path / "many_solvers"
+    csrc = here.parent / "csrc"
+    sources = [csrc / f"{name}.cpp" for name in ("device", "conv/problem")]
+    sources += [csrc / f"dispatch/{name}.cpp" for name in ("config", "decide", "selectors")]
+    sources += [csrc / f"cpu/selector/{name}.cpp" for name in ("features", "packing", "selector")]
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    headers = [f"-I{folder}" for folder in (csrc, Path(torch.__file__).parent / "include")]
+    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", made, here / "many_solvers.cpp", *sources]
+    subprocess.run([*command, "-pthread"], check=True)
+    done = subprocess.run([made], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_slow_way_round_is_no_candidate():

@@ -23,9 +23,11 @@ from cases import (
 )
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
-from torch_reformer import config
+from torch_reformer import ConvProblem, config, conv2d
+from torch_reformer.selector.candidates import candidates
 
 
 def is_transformed(solver: str) -> bool:
@@ -112,7 +114,7 @@ def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, intege
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_element_is_left_out(direction, case, threads):
-    """Where oneDNN's bf16 kernels in NHWC do (csrc/aten_solvers.cpp), depending on what was in memory before."""
+    """oneDNN's bf16 kernels in NHWC do that, depending on what was in memory (csrc/dispatch/aten_solvers.cpp)."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     sizes = case.input_size, case.weight_size, case.output_size
@@ -243,6 +245,47 @@ def test_named_padding_and_unbatched_input(filter_size, padding, unbatched):
             conv(x, w, None, 1, padding, dilation) for conv in (torch_reformer.conv2d, torch.nn.functional.conv2d)
         )
         assert torch.equal(ours, theirs)
+
+
+HUGE = 2**30
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("nhwc", [False, True])
+@pytest.mark.parametrize("geometry", [dict(stride=HUGE, padding=HUGE, dilation=HUGE), dict(stride=HUGE)], ids=str)
+def test_pixels_beyond_32_bits(geometry, nhwc, dtype):
+    """Kernels count them by 32 bits, and refuse; PyTorch's own remains."""
+    layout = torch.channels_last if nhwc else torch.contiguous_format
+    x, w = torch.randn(1, 4, 3, 3), torch.randn(4, 4, 2, 2)
+    x, w = (tensor.to(dtype, memory_format=layout).requires_grad_() for tensor in (x, w))
+    wide_x, wide_w = (tensor.detach().float().requires_grad_() for tensor in (x, w))
+    y, expected = conv2d(x, w, **geometry), torch.conv2d(wide_x, wide_w, **geometry)
+    found = torch.autograd.grad(y.sum(), (x, w))
+    wanted = torch.autograd.grad(expected.sum(), (wide_x, wide_w))
+    for tensor, right in zip((y, *found), (expected, *wanted), strict=True):
+        torch.testing.assert_close(tensor.float(), right, atol=1e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("device", ["cpu-avx512-2t", "sm_90"])
+def test_only_pytorch_counts_beyond_32_bits(device):
+    problem = ConvProblem(1, 4, 3, 3, 4, 2, 2, HUGE, HUGE, HUGE, HUGE, HUGE, HUGE)
+    refusals = {found.name: found.refusal for found in candidates(problem, device)}
+    assert refusals.pop("aten") is None
+    assert refusals and all(why is not None for why in refusals.values())
+    assert "kernels count pixels by 32 bits" in refusals["reference" if device != "sm_90" else "aten_nhwc"]
+
+
+@pytest.mark.parametrize(
+    "sizes", [((2, 0, 4, 4), (3, 0, 3, 3)), ((0, 4, 4, 4), (3, 4, 3, 3)), ((2, 4, 4, 4), (0, 4, 3, 3))]
+)
+def test_strides_of_empty_results_are_those_of_pytorch(sizes):
+    x, w = (torch.ones(size, dtype=torch.float64, requires_grad=True) for size in sizes)
+    y = conv2d(x, w)
+    for found in (y, *torch.autograd.grad(y.sum(), (x, w))):
+        assert found.stride() == torch.empty(found.shape).stride()
+    with FakeTensorMode() as mode:
+        assert conv2d(mode.from_tensor(x), mode.from_tensor(w)).stride() == y.stride()
+    assert torch.autograd.gradcheck(conv2d, (x, w))
 
 
 def test_bias_grad_is_the_sum_over_pixels():

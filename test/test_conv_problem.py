@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_reformer import ConvProblem, _native
+from torch_reformer import ConvProblem
 from torch_reformer.problem import DIRECTIONS, DTYPES, LAYOUTS
+from torch_reformer.runtime import native
 
 KEY = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F"
 
@@ -119,27 +120,27 @@ def test_impossible_problem(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         str(problem)
     with pytest.raises(ValueError, match=sentence):
-        _native.candidates(problem.native(), None)
+        native.candidates(problem.native(), None)
 
 
 @pytest.mark.parametrize("text", ["cpu-plain-1t", "cpu-avx2-64t", "cpu-avx512-2t", "gfx942", "gfx1100", "sm_90"])
 def test_device_text(text):
-    assert _native.device(text) == text
+    assert native.device(text) == text
 
 
 def test_this_device():
-    here = _native.device(None)
-    assert here.startswith("cpu-") and _native.device(here) == here
+    here = native.device(None)
+    assert here.startswith("cpu-") and native.device(here) == here
 
 
 def test_features_of_a_gpu_are_taken_off():
-    assert _native.device("gfx90a:sramecc+:xnack-") == "gfx90a"
+    assert native.device("gfx90a:sramecc+:xnack-") == "gfx90a"
 
 
 @pytest.mark.parametrize("text", ["cpu", "tpu", "cuda:0", "gfx", "gfx1", "gfx../../x", "gfx90a/..", "sm_", "sm_90/x"])
 def test_no_device(text):
     with pytest.raises(ValueError, match=f'"{text}" is no device: give cpu-ISA-THREADSt .* gfxNNN or sm_NN'):
-        _native.device(text)
+        native.device(text)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +148,29 @@ def test_no_device(text):
 )
 def test_no_cpu(text):
     with pytest.raises(ValueError, match=f'"{text}" is no CPU: give cpu-ISA-THREADSt with ISA plain, avx2 or avx512'):
-        _native.device(text)
+        native.device(text)
+
+
+READERS = {
+    "problem_str": native.problem_str,
+    "problem_kind": native.problem_kind,
+    "decide": native.decide,
+    "decide_all": lambda problem: native.decide_all([problem]),
+    "candidates": lambda problem: native.candidates(problem, None),
+    "cost_class": native.cost_class,
+    "cost_terms": lambda problem: native.cost_terms(problem, None),
+    "features": lambda problem: native.features([problem], None),
+    "logits": lambda problem: native.logits([problem]),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_what_is_no_problem_is_refused(read):
+    """Instead of a division by 0, or a name from beyond a table's end."""
+    with pytest.raises(ValueError, match="every size, stride, dilation and group count must be at least 1"):
+        read(native.Problem())
+    for member in ("direction", "dtype", "layout", "bias"):
+        problem = ConvProblem(2, 8, 6, 6, 8, 3, 3).native()
+        setattr(problem, member, 200)
+        with pytest.raises(ValueError, match="its direction, data type, layout or bias flag is unknown"):
+            read(problem)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torch_reformer
-from torch_reformer import _native
+from torch_reformer.runtime import native
 
 ops = torch.ops.reformer
 SOLVER = "direct_depthwise"
@@ -118,6 +118,6 @@ def test_infinity_and_nan_reach_what_they_touch_and_nothing_else(case, layout, o
     ],
 )
 def test_says_what_it_cannot_do(key, sentence):
-    candidates, _ = _native.candidates(_native.problem_parse(key), "cpu-avx2-2t")
+    candidates, _ = native.candidates(native.problem_parse(key), "cpu-avx2-2t")
     refusal = next(candidate.refusal for candidate in candidates if candidate.name.decode() == SOLVER)
     assert (refusal.decode() if refusal else None) == sentence

@@ -83,7 +83,7 @@ def test_non_finite_does_not_outlive_its_call(layout):
 
 
 def test_refusals():
-    native = torch_reformer._native
+    native = torch_reformer.runtime.native
 
     def refusal(key):
         found, _ = native.candidates(native.problem_parse(key), "cpu-avx2-4t")

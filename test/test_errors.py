@@ -1,5 +1,7 @@
 """Bad input raises, before any work, a sentence with the argument and its value; without data just so."""
 
+import math
+
 import expecttest
 import pytest
 import torch
@@ -8,6 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
 from torch_reformer import conv2d
+from torch_reformer import program as ep
+from torch_reformer.operators import layer_norm
 
 
 def huge(*size):
@@ -55,7 +59,11 @@ BAD = {
     ),
     "no groups": (
         lambda: conv2d(images(), filters(), groups=0),
-        "conv2d: groups must be at least 1, got 0",
+        "conv2d: groups must be at least 1 and below 2^31, got 0",
+    ),
+    "huge groups": (
+        lambda: conv2d(torch.zeros(1, 0, 3, 3), torch.zeros(0, 0, 2, 2), groups=2**32),
+        "conv2d: groups must be at least 1 and below 2^31, got 4294967296",
     ),
     "negative padding": (
         lambda: conv2d(images(), filters(), padding=(1, -1)),
@@ -241,6 +249,61 @@ def test_nothing_is_left_after_an_error():
     with pytest.raises(RuntimeError):
         conv2d(images(), filters(), groups=3)
     assert torch.equal(conv2d(images(), filters()), output())
+
+
+def freed(tensor):
+    """As FSDP leaves a parameter between its uses."""
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def conv2d_of(x, w, b):
+    return conv2d(x, w, b)
+
+
+def fused(x, w, b):
+    return torch_reformer.conv2d_act(x, w, b, residual=None)
+
+
+def fused_batch_norm(x, w, b):
+    return torch_reformer.conv2d_batch_norm_act(x, w, b, None, None, training=True)
+
+
+def stitched(x, w, b):
+    value = ep.acc() * ep.channel("b") + ep.full("other")
+    tensors = {"b": b, "other": w.mean().expand(x.shape)}
+    return torch_reformer.stitch(x, ep.Program(ep.store(value)), tensors)
+
+
+def layer_normed(x, w, b):
+    return layer_norm.layer_norm(x, b, None, 1e-5, torch.float32)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    ("function", "which"),
+    [(conv2d_of, "xwb"), (fused, "xwb"), (fused_batch_norm, "xw"), (stitched, "xb"), (layer_normed, "xb")],
+)
+def test_freed_storage(function, which, requires_grad, offset):
+    sizes = {"x": (2, 4, 5, 4), "w": (4, 4, 3, 3), "b": (4,)}
+    for place in which:
+        tensors = {name: torch.randn(offset + math.prod(size))[offset:].view(size) for name, size in sizes.items()}
+        leaves = {name: tensor.requires_grad_(requires_grad) for name, tensor in tensors.items()}
+        freed(leaves[place])
+        with pytest.raises(RuntimeError, match=r"^reformer::\w+: .* has no memory: its storage was freed"):
+            function(**leaves)
+
+
+@pytest.mark.parametrize("which", ["input", "weight", "gradient"])
+@pytest.mark.parametrize("function", [conv2d_of, fused, fused_batch_norm])
+def test_freed_storage_in_the_backward(function, which):
+    x, w, b = images().requires_grad_(), torch.ones(4, 4, 3, 3, requires_grad=True), torch.ones(4, requires_grad=True)
+    y = function(x, w, b)
+    grad = torch.ones_like(y)
+    freed({"input": x, "weight": w, "gradient": grad}[which])
+    with pytest.raises(RuntimeError, match="has no memory: its storage was freed"):
+        y.backward(grad)
 
 
 @pytest.mark.parametrize(

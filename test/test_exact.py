@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torch_reformer import ConvProblem
-from torch_reformer.exact import exact
-from torch_reformer.workload import Workload
+from torch_reformer.tuning.exact import exact
+from torch_reformer.tuning.workload import Workload
 
 
 def _geometries(count: int):

@@ -296,17 +296,17 @@ fused 3, left 0
 
 
 def test_fused_twice_is_fused_once():
+    """And the report says the same again."""
     model = filled(ResNet())
     x = images()
-    fuse(model)
+    first = fuse(model)
     expected = outcome(model, x)
-    report = fuse(model)
-    assert (report.fused, report.left) == ({}, {})
+    assert fuse(model) == first and len(first.fused) == 6
     torch.testing.assert_close(outcome(model, x)[:2], expected[:2])
 
 
 def test_a_part_and_then_the_whole():
-    """What was fused before stays so, and is neither run nor frozen by the trace."""
+    """What was fused before is neither run nor frozen by the trace."""
     model = filled(ResNet())
     expected = copy.deepcopy(model)
     fuse(model.layers[1])

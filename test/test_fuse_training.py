@@ -1,16 +1,20 @@
 """Fused models where models go: copies, files, several processes, checkpointing, mixed precision, torch.compile."""
 
+import collections
 import copy
 import gc
 import io
+import itertools
 import sys
 import time
 import types
 import weakref
 
+import expecttest
 import pytest
 import torch
 import two_processes
+from marks import slow
 from test_compile import BACKENDS
 from test_fuse import (
     ConvNeXt,
@@ -25,6 +29,7 @@ from test_fuse import (
     vgg,
 )
 from torch import nn
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch.func import functional_call, grad
 from torch.utils.checkpoint import checkpoint
 
@@ -186,7 +191,7 @@ def test_data_types_under_autocast(make, dtype):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make", [ResNet, vgg, lambda: cn_blocks(0.0)])
+@pytest.mark.parametrize("make", [vgg, *slow(ResNet, lambda: cn_blocks(0.0))])
 def test_compiled_training(make, backend):
     results = []
     for compiled in (False, True):
@@ -198,7 +203,34 @@ def test_compiled_training(make, backend):
     torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("make", [ResNet, cn_blocks])
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_what_torch_compile_traces(training, monkeypatch):
+    """Of a layer a few times as many instructions of Python as of PyTorch's own, and none that write programs: with
+    them it took a second a layer."""
+    traced = collections.Counter()
+
+    def step(self, of_torch=InstructionTranslatorBase.step):
+        traced["/torch_reformer/program/" in self.f_code.co_filename and self.f_code.co_name != "plain"] += 1
+        return of_torch(self)
+
+    monkeypatch.setattr(InstructionTranslatorBase, "step", step)
+    counts = []
+    for is_fused in (False, True):
+        of_models = []
+        for layers in (1, 3):
+            convolutions = [(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(layers)]
+            products = [(nn.Linear(64, 64), nn.GELU()) for _ in range(layers)]
+            model = nn.Sequential(*itertools.chain(*convolutions), nn.Flatten(), *itertools.chain(*products))
+            if is_fused:
+                fuse(model)
+            traced.clear()
+            torch.compile(model.train(training), backend="eager", fullgraph=True)(torch.randn(2, 4, 4, 4))
+            of_models.append(traced[False])
+        counts.append((of_models[1] - of_models[0]) / 2)
+    assert traced[True] == 0 and counts[1] < 15 * counts[0]
+
+
+@pytest.mark.parametrize("make", [cn_blocks, *slow(ResNet)])
 def test_a_copy_compiles(make):
     model = filled(make())
     fuse(model)
@@ -263,5 +295,13 @@ def test_representation_and_convert():
     model = ResNet()
     before = repr(model)
     fuse(model)
-    assert repr(model) == before
+    assert "torch_reformer" not in before
+    expecttest.assert_expected_inline(
+        "\n".join(repr(model).splitlines()[:3]),
+        """\
+ResNet(
+  forward fused by torch_reformer
+  (conv1): torch_reformer.Conv2d(3, 8, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)""",
+    )
+    assert repr(copy.deepcopy(model)) == repr(through_a_file(model)) == repr(model)
     assert all(type(m) is torch_reformer.nn.Conv2d for m in model.modules() if isinstance(m, nn.Conv2d))

@@ -8,7 +8,7 @@ from unfused import ACTIVATIONS, compare
 
 import torch_reformer
 from torch_reformer import conv2d_act, linear_act, linear_epilogue
-from torch_reformer import epilogue as ep
+from torch_reformer import program as ep
 
 CASES = {
     "3x3": Case(padding=(1, 1)),
@@ -209,7 +209,7 @@ def test_linear_of_nothing(sizes):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_repeatable(layout, threads):
-    """Bit for bit, at any number of threads: sums are cut where the problem says (csrc/cpu/epilogue/plan.cpp)."""
+    """Bit for bit, at any number of threads: sums are cut where the problem says (csrc/cpu/programs/plan.cpp)."""
 
     def run():
         torch.manual_seed(1)
@@ -315,7 +315,7 @@ BAD = {
     ),
     "no program": (
         lambda: ops.stitch(x().requires_grad_(), [], [0, 1, 1, 5]),
-        "reformer::stitch: epilogue: these numbers are no program's code: [0, 1, 1, 5]",
+        "reformer::stitch: program: these numbers are no program's code: [0, 1, 1, 5]",
     ),
 }
 

@@ -1,6 +1,7 @@
 """conv2d_batch_norm_act and nn.Conv2dBatchNormAct: results, gradients, running statistics, large means."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from test_fused import CASES, DTYPES, LAYOUTS, conv_tensors, strided
 from unfused import ACTIVATIONS, compare
 
 import torch_reformer
+from torch_reformer import functional
 
 
 def norm_tensors(dtype, **sizes):
@@ -106,6 +108,15 @@ def test_geometries(name, layout):
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
 
 
+def batch_norm_of_uses(uses, tensors, training, activation):
+    """What fused forwards call: a tensor for each use of the result."""
+    return functional._conv2d_batch_norm_act(tensors, (1, 0, 1, 1), training, 0.1, 1e-5, activation, uses)
+
+
+def test_uses_are_private():
+    assert "uses" not in inspect.signature(torch_reformer.conv2d_batch_norm_act).parameters
+
+
 @pytest.mark.parametrize("residual", [True, False], ids=["residual", ""])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("activation", ["relu", "none"])
@@ -113,15 +124,13 @@ def test_several_uses_add_up_in_the_backward(activation, training, residual):
     tensors = norm_tensors(torch.float64)
     if not residual:
         del tensors["residual"]
-    names = [name for name in tensors if name not in ("x", "w", "bias", "residual")]
 
     def results(uses):
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
         x, w, bias = (leaves[name] for name in ("x", "w", "bias"))
         statistics = torch.zeros(len(bias), dtype=x.dtype), torch.ones(len(bias), dtype=x.dtype)
-        norm = {name: leaves[name] for name in names} | {"residual": leaves.get("residual")}
-        options = dict(training=training, activation=activation, uses=uses)
-        found = torch_reformer.conv2d_batch_norm_act(x, w, bias, *statistics, **options, **norm)
+        given = x, w, bias, *statistics, leaves["norm_weight"], leaves["norm_bias"], leaves.get("residual")
+        found = batch_norm_of_uses(uses, given, training, activation)
         return leaves, (found,) if uses == 1 else found
 
     leaves, (one,) = results(1)
@@ -148,8 +157,7 @@ def test_the_gradient_of_a_residual_is_that_of_the_sum(uses, frozen):
     tensors = {name: t.requires_grad_(not frozen) for name, t in norm_tensors(torch.bfloat16).items()}
     residual = tensors.pop("residual").float().detach().requires_grad_()
     x, w, bias, *norm = tensors.values()
-    options = dict(training=True, activation="none", residual=residual, uses=uses)
-    y = torch_reformer.conv2d_batch_norm_act(x, w, bias, torch.zeros(16), torch.ones(16), *norm, **options)
+    y = batch_norm_of_uses(uses, (x, w, bias, torch.zeros(16), torch.ones(16), *norm, residual), True, "none")
     grads = [torch.randint(-8, 9, residual.shape).bfloat16() for _ in range(uses)]
     torch.autograd.backward((y,) if uses == 1 else y, grads)
     assert residual.grad.dtype == torch.float32 and torch.equal(residual.grad, sum(grad.float() for grad in grads))
@@ -171,7 +179,8 @@ def test_uses_without_gradients():
             return None
 
     w = torch.randn(4, 3, 3, 3, requires_grad=True)
-    a, b = norm_of(torch.randn(2, 3, 6, 6), w, uses=2)
+    given = torch.randn(2, 3, 6, 6), w, None, torch.zeros(4), torch.ones(4), None, None, None
+    a, b = batch_norm_of_uses(2, given, True, "relu")
     (Nothing.apply(a) + Nothing.apply(b)).sum().backward()
     assert w.grad is None
 
@@ -179,8 +188,6 @@ def test_uses_without_gradients():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"uses": 0}, "uses must be a number of at least 1, got 0"),
-        ({"uses": 2.0}, "uses must be a number of at least 1, got 2.0"),
         ({"momentum": None}, "momentum must be a number or a tensor of one element, got None"),
     ],
 )

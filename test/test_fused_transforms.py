@@ -18,7 +18,7 @@ from unfused import ACTIVATIONS
 
 import torch_reformer
 from torch_reformer import conv2d_act, conv2d_batch_norm_act, linear_act
-from torch_reformer import epilogue as ep
+from torch_reformer import program as ep
 from torch_reformer.nn import Conv2dAct, Conv2dBatchNormAct, LinearAct
 
 

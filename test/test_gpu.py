@@ -4,13 +4,15 @@ import pytest
 import torch
 
 import torch_reformer
-from torch_reformer import ConvProblem, _gpu, _native
-from torch_reformer.explain import candidates
-from torch_reformer.measure import applicable, measure
-from torch_reformer.workload import Workload, device_name
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import gpu as gpu_runtime
+from torch_reformer.runtime import native
+from torch_reformer.selector.candidates import candidates
+from torch_reformer.tuning.measure import applicable, measure
+from torch_reformer.tuning.workload import Workload, device_name
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-SOLVERS = [name for name in _native.solver_names() if name.startswith("gpu_")]
+pytestmark = pytest.mark.gpu
+SOLVERS = [name for name in native.solver_names() if name.startswith("gpu_")]
 DTYPES = ["BF16", "FP16", "FP32"]
 
 
@@ -83,7 +85,7 @@ PROBLEMS += [
     ]
     for dtype in ("BF16", "FP16")
 ]
-# 1x1 in NCHW: pictures of fewer pixels than a tile, of several tiles, and steps that end with a picture.
+# 1x1 in NCHW: images of fewer pixels than a tile, of several tiles, and steps that end with an image.
 PROBLEMS += [
     dense(direction, dtype, c, size, k, 1, layout="NCHW")
     for direction in "FBW"
@@ -292,7 +294,7 @@ def test_tf32_where_pytorch_allows_it(compute, gpu):
 def test_the_device_names_itself(gpu):
     name = device_name(gpu)
     assert name.startswith(("sm_", "gfx"))
-    assert _gpu.unavailable(name) is None
+    assert gpu_runtime.unavailable(name) is None
     assert any(found.name.startswith("gpu_") and not found.refusal for found in candidates(PROBLEMS[0], name))
 
 

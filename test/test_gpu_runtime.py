@@ -10,7 +10,6 @@ import kernel_folders
 import pytest
 
 TEST = Path(__file__).parent
-pytestmark = pytest.mark.slow  # each process imports torch
 
 PRELUDE = """
 import ctypes, os, threading
@@ -19,11 +18,11 @@ import kernel_folders
 from kernel_folders import SCALE
 from pathlib import Path
 fake = ctypes.CDLL(os.environ["FAKE"])
-from torch_reformer import _gpu
+from torch_reformer.runtime import gpu
 folder = Path(os.environ["FOLDER"])
-_gpu.set_kernels_folder(folder)
+gpu.set_kernels_folder(folder)
 def launch(entry=SCALE, **options):
-    _gpu.launch(entry, (ctypes.c_int * 4)(7, 0, 0, 0), threads=256, **options)
+    gpu.launch(entry, (ctypes.c_int * 4)(7, 0, 0, 0), threads=256, **options)
 """
 
 
@@ -67,10 +66,10 @@ def hip(fakes, kernels):
 
 def test_devices_of_cuda(cuda):
     cuda("""
-        assert [_gpu.architecture(device) for device in range(3)] == ["sm_90", "sm_86", "sm_120"]
+        assert [gpu.architecture(device) for device in range(3)] == ["sm_90", "sm_86", "sm_120"]
         for device in -1, 3, 64:
             with pytest.raises(ValueError, match="CUDA: cuDeviceGetAttribute: |there is no GPU"):
-                _gpu.architecture(device)
+                gpu.architecture(device)
     """)
 
 
@@ -84,11 +83,11 @@ def test_a_launch(cuda, kernels):
         assert (fake.fake_last_stream(), fake.fake_last_argument()) == (1234, 7)
         launch(blocks=(2, 3, 8), shared_bytes=9, stream=4321, cluster=4)
         assert list(fake.fake_last_shape().contents) == [2, 3, 8, 256, 9] and fake.fake_last_cluster() == 4
-        assert (fake.fake_last_stream(), fake.fake_last_argument(), fake.fake_last_early()) == (4321, 7, 0)
-        launch(early=True)
-        assert (fake.fake_last_cluster(), fake.fake_last_early()) == (0, 1)
-        launch(early=True, cluster=2)
-        assert (fake.fake_last_cluster(), fake.fake_last_early()) == (2, 1)
+        assert (fake.fake_last_stream(), fake.fake_last_argument(), fake.fake_last_pdl()) == (4321, 7, 0)
+        launch(pdl=True)
+        assert (fake.fake_last_cluster(), fake.fake_last_pdl()) == (0, 1)
+        launch(pdl=True, cluster=2)
+        assert (fake.fake_last_cluster(), fake.fake_last_pdl()) == (2, 1)
         assert fake.fake_largest_shared() == 232448 - 1024
         assert fake.fake_capture_mode() == 0, "the thread's capture mode is as it was"
         for _ in range(10):
@@ -103,8 +102,8 @@ def test_a_launch(cuda, kernels):
 def test_no_kernel_begins_early_before_hopper(cuda, kernels):
     (kernels / "scale.sm_86.cubin").write_bytes(b"\x7fELFfake scale_fp32_3")
     cuda("""
-        launch(early=True, device=1)
-        assert fake.fake_last_early() == 0
+        launch(pdl=True, device=1)
+        assert fake.fake_last_pdl() == 0
     """)
 
 
@@ -116,12 +115,12 @@ def test_packaged_code_by_architecture(cuda, kernels):
         launch(device=0)
         launch(device=1)  # 8.6 runs code for 8.0
         assert fake.fake_loads() == 2
-        assert _gpu.unavailable("sm_90") is None and _gpu.unavailable("sm_89") is None
-        if why := _gpu.unavailable("sm_120"):
+        assert gpu.unavailable("sm_90") is None and gpu.unavailable("sm_89") is None
+        if why := gpu.unavailable("sm_120"):
             assert why.startswith("no kernels for sm_120 are packaged, and NVRTC (")
             with pytest.raises(ValueError, match="kernel scale scale_fp32_3 is not packaged for sm_120, and NVRTC"):
                 launch(device=2)
-        assert _gpu.unavailable("gfx942").startswith("no kernels for gfx942 are packaged, and hipRTC (")
+        assert gpu.unavailable("gfx942").startswith("no kernels for gfx942 are packaged, and hipRTC (")
     """)
 
 
@@ -129,7 +128,7 @@ def test_threads_load_once(cuda, kernels):
     names = " ".join(f"k{i}" for i in range(50))
     (kernels / "scale.sm_90a.cubin").write_bytes(b"\x7fELFfake " + names.encode())
     cuda("""
-        entries = [_gpu.Entry("scale", f"k{i}", "") for i in range(50)]
+        entries = [gpu.Entry("scale", f"k{i}", "") for i in range(50)]
         def work():
             for _ in range(20):
                 for entry in entries:
@@ -150,9 +149,9 @@ def test_what_the_driver_refuses_is_compiled(cuda, kernels):
         fake.fake_refuse_loads(1)
         if kernel_folders.load_nvrtc():
             launch()
-            launch(_gpu.Entry("scale", "scale_bf16_2", "bf16, 2"))  # not in the packaged code
+            launch(gpu.Entry("scale", "scale_bf16_2", "bf16, 2"))  # not in the packaged code
             assert (fake.fake_loads(), fake.fake_launches()) == (3, 2)  # the packaged code was tried again
-        elif _gpu.unavailable("sm_120"):  # no NVRTC at all
+        elif gpu.unavailable("sm_120"):  # no NVRTC at all
             with pytest.raises(ValueError, match="CUDA: cuLibraryLoadData: no kernel image is available .209."):
                 launch()
     """)
@@ -161,12 +160,12 @@ def test_what_the_driver_refuses_is_compiled(cuda, kernels):
 def test_hip(hip, kernels):
     (kernels / "scale.gfx942.co").write_bytes(b"\x7fELFfake scale_fp32_3")
     hip("""
-        assert [_gpu.architecture(device) for device in range(2)] == ["gfx942", "gfx90a"]
+        assert [gpu.architecture(device) for device in range(2)] == ["gfx942", "gfx90a"]
         launch()
         launch()
         assert fake.fake_launches() == 2
         with pytest.raises(ValueError, match="HIP: hipModuleLaunchKernel: illegal address .700."):
-            _gpu.launch(SCALE, (ctypes.c_int * 4)(7), threads=2048)
+            gpu.launch(SCALE, (ctypes.c_int * 4)(7), threads=2048)
         with pytest.raises(ValueError, match="scale scale_fp32_3 is not packaged for gfx90a, and hipRTC"):
             launch(device=1)
     """)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from torch_reformer import _config, _native
+from torch_reformer.runtime import config, native
 
 ROOT = Path(__file__).parent.parent
-BEST = _config.ISAS.index(_native.device(None).split("-")[1])
+BEST = config.ISAS.index(native.device(None).split("-")[1])
 
 # Within such a process there is nothing to compare with.
 pytestmark = pytest.mark.skipif("TORCH_REFORMER_ISA" in os.environ, reason="TORCH_REFORMER_ISA is set")
@@ -22,7 +22,7 @@ def run(isa: str, *command: str, **environment: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", _config.ISAS[:BEST])
+@pytest.mark.parametrize("isa", config.ISAS[:BEST])
 def test_every_solver_agrees_with_pytorch(isa):
     """Fewer examples of the fuzz test; the whole suite can be run with the variable set, too."""
     tests = ("test/test_conv2d_correctness.py", "-k", "every_solver or not_finite")
@@ -40,18 +40,19 @@ def test_info_shows_it():
 def test_explains_instruction_sets_that_are_not_there():
     """By numbers alone: code for another instruction set may not run."""
     code = """
-from torch_reformer import ConvProblem, explain
+from torch_reformer import ConvProblem
+from torch_reformer.selector import candidates
 for layout in ("NCHW", "NHWC"):
-    for found in explain.candidates(ConvProblem(4, 70, 7, 7, 130, 3, 3, 1, 1, layout=layout), "cpu-avx512-2t"):
+    for found in candidates.candidates(ConvProblem(4, 70, 7, 7, 130, 3, 3, 1, 1, layout=layout), "cpu-avx512-2t"):
         print(found.name, found.refusal, found.estimate_us, found.workspace_bytes)
 """
-    lesser, best = run("plain", "-c", code), run(_config.ISAS[BEST], "-c", code)
+    lesser, best = run("plain", "-c", code), run(config.ISAS[BEST], "-c", code)
     assert lesser.stdout == best.stdout != "", lesser.stderr
 
 
 def test_more_than_there_is_changes_nothing():
-    code = "from torch_reformer import _native; print(_native.device(None).split('-')[1])"
-    assert run("avx512", "-c", code).stdout == f"{_config.ISAS[BEST]}\n"
+    code = "from torch_reformer.runtime import native; print(native.device(None).split('-')[1])"
+    assert run("avx512", "-c", code).stdout == f"{config.ISAS[BEST]}\n"
 
 
 def test_unknown_is_an_error():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_reformer._layer_norm import layer_norm
+from torch_reformer.operators.layer_norm import layer_norm
 
 EPS = 1e-6
 HALF = torch.bfloat16

@@ -158,21 +158,21 @@ def test_fake_tensors(kind):
 
 def test_vmap():
     """Also of batch norm, which says that it writes: without a rule vmap makes a loop of an operator, or refuses."""
-    network, pictures = Network(ops).eval(), torch.randn(5, 4, 3, 8, 10, dtype=torch.float64)
-    torch.testing.assert_close(vmap(network)(pictures), torch.stack([network(each) for each in pictures]))
+    network, images = Network(ops).eval(), torch.randn(5, 4, 3, 8, 10, dtype=torch.float64)
+    torch.testing.assert_close(vmap(network)(images), torch.stack([network(each) for each in images]))
 
 
-def test_gradients_of_each_picture():
+def test_gradients_of_each_image():
     network = Network(ops).eval()
     state = {name: tensor.detach() for name, tensor in network.state_dict().items()}
-    pictures = torch.randn(4, 3, 8, 10, dtype=torch.float64)
+    images = torch.randn(4, 3, 8, 10, dtype=torch.float64)
 
-    def loss(parameters, picture):
-        return functional_call(network, parameters, (picture[None],)).square().sum()
+    def loss(parameters, image):
+        return functional_call(network, parameters, (image[None],)).square().sum()
 
-    found = vmap(grad(loss), (None, 0))(state, pictures)
-    for i, picture in enumerate(pictures):
-        torch.testing.assert_close({name: grads[i] for name, grads in found.items()}, grad(loss)(state, picture))
+    found = vmap(grad(loss), (None, 0))(state, images)
+    for i, image in enumerate(images):
+        torch.testing.assert_close({name: grads[i] for name, grads in found.items()}, grad(loss)(state, image))
 
 
 def test_errors_are_the_functions():

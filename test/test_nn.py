@@ -31,7 +31,7 @@ def test_drop_in(padding, mode, unbatched):
     x = torch.randn(*([] if unbatched else [2]), 4, 7, 8, dtype=torch.float64)
     torch.testing.assert_close(ours(x), theirs(x))
     assert ours.state_dict().keys() == theirs.state_dict().keys()
-    assert repr(ours) == repr(theirs)
+    assert repr(ours) == f"torch_reformer.{theirs}"
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])

@@ -6,7 +6,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
-from torch_reformer import epilogue as ep
+from torch_reformer import program as ep
 
 
 def batch_norm(x, w, stride=1):

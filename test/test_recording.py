@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
-from torch_reformer import ConvProblem, record_problems
+from torch_reformer import ConvProblem, explain, record_problems
+from torch_reformer.tuning import recording
 
 
 def test_training_step_meets_all_directions():
@@ -14,7 +16,7 @@ def test_training_step_meets_all_directions():
         conv(x).sum().backward()
         with torch.no_grad():
             conv(x)
-    assert {str(problem): calls for problem, calls in problems.items()} == {
+    assert {str(problem): calls for (problem, _), calls in problems.items()} == {
         "4-9-9-3x3-6-5-5-2-1x1-2x2-1x1-1-NCHW-FP32-F": 2,
         "6-5-5-3x3-4-9-9-2-1x1-2x2-1x1-0-NCHW-FP32-B": 1,
         "6-5-5-3x3-4-9-9-2-1x1-2x2-1x1-0-NCHW-FP32-W": 1,
@@ -25,7 +27,7 @@ def test_training_step_meets_all_directions():
 def test_arguments_left_at_their_defaults(dtype, name):
     with record_problems() as problems:
         torch.ops.reformer.conv2d(torch.randn(1, 3, 5, 6).to(dtype), torch.randn(2, 3, 1, 1).to(dtype))
-    assert list(problems) == [ConvProblem(1, 3, 5, 6, 2, 1, 1, dtype=name)]
+    assert [problem for problem, _ in problems] == [ConvProblem(1, 3, 5, 6, 2, 1, 1, dtype=name)]
 
 
 def test_layout_groups_and_pairs():
@@ -33,7 +35,7 @@ def test_layout_groups_and_pairs():
     with record_problems() as problems:
         torch_reformer.conv2d(x, torch.randn(8, 2, 3, 2), None, (2, 1), (0, 1), (1, 2), 2)
     expected = ConvProblem(2, 4, 8, 9, 8, 3, 2, 0, 1, 2, 1, 1, 2, groups=2, layout="NHWC")
-    assert list(problems) == [expected]
+    assert [problem for problem, _ in problems] == [expected]
 
 
 def test_empty_calls_and_other_operators_are_not_counted():
@@ -41,3 +43,22 @@ def test_empty_calls_and_other_operators_are_not_counted():
         torch_reformer.conv2d(torch.randn(0, 3, 5, 5), torch.randn(2, 3, 3, 3))
         torch.conv2d(torch.randn(1, 3, 5, 5), torch.randn(2, 3, 3, 3))
     assert not problems
+
+
+def test_device_is_that_of_the_call(monkeypatch):
+    """As explain takes it: GPUs by their architecture, CPUs with the number of threads."""
+    monkeypatch.setattr(recording, "device_name", lambda device: "sm_90" if device.type == "cuda" else device.type)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with FakeTensorMode(), record_problems() as problems:
+        for device in ("cpu", "cuda:0", "cuda:1", "meta"):
+            torch_reformer.conv2d(torch.randn(1, 3, 5, 5, device=device), torch.randn(2, 3, 3, 3, device=device))
+    assert [device for _, device in problems] == ["cpu", "sm_90", "cuda:1", "meta"]
+    assert len({problem for problem, _ in problems}) == 1
+
+
+def test_what_is_recorded_is_what_explain_takes():
+    torch.set_num_threads(1)
+    with record_problems() as problems:
+        torch_reformer.conv2d(torch.randn(1, 3, 5, 5), torch.randn(2, 3, 3, 3))
+    [((problem, device), calls)] = problems.items()
+    assert f"device   {device}\n" in explain(problem, device) and device.endswith("-1t") and calls == 1

@@ -16,14 +16,14 @@ def test_replay_says_what_it_is_of(trained, tmp_path, capsys):
     single = record(ConvProblem(1, 4, 8, 8, 4, 3, 3), slow=1.0)
     impossible = Record(single.key.replace("6-6", "7-7"), whole[0].timings)
     write_timings(tmp_path / "db", [*whole, single, impossible])
-    arguments = ["replay", "--timings", f"{tmp_path}/db", "--weights", str(trained)]
-    assert main([*arguments, "--device", "gfx90a"]) == 0
+    arguments = ["replay", "--weights", str(trained), "--timings"]
+    assert main([*arguments, f"gfx90a={tmp_path}/db"]) == 0
     done = capsys.readouterr()
     assert "warning: " in done.err and "is for gfx906" in done.err
     head = done.out.partition("\n")[0]
     assert head.startswith(f"{trained} on {len(whole)} problems, those trained on included, device gfx90a; left out: ")
     assert "1 record with fewer than 2 times above 0" in head and "1 record of impossible geometry" in head
-    assert main([*arguments, "--held-out", "--json"]) == 0
+    assert main([*arguments, f"{tmp_path}/db", "--held-out", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["held_out"] and found["device"] == "gfx906"
     assert found["problems"] + sum(found["left_out"].values()) == len(whole) + 2

@@ -2,14 +2,16 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
 
 import kernel_folders
 import pytest
 from kernel_folders import SCALE
 
-from torch_reformer import _gpu, cache
 from torch_reformer.__main__ import main
+from torch_reformer.runtime import cache, gpu
 
 HAS_NVRTC = kernel_folders.load_nvrtc()
 pytestmark = pytest.mark.skipif(
@@ -30,8 +32,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def compile_scale(arch="sm_90") -> _gpu.Compiled:
-    return _gpu.compile_entry(SCALE, arch)
+def compile_scale(arch="sm_90") -> gpu.Compiled:
+    return gpu.compile_entry(SCALE, arch)
 
 
 def seconds(function) -> float:
@@ -57,7 +59,7 @@ def test_is_kept():
     assert not first.from_cache
     assert compile_scale() == (first.code, True)
     assert not compile_scale("sm_80").from_cache
-    other = _gpu.compile_entry(_gpu.Entry("scale", "scale_fp32_4", "fp32, 4"), "sm_90")
+    other = gpu.compile_entry(gpu.Entry("scale", "scale_fp32_4", "fp32, 4"), "sm_90")
     assert not other.from_cache and b"scale_fp32_4\0" in other.code
 
 
@@ -83,7 +85,7 @@ def test_wrong_architecture_and_missing_source():
     with pytest.raises(ValueError, match="(?s)be compiled for sm_11: NVRTC .*invalid value for --gpu-architecture"):
         compile_scale("sm_11")
     with pytest.raises(ValueError, match="nothing.hip can't be read"):
-        _gpu.compile_entry(_gpu.Entry("nothing", "x", ""), "sm_90")
+        gpu.compile_entry(gpu.Entry("nothing", "x", ""), "sm_90")
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "other", "empty"])
@@ -146,18 +148,18 @@ def test_unwritable_folders_warn_once(monkeypatch, folder, capfd):
     folder.write_text("a file is in the way")
     assert not compile_scale().from_cache
     assert not compile_scale().from_cache
-    assert capfd.readouterr().err.count("can't be kept") <= 1
+    assert capfd.readouterr().err.count("can't be cached") <= 1
 
 
 def test_where_it_is(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCH_REFORMER_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert str(_gpu.cache_folder()) == "/x/torch_reformer"
+    assert str(gpu.cache_folder()) == "/x/torch_reformer"
     monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert str(_gpu.cache_folder()) == f"{tmp_path}/.cache/torch_reformer"
+    assert str(gpu.cache_folder()) == f"{tmp_path}/.cache/torch_reformer"
     monkeypatch.delenv("HOME")
-    assert _gpu.cache_folder() is None
+    assert gpu.cache_folder() is None
 
 
 def test_command_line(capsys, folder):
@@ -170,3 +172,105 @@ def test_command_line(capsys, folder):
     assert main(["cache", "--clear"]) == 0
     assert "removed 2 kernels" in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+# --- others' files ----------------------------------------------------------------------------------------------------
+# In processes of their own: a warning is given once in each.
+
+
+def in_a_process(kernels, folder, **environment) -> subprocess.CompletedProcess:
+    """Compiles twice and says whether each came from the cache."""
+    script = """
+import sys
+import kernel_folders
+from torch_reformer.runtime import gpu
+kernel_folders.load_nvrtc()
+gpu.set_kernels_folder(sys.argv[1])
+print([gpu.compile_entry(kernel_folders.SCALE, "sm_90").from_cache for _ in range(2)])
+"""
+    environment = {**os.environ, "TORCH_REFORMER_CACHE_DIR": str(folder), **environment}
+    options = dict(cwd=kernel_folders.TEST, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", script, kernels], **options)
+
+
+def warnings_of(done) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("torch_reformer: ")]
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+def test_what_others_may_write_is_not_loaded(what, mode, folder, kernels):
+    compile_scale()
+    (entry,) = cache.cached()
+    path = folder if what == "folder" else entry.path
+    path.chmod(path.stat().st_mode | mode)
+    done = in_a_process(kernels, folder)
+    (warning,) = warnings_of(done)
+    assert f'"{path}", since others may write to it (chmod go-w)' in warning
+    # A file is replaced by one's own.
+    assert done.stdout == ("[False, False]\n" if what == "folder" else "[False, True]\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_belongs_to_another_user_is_not_loaded(what, folder, kernels):
+    compile_scale()
+    (entry,) = cache.cached()
+    path = folder if what == "folder" else entry.path
+    os.chown(path, 12345, 12345)
+    done = in_a_process(kernels, folder)
+    (warning,) = warnings_of(done)
+    assert f'"{path}", since it belongs to another user' in warning
+    assert done.stdout.startswith("[False, ")
+
+
+def test_only_the_user_may_write_to_what_is_made(folder):
+    mask = os.umask(0)
+    try:
+        compile_scale()
+    finally:
+        os.umask(mask)
+    (entry,) = cache.cached()
+    assert folder.stat().st_mode & 0o777 == 0o700 and entry.path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "link", "folder"])
+def test_what_is_no_regular_file_counts_as_none(kind, folder, tmp_path):
+    code = compile_scale().code
+    (entry,) = cache.cached()
+    original = entry.path.rename(tmp_path / "original")
+    if kind == "fifo":
+        os.mkfifo(entry.path)
+    elif kind == "device":
+        entry.path.symlink_to("/dev/zero")
+    elif kind == "link":
+        entry.path.symlink_to(original)
+    else:
+        entry.path.mkdir()
+        (entry.path / "mine").write_text("")
+    assert cache.cached() == [] and cache.clear() == 0
+    before = original.read_bytes()
+    assert compile_scale() == (code, False)
+    assert original.read_bytes() == before
+    assert compile_scale().from_cache == (kind != "folder")
+    assert main(["cache"]) == 0
+
+
+def test_no_link_is_written_through(folder, tmp_path, monkeypatch):
+    """Temporary names were predictable: the process's number, and a count."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    compile_scale()
+    (entry,) = cache.cached()
+    entry.path.unlink()
+    for count in range(100):
+        (folder / f"{entry.path.name}.{os.getpid()}.{count}.tmp").symlink_to(victim)
+    assert not compile_scale().from_cache
+    assert victim.read_text() == "precious" and compile_scale().from_cache
+
+
+@pytest.mark.parametrize("value", ["abc", pytest.param("-1", marks=pytest.mark.slow)])
+def test_a_limit_that_is_no_number(value, folder, kernels):
+    done = in_a_process(kernels, folder, TORCH_REFORMER_CACHE_LIMIT=value)
+    sentence = f'TORCH_REFORMER_CACHE_LIMIT must be a number of bytes, got "{value}": it is 268435456 instead'
+    assert warnings_of(done) == [f"torch_reformer: {sentence}"]

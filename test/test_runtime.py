@@ -1,16 +1,21 @@
 """The process around the operators: threads, forks, modes, memory that is shared."""
 
+import gc
 import multiprocessing
 import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing
 from cases import Case, by_pytorch, directions, solvers_for
+from torch._C import _AutoDispatchBelowAutograd
 
 import torch_reformer
-from torch_reformer import _native, config
+from torch_reformer import config
+from torch_reformer import program as ep
+from torch_reformer.runtime import native
 
 CASES = [
     Case(2, 3, 9, 8, 5, padding=(1, 1)),
@@ -47,12 +52,12 @@ def test_concurrent_calls():
 
     def work():
         try:
-            before = _native.cache_counts()
+            before = native.cache_counts()
             assert before == (0, 0), "decisions are remembered per thread"
             barrier.wait()
             for _ in range(20):
                 torch.testing.assert_close(all_results(), right, atol=1e-4, rtol=1e-4)
-            hits, misses = _native.cache_counts()
+            hits, misses = native.cache_counts()
             assert (hits, misses) == (19 * len(right), len(right))
         except BaseException as error:
             failures.append(error)
@@ -96,14 +101,14 @@ def test_decisions_follow_the_settings():
     case = CASES[0]
     (tensors, run) = directions(case, *operands(case))["F"]
     run(*tensors)
-    _, before = _native.cache_counts()
+    _, before = native.cache_counts()
     worker = threading.Thread(target=lambda: config(workspace_limit=1).__enter__())
     defaults = config.settings()
     try:
         worker.start()
         worker.join()
         run(*tensors)
-        assert _native.cache_counts()[1] == before + 1
+        assert native.cache_counts()[1] == before + 1
     finally:
         config(workspace_limit=defaults.workspace_limit)
 
@@ -236,3 +241,40 @@ def test_repeated_calls_do_not_leak():
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096
     )  # KiB; less than 2 B a call escapes notice
+
+
+def step_with(kind: str, number: float) -> None:
+    """A training step in which this number is part of a program."""
+    x, w = torch.ones(1, 2, 4, 4, requires_grad=True), torch.ones(2, 2, 1, 1, requires_grad=True)
+    running = torch.zeros(2), torch.ones(2)
+    if kind == "eps":
+        y = torch_reformer.conv2d_batch_norm_act(x, w, None, *running, training=True, eps=number)
+    elif kind == "momentum":
+        y = torch_reformer.conv2d_batch_norm_act(x, w, None, *running, training=True, momentum=number)
+    elif kind == "dropout":
+        y = torch_reformer.linear_act(x, torch.ones(4, 4, requires_grad=True), dropout=number)
+    else:
+        program = ep.Program(ep.store(ep.acc() * number))
+        with _AutoDispatchBelowAutograd():
+            (y,) = torch.ops.reformer.stitch(x.detach(), [], program.code)
+        return
+    y.sum().backward()
+
+
+@pytest.mark.parametrize(
+    "kind", ["operator", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dropout", "momentum", "eps"))]
+)
+def test_numbers_that_change_at_each_step_do_not_leak(kind):
+    """Each is a program of its own, and its derivatives are, with the sequences that run them."""
+
+    def steps(first, count):
+        for i in range(first, first + count):
+            step_with(kind, 0.1 + 1e-6 * i)
+        gc.collect()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident, *native.interned_counts()
+
+    before, _, sequences_before = steps(0, 800)  # more than caches hold
+    after, programs, sequences = steps(800, 400)
+    assert after - before < 8 << 20
+    assert sequences < sequences_before + 100 and programs < 4096

@@ -1,5 +1,5 @@
-"""What a selector learns from: databases as data sets, targets, scores, lessons. Training is tested in test_train.py,
-weights files in test_weights_file.py, the native inference in test_selector_inference.py, the blocks in
+"""What a selector learns from: databases as data sets, targets, scores, training sets. Training is tested in
+test_train.py, weights files in test_weights_file.py, the native inference in test_selector_inference.py, the blocks in
 test_model.py."""
 
 import math
@@ -8,16 +8,17 @@ import pytest
 import torch
 from selectors_for_tests import learnable, record
 
-from torch_reformer import ConvProblem, _native
-from torch_reformer.measure import applicable
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import native
 from torch_reformer.selector.dataset import fold_of, geometry_group, make_dataset, sequence
-from torch_reformer.selector.lesson import Teachers, lesson
 from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.scoring import confidence, figures, restricted, unmasked
-from torch_reformer.selector.synthetic import neighbours
+from torch_reformer.selector.synthetic import similar_problems
 from torch_reformer.selector.targets import ONE_HOT, loss, of_entries, optimality
 from torch_reformer.selector.timings import Record, Timing
+from torch_reformer.selector.training_set import Teachers, training_set
 from torch_reformer.selector.versions import of_this_version
+from torch_reformer.tuning.measure import applicable
 
 
 def test_siblings_share_a_fold():
@@ -90,27 +91,27 @@ def test_scores():
     assert sum(b["problems"] for b in bins) == 3 and all(b["slowdown_if_wrong"] >= 1 for b in bins)
 
 
-def test_neighbours_are_new_and_possible():
+def test_similar_problems_are_new_and_possible():
     problems = [r.problem for r in learnable(60)]
-    found = neighbours(problems, 300, seed=1)
+    found = similar_problems(problems, 300, seed=1)
     assert len(found) == len(set(found)) == 300 and not set(found) & set(problems)
     for problem in found:
         assert ConvProblem.parse(str(problem)) == problem
-    assert found == neighbours(problems, 300, seed=1) != neighbours(problems, 300, seed=2)
+    assert found == similar_problems(problems, 300, seed=1) != similar_problems(problems, 300, seed=2)
 
 
-def test_lesson_mixes_what_is_measured_with_what_is_taught():
+def test_training_set_mixes_what_is_measured_with_what_is_taught():
     data = make_dataset([("gfx906", learnable(60))])
     own, columns = data.of("gfx906")
-    teacher = Reformer(_native.feature_shape().rows, len(data.candidates), 16, 16, 1).eval()
+    teacher = Reformer(native.feature_shape().rows, len(data.candidates), 16, 16, 1).eval()
     teachers = Teachers([teacher], 0, columns, torch.device("cpu"))
-    both, targets = lesson(own, teachers, ["gfx906"], sharpness=8.0, share=0.5, count=40, seed=0)
+    both, targets = training_set(own, teachers, ["gfx906"], sharpness=8.0, share=0.5, count=40, seed=0)
     assert len(both) == len(own) + 40 and targets.shape == both.entries.shape
     assert torch.allclose(targets.sum(1), torch.ones(len(both))) and not targets[~both.valid].any()
     taught = of_entries(teachers.log_probabilities(own), own.entries).softmax(1)
     mixed = 0.5 * taught + 0.5 * optimality(own.log_ratio, own.valid, 8.0)
     assert torch.allclose(targets[: len(own), : own.entries.shape[1]], mixed, atol=1e-6)
-    alone, _ = lesson(own, Teachers([], 0, columns, torch.device("cpu")), ["gfx906"], 8.0, 0.5, 40, 0)
+    alone, _ = training_set(own, Teachers([], 0, columns, torch.device("cpu")), ["gfx906"], 8.0, 0.5, 40, 0)
     assert len(alone) == len(own)
 
 
@@ -118,7 +119,7 @@ def test_databases_of_other_solvers_than_now():
     """Those that are gone are left out, those that came are named; MIOpen's databases know neither."""
     problem = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
     whole = Record(str(problem), tuple(Timing(name, 1.0, 0, "") for name in applicable(problem)))
-    here = _native.device(None)
+    here = native.device(None)
     assert of_this_version([whole], here) == ([whole], [])
     less = whole._replace(timings=(*whole.timings[:2], Timing("tile_7", 0.5, 0, "")))
     kept, warnings = of_this_version([whole, less], here)
@@ -131,7 +132,7 @@ def test_databases_of_other_solvers_than_now():
 def test_features_of_a_batch_are_those_of_each():
     problems = [r.problem for r in learnable(20)]
     rows, weights = sequence(problems, "cpu-avx512-2t")
-    shape = _native.feature_shape()
+    shape = native.feature_shape()
     assert rows.shape == weights.shape == (len(problems), shape.tokens, shape.terms)
     assert 0 <= rows.min() and rows.max() < shape.rows
     one = [sequence([problem], "cpu-avx512-2t")[0][0] for problem in problems]

@@ -6,12 +6,14 @@ import threading
 import hypothesis
 import pytest
 import torch
+from cases import examples
 from hypothesis import strategies as st
 from selectors_for_tests import constant, description, install, reformer
 
 import torch_reformer
-from torch_reformer import ConvProblem, _native, config
-from torch_reformer.explain import candidates
+from torch_reformer import ConvProblem, config
+from torch_reformer.runtime import native
+from torch_reformer.selector.candidates import candidates
 
 KEYS = [
     "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F",
@@ -23,8 +25,8 @@ KEYS = [
     "4096-1-1-1x1-20000-1-1-1-0x0-1x1-1x1-0-NCHW-FP32-F",
 ]
 PROBLEMS = [ConvProblem.parse(key) for key in KEYS]
-HERE = _native.device(None).split("-")[1]
-ISAS = _native.ISAS[: _native.ISAS.index(HERE) + 1]
+HERE = native.device(None).split("-")[1]
+ISAS = native.ISAS[: native.ISAS.index(HERE) + 1]
 
 pytestmark = pytest.mark.usefixtures("static_rule")
 
@@ -54,7 +56,7 @@ def any_problem(draw) -> ConvProblem:
 @pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.direction == "F"], ids=str)
 def test_a_bias_decides_nothing(problem):
     """No database has timings with one: a weight that was never learnt would."""
-    without, biased = (_native.features([problem.replace(bias=bias).native()], None) for bias in (False, True))
+    without, biased = (native.features([problem.replace(bias=bias).native()], None) for bias in (False, True))
     assert all(torch.equal(a, b) for a, b in zip(without, biased, strict=True))
 
 
@@ -63,7 +65,7 @@ def natives(problems):
 
 
 def by_pytorch(model, problems, device=None) -> torch.Tensor:
-    rows, weights = _native.features(natives(problems), device)
+    rows, weights = native.features(natives(problems), device)
     with torch.no_grad():
         return model(rows.long(), weights)
 
@@ -76,7 +78,7 @@ def by_pytorch(model, problems, device=None) -> torch.Tensor:
 def test_logits_are_pytorch(isa, width, hidden, blocks, count):
     model = reformer(count, width, hidden, blocks)
     install(model, [f"kernel {index}" for index in range(count)])
-    got = _native.logits(natives(PROBLEMS), None, isa)
+    got = native.logits(natives(PROBLEMS), None, isa)
     torch.testing.assert_close(got, by_pytorch(model, PROBLEMS), atol=1e-5, rtol=1e-5)
 
 
@@ -85,19 +87,19 @@ def test_logits_of_extreme_weights(isa):
     """Weights of several units: exponents of hundreds."""
     model = reformer(8, 32, 64, 1, scale=4)
     install(model, [f"kernel {index}" for index in range(8)])
-    got, want = _native.logits(natives(PROBLEMS), None, isa), by_pytorch(model, PROBLEMS)
+    got, want = native.logits(natives(PROBLEMS), None, isa), by_pytorch(model, PROBLEMS)
     torch.testing.assert_close(got, want, atol=1e-5 * want.abs().max().item(), rtol=1e-5)
 
 
 @hypothesis.given(st.lists(any_problem(), min_size=1, max_size=8), st.integers(1, 64))
-@hypothesis.settings(max_examples=30, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(max_examples=examples(30), suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 def test_logits_of_any_problem(problems, threads):
     torch.manual_seed(1)
     model = reformer(9, 32, 32, 2)
     install(model, config.solvers()[:9])
     device = f"cpu-avx2-{threads}t"
     want = by_pytorch(model, problems, device)
-    torch.testing.assert_close(_native.logits(natives(problems), device), want, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(native.logits(natives(problems), device), want, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
@@ -107,7 +109,7 @@ def test_the_most_probable_that_applies_is_chosen(problem):
         torch.manual_seed(seed)
         order = [names[index] for index in torch.randperm(len(names))]
         install(reformer(len(names)), order)
-        (logits,) = _native.logits([problem.native()])
+        (logits,) = native.logits([problem.native()])
         found = candidates(problem)
         apply = {candidate.name: logits[order.index(candidate.name)] for candidate in found if not candidate.refusal}
         (chosen,) = [candidate for candidate in found if candidate.chosen]
@@ -118,8 +120,8 @@ def test_the_most_probable_that_applies_is_chosen(problem):
 
 
 def chosen(problem=PROBLEMS[0]) -> str:
-    (choice,) = _native.decide_all([problem.native()]).tolist()
-    assert choice == _native.decide(problem.native())
+    (choice,) = native.decide_all([problem.native()]).tolist()
+    assert choice == native.decide(problem.native())
     return config.solvers()[choice]
 
 
@@ -176,7 +178,7 @@ def test_damaged_weights(damage):
             found = candidates(problem)
             (choice,) = [candidate for candidate in found if candidate.chosen]
             assert choice.refusal is None
-            if _native.logits([problem.native()]).isnan().all():
+            if native.logits([problem.native()]).isnan().all():
                 assert choice.name == rule
 
 
@@ -185,34 +187,34 @@ def test_decisions_are_forgotten():
     names = config.solvers()
 
     def misses() -> int:
-        before = _native.cache_counts()[1]
-        _native.decide(problem)
-        return _native.cache_counts()[1] - before
+        before = native.cache_counts()[1]
+        native.decide(problem)
+        return native.cache_counts()[1] - before
 
     chosen()
     assert misses() == 0
     install(constant([1.0]), ["direct"])
-    assert misses() == 1 and misses() == 0 and names[_native.decide(problem)] == "direct"
+    assert misses() == 1 and misses() == 0 and names[native.decide(problem)] == "direct"
     install(constant([1.0]), ["implicit_gemm"])
-    assert misses() == 1 and names[_native.decide(problem)] == "implicit_gemm"
-    _native.remove_selector("cpu")
+    assert misses() == 1 and names[native.decide(problem)] == "implicit_gemm"
+    native.remove_selector("cpu")
     assert misses() == 1
 
 
 def test_the_decision_cache_keeps_a_network():
     """A few hundred problems do not displace each other."""
     problems = natives(ConvProblem(n=1, c=c, h=h, w=h, k=16, r=1, s=1) for c in range(1, 16) for h in range(1, 21))
-    _native.decide_all(problems)
-    before = _native.cache_counts()[1]
-    _native.decide_all(problems)
-    assert _native.cache_counts()[1] - before <= len(problems) // 50
+    native.decide_all(problems)
+    before = native.cache_counts()[1]
+    native.decide_all(problems)
+    assert native.cache_counts()[1] - before <= len(problems) // 50
 
 
 def test_many_more_problems_than_are_remembered():
     problems = natives(ConvProblem(n=1, c=c, h=h, w=3, k=8, r=1, s=1) for c in range(1, 101) for h in range(1, 61))
     install(reformer(len(config.solvers())), config.solvers())
-    first = _native.decide_all(problems).tolist()
-    assert _native.decide_all(problems).tolist() == first == [_native.decide(problem) for problem in problems]
+    first = native.decide_all(problems).tolist()
+    assert native.decide_all(problems).tolist() == first == [native.decide(problem) for problem in problems]
 
 
 def test_convolutions_run_what_is_chosen():
@@ -227,14 +229,14 @@ def test_other_devices_have_selectors_of_their_own():
     install(constant([0.0, 1.0, 2.0]), ["aten_nhwc", "aten", "a GPU's kernel"], arch="gfx942")
     try:
         problem = PROBLEMS[0].native()
-        assert _native.logits([problem], "gfx942").tolist() == [[0, 1, 2]]
-        assert _native.logits([problem], "cpu-plain-3t").tolist() == [[0, 1]]
-        assert config.solvers()[_native.decide(problem, "gfx942")] == "aten"
-        assert config.solvers()[_native.decide(problem, "cpu-plain-3t")] == "direct"
+        assert native.logits([problem], "gfx942").tolist() == [[0, 1, 2]]
+        assert native.logits([problem], "cpu-plain-3t").tolist() == [[0, 1]]
+        assert config.solvers()[native.decide(problem, "gfx942")] == "aten"
+        assert config.solvers()[native.decide(problem, "cpu-plain-3t")] == "direct"
         with pytest.raises(ValueError, match="there is no selector for sm_80"):
-            _native.logits([problem], "sm_80")
+            native.logits([problem], "sm_80")
     finally:
-        _native.remove_selector("gfx942")
+        native.remove_selector("gfx942")
 
 
 @pytest.mark.parametrize(
@@ -251,8 +253,8 @@ def test_other_devices_have_selectors_of_their_own():
 def test_errors(change, sentence):
     by_rule = chosen()
     with pytest.raises(ValueError, match=sentence):
-        _native.set_selector("cpu", **{**description(constant([0.0, 1.0]), ["aten", "direct"]), **change})
-    assert chosen() == by_rule and _native.selector("cpu") is None
+        native.set_selector("cpu", **{**description(constant([0.0, 1.0]), ["aten", "direct"]), **change})
+    assert chosen() == by_rule and native.selector("cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ def test_other_errors():
     with pytest.raises(ValueError, match=r"embedding must have \d+ rows"):
         install(model, ["aten"])
     with pytest.raises(ValueError, match="there is no selector for cpu-plain-1t"):
-        _native.logits([PROBLEMS[0].native()], "cpu-plain-1t")
+        native.logits([PROBLEMS[0].native()], "cpu-plain-1t")
 
 
 def test_threads_decide_while_selectors_are_set():
@@ -290,13 +292,13 @@ def test_threads_decide_while_selectors_are_set():
     right = []
     for model in models:
         install(*model)
-        right.append(_native.decide_all(problems).tolist())
+        right.append(native.decide_all(problems).tolist())
     failures, stop = [], threading.Event()
 
     def work():
         try:
             while not stop.is_set():
-                found = _native.decide_all(problems).tolist()
+                found = native.decide_all(problems).tolist()
                 assert all(choice in pair for choice, pair in zip(found, zip(*right, strict=True), strict=True))
         except BaseException as error:
             failures.append(error)
@@ -310,4 +312,4 @@ def test_threads_decide_while_selectors_are_set():
     for worker in workers:
         worker.join()
     assert not failures, failures[0]
-    assert _native.decide_all(problems).tolist() == right[1]
+    assert native.decide_all(problems).tolist() == right[1]

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_reformer
-from torch_reformer import epilogue as ep
-from torch_reformer.epilogue.interpret import interpret
-from torch_reformer.epilogue.operations import COMPUTED, OPERANDS
-from torch_reformer.epilogue.program import decode, differs
+from torch_reformer import program as ep
+from torch_reformer.program.interpreter import interpret
+from torch_reformer.program.operations import COMPUTED, OPERANDS
+from torch_reformer.program.program import decode, differs
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 # Lines shorter and longer than a block, several of them in one, and no whole number of vectors.
@@ -238,7 +239,7 @@ def programs(
     return ep.Program(*outputs)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(programs(), st.sampled_from(SIZES[:5]), st.sampled_from([*FORMATS]), st.sampled_from(["fp32", "fp64"]))
 def test_random_programs(program, size, layout, dtype):
     dtype, tight = {"fp32": (torch.float32, 4e-6), "fp64": (torch.float64, 1e-13)}[dtype]
@@ -311,7 +312,7 @@ def test_sentences(acc, tensors, sentence):
     ],
 )
 def test_malformed_code(code):
-    with pytest.raises(RuntimeError, match="reformer::stitch: the epilogue program is malformed"):
+    with pytest.raises(RuntimeError, match="reformer::stitch: the program is malformed"):
         torch.ops.reformer.stitch(torch.ones(1, 2, 3, 4), [], code)
 
 
@@ -350,9 +351,9 @@ def test_numbers_are_for_private_operators():
     """A program is its code, wherever one is handed over that others may see."""
     x = torch.ones(1, 2, 3, 3)
     torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() * 2)))
-    with pytest.raises(RuntimeError, match="the epilogue program is malformed: it ends early"):
+    with pytest.raises(RuntimeError, match="the program is malformed: it ends early"):
         torch.ops.reformer.stitch(x, [], [0])
-    with pytest.raises(RuntimeError, match="_run: no sequence has the number -1"):
+    with pytest.raises(RuntimeError, match="_run: no plan has the number -1"):
         torch.ops.reformer._run([x], -1)
-    with pytest.raises(RuntimeError, match="conv2d: no geometry has the number -1"):
+    with pytest.raises(RuntimeError, match="conv2d: -1 is not a geometry"):
         torch.ops.reformer._conv2d(x, torch.ones(2, 2, 1, 1), None, -1)

@@ -5,10 +5,10 @@ import torch
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, tensors_for
 
 import torch_reformer
-from torch_reformer import epilogue as ep
-from torch_reformer.epilogue.interpret import interpret
+from torch_reformer import program as ep
+from torch_reformer.program.interpreter import interpret
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = pytest.mark.gpu
 SIZES = [(2, 24, 9, 8), (4, 64, 56, 56), (3, 3, 7, 7), (2, 2048, 7, 7), (8, 40, 1, 1), (1, 1, 5, 3)]
 
 

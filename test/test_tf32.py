@@ -7,8 +7,9 @@ import kernel_folders
 import pytest
 import torch
 
-from torch_reformer import ConvProblem, _native, config
-from torch_reformer.explain import candidates
+from torch_reformer import ConvProblem, config
+from torch_reformer.runtime import native
+from torch_reformer.selector.candidates import candidates
 
 GPU = "sm_89"  # no other test asks for its kernels: what is packaged for an architecture is found out once
 PROBLEM = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, layout="NHWC")
@@ -35,7 +36,7 @@ def refusal(problem: ConvProblem = PROBLEM, device: str = GPU) -> str | None:
 
 
 def chosen() -> str:
-    return config.solvers()[_native.decide(PROBLEM.native(), GPU)]
+    return config.solvers()[native.decide(PROBLEM.native(), GPU)]
 
 
 def test_pytorch_allows_it_unless_told_otherwise():
@@ -70,8 +71,8 @@ def test_settings_that_end():
 
 
 def test_other_devices_have_none():
-    assert _native.allows_tf32(GPU)
-    assert not any(map(_native.allows_tf32, ["gfx90a", "cpu-avx2-1t", None]))
+    assert native.allows_tf32(GPU)
+    assert not any(map(native.allows_tf32, ["gfx90a", "cpu-avx2-1t", None]))
 
 
 def test_choices_under_either_setting_are_remembered():
@@ -81,10 +82,10 @@ def test_choices_under_either_setting_are_remembered():
             assert chosen() == SOLVER
             torch.backends.cudnn.allow_tf32 = False
             assert chosen() != SOLVER
-            hits, misses = _native.cache_counts()
+            hits, misses = native.cache_counts()
         torch.backends.cudnn.allow_tf32 = True
         assert chosen() == SOLVER
-        assert _native.cache_counts() == (hits + 1, misses)
+        assert native.cache_counts() == (hits + 1, misses)
 
 
 def test_read_in_every_thread():

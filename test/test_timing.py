@@ -2,14 +2,17 @@
 
 import contextlib
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from torch_reformer.timing import in_turns, interleaved, stopwatches
+from torch_reformer.tuning import timing
+from torch_reformer.tuning.timing import in_turns, interleaved, stopwatches, undisturbed
 
 
-def test_calls_take_turns():
+def test_calls_take_turns(monkeypatch):
+    monkeypatch.setattr(timing.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=0))  # a quiet machine
     turns = []
     times = interleaved({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, seconds=0, least=2, most=9)
     assert "".join(turns) == "aabb" * 2  # of two runs the second is timed
@@ -22,6 +25,48 @@ def test_no_more_rounds_than_it_takes_to_settle(jump, rounds):
     watches = {"steady": lambda: next(steady), "other": lambda: next(other)}
     times = in_turns(watches, seconds=60, least=4, most=40, settled=0.005)
     assert {len(us) for us in times.values()} == {rounds}
+
+
+def preempted(monkeypatch, losses):
+    """A clock that goes on by 10 us a run, and by a time slice more in those runs of `losses` (1, 2, ...), in which the
+    system takes a CPU from this process."""
+    clock = SimpleNamespace(runs=0, us=0.0, switches=0)
+
+    def call():
+        clock.runs += 1
+        lost = clock.runs in losses
+        clock.us += 10 + 4000 * lost
+        clock.switches += lost
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.us / 1e6)
+    monkeypatch.setattr(timing.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=clock.switches))
+    return call, clock
+
+
+@pytest.mark.parametrize("losses, runs", [([], 2), ([1], 2), ([2], 4), ([2, 4, 6], 8)])
+def test_a_run_without_the_cpu_is_repeated(monkeypatch, losses, runs):
+    call, clock = preempted(monkeypatch, losses)
+    us = stopwatches({"call": call})["call"]()
+    assert us == pytest.approx(10) and undisturbed([us]) == [us] and clock.runs == runs
+
+
+def test_it_is_not_repeated_for_ever(monkeypatch):
+    call, clock = preempted(monkeypatch, range(1, 10**6))
+    us = stopwatches({"call": call})["call"]()
+    assert us == pytest.approx(4010) and not undisturbed([us])
+    assert clock.us / 1e6 < timing.TRY_AGAIN_SECONDS + 0.1
+
+
+def test_what_a_long_run_loses_is_little(monkeypatch):
+    clock = SimpleNamespace(us=0.0, switches=0)
+
+    def call():
+        clock.us, clock.switches = clock.us + 2e6, clock.switches + 3
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.us / 1e6)
+    monkeypatch.setattr(timing.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=clock.switches))
+    us = stopwatches({"call": call})["call"]()
+    assert undisturbed([us]) and clock.us == 4e6
 
 
 class Gpu:

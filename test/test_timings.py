@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ keys = st.builds(
 
 
 @pytest.mark.parametrize("suffix", ["", ".xz", ".bz2"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(records=st.lists(st.builds(Record, keys, timing_lists), unique_by=lambda record: record.key, max_size=5))
 def test_round_trip(tmp_path_factory, suffix, records):
     path = tmp_path_factory.mktemp("db") / f"db.txt{suffix}"

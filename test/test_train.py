@@ -9,13 +9,14 @@ import pytest
 import torch
 from selectors_for_tests import learnable
 
-from torch_reformer import _native
 from torch_reformer.__main__ import main
-from torch_reformer.selector import fit, replay, train, weights_file
+from torch_reformer.runtime import native
+from torch_reformer.selector import replay, train, weights_file
 from torch_reformer.selector.dataset import fold_of, make_dataset
 from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.targets import optimality
 from torch_reformer.selector.timings import write_timings
+from torch_reformer.selector.training_loop import TrainingLoop, TrainingOptions
 
 
 def test_learns_and_replays(trained, database, tmp_path, capsys):
@@ -43,18 +44,18 @@ def test_replay_is_that_of_the_native_inference(trained, database):
     weights.activate()
     try:
         for row in range(0, len(played.data), 37):
-            logits = _native.logits([played.data.problems[row].native()], "gfx906")[0]
+            logits = native.logits([played.data.problems[row].native()], "gfx906")[0]
             times = learnable()[row].times
             choice = max(times, key=lambda name: logits[weights.candidates.index(name)])
             assert math.log(times[choice] / min(times.values())) == pytest.approx(played.slow[row].item(), abs=1e-6)
     finally:
-        _native.remove_selector("gfx906")
+        native.remove_selector("gfx906")
 
 
 def test_training_is_reproducible_and_goes_on_after_an_interruption(database, tmp_path, trained, monkeypatch):
     again = tmp_path / "again.pt"
     arguments = ["train", "--timings", str(database), "--arch", "gfx906", "--out", str(again), "--epochs", "12"]
-    epochs, whole = [], fit.Fit.run_epoch
+    epochs, whole = [], TrainingLoop.run_epoch
 
     def interrupted(self, *rest):
         epochs.append(self.epoch)
@@ -62,9 +63,8 @@ def test_training_is_reproducible_and_goes_on_after_an_interruption(database, tm
             raise KeyboardInterrupt
         return whole(self, *rest)
 
-    monkeypatch.setattr(fit.Fit, "run_epoch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        main([*arguments, "--teachers", "0"])
+    monkeypatch.setattr(TrainingLoop, "run_epoch", interrupted)
+    assert main([*arguments, "--teachers", "0"]) == 130
     assert main([*arguments, "--teachers", "0", "--seed", "1"]) == 2, "a checkpoint of another training"
     assert main([*arguments, "--teachers", "0"]) == 0
     assert epochs.count(5) == 2 and epochs.count(4) == 1
@@ -80,7 +80,8 @@ TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"
     "arguments, sentence",
     [
         (["train", "--timings", "gfx1030={db}", *TRAIN[3:]], "no database is of gfx906"),
-        (["train", "--timings", "{tmp}/none", *TRAIN[3:]], "No such file"),
+        (["train", "--timings", "{tmp}/none", *TRAIN[3:]], "torch_reformer train: {tmp}/none: No such file"),
+        (["train", "--timings", "{tmp}/none", *TRAIN[3:], "--arch", "cpu"], "{tmp}/none: No such file"),
         (["train", "--timings", "foo={db}", *TRAIN[3:]], '"foo" is no device'),
         ([*TRAIN, "--arch", "gfx../../x"], '"gfx../../x" is no device'),
         ([*TRAIN, "--arch", "cpu"], "{db} was measured on is not known: give --timings cpu-avx512-2t={db}"),
@@ -90,20 +91,21 @@ TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"
         ([*TRAIN, "--device", "foo"], "--device foo is none that PyTorch has here"),
         ([*TRAIN, "--device", "cuda:99"], "--device cuda:99 is none that PyTorch has here"),
         ([*TRAIN, "--device", "meta"], "--device meta is none to train on"),
-        ([*TRAIN, "--out", "{tmp}"], "{tmp}'"),
-        ([*TRAIN, "--out", "/dev/null"], "it is no file that can be replaced: '/dev/null'"),
-        ([*TRAIN, "--out", "{db}/x.pt"], "it can't be written (Not a directory): '{db}/x.pt'"),
+        ([*TRAIN, "--out", "{tmp}"], "{tmp}: it is a folder"),
+        ([*TRAIN, "--out", "/dev/null"], "/dev/null: it is no file that can be replaced"),
+        ([*TRAIN, "--out", "{db}/x.pt"], "{db}/x.pt: it can't be written (Not a directory)"),
         (
             [*TRAIN, "--out", "/proc/folder/x.pt"],
             "it can't be written (",
         ),
         (["replay", "--timings", "{db}", "--arch", "gfx1100"], "there are no weights for gfx1100"),
         (["replay", "--timings", "{db}", "--arch", "gfx"], '"gfx" is no device'),
-        (["replay", "--timings", "{db}", "--arch", "cpu"], "is not known: give --device cpu-avx512-2t"),
-        (["replay", "--timings", "{db}", "--arch", "cpu", "--device", "cpu"], "give --device cpu-avx512-2t"),
+        (["replay", "--timings", "{tmp}/none", "--arch", "cpu"], "torch_reformer replay: {tmp}/none: No such file"),
+        (["replay", "--timings", "{db}", "--arch", "cpu"], "is not known: give --timings cpu-avx512-2t={db}"),
+        (["replay", "--timings", "cpu={db}", "--arch", "cpu"], "is not known: give --timings cpu-avx512-2t={db}"),
         (["replay", "--timings", "{db}", "--arch", "gfx908"], "the weights for gfx908 know none of this database's"),
         (["replay", "--timings", "{db}", "--weights", "{db}"], "{db} is no weights file"),
-        (["replay", "--timings", "{db}", "--weights", "{tmp}"], "Is a directory: '{tmp}'"),
+        (["replay", "--timings", "{db}", "--weights", "{tmp}"], "{tmp}: Is a directory"),
     ],
 )
 def test_bad_commands_end_with_a_sentence(arguments, sentence, database, tmp_path, capsys):
@@ -129,10 +131,34 @@ def test_a_checkpoint_of_another_model_ends_with_a_sentence(content, tmp_path):
     path = tmp_path / "x.partial"
     torch.save({"fingerprint": "", **content}, path)
     data = make_dataset([("gfx906", learnable(60))])
-    model = Reformer(_native.feature_shape().rows, len(data.candidates), 16, 16, 1)
+    model = Reformer(native.feature_shape().rows, len(data.candidates), 16, 16, 1)
     trainer = train.Trainer(train.Checkpoint(path, ""), torch.device("cpu"), quiet=True)
     with pytest.raises(ValueError, match="x.partial is damaged: delete it"):
-        trainer.fit("", model, data, optimality(data.log_ratio, data.valid, 1.0), data, fit.FitOptions(steps=1), 0)
+        targets = optimality(data.log_ratio, data.valid, 1.0)
+        trainer.train("", model, data, targets, data, TrainingOptions(steps=1), 0)
+
+
+def test_too_little_data_ends_at_once(tmp_path, monkeypatch, capsys):
+    write_timings(tmp_path / "db", learnable(9))
+    monkeypatch.setattr(TrainingLoop, "run_epoch", None)  # nothing is trained
+    assert main(["train", "--timings", f"{tmp_path}/db", "--arch", "gfx906", "--out", f"{tmp_path}/x.pt"]) == 2
+    error = capsys.readouterr().err
+    assert "the 9 usable problems of gfx906 are of 9 geometries and leave none to " in error
+    assert "measure at least 100" in error and error.count("\n") == 1
+
+
+def test_epochs_are_of_each_model(tmp_path, monkeypatch):
+    write_timings(tmp_path / "db", learnable(90))
+    trained = []
+    run_epoch = TrainingLoop.run_epoch
+    monkeypatch.setattr(
+        TrainingLoop,
+        "run_epoch",
+        lambda self, *rest: (trained.append(self.epochs), run_epoch(self, *rest)),
+    )
+    arguments = ["train", "--timings", f"{tmp_path}/db", "--arch", "gfx906", "--out", f"{tmp_path}/x.pt"]
+    assert main([*arguments, "--epochs", "2", "--teachers", "1"]) == 0
+    assert trained == [2] * 4
 
 
 def test_little_data_is_warned_of(tmp_path, capsys):

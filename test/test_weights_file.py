@@ -5,20 +5,22 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from selectors_for_tests import learnable
 
-from torch_reformer import ConvProblem, _native, config
-from torch_reformer.explain import explain
+from torch_reformer import ConvProblem, config
+from torch_reformer.runtime import native
 from torch_reformer.selector import train, weights_file
+from torch_reformer.tuning.explain import explain
 
 
 @pytest.fixture
 def named(monkeypatch):
     """What activates weights files as TORCH_REFORMER_WEIGHTS would at import, until the end of the test."""
-    before = _native.selector("cpu")
+    before = native.selector("cpu")
     monkeypatch.setattr(weights_file, "_given", {})
     monkeypatch.setattr(weights_file, "_active", dict(weights_file._active))
 
@@ -27,8 +29,8 @@ def named(monkeypatch):
         weights_file.activate()
 
     yield activate
-    _native.remove_selector("gfx906")
-    _native.set_selector("cpu", **before)
+    native.remove_selector("gfx906")
+    native.set_selector("cpu", **before)
 
 
 def changed(trained, path, **metadata) -> str:
@@ -48,7 +50,7 @@ def test_weights_from_the_environment_decide(trained, named, tmp_path, monkeypat
     assert weights_file.deciding("gfx906").metadata["problems"] == 1
     named(later, trained)
     assert weights_file.find("gfx906") == trained
-    assert _native.logits([_native.Problem(*[1] * 14)], "gfx906").shape[1] == len(weights_file.load(trained).candidates)
+    assert native.logits([native.Problem(*[1] * 14)], "gfx906").shape[1] == len(weights_file.load(trained).candidates)
 
 
 def test_weights_for_nvidia_in_the_package_decide(trained, named, tmp_path, monkeypatch):
@@ -61,16 +63,19 @@ def test_weights_for_nvidia_in_the_package_decide(trained, named, tmp_path, monk
         assert weights_file.deciding("sm_91").candidates == names
         assert "the selector's most probable" in explain(ConvProblem(8, 64, 28, 28, 64, 3, 3), "sm_91")
     finally:
-        _native.remove_selector("sm_91")
+        native.remove_selector("sm_91")
 
 
 def test_weights_that_cannot_be_used_are_left_out(trained, named, tmp_path):
     """Without an exception, and with one warning for each that names it; those of the package stay in force."""
+    os.mkfifo(tmp_path / "fifo.pt")
     (tmp_path / "damaged.pt").write_bytes(trained.read_bytes()[:1000])
     for file, reason in {
         tmp_path / "absent.pt": "No such file",
         tmp_path / "damaged.pt": "is no weights file of torch_reformer, or is damaged",
         tmp_path: "Is a directory",
+        tmp_path / "fifo.pt": "it is no regular file",
+        Path("/dev/zero"): "it is no regular file",
         changed(trained, tmp_path / "newer.pt", feature_version=99): "version 99 of the features",
         changed(trained, tmp_path / "cpu.pt", architecture="cpu"): "none of this package's solvers",
     }.items():
@@ -202,3 +207,11 @@ def test_experience_is_of_what_was_measured():
         assert found == f"how often such a choice is right is not known: {why}"
     weights.metadata["timings"][0]["dtypes"] = ["INT8"]
     assert "held-out" in weights.experience(0.95, p.replace(dtype="INT8"), here)
+
+
+def test_experience_without_a_failure():
+    weights = weights_file.load(weights_file.shipped("cpu"))
+    device = weights.metadata["timings"][0]["device"]
+    weights.metadata["confidence"] = [{"from": 0.0, "problems": 4, "right": 1.0, "slowdown_if_wrong": 1.0}]
+    found = weights.experience(0.5, ConvProblem(1, 8, 4, 4, 8, 1, 1), device)
+    assert found == "in all of 4 held-out problems with such a choice it was the fastest"

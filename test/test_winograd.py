@@ -1,11 +1,13 @@
 """Winograd convolution, against PyTorch in fp64 on the same inputs."""
 
+import contextlib
+
 import pytest
 import torch
 from test_gemm_solvers import LAYOUTS, expected, make, results, threads  # noqa: F401
 
 import torch_reformer
-from torch_reformer import _native
+from torch_reformer.runtime import native
 
 SOLVERS = ["winograd_2x4", "winograd_4x4"]
 
@@ -29,9 +31,9 @@ SHAPES = [
 @pytest.fixture
 def force():
     """Forces a solver, whatever its accuracy, until the end of the test."""
-
-    with torch_reformer.config():
-        yield lambda name: torch_reformer.config(force=name, workspace_limit=1 << 30, reduced_accuracy=True)
+    with contextlib.ExitStack() as stack:
+        settings = dict(workspace_limit=1 << 30, reduced_accuracy=True)
+        yield lambda name: stack.enter_context(torch_reformer.config(force=name, **settings))
 
 
 def shape_of(n, c, h, w, k, padding):
@@ -39,7 +41,7 @@ def shape_of(n, c, h, w, k, padding):
 
 
 def refusals(key):
-    candidates, _ = _native.candidates(_native.problem_parse(key), None)
+    candidates, _ = native.candidates(native.problem_parse(key), None)
     found = {candidate.name.decode(): candidate.refusal for candidate in candidates}
     return [found[name] and found[name].decode() for name in SOLVERS]
 

@@ -1,15 +1,24 @@
 """Convolution for PyTorch that picks the fastest kernel for every problem at run time, forward and backward."""
 
-from . import _named_operators, epilogue, nn  # noqa: F401  _named_operators registers operators
-from ._config import config
+from . import nn, program
+from .functional import (
+    conv2d,
+    conv2d_act,
+    conv2d_batch_norm_act,
+    conv2d_epilogue,
+    linear_act,
+    linear_epilogue,
+    stitch,
+)
 from .fuse import Fusion, fuse
-from .fused import conv2d_act, conv2d_batch_norm_act, conv2d_epilogue, linear_act, linear_epilogue, stitch
-from .ops import conv2d
 from .problem import ConvProblem
-from .recording import record_problems
+from .runtime.config import config
 from .selector import weights_file
+from .tuning.explain import explain
+from .tuning.recording import record_problems
+from .version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "ConvProblem",
     "config",
@@ -18,12 +27,13 @@ __all__ = [
     "conv2d_batch_norm_act",
     "conv2d_epilogue",
     "convert",
-    "epilogue",
+    "explain",
     "Fusion",
     "fuse",
     "linear_act",
     "linear_epilogue",
     "nn",
+    "program",
     "record_problems",
     "stitch",
 ]

@@ -6,8 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import cache, collect, explain, info
+from .runtime import cache
 from .selector import replay, train
+from .tuning import collect, explain, info
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -15,8 +16,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m torch_reformer", description="Convolution that picks the fastest kernel for every problem."
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("info", help="versions, devices, configuration").set_defaults(run=info.run)
     for name, module, help in (
+        ("info", info, "versions, devices, configuration"),
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
         ("train", train, "train a selector on databases of timings"),
@@ -30,13 +31,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Bad input ends with a sentence on stderr and status 2."""
+    """Runs one command. Bad input ends with a sentence on stderr and status 2, an interruption with 130."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)
     except (ValueError, OSError) as error:
-        print(f"torch_reformer {options.command}: {error}", file=sys.stderr)
+        is_of_file = isinstance(error, OSError) and error.filename is not None
+        sentence = f"{error.filename}: {error.strerror}" if is_of_file else error
+        print(f"torch_reformer {options.command}: {sentence}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"torch_reformer {options.command}: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from tqdm import tqdm
 
 import torch_reformer
 
-from . import _native
-from .explain import candidates
 from .problem import ConvProblem
+from .runtime import native
+from .selector.candidates import candidates
 
 SCALE = 4  # the images are 8x8: as 32x32, convolutions have sizes worth choosing a kernel for
 BATCH = 64
@@ -125,13 +125,13 @@ def print_problems(run: Run, images: Tensor, labels: Tensor) -> None:
     """The problems of one training step and the kernel chosen for each."""
     with torch_reformer.record_problems() as problems:
         run.step(images[:BATCH], labels[:BATCH])
-    width = max(len(str(problem)) for problem in problems)
+    width = max(len(str(problem)) for problem, _ in problems)
     print(f"\n{'convolution problem':{width}}  calls a step  kernel")
-    for problem, calls in problems.items():
-        kernel = next(candidate.name for candidate in candidates(problem) if candidate.chosen)
+    for (problem, device), calls in problems.items():
+        kernel = next(candidate.name for candidate in candidates(problem, device) if candidate.chosen)
         print(f"{problem!s:{width}}  {calls:12}  {kernel}")
-    decided, remembered = decision_times(list(problems))
-    decider = "the selector" if _native.selector("cpu") else "the static rule"
+    decided, remembered = decision_times([problem for problem, _ in problems])
+    decider = "the selector" if native.selector("cpu") else "the static rule"
     print(f"\n{decider} decided each of these in {decided:.1f} us, and remembers a decision in {remembered:.2f} us")
 
 
@@ -141,7 +141,7 @@ def decision_times(problems: Sequence[ConvProblem]) -> tuple[float, float]:
 
     def ask() -> float:
         start = time.perf_counter()
-        _native.decide_all(asked)
+        native.decide_all(asked)
         return (time.perf_counter() - start) * 1e6 / len(asked)
 
     with ThreadPoolExecutor(1) as fresh_thread:  # each thread remembers its own decisions
@@ -149,9 +149,9 @@ def decision_times(problems: Sequence[ConvProblem]) -> tuple[float, float]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m torch_reformer.demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(prog="python -m torch_reformer.demo", description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--epochs", type=int, default=8, metavar="N", help="how often each model sees the digits (8)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the weights and of the batches' order (0)")
     options = parser.parse_args(arguments)
     if options.epochs < 1:
         parser.error(f"--epochs must be at least 1, got {options.epochs}")

@@ -7,8 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from . import fused, ops
+from . import functional
 from .problem import TORCH_DTYPES
+from .runtime.arguments import check_module
 
 
 class Conv2d(torch.nn.Conv2d):
@@ -17,11 +18,15 @@ class Conv2d(torch.nn.Conv2d):
     Padding modes other than ``"zeros"`` pad first, as PyTorch does.
     """
 
+    def _get_name(self) -> str:  # in representations
+        name = super()._get_name()
+        return f"torch_reformer.{name}" if type(self) is Conv2d else name
+
     def _conv_forward(self, input, weight, bias):
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            return ops.conv2d(input, weight, bias, self.stride, 0, self.dilation, self.groups)
-        return ops.conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+            return functional.conv2d(input, weight, bias, self.stride, 0, self.dilation, self.groups)
+        return functional.conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class Conv2dAct(torch.nn.Conv2d):
@@ -39,7 +44,9 @@ class Conv2dAct(torch.nn.Conv2d):
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
         geometry = self.stride, self.padding, self.dilation, self.groups
-        return fused.conv2d_act(input, self.weight, self.bias, *geometry, activation=self.activation, residual=residual)
+        return functional.conv2d_act(
+            input, self.weight, self.bias, *geometry, activation=self.activation, residual=residual
+        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation}"
@@ -105,7 +112,7 @@ class LinearAct(torch.nn.Linear):
         self.dropout = dropout
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
-        return fused.linear_act(
+        return functional.linear_act(
             input,
             self.weight,
             self.bias,
@@ -135,7 +142,7 @@ def conv_norm_act(
     uses: int = 1,
 ) -> Tensor | tuple[Tensor, ...]:
     """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training.
-    uses: as for :func:`torch_reformer.conv2d_batch_norm_act`."""
+    uses: of the result, as for functional._conv2d_batch_norm_act."""
     momentum = 0.0 if norm.momentum is None else norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
@@ -144,25 +151,10 @@ def conv_norm_act(
     running_mean = norm.running_mean
     training = norm.training or running_mean is None
     updates = not norm.training or norm.track_running_stats
-    return fused.conv2d_batch_norm_act(
-        input,
-        conv.weight,
-        conv.bias,
-        running_mean if updates else None,
-        norm.running_var if updates else None,
-        norm.weight,
-        norm.bias,
-        training=training,
-        momentum=momentum,
-        eps=norm.eps,
-        stride=conv.stride,
-        padding=conv.padding,
-        dilation=conv.dilation,
-        groups=conv.groups,
-        activation=activation,
-        residual=residual,
-        uses=uses,
-    )
+    mean, var = (running_mean, norm.running_var) if updates else (None, None)
+    tensors = input, conv.weight, conv.bias, mean, var, norm.weight, norm.bias, residual
+    geometry = conv.stride, conv.padding, conv.dilation, conv.groups
+    return functional._conv2d_batch_norm_act(tensors, geometry, training, momentum, norm.eps, activation, uses)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +192,11 @@ def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
 
     Returns:
         what was converted, and a sentence for every Conv2d (or module derived from it) that was left.
+
+    Raises:
+        TypeError: for what is no module.
     """
+    check_module("convert", model)
     converted, left = [], {}
     for name, module in model.named_modules():
         if not isinstance(module, torch.nn.Conv2d) or isinstance(module, Conv2d):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 import torch
 
-from . import _native
+from .runtime import native as _native
+from .runtime.arguments import shown
 
 DIRECTIONS = ("F", "B", "W")  # forward, input_grad, weight_grad
 LAYOUTS = ("NCHW", "NHWC")
@@ -46,6 +48,8 @@ class ConvProblem:
     @classmethod
     def parse(cls, key: str) -> ConvProblem:
         """Reads a find-db key. Raises ``ValueError`` with a sentence if it is malformed or inconsistent."""
+        if not isinstance(key, str):
+            raise ValueError(f"a find-db key is a text, got {shown(key)}")
         raw = _native.problem_parse(key)
         values = {name: getattr(raw, name) for name in _FIELDS}
         for name, words in _WORDS.items():
@@ -58,9 +62,11 @@ class ConvProblem:
         values = {name: getattr(self, name) for name in _FIELDS}
         for name, value in values.items():
             if name in _WORDS:
-                if value not in _WORDS[name]:
-                    raise ValueError(f"the {name} of a problem is one of {', '.join(_WORDS[name])}, got {value!r}")
+                if not isinstance(value, str) or value not in _WORDS[name]:
+                    raise ValueError(f"the {name} of a problem is one of {', '.join(_WORDS[name])}, got {shown(value)}")
                 values[name] = _WORDS[name].index(value)
+            elif not _is_whole(value):
+                raise ValueError(f"{name} of a problem must be a whole number, got {shown(value)}")
             elif not 0 <= value < 2**31:
                 raise ValueError(f"{name} of a problem must be at least 0 and less than 2^31, got {value}")
         return _native.Problem(**values)
@@ -112,6 +118,14 @@ class ConvProblem:
     def kind(self) -> str:
         """The family that tables are grouped by: 1x1, depthwise, grouped, stem (at most 4 channels), 3x3 or other."""
         return _native.problem_kind(self.native())
+
+
+def _is_whole(value: object) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(ConvProblem))

@@ -36,7 +36,7 @@ namespace {
 struct CostRow {
   const char* solver;
   int direction, layout;
-  int cost_class;  // -1: of all classes together
+  int cost_class;  // -1: all classes
   double coefficients[3];
 };
 struct DTypeRow {

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "../solver.h"
+#include "conv/solver.h"
 
 namespace reformer {
 

@@ -4,7 +4,7 @@
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
-#include "../conv_problem.h"
+#include "conv/problem.h"
 
 namespace reformer {
 

@@ -1,4 +1,4 @@
-"""Compiles csrc/hip/kernels/*.hip into the package, for every GPU architecture that a compiler is found for.
+"""Compiles csrc/hip/kernels/*.hip into the package: for this machine's GPUs, or for those that REFORMER_ARCHS names.
 
 setup.py calls build(). Beside the code objects (<package>/kernels/<file>.<architecture>.co or .cubin) go the sources,
 from which kernels that were not compiled here are compiled at run time. What is up to date, by the time of its last
@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ARCHITECTURES = ("gfx908", "gfx90a", "gfx942", "sm_80", "sm_90a")
 VARIABLE = "REFORMER_ARCHS"
+DEVICE_FILES = {"gfx": Path("/dev/kfd"), "sm_": Path("/dev/nvidia0")}  # the driver makes these for a vendor's GPUs
 AMD_FLAGS = (
     "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
     "-mcode-object-version=5"
@@ -39,13 +40,33 @@ def sources() -> list[Path]:
 
 
 def architectures() -> tuple[str, ...]:
-    """What REFORMER_ARCHS asks for ("gfx942 sm_90a"; empty for none), or else those that the package is meant for."""
+    """What REFORMER_ARCHS asks for ("gfx942 sm_90a"; empty for none), or else what the GPUs in sight run."""
     asked = os.environ.get(VARIABLE)
-    return ARCHITECTURES if asked is None else tuple(asked.replace(",", " ").split())
+    return in_sight() if asked is None else tuple(asked.replace(",", " ").split())
 
 
 def _output_of(*command: str) -> str:
+    """What it prints; nothing if it isn't installed."""
+    if shutil.which(command[0]) is None:
+        return ""
     return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _of_rocm(path: str) -> str:
+    return str(Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / path)
+
+
+def in_sight() -> tuple[str, ...]:
+    """Those of ARCHITECTURES that a GPU of this machine runs: all of its vendor's where no tool says what it is."""
+    runnable = {"gfx": set(), "sm_": set()}
+    for tool in ("rocm_agent_enumerator", _of_rocm("bin/rocm_agent_enumerator")):
+        runnable["gfx"].update(re.findall(r"^gfx[1-9]\w+$", _output_of(tool), re.MULTILINE))
+    capabilities = _output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+    for major, minor in re.findall(r"^(\d+)\.(\d)$", capabilities, re.MULTILINE):
+        # As csrc/jit/code_objects.cpp looks for them.
+        runnable["sm_"].update([f"sm_{major}{minor}a", *(f"sm_{major}{lesser}" for lesser in range(int(minor) + 1))])
+    unknown = [vendor for vendor, file in DEVICE_FILES.items() if not runnable[vendor] and file.exists()]
+    return tuple(arch for arch in ARCHITECTURES if arch in runnable[arch[:3]] or arch[:3] in unknown)
 
 
 def _compiles_for_amd(clang: str) -> bool:
@@ -60,8 +81,7 @@ def _compiles_for_amd(clang: str) -> bool:
 
 
 def find_clang() -> str | None:
-    rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-    names = [str(rocm / "llvm/bin/clang++"), *(f"clang++-{version}" for version in range(25, 16, -1)), "clang++"]
+    names = [_of_rocm("llvm/bin/clang++"), *(f"clang++-{version}" for version in range(25, 16, -1)), "clang++"]
     return next((path for path in map(shutil.which, names) if path and _compiles_for_amd(path)), None)
 
 
@@ -113,11 +133,11 @@ def _copy_sources(folder: Path) -> None:
 
 def build(folder: Path) -> None:
     """Fills a package's folder of kernels, and says in a line what it holds then."""
-    asked = architectures()
+    wanted, asked = architectures(), VARIABLE in os.environ
     compilers = {"gfx": find_clang(), "sm_": find_nvcc()}
-    found = {arch: compilers.get(arch[:3]) for arch in asked}
-    missing = [arch for arch, compiler in found.items() if compiler is None]
-    if missing and VARIABLE in os.environ:
+    missing = [arch for arch in wanted if compilers.get(arch[:3]) is None]
+    allowed = wanted if asked else ARCHITECTURES  # existing code objects of these stay, if they are up to date
+    if missing and asked:
         raise SystemExit(
             f"{VARIABLE} asks for {', '.join(missing)}, and there is no compiler for that: gfx... needs clang >= 17 "
             "with lld (Debian: clang-19 and lld-19), sm_... needs nvcc"
@@ -128,9 +148,10 @@ def build(folder: Path) -> None:
     expected, jobs = set(), []
     for source in kernels:
         newest = max(path.stat().st_mtime for path in [Path(__file__), *_files_of(source)])
-        for arch, compiler in found.items():
+        for arch in allowed:
             if arch not in ONLY.get(source.stem, (arch,)):
                 continue
+            compiler = compilers.get(arch[:3]) if arch in wanted else None
             result = folder / f"{source.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
             fresh = result.exists() and result.stat().st_mtime > newest
             if fresh or compiler:
@@ -143,8 +164,12 @@ def build(folder: Path) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda job: _compile(*job), jobs))
 
-    packaged = [arch for arch in asked if any(path.name.split(".")[1] == arch for path in expected)]
-    print(
-        f"GPU kernels: {', '.join(packaged) or 'none'} ({len(jobs)} compiled, {len(expected) - len(jobs)} up to date)"
-        + (f"; no compiler for {', '.join(missing)}: compiled at first use there" if missing else "")
-    )
+    packaged = [arch for arch in allowed if any(path.name.split(".")[1] == arch for path in expected)]
+    if missing:
+        rest = f"; no compiler for {', '.join(missing)}: compiled at first use there"
+    elif not wanted and not asked:
+        rest = f"; no GPU in sight: compiled at first use on a machine with one, or here if {VARIABLE} names it"
+    else:
+        rest = ""
+    counts = f"{len(jobs)} compiled, {len(expected) - len(jobs)} up to date"
+    print(f"GPU kernels: {', '.join(packaged) or 'none'} ({counts}){rest}")

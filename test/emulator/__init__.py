@@ -3,8 +3,8 @@
     emulator.launch("csrc/hip/kernels/depthwise.hip", "depthwise_forward_...", grid=(4, 1, 1), threads=128,
                     arguments=bytes_or_ctypes_structure, shared_bytes=0, seed=0, warp=32)
 
-The file is compiled with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64 (AMD's), once, into
-build/emulator. emulator.cpp says how blocks run and what is an error, which is raised as KernelError. Memory is the
+The file is compiled with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64 (AMD's), once
+(compiled.py). emulator.cpp says how blocks run and what is an error, which is raised as KernelError. Memory is the
 process's own: an address is `tensor.data_ptr()` or `array.ctypes.data`.
 
 With REFORMER_EMULATOR_SANITIZE=1 kernels are compiled with AddressSanitizer and UndefinedBehaviorSanitizer, which need
@@ -13,22 +13,19 @@ a process that was started for them: `sanitized(arguments)` runs such a Python. 
 
 import ctypes
 import functools
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from compiled import made, output_of, written
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-CACHE = ROOT / "build" / "emulator"
 SOURCES = [HERE / "emulator.cpp", HERE / "emulated_tma.cpp", HERE / "fiber.cpp"]
 WARPS = (32, 64)
 SANITIZE = os.environ.get("REFORMER_EMULATOR_SANITIZE") == "1"
@@ -36,8 +33,9 @@ COMPILER = shlex.split(os.environ.get("CXX") or "g++")
 
 # No unique symbols: the libraries of several kernels must not share their shared memory.
 FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
-FLAGS += [f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
+FLAGS += [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
 FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
+FLAGS += ["-Wno-psabi"]  # -w leaves GCC its notes on how structures are passed
 SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
 # Of a block, in bytes: that the launches of kernels may ask for.
@@ -57,19 +55,12 @@ def missing() -> str | None:
 
 # In CI a missing compiler is a failure, not a reason to skip.
 needed = pytest.mark.skipif(missing() is not None and not os.environ.get("CI"), reason=str(missing()))
-
-
-def _compile(arguments: list) -> str:
-    environment = {**os.environ, "LD_PRELOAD": ""}  # the compiler itself needs no sanitizers
-    done = subprocess.run([*COMPILER, *map(str, arguments)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{shlex.join([*COMPILER, *map(str, arguments)])}\n{done.stderr}")
-    return done.stdout
+without_sanitizers = pytest.mark.skipif(SANITIZE, reason="is run without sanitizers, which would take too long")
 
 
 def _list_of_kernels(file: Path, flags: list[str]) -> str:
     """C++ that includes the file and lists its kernels, which are found by the word KERNEL that is left unexpanded."""
-    text = _compile(["-E", "-P", "-x", "c++", *flags, "-DREFORMER_EMULATOR_LIST", file])
+    text = output_of(*COMPILER, "-E", "-P", "-x", "c++", *flags, "-DREFORMER_EMULATOR_LIST", file)
     kernels = re.findall(r"\bKERNEL\s*\(((?:[^()]|\([^()]*\))*)\)\s*(\w+)\s*\(", text)
     lines = [f'  make_kernel<&{name}>("{name}", unsigned({threads})),' for threads, name in kernels]
     return "\n".join(
@@ -90,47 +81,28 @@ def _list_of_kernels(file: Path, flags: list[str]) -> str:
 
 
 @functools.cache
-def _version() -> str:
-    return _compile(["--version"])
-
-
-def _cached(name: str, source: Path, flags: Iterable[str], *more: Path) -> Path:
-    """What the compiler makes of a source (and of objects), kept under a key of all that it is made of."""
-    key = hashlib.sha256(repr([_version(), flags, more]).encode())
-    key.update(_compile(["-E", "-P", *flags, source]).encode())
-    result = CACHE / f"{Path(name).stem}-{key.hexdigest()[:16]}{Path(name).suffix}"
-    if not result.exists():
-        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-            made = Path(folder, result.name)
-            _compile([*flags, "-c" if result.suffix == ".o" else "-shared", source, *more, "-o", made])
-            made.rename(result)
-    return result
-
-
-@functools.cache
 def _machine(warp: int, flags: tuple[str, ...], ucontext: bool) -> tuple[Path, ...]:
     flags += ("-DREFORMER_EMULATOR_UCONTEXT",) if ucontext else ()
-    return tuple(_cached(f"{source.stem}-{warp}.o", source, flags) for source in SOURCES)
+    return tuple(made(f"{source.stem}-{warp}.o", [*COMPILER, *flags, "-c"], source) for source in SOURCES)
 
 
 def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
-    """The library with that file's kernels; compiled unless the same text was before."""
-    CACHE.mkdir(parents=True, exist_ok=True)
+    """The library with that file's kernels."""
     flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZER_FLAGS if SANITIZE else [])]
     objects = _machine(warp, tuple(flags), "REFORMER_EMULATOR_UCONTEXT" in defines)
     flags += [f"-D{define}" for define in defines]
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        source = Path(folder, file.stem + ".cpp")
-        source.write_text(_list_of_kernels(file, flags))
-        return _cached(f"{file.stem}-{warp}.so", source, flags, *objects)
+
+    def with_list() -> Path:
+        return written(f"{file.stem}.cpp", _list_of_kernels(file, flags))
+
+    return made(f"{file.stem}-{warp}.so", [*COMPILER, *flags, "-shared", *objects], file, with_list)
 
 
 def _static_memory(library: Path) -> list[tuple[int, int]]:
     """Where the kernels' static shared memory lies, (address, bytes): the variables without a value in functions."""
-    command, environment = ["nm", "--format=sysv", "--defined-only", str(library)], {**os.environ, "LD_PRELOAD": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    listing = output_of("nm", "--format=sysv", "--defined-only", library)
     # name | address | kind | type | bytes | line | section
-    rows = [[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines() if line.count("|") == 6]
+    rows = [[cell.strip() for cell in line.split("|")] for line in listing.splitlines() if line.count("|") == 6]
     rows = [row for row in rows if row[0].startswith("_ZZ") and row[6] == ".bss" and "8emulator" not in row[0]]
     return [(int(row[1], 16), int(row[4], 16)) for row in rows]
 
@@ -181,7 +153,7 @@ def launch(
 
 def sanitized(arguments: list[str], timeout: float = 900) -> subprocess.CompletedProcess:
     """Runs Python with these arguments in a process whose kernels are checked by sanitizers; `test` is in its path."""
-    libraries = [_compile([f"-print-file-name={name}"]).strip() for name in ("libasan.so", "libubsan.so")]
+    libraries = [output_of(*COMPILER, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
     environment = {
         **os.environ,
         "LD_PRELOAD": " ".join(libraries),

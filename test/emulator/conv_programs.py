@@ -1,19 +1,19 @@
 """Programs inside convolutions' kernels, emulated, against the plain interpreter."""
 
 import ctypes
-import hashlib
 import math
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from compiled import written
 from test_stitch import CHANNEL, FULL, tensors_for
 
 import emulator
 from emulator.plans import Problem
 from emulator.stitching import STORED
-from torch_reformer import epilogue as ep
-from torch_reformer.epilogue.interpret import interpret
+from torch_reformer import program as ep
+from torch_reformer.program.interpreter import interpret
 
 GUARD = 7  # elements behind each output, which nobody may write
 
@@ -100,14 +100,12 @@ def _prepare(problem, kernel, program, tensors, outputs) -> tuple[list[_Launch],
     given = _Given(code, len(code), shape, types, _pointers(tensors), _pointers(outputs))
     sentence = kernel.plan(problem.numbers, _pointers(operands), ctypes.byref(given))
     assert sentence is None, sentence
-    emulator.CACHE.mkdir(parents=True, exist_ok=True)
     launches, planner = [], kernel.planner
     for i in range(planner.started_count()):
         stem, text = planner.started_file(i).decode(), planner.started_text(i).decode()
         source = emulator.ROOT / f"csrc/hip/kernels/{stem}.hip"
         text = f'#define REFORMER_TEXT_FOLLOWS\n#include "{source}"\n' + text
-        file = emulator.CACHE / f"{stem}-program-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
-        file.write_text(text)
+        file = written(f"{stem}-program.hip", text)
         numbers = (ctypes.c_int64 * 6)()
         planner.started_shape(i, numbers)
         *grid, threads, shared_bytes, cluster = numbers

@@ -8,19 +8,19 @@
 #include <initializer_list>
 #include <stdexcept>
 
-#include "../../csrc/hip/device/tensor_map.h"
+#include "hip/device/tensor_map.h"
 
 namespace reformer::emulator {
 
-// How windows pass over a picture, w and h: from `first` on and before its size + `end`.
+// How windows pass over an image, w and h: from `first` on and before its size + `end`.
 struct Windows {
-  int64_t pitches[3];  // bytes: of w, h and pictures
+  int64_t pitches[3];  // bytes: of w, h and images
   int32_t first[2], end[2], steps[2];
   int32_t pixels;  // of a box
 };
 
 // A tensor of elements of 2 bytes: innermost first, and 1 beyond its rank. Dense, with the box that is copied of it, or
-// pictures of which windows are.
+// images of which windows are.
 struct Tensor {
   static constexpr int kMostDimensions = 4;
   unsigned char* memory;
@@ -51,7 +51,7 @@ inline TensorMap encode(const void* memory, std::initializer_list<int64_t> sizes
   return map;
 }
 
-// The same of cuTensorMapEncodeIm2col. sizes: channels, w, h, pictures.
+// The same of cuTensorMapEncodeIm2col. sizes: channels, w, h, images.
 inline TensorMap encode_windows(const void* memory, const int64_t (&sizes)[4], const Windows& windows) {
   Tensor tensor{static_cast<unsigned char*>(const_cast<void*>(memory)), {}, true, {}};
   for (int i = 0; i < 4; ++i) {
@@ -64,7 +64,7 @@ inline TensorMap encode_windows(const void* memory, const int64_t (&sizes)[4], c
   for (int i = 0; i < 2; ++i) {
     const int32_t first = windows.first[i], end = windows.end[i];
     if (first < -128 || first > 127 || end < -128 || end > 127)
-      throw std::runtime_error("windows begin at most 128 pixels outside of a picture");
+      throw std::runtime_error("windows begin at most 128 pixels outside of an image");
     if (sizes[1 + i] + end <= first) throw std::runtime_error("there are no windows");
     if (windows.steps[i] < 1 || windows.steps[i] > 8) throw std::runtime_error("windows are 1 to 8 pixels apart");
   }

@@ -276,10 +276,10 @@ void load_windows(const TensorMap& map, unsigned to, unsigned barrier, const int
 void store_windows(const TensorMap& map, unsigned from, const int (&first)[4], const Place& place) {
   const Begin begin = begin_at(first);
   const Tensor tensor = decode_windows(map, begin, place);
-  // An H200 ends the kernel with an illegal instruction. Pictures past the last one it leaves out.
+  // An H200 ends the kernel with an illegal instruction. Images past the last one it leaves out.
   for (int i = 0; i < 2; ++i)
     if (tensor.windows.first[i] < 0 || tensor.windows.end[i] > 0)
-      fail(place, "there are windows to store outside of the picture");
+      fail(place, "there are windows to store outside of the image");
   store(tensor, from, begin, place);
 }
 

@@ -20,7 +20,7 @@
 #ifndef REFORMER_EMULATOR_LIST
 #define KERNEL(threads) extern "C" void
 #endif
-#define KERNEL_TOGETHER(threads, blocks) KERNEL(threads)
+#define KERNEL_OCCUPANCY(threads, blocks) KERNEL(threads)
 #define DEVICE inline
 #define SHARED static
 #define DYNAMIC_SHARED(name) unsigned char* const name = ::reformer::emulator::dynamic_shared()

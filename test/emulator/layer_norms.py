@@ -2,10 +2,10 @@
 
 import ctypes
 import functools
-import hashlib
 from pathlib import Path
 
 import torch
+from compiled import written
 
 import emulator
 from emulator import plans
@@ -32,10 +32,7 @@ def source(rows, width, types, *, backward=False, wanted=(True, True), multiproc
     if sentence is not None:
         raise ValueError(sentence.decode())
     text = f'#include "{emulator.ROOT}/csrc/hip/kernels/layer_norm.hip"\n' + planner().source().decode()
-    emulator.CACHE.mkdir(parents=True, exist_ok=True)
-    file = emulator.CACHE / f"layer-norm-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
-    file.write_text(text)
-    return file
+    return written("layer-norm.hip", text)
 
 
 def _launch(file, tensors, eps, seed, warp):

@@ -3,10 +3,9 @@ small integers, for which kernels are exact, and launches."""
 
 import ctypes
 import functools
-import os
-import subprocess
 
 import torch
+from compiled import made
 
 import emulator
 
@@ -19,16 +18,9 @@ TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.
 @functools.cache
 def library(name: str) -> ctypes.CDLL:
     """test/hip/<name>.cpp, compiled."""
-    emulator.CACHE.mkdir(parents=True, exist_ok=True)
-    made = emulator.CACHE / f"{name}-{os.getpid()}.so"
     source = emulator.ROOT / f"test/hip/{name}.cpp"
-    subprocess.run(
-        [*emulator.COMPILER, "-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", source, "-o", made],
-        check=True,
-    )
-    loaded = ctypes.CDLL(str(made))
-    made.unlink()
-    return loaded
+    flags = ["-std=c++17", "-O1", "-Wall", "-Werror", "-fPIC", "-shared", f"-I{emulator.ROOT / 'csrc'}"]
+    return ctypes.CDLL(str(made(f"{name}.so", [*emulator.COMPILER, *flags], source)))
 
 
 def numbers_of(geometry, direction, type_name, layout="nhwc"):

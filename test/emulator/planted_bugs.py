@@ -1,7 +1,13 @@
-"""Runs one of the kernels of planted_bugs.hip: `python -m emulator.planted_bugs past_global 32`."""
+"""Runs kernels of planted_bugs.hip, each in a process of its own: `python -m emulator.planted_bugs past_global:32 ...`.
+
+A sanitizer ends the process that it complains of, so this one is forked for each kernel.
+"""
 
 import ctypes
+import json
+import os
 import sys
+import tempfile
 
 import numpy
 
@@ -32,5 +38,22 @@ def run(name: str, warp: int, seed: int = 0) -> numpy.ndarray:
     return numbers
 
 
+def complaint(name: str, warp: int) -> str | None:
+    """What the process said before it failed; None if it did not fail."""
+    with tempfile.TemporaryFile() as errors:
+        if (child := os.fork()) == 0:
+            os.dup2(errors.fileno(), 2)
+            try:
+                run(name, warp)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        errors.seek(0)
+        return errors.read().decode() if status else None
+
+
 if __name__ == "__main__":
-    run(sys.argv[1], int(sys.argv[2]))
+    for argument in sys.argv[1:]:
+        name, warp = argument.split(":")
+        print(json.dumps(complaint(name, int(warp))))

@@ -2,14 +2,14 @@
 
 import ctypes
 import functools
-import hashlib
 from pathlib import Path
 
 import torch
+from compiled import written
 
 import emulator
 from emulator import plans
-from torch_reformer.epilogue.program import Program
+from torch_reformer.program.program import Program
 
 STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6}
 
@@ -44,10 +44,7 @@ def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
     )
     assert sentence is None, sentence
     text = f'#include "{emulator.ROOT}/csrc/hip/kernels/stitch.hip"\n' + planner().source().decode()
-    emulator.CACHE.mkdir(parents=True, exist_ok=True)
-    file = emulator.CACHE / f"stitch-{hashlib.sha256(text.encode()).hexdigest()[:16]}.hip"
-    file.write_text(text)
-    return file
+    return written("stitch.hip", text)
 
 
 def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None):

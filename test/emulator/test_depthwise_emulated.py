@@ -3,15 +3,16 @@
 import itertools
 
 import pytest
+from marks import slow
 
 import emulator
 from emulator import solvers
 from torch_reformer import ConvProblem
 
 pytestmark = emulator.needed
-TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", "FP16", "FP32"]  # sanitizers are slow to compile
+TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", *slow("FP16", "FP32")]  # sanitizers are slow to compile
 
-# (solver, direction, filter, stride, channels, size of x, padding): channels that fill no block, pictures that fill no
+# (solver, direction, filter, stride, channels, size of x, padding): channels that fill no block, images that fill no
 # tile, and one that takes several tiles in both directions.
 CASES = [
     ("2x7", "F", 3, 1, 70, (40, 41), (1, 1)),

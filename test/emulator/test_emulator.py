@@ -1,6 +1,7 @@
 """The emulator finds what it should, and runs shuffles, asynchronous copies and matrix products as GPUs do."""
 
 import ctypes
+import json
 import re
 
 import numpy
@@ -16,7 +17,6 @@ pytestmark = [
     emulator.needed,
     pytest.mark.parametrize("warp", emulator.WARPS),
 ]
-without_sanitizers = pytest.mark.skipif(emulator.SANITIZE, reason="is run without sanitizers, and starts them itself")
 
 
 class WarpArguments(ctypes.Structure):
@@ -160,29 +160,35 @@ def test_launches_that_do_not_fit(warp):
     )
 
 
-@without_sanitizers
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, complaint",
-    [
-        ("past_shared", "global-buffer-overflow|insufficient space for an object"),
-        ("past_dynamic_shared", "heap-buffer-overflow"),
-        ("past_global", "heap-buffer-overflow"),
-        ("copy_past_global", "heap-buffer-overflow"),
-        ("past_local", "stack-buffer-overflow|index 4 out of bounds"),
-        ("crooked_load", "misaligned address"),
-        ("signed_overflow", "signed integer overflow"),
-    ],
-)
-def test_sanitizers_find(warp, name, complaint):
-    done = emulator.sanitized(["-m", "emulator.planted_bugs", name, str(warp)])
-    assert done.returncode != 0
-    assert re.search(complaint, done.stderr), done.stderr
-    assert "planted_bugs.hip" in done.stderr
+SANITIZERS_FIND = {
+    "past_shared": "global-buffer-overflow|insufficient space for an object",
+    "past_dynamic_shared": "heap-buffer-overflow",
+    "past_global": "heap-buffer-overflow",
+    "copy_past_global": "heap-buffer-overflow",
+    "past_local": "stack-buffer-overflow|index 4 out of bounds",
+    "crooked_load": "misaligned address",
+    "signed_overflow": "signed integer overflow",
+}
 
 
-@without_sanitizers
-@pytest.mark.slow
-def test_sanitizers_find_nothing_in_right_kernels(warp):
-    done = emulator.sanitized(["-m", "emulator.planted_bugs", "no_missing_barrier", str(warp)])
+@pytest.fixture(scope="module")
+def found_by_sanitizers():
+    """What sanitizers say of each kernel, by (name, warp): None if nothing."""
+    cases = [(name, warp) for name in ("no_missing_barrier", *SANITIZERS_FIND) for warp in emulator.WARPS]
+    done = emulator.sanitized(["-m", "emulator.planted_bugs", *(f"{name}:{warp}" for name, warp in cases)])
     assert done.returncode == 0, done.stderr
+    return dict(zip(cases, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@emulator.without_sanitizers
+@pytest.mark.parametrize("name", SANITIZERS_FIND)
+def test_sanitizers_find(warp, name, found_by_sanitizers):
+    found = found_by_sanitizers[name, warp]
+    assert found is not None
+    assert re.search(SANITIZERS_FIND[name], found), found
+    assert "planted_bugs.hip" in found
+
+
+@emulator.without_sanitizers
+def test_sanitizers_find_nothing_in_right_kernels(warp, found_by_sanitizers):
+    assert found_by_sanitizers["no_missing_barrier", warp] is None

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow
 from test_stitch import CHANNEL, FULL, OPERATIONS, programs
 
 import emulator
@@ -11,7 +13,7 @@ from emulator import conv_programs
 from emulator.conv_programs import BIASED, NAMED
 from emulator.implicit_gemm import tiles_of, with_program
 from emulator.plans import TYPES
-from torch_reformer import epilogue as ep
+from torch_reformer import program as ep
 
 pytestmark = emulator.needed
 
@@ -35,7 +37,7 @@ def check(program, kind, type_name="bf16", tile="32x32_2x2_4", path="mma_sync", 
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", ["mma_sync", *slow("mfma")])
 def test_named(path, name):
     for seed, (kind, type_name) in enumerate([("1x1", "bf16"), ("groups", "fp32")]):
         check(ep.Program(*NAMED[name]), kind, type_name, path=path, seed=seed)
@@ -52,7 +54,7 @@ EVERYTHING = ep.Program(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize("type_name", ["bf16", *slow("fp16", "fp32")])
 @pytest.mark.parametrize("path", PATHS)
 def test_everything(path, type_name, kind):
     check(EVERYTHING, kind, type_name, path=path)
@@ -66,7 +68,9 @@ def test_several_tiles_a_block(kind, tiles):
 
 
 # So many of a column's rows that some have their tensors read together: of two tensors, and of one.
-@pytest.mark.parametrize("type_name, tile", [("bf16", "64x64_2x2_4"), ("fp32", "128x64_2x2_3")])
+@pytest.mark.parametrize(
+    "type_name, tile", [("bf16", "64x64_2x2_4"), pytest.param("fp32", "128x64_2x2_3", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_together(path, type_name, tile):
     for program in (EVERYTHING, ep.Program(ep.store(ep.silu(BIASED + FULL)))):
@@ -75,6 +79,7 @@ def test_rows_together(path, type_name, tile):
 
 # Those of wgmma's, too, which hold and store their sums as mma.sync's do.
 @pytest.mark.slow
+@emulator.without_sanitizers
 @pytest.mark.parametrize("type_name", ["bf16", "fp32"])
 @pytest.mark.parametrize("path", PATHS)
 def test_all_tiles(path, type_name):
@@ -90,6 +95,7 @@ def test_bf16_of_gfx908():
 
 
 @pytest.mark.slow
+@emulator.without_sanitizers
 @pytest.mark.parametrize("path", PATHS)
 def test_every_operation(path):
     outputs = [ep.store(value) for value in OPERATIONS.values()]
@@ -97,8 +103,8 @@ def test_every_operation(path):
         check(ep.Program(*outputs[first : first + 12]), "1x1", path=path)
 
 
-@pytest.mark.slow
-@settings(max_examples=16)
+@emulator.without_sanitizers
+@settings(max_examples=examples(16))
 @given(
     programs(types=(None, torch.float32, torch.float16), kinds=("store",)),
     st.sampled_from([*KINDS]),

@@ -7,14 +7,16 @@ import torch
 from cases import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from marks import slow
 
 import emulator
 from emulator import solvers
-from torch_reformer import ConvProblem, _gpu, _native
-from torch_reformer.explain import candidates
+from torch_reformer import ConvProblem
+from torch_reformer.runtime import gpu, native
+from torch_reformer.selector.candidates import candidates
 
 pytestmark = emulator.needed
-SOLVERS = [name for name in _native.solver_names() if name.startswith("gpu_packed_gemm_")]
+SOLVERS = [name for name in native.solver_names() if name.startswith("gpu_packed_gemm_")]
 USUAL = "gpu_packed_gemm_64x64"
 DTYPES = {"BF16": 8, "FP16": 8, "FP32": 4}  # elements of 16 bytes
 
@@ -34,7 +36,7 @@ STEMS = {
     "stride 3": (1, 3, 8, 11, 8, 5, 4, 2, 1, 3, 3),
     "dilation": (1, 3, 9, 12, 8, 3, 3, 2, 2, 2, 2, 2, 2),
     "dilation down": (1, 1, 9, 12, 8, 3, 3, 2, 1, 1, 2, 3, 1),
-    "padding beyond the picture": (1, 3, 2, 1, 8, 3, 2, 3, 2, 2, 4),
+    "padding beyond the image": (1, 3, 2, 1, 8, 3, 2, 3, 2, 2, 4),
 }
 # ... and groups
 GROUPS = {
@@ -50,6 +52,9 @@ GROUPS = {
     "1x1": (2, 32, 5, 5, 64, 1, 1, 0, 0, 1, 1, 1, 1, 8),
     "wider than a tile": (1, 72, 4, 5, 72, 3, 3, 1, 1, 1, 1, 1, 1, 8),
 }
+ALL = STEMS | GROUPS
+QUICK = ["7x7, stride 2", "patches", "1 channel", "2 channels", "dilation", "padding beyond the image"]
+QUICK += ["4 channels a group", "8, stride 2", "1, multiplier 3, dilation", "3, divided by 1.5", "wider than a tile"]
 
 
 def problem_of(sizes, direction, dtype) -> ConvProblem:
@@ -59,21 +64,22 @@ def problem_of(sizes, direction, dtype) -> ConvProblem:
 def refusal_of(solver, problem, architecture) -> str | None:
     nothing = torch.empty(0)  # no kernel runs
     try:
-        _gpu.run(solver, problem.native(), architecture, nothing, nothing, nothing, None, lambda *launch: None)
+        gpu.run(solver, problem.native(), architecture, nothing, nothing, nothing, None, lambda *launch: None)
     except ValueError as refusal:
         return str(refusal)
     return None
 
 
-@pytest.mark.parametrize("name", [*STEMS, *GROUPS])
+@pytest.mark.parametrize("name", [*QUICK, *slow(*(name for name in ALL if name not in QUICK))])
 @pytest.mark.parametrize("direction", "FBW")
 def test_against_pytorch(direction, name):
-    problem = problem_of({**STEMS, **GROUPS}[name], direction, "BF16")
+    problem = problem_of(ALL[name], direction, "BF16")
     for warp, seed in ((32, 0), (64, 1)):
         solvers.check(USUAL, problem, warp=warp, seed=seed)
 
 
 @pytest.mark.slow
+@emulator.without_sanitizers
 @pytest.mark.parametrize(
     "name", ["7x7, stride 2", "1 channel", "2 channels", "stride 1", "8, stride 2", "3, divided by 1.5"]
 )
@@ -81,15 +87,16 @@ def test_against_pytorch(direction, name):
 @pytest.mark.parametrize("direction", "FBW")
 def test_other_types(direction, dtype, name):
     for warp in emulator.WARPS:
-        solvers.check(USUAL, problem_of({**STEMS, **GROUPS}[name], direction, dtype), warp=warp)
+        solvers.check(USUAL, problem_of(ALL[name], direction, dtype), warp=warp)
 
 
 @pytest.mark.slow
+@emulator.without_sanitizers
 @pytest.mark.parametrize("name", ["7x7, stride 2", "4 channels a group"])
 @pytest.mark.parametrize("direction", "FBW")
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != USUAL])
 def test_every_solver(solver, direction, name):
-    problem = problem_of({**STEMS, **GROUPS}[name], direction, "BF16")
+    problem = problem_of(ALL[name], direction, "BF16")
     if solver == "gpu_packed_gemm_128x32" and direction == "W":
         with pytest.raises(ValueError, match="it is not compiled for this data type and architecture"):
             solvers.check(solver, problem)
@@ -135,15 +142,15 @@ def problems(draw) -> ConvProblem:
     )
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(200), deadline=None)
+@emulator.without_sanitizers
+@settings(max_examples=examples(200))
 @given(problem=problems(), warp=st.sampled_from(emulator.WARPS), seed=st.integers(0, 1000))
 def test_whatever_it_accepts_is_right(problem, warp, seed):
     assume(refusal_of(USUAL, problem, solvers.ARCHITECTURES[warp]) is None)
     solvers.check(USUAL, problem, warp=warp, seed=seed)
 
 
-@pytest.mark.skipif(_gpu.unavailable("sm_90") is not None and not os.environ.get("CI"), reason="no kernels for sm_90")
+@pytest.mark.skipif(gpu.unavailable("sm_90") is not None and not os.environ.get("CI"), reason="no kernels for sm_90")
 def test_workspace():
     """Packed operands, in multiples of 256 bytes: 115 pairs of pixels a line, 4 pairs of taps."""
     stem = "3-224-224-7x7-64-112-112-32-3x3-2x2-1x1-0-NHWC-NHWC-NHWC-BF16-F"

@@ -20,14 +20,21 @@ FAMILIES = [
     "test_tma_windows_emulated",
 ]
 
+pytestmark = [emulator.needed, emulator.without_sanitizers]
+
+
+def check(*options, families):
+    files = [f"test/emulator/{family}.py" for family in families]
+    done = emulator.sanitized(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short", *options, *files])
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+
+def test_no_complaints_of_first_cases():
+    """A case of each test, all in one process."""
+    check("--first-cases", families=FAMILIES)
+
 
 @pytest.mark.slow
-@pytest.mark.skipif(emulator.SANITIZE, reason="this process has sanitizers")
-@emulator.needed
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_complaints(family):
-    file = f"test/emulator/{family}.py"
-    done = emulator.sanitized(
-        ["-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "--tb=short", file]
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    check(families=[family])

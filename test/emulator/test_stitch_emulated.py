@@ -2,16 +2,18 @@
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
 
 import emulator
 from emulator.stitching import stitch
-from torch_reformer import _programs
-from torch_reformer import epilogue as ep
-from torch_reformer.epilogue.derivative import derivative
-from torch_reformer.epilogue.interpret import interpret
+from torch_reformer import program as ep
+from torch_reformer.operators import fused_programs
+from torch_reformer.program.derivative import derivative
+from torch_reformer.program.interpreter import interpret
 
 pytestmark = emulator.needed
 
@@ -34,7 +36,7 @@ def check(program, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options
         torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)
 
 
-@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("warp", [32, *slow(64)])
 @pytest.mark.parametrize("layout", FORMATS)
 def test_every_operation(layout, warp):
     outputs = [ep.store(value) for value in OPERATIONS.values()]
@@ -43,11 +45,12 @@ def test_every_operation(layout, warp):
 
 
 SIZES = [(2, 24, 9, 8), (1, 40, 3, 5), (3, 3, 7, 7), (2, 264, 2, 2), (2, 16, 1, 1), (1, 2, 33, 64)]
+TWO_SIZES = [*SIZES[:2], *slow(*SIZES[2:])]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("size", TWO_SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
 def test_reductions(dtype, size, layout):
     value = ep.acc() * CHANNEL + FULL
     kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "all")]
@@ -57,7 +60,7 @@ def test_reductions(dtype, size, layout):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("size", TWO_SIZES, ids=str)
 def test_channels_are_stored_in_place(size, layout):
     """By one thread each, though other blocks read other inputs of theirs."""
     running, share = ep.channel("running"), ep.scalar("scalar")
@@ -79,7 +82,7 @@ def test_channels_are_stored_in_place(size, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_batch_norm_and_its_derivative(layout):
-    program = _programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
+    program = fused_programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
     size = (2, 24, 6, 6)
     acc = acc_for(size, torch.bfloat16, layout)
     generator = torch.Generator().manual_seed(0)
@@ -108,8 +111,8 @@ def test_random_numbers_are_those_of_the_cpu():
         assert torch.equal(stitch(program, acc, [key])[0], torch.ops.reformer.stitch(acc, [key], program.code)[0])
 
 
-@pytest.mark.slow
-@settings(max_examples=12)
+@emulator.without_sanitizers
+@settings(max_examples=examples(12))
 @given(
     programs(per=("channel", "all"), types=(None, torch.float16)),
     st.sampled_from(SIZES),

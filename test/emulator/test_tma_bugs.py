@@ -119,11 +119,11 @@ def test_pairs_need_clusters():
 
 # --- windows
 class Windows:
-    """Of pictures [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
+    """Of images [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
 
-    def __init__(self, pictures, w, h, pixels=BOX):
-        self.pictures, self.w, self.h = pictures, w, h
-        n, height, width, channels = pictures.shape
+    def __init__(self, images, w, h, pixels=BOX):
+        self.images, self.w, self.h = images, w, h
+        n, height, width, channels = images.shape
         self.numbers = (ctypes.c_int32 * 11)(channels, width, *w, height, *h, n, pixels)
 
     def map(self, arguments=None, i=0):
@@ -132,18 +132,18 @@ class Windows:
         make = plans.library("tma_plan").make_windows_map
         make.restype = ctypes.c_char_p
         where = ctypes.c_void_p(ctypes.addressof(to) + 128 * i)
-        refusal = make(ctypes.c_void_p(self.pictures.ctypes.data), self.numbers, where)
+        refusal = make(ctypes.c_void_p(self.images.ctypes.data), self.numbers, where)
         return refusal and refusal.decode()
 
     def places(self, number):
         """w, h and n where BOX windows begin, from this one on."""
         for at in range(number, number + BOX):
-            picture, at = divmod(at, self.w[1] * self.h[1])
+            image, at = divmod(at, self.w[1] * self.h[1])
             line, column = divmod(at, self.w[1])
-            yield self.w[0] + column * self.w[2], self.h[0] + line * self.h[2], picture
+            yield self.w[0] + column * self.w[2], self.h[0] + line * self.h[2], image
 
 
-def pictures_of(n=3, h=7, w=9, channels=72):
+def images_of(n=3, h=7, w=9, channels=72):
     return numpy.random.default_rng(0).integers(1, 1 << 16, (n, h, w, channels), numpy.uint16)
 
 
@@ -158,30 +158,30 @@ def run_windows(windows, channel, number, offset=(0, 0), name="no_bug_of_windows
     return result
 
 
-# first window, how many, step: of w and h, of pictures of 9 x 7
+# first window, how many, step: of w and h, of images of 9 x 7
 WINDOWS = {
     "3x3": ((-1, 9, 1), (-1, 7, 1)),
     "3x3, stride 2": ((-1, 5, 2), (-1, 4, 2)),
     "5x1, stride 3": ((-2, 3, 3), (0, 3, 3)),
-    "past the picture": ((-4, 2, 1), (8, 3, 2)),
-    "larger than the picture": ((-3, 15, 1), (-4, 15, 1)),
+    "past the image": ((-4, 2, 1), (8, 3, 2)),
+    "larger than the image": ((-3, 15, 1), (-4, 15, 1)),
     "all outside": ((-100, 1, 1), (107, 1, 8)),
 }
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_windows_are_read(kind):
-    pictures = pictures_of()
-    n, h, w, channels = pictures.shape
-    windows = Windows(pictures, *WINDOWS[kind])
+    images = images_of()
+    n, h, w, channels = images.shape
+    windows = Windows(images, *WINDOWS[kind])
     for seed, (channel, number, offset) in enumerate([(0, 0, (0, 0)), (64, 3, (2, 1)), (8, 40, (0, 255))]):
         expected = numpy.zeros((BOX, BOX), numpy.uint16)
         if number >= 2 * windows.w[1] * windows.h[1]:
             number = 1
-        for line, (at_w, at_h, picture) in enumerate(windows.places(number)):
+        for line, (at_w, at_h, image) in enumerate(windows.places(number)):
             x, y = at_w + offset[0], at_h + offset[1]
-            if 0 <= x < w and 0 <= y < h and picture < n:
-                pixel = pictures[picture, y, x, channel : channel + BOX]
+            if 0 <= x < w and 0 <= y < h and image < n:
+                pixel = images[image, y, x, channel : channel + BOX]
                 expected[line, : len(pixel)] = pixel
         result = run_windows(windows, channel, number, offset, seed=seed)
         numpy.testing.assert_array_equal(result, expected)
@@ -190,8 +190,8 @@ def test_windows_are_read(kind):
 @pytest.mark.parametrize("wrong", [(-1, 10, 1), (-2, 9, 1), (-1, 8, 1)])
 def test_a_wrong_corner_is_a_wrong_result(wrong):
     w, h = WINDOWS["3x3"]
-    right = run_windows(Windows(pictures_of(), w, h), 0, 0, offset=(1, 1))
-    assert (run_windows(Windows(pictures_of(), wrong, h), 0, 0, offset=(1, 1)) != right).any()
+    right = run_windows(Windows(images_of(), w, h), 0, 0, offset=(1, 1))
+    assert (run_windows(Windows(images_of(), wrong, h), 0, 0, offset=(1, 1)) != right).any()
 
 
 @pytest.mark.parametrize("w, h", [((0, 9, 1), (0, 7, 1)), ((1, 4, 2), (0, 4, 2)), ((2, 3, 3), (6, 1, 1))])
@@ -199,26 +199,26 @@ def test_windows_are_stored(w, h):
     source = numpy.random.default_rng(1).integers(1, 1 << 16, (BOX, BOX), numpy.uint16)
     for channel, number in ((0, 0), (64, 5), (0, 2 * w[1] * h[1] + 1)):
         windows = Windows(numpy.zeros((3, 7, 9, 72), numpy.uint16), w, h)
-        expected = windows.pictures.copy()
-        for line, (x, y, picture) in enumerate(windows.places(number)):
-            if picture < 3:
-                expected[picture, y, x, channel : channel + BOX] = source[line, : 72 - channel]
+        expected = windows.images.copy()
+        for line, (x, y, image) in enumerate(windows.places(number)):
+            if image < 3:
+                expected[image, y, x, channel : channel + BOX] = source[line, : 72 - channel]
         arguments = Arguments()
         matrix_map(arguments, 0, source)
         assert windows.map(arguments, 1) is None
         arguments.numbers[:7] = [0, 0, channel, 0, *next(windows.places(number))]
         launch("no_bug_of_stored_windows", arguments, number)
-        numpy.testing.assert_array_equal(windows.pictures, expected)
+        numpy.testing.assert_array_equal(windows.images, expected)
 
 
 @pytest.mark.parametrize("w, h", [((0, 10, 1), (0, 7, 1)), ((-1, 9, 1), (0, 7, 1)), ((0, 9, 1), (1, 4, 2))])
 def test_windows_outside_of_a_picture_are_not_stored(w, h):
     arguments, source = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
     matrix_map(arguments, 0, source)
-    windows = Windows(pictures_of(), w, h)
+    windows = Windows(images_of(), w, h)
     assert windows.map(arguments, 1) is None
     arguments.numbers[:7] = [0, 0, 0, 0, *next(windows.places(0))]
-    with pytest.raises(emulator.KernelError, match="there are windows to store outside of the picture"):
+    with pytest.raises(emulator.KernelError, match="there are windows to store outside of the image"):
         launch("no_bug_of_stored_windows", arguments, 0)
 
 
@@ -234,20 +234,20 @@ WRONG = {  # name, offset, shift
 def test_complaints_of_windows(sentence):
     name, offset, shift = WRONG[sentence]
     with pytest.raises(emulator.KernelError) as error:
-        run_windows(Windows(pictures_of(), *WINDOWS["3x3, stride 2"]), 0, 0, offset, name, shift)
+        run_windows(Windows(images_of(), *WINDOWS["3x3, stride 2"]), 0, 0, offset, name, shift)
     assert re.sub(r"planted_tma_bugs.hip:\d+", "FILE", str(error.value)).endswith(sentence)
 
 
 def test_maps_are_for_one_kind_of_copies():
     arguments, result = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
-    assert Windows(pictures_of(), *WINDOWS["3x3"]).map(arguments) is None
+    assert Windows(images_of(), *WINDOWS["3x3"]).map(arguments) is None
     matrix_map(arguments, 1, result)
     with pytest.raises(emulator.KernelError, match="the tensor map is made for the other kind of copies"):
         launch("no_tma_bug", arguments, 0)
 
 
 REFUSED = {
-    "windows begin at most 128 pixels outside of a picture": ((-129, 9, 1), (0, 1, 1), BOX),
+    "windows begin at most 128 pixels outside of an image": ((-129, 9, 1), (0, 1, 1), BOX),
     "windows are 1 to 8 pixels apart": ((0, 1, 9), (0, 1, 1), BOX),
     "there are no windows": ((0, 0, 1), (0, 1, 1), BOX),
     "a box has 1 to 1024 pixels": ((0, 1, 1), (0, 1, 1), 1025),
@@ -256,13 +256,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_what_the_driver_refuses(sentence):
-    assert Windows(pictures_of(), *REFUSED[sentence]).map() == sentence
-    # The last window begins 128 pixels past the picture's end: its corner is 128 pixels after that.
+    assert Windows(images_of(), *REFUSED[sentence]).map() == sentence
+    # The last window begins 128 pixels past the image's end: its corner is 128 pixels after that.
     assert (
-        Windows(pictures_of(), (9 + 127, 1, 1), (0, 1, 1)).map()
-        == "windows begin at most 128 pixels outside of a picture"
+        Windows(images_of(), (9 + 127, 1, 1), (0, 1, 1)).map() == "windows begin at most 128 pixels outside of an image"
     )
     assert (
-        Windows(pictures_of(channels=12), *WINDOWS["3x3"]).map()
-        == "a tensor map's pixels begin at multiples of 16 bytes"
+        Windows(images_of(channels=12), *WINDOWS["3x3"]).map() == "a tensor map's pixels begin at multiples of 16 bytes"
     )

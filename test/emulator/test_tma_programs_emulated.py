@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow
 from test_stitch import FULL, OPERATIONS, programs
 
 import emulator
 from emulator import conv_programs
 from emulator.conv_programs import BIASED, NAMED
 from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, with_program
-from torch_reformer import epilogue as ep
+from torch_reformer import program as ep
 
 pytestmark = emulator.needed
 
@@ -24,14 +26,14 @@ def check(program, kind, type_name="bf16", tile="64x64_3", *, seed=0, **cut):
     conv_programs.check(program, problem, with_program(problem, tile, **cut), seed=seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["3x3", *slow("1x1", "3x3, stride 2")])
 @pytest.mark.parametrize("name", NAMED)
 def test_named(name, kind):
     check(ep.Program(*NAMED[name]), kind, seed=len(name))
 
 
 # Tiles that end beyond the columns, whole ones beyond them, several tiles of rows a block, and clusters that share.
-@pytest.mark.parametrize("kind", ["1x1", "3x3"])
+@pytest.mark.parametrize("kind", ["3x3", *slow("1x1")])
 @pytest.mark.parametrize(
     "tile, cut",
     [
@@ -52,14 +54,15 @@ def test_tiles(tile, cut, kind):
 
 
 @pytest.mark.slow
+@emulator.without_sanitizers
 def test_every_operation():
     outputs = [ep.store(value) for value in OPERATIONS.values()]
     for first in range(0, len(outputs), 12):
         check(ep.Program(*outputs[first : first + 12]), "1x1")
 
 
-@pytest.mark.slow
-@settings(max_examples=12)
+@emulator.without_sanitizers
+@settings(max_examples=examples(12))
 @given(
     programs(types=(None, torch.float32, torch.float16), kinds=("store",)),
     st.sampled_from([*KINDS]),
@@ -79,14 +82,14 @@ REDUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["1x1", *slow("3x3", "3x3, stride 2")])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name, kind):
     """Of channels: gathered from the sums in registers, in the rows and columns that there are."""
     check(ep.Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
 
 
-@pytest.mark.parametrize("kind", ["1x1", "3x3"])
+@pytest.mark.parametrize("kind", ["1x1", *slow("3x3")])
 @pytest.mark.parametrize(
     "tile, cut",
     [
@@ -115,8 +118,8 @@ def test_moments_of_a_large_mean():
     torch.testing.assert_close(squares.double(), differences.square().sum(1), rtol=1e-3, atol=0)
 
 
-@pytest.mark.slow
-@settings(max_examples=8)
+@emulator.without_sanitizers
+@settings(max_examples=examples(8))
 @given(
     programs(types=(None, torch.float32), kinds=("store",)),
     st.sampled_from([ep.sum, ep.max, ep.moments]),

@@ -6,6 +6,7 @@ import pytest
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow
 
 import emulator
 from emulator import plans
@@ -18,7 +19,7 @@ pytestmark = emulator.needed
 PROBLEMS = {
     "3x3": (2, 72, 7, 7, 88, 3, 3, dict(pad=(1, 1))),
     "3x3, stride 2": (2, 40, 13, 11, 24, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
-    "3x3, stride 2, even picture": (3, 24, 8, 6, 72, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
+    "3x3, stride 2, even image": (3, 24, 8, 6, 72, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
     "3x3, no padding": (1, 136, 9, 10, 16, 3, 3, {}),
     "3x3, much padding": (1, 8, 5, 6, 40, 3, 3, dict(pad=(3, 2))),
     "3x3, dilation 2": (1, 16, 13, 11, 24, 3, 3, dict(pad=(2, 2), dilation=(2, 2))),
@@ -33,9 +34,9 @@ PROBLEMS = {
     "5x5, stride 2": (1, 24, 11, 9, 16, 5, 5, dict(pad=(2, 2), stride=(2, 2))),
     "1x7": (3, 40, 6, 7, 24, 1, 7, dict(pad=(0, 3))),
     "7x1": (3, 40, 6, 7, 24, 7, 1, dict(pad=(3, 0))),
-    "7x7, picture below filter": (5, 8, 3, 2, 16, 7, 7, dict(pad=(3, 3))),
+    "7x7, image below filter": (5, 8, 3, 2, 16, 7, 7, dict(pad=(3, 3))),
     "3x5, stride along one axis": (2, 16, 8, 9, 24, 3, 5, dict(pad=(1, 2), stride=(2, 1))),
-    "many pictures of a pixel": (70, 16, 1, 1, 24, 3, 3, dict(pad=(1, 1))),
+    "many images of a pixel": (70, 16, 1, 1, 24, 3, 3, dict(pad=(1, 1))),
     "one pixel and stride 2": (3, 16, 1, 1, 24, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
     "a pixel left over": (1, 16, 17, 8, 24, 3, 3, dict(pad=(0, 1), stride=(2, 2))),
 }
@@ -70,6 +71,7 @@ def test_wide_tiles(direction, tile):
 
 
 @pytest.mark.slow
+@emulator.without_sanitizers
 @pytest.mark.parametrize("type_name", ["bf16", "fp16"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_all_tiles(direction, type_name):
@@ -131,7 +133,7 @@ def test_refusals():
     assert refusal("forward", 1, 8, 1, 1, 8, 1, 3, layout="nchw", pad=(0, 1)) == in_planes
     assert refusal("forward", *small, stride=(9, 1)) == "the copy engine's windows are at most 8 pixels apart"
     assert refusal("input_grad", *small, stride=(1, 3)) == "it computes input_grad for strides up to 2"
-    begin = "the copy engine's windows begin at most 128 pixels outside of a picture"
+    begin = "the copy engine's windows begin at most 128 pixels outside of an image"
     assert refusal("forward", *small, pad=(129, 0)) == begin
     assert refusal("weight_grad", *small, dilation=(70, 1)) == begin
     assert refusal("input_grad", *small, dilation=(70, 1)) == begin
@@ -146,7 +148,7 @@ def test_refusals():
 
 # Each block loads half of the lines of the operand that they share, from its own pixel on.
 @pytest.mark.parametrize("shared", [ROWS, COLUMNS])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("stride", [2, *slow(1)])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_pairs_of_blocks(direction, stride, shared):
     for seed, (tile, c) in enumerate((("64x64_3", 72), ("128x64_6", 40), ("128x192_4", 72))):
@@ -176,8 +178,8 @@ def problems(draw) -> Problem:
     return Problem(direction, type_name, n, c, h, w, k, r, s, pad=pads, stride=strides, dilation=dilations)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(150), deadline=None)
+@emulator.without_sanitizers
+@settings(max_examples=examples(150))
 @given(
     problem=problems(),
     shared=st.sampled_from([NOTHING, NOTHING, ROWS, COLUMNS]),

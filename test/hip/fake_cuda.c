@@ -7,7 +7,7 @@ enum { kInvalidImage = 200, kInvalidContext = 201, kNoBinary = 209, kNotFound = 
 
 static atomic_int loads, launches;
 static int refused_loads, largest_shared;
-static unsigned last_shape[5], last_cluster, last_early;
+static unsigned last_shape[5], last_cluster, last_pdl;
 static void *last_stream, *last_kernel;
 static int last_argument;
 static _Thread_local void* context;
@@ -112,7 +112,7 @@ int cuLaunchKernel(void* kernel, unsigned gx, unsigned gy, unsigned gz, unsigned
   return 0;
 }
 
-// As cuda.h has it; of the attributes, those that say a cluster's blocks and that the kernel may begin early.
+// As cuda.h has it; of the attributes, those that say a cluster's blocks and that the kernel is launched programmatically.
 struct attribute {
   int id, padding;
   unsigned value[16];
@@ -124,14 +124,14 @@ struct configuration {
   unsigned count;
 };
 int cuLaunchKernelEx(const struct configuration* c, void* kernel, void** parameters, void** extra) {
-  last_cluster = last_early = 0;
+  last_cluster = last_pdl = 0;
   if (sizeof(struct attribute) != 72) return 1;
   for (unsigned i = 0; i < c->count; ++i) {
     const unsigned* value = c->attributes[i].value;
     if (c->attributes[i].id == 4 && value[0] == 1 && value[1] == 1)
       last_cluster = value[2];
     else if (c->attributes[i].id == 6)
-      last_early = value[0];
+      last_pdl = value[0];
     else
       return 1;
   }
@@ -139,4 +139,4 @@ int cuLaunchKernelEx(const struct configuration* c, void* kernel, void** paramet
                         c->stream, parameters, extra);
 }
 unsigned fake_last_cluster(void) { return last_cluster; }
-unsigned fake_last_early(void) { return last_early; }
+unsigned fake_last_pdl(void) { return last_pdl; }

@@ -1,5 +1,5 @@
 // implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
-#include "../../csrc/hip/kernels/implicit_gemm_plan.h"
+#include "hip/kernels/implicit_gemm_plan.h"
 
 #include "plan_program.h"
 
@@ -40,7 +40,7 @@ const char* plan_with_program(const int32_t* problem, const void* const* tensors
   const ImplicitGemmKernel& of = implicit_gemm_kernels()[size_t(kernel)];
   ImplicitGemmPlan plan;
   if (const char* sentence = plan_implicit_gemm(p, of, {1, 1, tiles}, warp, plan)) return sentence;
-  const auto start = [&](const EpilogueCall& call) {
+  const auto start = [&](const ProgramCall& call) {
     bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
     launch_with_program(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
   };
@@ -58,9 +58,9 @@ int cuts_worth_trying(const int32_t* problem, int kernel, int warp, int multipro
   ImplicitGemmPlan plan;
   if (plan_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], {}, warp, plan)) return 0;
   int count = 0;
-  for (const ImplicitGemmCut& cut : implicit_gemm_cuts(plan, multiprocessors, clusters != 0)) {
-    *to++ = cut.splits;
-    *to++ = cut.cluster;
+  for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(plan, multiprocessors, clusters != 0)) {
+    *to++ = schedule.splits;
+    *to++ = schedule.cluster;
     ++count;
   }
   return count;

@@ -1,8 +1,8 @@
 // For the emulator's tests: the source and the launches of layer norm's kernels.
 #include <cstring>
 
-#include "../../csrc/conv_problem.cpp"
-#include "../../csrc/hip/kernels/layer_norm_plan.h"
+#include "conv/problem.cpp"
+#include "hip/kernels/layer_norm_plan.h"
 
 using namespace reformer;
 

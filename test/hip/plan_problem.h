@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "../../csrc/conv_problem.h"
-#include "../../csrc/hip/runtime/gpu.h"
+#include "conv/problem.h"
+#include "jit/gpu.h"
 
 namespace reformer {
 

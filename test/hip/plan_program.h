@@ -4,11 +4,11 @@
 #include <functional>
 #include <string>
 
-#include "../../csrc/epilogue.cpp"
-#include "../../csrc/hip/runtime/cache.cpp"
-#include "../../csrc/hip/solvers/conv_program.cpp"
-#include "../../csrc/hip/solvers/stitch_source.cpp"
+#include "hip/programs/conv_program.cpp"
+#include "hip/programs/stitch_source.cpp"
+#include "jit/cache.cpp"
 #include "plan_problem.h"
+#include "program/program.cpp"
 
 namespace reformer {
 
@@ -29,7 +29,7 @@ static const gpu::Queue keeps_what_is_started{
           {entry.file, entry.name, entry.text, shape, std::string(static_cast<const char*>(arguments), bytes)});
     }};
 
-// A program as Python gives it: its code, and its tensors, of which Stored says the types. shape: pictures, channels
+// A program as Python gives it: its code, and its tensors, of which Stored says the types. shape: images, channels
 // and pixels of the result.
 struct GivenProgram {
   const int64_t* code;
@@ -40,17 +40,17 @@ struct GivenProgram {
   void* const* outputs;
 };
 
-// Has `start` start the problem's kernel with the program, unless kernels with so many neighbours, which reduce or not,
-// don't take it. Returns a sentence, or null.
-inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int neighbours, bool reduces,
-                                const std::function<void(const EpilogueCall&)>& start) {
-  Epilogue program = Epilogue::decode(given.code, given.size);
+// Has `start` start the problem's kernel with the program, unless kernels with so many elements_per_access, which
+// reduce or not, don't take it. Returns a sentence, or null.
+inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int elements_per_access, bool reduces,
+                                const std::function<void(const ProgramCall&)>& start) {
+  Program program = Program::decode(given.code, given.size);
   static int64_t number = 0;
   program.number = number++;
   const int64_t* const shape = given.shape;
-  EpilogueCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
+  ProgramCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
   for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({given.inputs[i], Stored(given.types[i])});
-  if (!takes_program(call, neighbours, reduces)) return "the kernels don't take this program";
+  if (!takes_program(call, elements_per_access, reduces)) return "the kernels don't take this program";
   for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(given.outputs[i]);
   started.clear();
   start(call);

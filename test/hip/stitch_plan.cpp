@@ -1,26 +1,26 @@
 // For the emulator's tests: the source and the launches of a program's kernels.
-#include "../../csrc/hip/kernels/stitch_plan.h"
-#include "../../csrc/epilogue.cpp"
-#include "../../csrc/hip/solvers/stitch_source.cpp"
+#include "hip/kernels/stitch_plan.h"
+#include "hip/programs/stitch_source.cpp"
+#include "program/program.cpp"
 
 using namespace reformer;
 
-static Epilogue program;
+static Program program;
 static StitchPlan plan;
 static std::string text;
 
-// Returns a sentence, or null. shape: layout, pictures, channels, pixels.
+// Returns a sentence, or null. shape: layout, images, channels, pixels.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
                                int64_t inputs, int8_t result, int multiprocessors) {
   try {
-    program = Epilogue::decode(code, size);
+    program = Program::decode(code, size);
   } catch (const std::exception& error) {
     text = error.what();
     return text.c_str();
   }
   std::vector<Stored> all;
   for (int64_t i = 0; i < inputs; ++i) all.push_back(Stored(types[i]));
-  const EpilogueShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
+  const ProgramShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
   plan = plan_stitch(of, int(16 / element_size(Stored(result))), stitch_numbers(program), multiprocessors);
   const std::string layout = plan.channels_along ? "nhwc" : "nchw";
   text = stitch_source(program, all, Stored(result)) + "REFORMER_STITCH(stitch_test, Program, " + layout + ", " +

@@ -2,16 +2,14 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from code_objects import amd_opcodes, find_llvm, resources
+from compiled import ROOT, code_object, compile_kernels, made, one_kernel
+from marks import slow
 
-ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "csrc" / "hip"))
-import compile_kernels  # noqa: E402
+DEVICE = f"-I{ROOT / 'csrc/hip/device'}"  # for the files of test/hip
 
 FILES = ["tile_gemm", "primitives"]
 
@@ -33,33 +31,29 @@ def need(found: str | None, what: str) -> str:
     return found
 
 
-def compiled(compiler: str, architecture: str, file: str, result: Path) -> Path:
-    command = compile_kernels.command(compiler, architecture, ROOT / f"test/hip/{file}.hip", result)
-    done = subprocess.run([*command, f"-I{ROOT / 'csrc/hip/device'}"], capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    return result
+def ptx_of(source: Path, architecture: str, *flags: object) -> Path:
+    nvcc = need(compile_kernels.find_nvcc(), "nvcc")
+    command = [nvcc, "-x", "cu", "-std=c++17", "-O3", f"-arch={architecture}", "-ptx", *flags]
+    return made(f"{source.stem}.{architecture}.ptx", command, source)
 
 
-def check_generated(architecture: str, file: Path, folder: Path, kernels: set[str]) -> None:
+def check_generated(architecture: str, file: Path, kernels: set[str]) -> None:
     """A generated file has these kernels, compiles without a word, and keeps everything in registers."""
     amd = architecture.startswith("gfx")
     compiler = need(compile_kernels.find_clang() if amd else compile_kernels.find_nvcc(), "a compiler for this GPU")
     if amd:
         need(find_llvm("llvm-readelf"), "llvm-readelf (apt install llvm-19)")
-    result = folder / f"{file.stem}.{architecture}.{'co' if amd else 'cubin'}"
-    done = subprocess.run(compile_kernels.command(compiler, architecture, file, result), capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    used = resources(result)
+    used = resources(code_object(compiler, architecture, file))
     assert used.keys() == kernels
     assert not [name for name in used if used[name].stack_bytes or used[name].spills]
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("architecture", AMD_MATRIX)
-def test_amd(architecture, file, tmp_path):
+@pytest.mark.parametrize("architecture", ["gfx90a", *slow("gfx908", "gfx942")])
+def test_amd(architecture, file):
     compiler = need(compile_kernels.find_clang(), "a compiler for AMD's GPUs (apt install clang-19 lld-19)")
     need(find_llvm("llvm-readelf") and find_llvm("llvm-objdump"), "llvm-readelf or llvm-objdump (apt install llvm-19)")
-    code = compiled(compiler, architecture, file, tmp_path / f"{file}.{architecture}.co")
+    code = code_object(compiler, architecture, ROOT / f"test/hip/{file}.hip", DEVICE)
     used = resources(code)
     assert used and {name for name in used if used[name].stack_bytes or used[name].spills} == set()
 
@@ -73,16 +67,14 @@ def test_amd(architecture, file, tmp_path):
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-def test_nvidia(architecture, file, tmp_path):
+@pytest.mark.parametrize("architecture", ["sm_80", *slow("sm_90a")])
+def test_nvidia(architecture, file):
     compiler = need(compile_kernels.find_nvcc(), "nvcc")
-    used = resources(compiled(compiler, architecture, file, tmp_path / f"{file}.{architecture}.cubin"))
+    source = ROOT / f"test/hip/{file}.hip"
+    used = resources(code_object(compiler, architecture, source, DEVICE))
     assert used and {name for name in used if used[name].stack_bytes} == set()
 
-    source, text = ROOT / f"test/hip/{file}.hip", tmp_path / "kernels.ptx"
-    flags = ["-x", "cu", "-std=c++17", "-O3", f"-arch={architecture}", f"-I{ROOT / 'csrc/hip/device'}"]
-    subprocess.run([compiler, *flags, "-ptx", source, "-o", text], check=True)
-    ptx = text.read_text()
+    ptx = ptx_of(source, architecture, DEVICE).read_text()
     if file == "tile_gemm":
         found = set(re.findall(r"mma\.sync\.aligned\.(m\w+\.row\.col\.f32\.\w+)", ptx))
         assert found == set(NVIDIA_MATRIX)
@@ -111,20 +103,7 @@ OF_BOTH = ["cp.async.bulk.tensor", "mbarrier.try_wait", "stmatrix.sync", "gridde
 
 
 @pytest.mark.parametrize("file", HOPPER)
-def test_hopper(file, tmp_path):
+def test_hopper(file):
     entry, instructions = HOPPER[file]
-    source, text = tmp_path / "kernel.cu", tmp_path / "kernel.ptx"
-    source.write_text(f'#define REFORMER_ENTRY {entry}\n#include "{ROOT}/csrc/hip/kernels/{file}.hip"\n')
-    command = [
-        need(compile_kernels.find_nvcc(), "nvcc"),
-        "-std=c++17",
-        "-O3",
-        "-arch=sm_90a",
-        "-ptx",
-        source,
-        "-o",
-        text,
-    ]
-    subprocess.run(command, check=True)
-    ptx = text.read_text()
+    ptx = ptx_of(one_kernel(file, entry), "sm_90a").read_text()
     assert [instruction for instruction in [*instructions, *OF_BOTH] if instruction not in ptx] == []

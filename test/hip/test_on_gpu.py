@@ -14,10 +14,10 @@ from emulator import ROOT
 from emulator.test_emulator import PRIMITIVES, THREADS, WarpArguments
 from emulator.test_tile_gemm import TILES, TYPES, tile_gemm
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.version.hip is not None or shutil.which("nvcc") is None,
-    reason="there is no NVIDIA GPU with nvcc",
-)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.version.hip is not None or shutil.which("nvcc") is None, reason="it takes nvcc"),
+]
 DYNAMIC_SHARED_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 

@@ -3,9 +3,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../csrc/hip/kernels/tma_depthwise_plan.h"
-#include "../../csrc/hip/kernels/tma_gemm_plan.h"
 #include "../emulator/emulated_tensor_map.h"
+#include "hip/kernels/tma_depthwise_plan.h"
+#include "hip/kernels/tma_gemm_plan.h"
 #include "plan_program.h"
 
 using namespace reformer;
@@ -15,10 +15,10 @@ TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> siz
   return emulator::encode(tensor, sizes, box);
 }
 
-TensorMap gpu::windows_map(const void* pictures, const Windows& windows, int32_t pixels) {
+TensorMap gpu::windows_map(const void* images, const Windows& windows, int32_t pixels) {
   const auto &w = windows.w, &h = windows.h;
-  return emulator::encode_windows(pictures, {windows.channels, w.size, h.size, windows.pictures},
-                                  {{w.pitch * 2, h.pitch * 2, windows.picture_pitch * 2},
+  return emulator::encode_windows(images, {windows.channels, w.size, h.size, windows.images},
+                                  {{w.pitch * 2, h.pitch * 2, windows.image_pitch * 2},
                                    {w.first, h.first},
                                    {w.end(), h.end()},
                                    {w.step, h.step},
@@ -34,8 +34,8 @@ void matrix_map(const void* matrix, int lines, int elements, int box_lines, void
 }
 
 // The same of windows. numbers: channels, then of w and of h: pixels, where the first window begins, how many there are
-// and their step; pictures, pixels of a box. Returns why there is none, or null.
-const char* make_windows_map(const void* pictures, const int32_t* numbers, void* to) {
+// and their step; images, pixels of a box. Returns why there is none, or null.
+const char* make_windows_map(const void* images, const int32_t* numbers, void* to) {
   const auto axis = [&](int i, int64_t pitch) {
     const int32_t* const of = numbers + 1 + 4 * i;
     return gpu::Windows::Axis{of[0], pitch, of[1], of[2], of[3]};
@@ -44,7 +44,7 @@ const char* make_windows_map(const void* pictures, const int32_t* numbers, void*
   const gpu::Windows windows{numbers[0], axis(0, channels), axis(1, line), numbers[9], line * numbers[5]};
   static std::string refusal;
   try {
-    const TensorMap map = gpu::windows_map(pictures, windows, numbers[10]);
+    const TensorMap map = gpu::windows_map(images, windows, numbers[10]);
     memcpy(to, &map, sizeof(map));
     return nullptr;
   } catch (const std::runtime_error& error) {
@@ -79,7 +79,7 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   append(numbers, plan.launch);
   append(numbers, plan.finish_launch);
   *numbers++ = plan.workspace_bytes;
-  *numbers++ = plan.args.kept;
+  *numbers++ = plan.args.b_resident;
   return nullptr;
 }
 
@@ -93,7 +93,7 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
   TmaGemmPlan plan;
   row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
   plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
-  const auto start = [&](const EpilogueCall& call) {
+  const auto start = [&](const ProgramCall& call) {
     bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
     const int parts = tma_gemm_parts(of, plan.args);
     partial.assign(size_t(partial_bytes(call, parts) / 4), std::numeric_limits<float>::quiet_NaN());
@@ -118,12 +118,12 @@ const char* depthwise_arguments(const int32_t* problem) {
   return tma_depthwise_kernel(problem_of(problem))->entry.arguments;
 }
 
-// Fills `to` with tiles (strips across and down, rows, pictures), at most `most` of them, and returns how many.
+// Fills `to` with tiles (strips across and down, rows, images), at most `most` of them, and returns how many.
 int depthwise_tiles(const int32_t* problem, int most, int32_t* to) {
   int count = 0;
   for (const TmaDepthwiseTile& tile : tma_depthwise_tiles(problem_of(problem))) {
     if (count == most) break;
-    for (const int32_t number : {tile.across, tile.down, tile.rows, tile.pictures}) *to++ = number;
+    for (const int32_t number : {tile.across, tile.down, tile.rows, tile.images}) *to++ = number;
     ++count;
   }
   return count;

@@ -1,4 +1,4 @@
-"""Records of timings as tensors to learn from, and the split that keeps a problem's siblings together."""
+"""Records of timings as tensors to learn from, and a split into folds that puts all siblings of a problem in one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import _native
 from ..problem import ConvProblem
+from ..runtime import native
 from .timings import Record
 
 FOLDS = 20
@@ -38,7 +38,7 @@ def architecture(device: str) -> str:
     features), each GPU by itself. ``ValueError`` for what is neither."""
     if device == "cpu":
         return device
-    device = _native.device(device)
+    device = native.device(device)
     return "cpu" if device.startswith("cpu-") else device
 
 
@@ -112,7 +112,7 @@ _TENSORS = ("rows", "weights", "entries", "log_ratio", "best_ms", "device", "fol
 
 def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tensor]:
     """Rows and weights ``[problem, token, term]`` by the native library's definition of the features."""
-    return _native.features((problem.native() for problem in problems), device)
+    return native.features((problem.native() for problem in problems), device)
 
 
 def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
@@ -122,16 +122,16 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     architectures are in the order of their names.
     """
     left_out: Counter[str] = Counter()
-    kept: dict[str, list[tuple[str, ConvProblem, dict[str, float]]]] = {}
+    used: dict[str, list[tuple[str, ConvProblem, dict[str, float]]]] = {}
     for device, records in databases:
         for record in records:
             if why := useless(record, least):
                 left_out[why] += 1
             else:
-                kept.setdefault(device, []).append((record.key, record.problem, record.times))
-    if not kept:
+                used.setdefault(device, []).append((record.key, record.problem, record.times))
+    if not used:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
-    keys, problems, all_times = zip(*(entry for records in kept.values() for entry in records), strict=True)
+    keys, problems, all_times = zip(*(entry for records in used.values() for entry in records), strict=True)
     names = sorted({solver for times in all_times for solver in times})
     index = {name: i for i, name in enumerate(names)}
     entries = torch.full((len(all_times), max(map(len, all_times))), -1)
@@ -142,9 +142,9 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         ms = torch.tensor([times[solver] for solver in solvers])
         entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])
         log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
-    sequences = [sequence([problem for _, problem, _ in records], device) for device, records in kept.items()]
-    architectures = sorted(set(map(architecture, kept)))
-    counts = [(architectures.index(architecture(device)), len(records)) for device, records in kept.items()]
+    sequences = [sequence([problem for _, problem, _ in records], device) for device, records in used.items()]
+    architectures = sorted(set(map(architecture, used)))
+    counts = [(architectures.index(architecture(device)), len(records)) for device, records in used.items()]
     return Dataset(
         keys=list(keys),
         problems=list(problems),

@@ -6,8 +6,8 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 
-from .._files import read_text
 from ..problem import DIRECTIONS, ConvProblem
+from ..runtime.files import read_text
 from .miopen_driver import is_driver_line, parse_driver_line
 
 # members of a JSON line: ConvProblem's, except for the dilation; None: must be given

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import torch
 
-from .._files import read_text
+from ..runtime.files import read_text
 from .dataset import IMPOSSIBLE, architecture, fold_of, make_dataset
-from .fit import logits_of
-from .measured import measured_on
 from .scoring import figures, restricted, unmasked
-from .timings import Record, read_timings
+from .timing_database import named_database, read_database
+from .timings import Record
+from .training_loop import logits_of
 from .weights_file import Weights, find, load
 
 TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
@@ -119,17 +119,20 @@ PEER_HELP = "another's choices, to compare with: a CSV with the columns key and 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timings", type=Path, required=True, metavar="DB", help="find-db text (.xz, .bz2)")
+    parser.add_argument(
+        "--timings",
+        type=named_database,
+        required=True,
+        metavar="[DEVICE=]DB",
+        help="find-db text (.xz, .bz2); DEVICE, such as cpu-avx512-2t, is what was measured (default: what `collect` "
+        "noted beside DB, else the architecture of the weights)",
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--arch", metavar="NAME", help="replay the weights that decide for it here: cpu, gfx908, ...")
-    which.add_argument("--weights", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--device",
-        help="that was measured, such as cpu-avx512-2t (default: what `collect` noted beside DB, else --arch)",
-    )
+    which.add_argument("--weights", type=Path, metavar="FILE", help="replay these, which `train` wrote")
     parser.add_argument("--held-out", action="store_true", help="only problems of geometries never trained on")
     parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=CSV", help=PEER_HELP)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, not as a table")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,17 +140,17 @@ def run(options: argparse.Namespace) -> int:
     if path is None:
         raise ValueError(f"there are no weights for {options.arch}: make some with `python -m torch_reformer train`")
     weights = load(path)
-    device = measured_on(options.timings, options.device, weights.architecture, "--device cpu-avx512-2t or the like")
+    given, timings = options.timings
+    device, records = read_database(timings, given, weights.architecture)
     peers = {name: read_peer(csv_path) for name, csv_path in options.peer}
-    records = read_timings(options.timings)
     left_out: Counter[str] = Counter()
     if options.held_out:
-        records, left_out = _held_out(records, weights, options.timings, path)
+        records, left_out = _held_out(records, weights, timings, path)
     replay = Replay(weights, records, device)
     left_out.update(replay.data.left_out)
     if weights.architecture != architecture(device):
         print(
-            f"warning: {path} is for {weights.architecture}, and {options.timings} is of {device}: the weights choose "
+            f"warning: {path} is for {weights.architecture}, and {timings} is of {device}: the weights choose "
             "among the kernels that they know",
             file=sys.stderr,
         )
@@ -167,19 +170,19 @@ def run(options: argparse.Namespace) -> int:
 def _held_out(records: list[Record], weights: Weights, timings: Path, path: Path) -> tuple[list[Record], Counter[str]]:
     """Records of geometries that the weights were not trained on, and how many others there are, by the reason."""
     test = weights.metadata["folds"]["test"]
-    kept, left_out = [], Counter()
+    used, left_out = [], Counter()
     for record in records:
         fold = _fold(record)
         if fold in test:
-            kept.append(record)
+            used.append(record)
         else:
             left_out[IMPOSSIBLE if fold is None else "of geometries trained on"] += 1
-    if not kept:
+    if not used:
         raise ValueError(
             f"none of the {len(records)} records of {timings} is of a geometry that {path} was never trained on (one "
-            f"geometry in {weights.metadata['folds']['of']} is kept out): leave --held-out away or measure more"
+            f"geometry in {weights.metadata['folds']['of']} is held out): leave --held-out away or measure more"
         )
-    return kept, left_out
+    return used, left_out
 
 
 def _head(result: dict) -> str:

@@ -37,7 +37,7 @@ def unmasked(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 def figures(slow: Tensor, slow_unmasked: Tensor) -> dict[str, float]:
-    """Of log slow-downs: how often the best was chosen, and the distribution of slow-downs."""
+    """How often the best was chosen, and the distribution of the slow-downs, given their logarithms."""
     return {
         "problems": len(slow),
         "top1": (slow == 0).double().mean().item(),

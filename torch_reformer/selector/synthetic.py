@@ -1,4 +1,4 @@
-"""Problems near measured ones that nobody has measured: what a teacher is asked about, for a student to learn from."""
+"""Problems similar to measured ones that nobody has measured: teachers label them, and the student learns from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> Co
     return problem.replace(**changes)
 
 
-def neighbours(problems: Sequence[ConvProblem], count: int, seed: int) -> list[ConvProblem]:
+def similar_problems(problems: Sequence[ConvProblem], count: int, seed: int) -> list[ConvProblem]:
     """``count`` distinct possible problems that are not among these. Fewer if they are hard to find."""
     rng = random.Random(seed)
     seen, found = set(problems), []

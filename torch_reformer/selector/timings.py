@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._files import read_text, write_text
 from ..problem import ConvProblem
+from ..runtime.files import read_text, write_text
 
 
 class Timing(NamedTuple):

@@ -1,10 +1,10 @@
 """Trains a selector on databases of timings and writes its weights file.
 
-Large teachers learn the optimality probabilities of all databases together. The selector, small enough to decide in
+Large teachers learn the optimality probabilities of all databases at once. The selector, small enough to decide in
 microseconds, then learns from their mean and from the measured probabilities, on the measured problems and on
 problems near them that only the teachers have been asked about. Groups of siblings (one geometry in all batches,
-directions, types and layouts) stay together: one part chooses the epoch, one is never trained on and gives the scores.
-Interrupted, it goes on where it was when the same command is given again.
+directions, types and layouts) are never split: one part chooses the epoch, one is never trained on and gives the
+scores. An interrupted training resumes when the same command is given again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .. import __version__, _native
-from .._files import check_writable
+from ..runtime import native
+from ..runtime.files import check_writable
+from ..version import VERSION
 from . import weights_file
-from .dataset import FOLDS, Dataset, architecture, make_dataset, useless
-from .fit import Fit, FitOptions, logits_of
-from .lesson import Teachers, lesson, measured_targets
-from .measured import measured_on
+from .dataset import FOLDS, Dataset, architecture, geometry_group, make_dataset, useless
 from .model import Reformer
 from .scoring import confidence, figures, restricted, unmasked
-from .timings import Record, read_timings
+from .timing_database import named_database, read_database
+from .timings import Record
+from .training_loop import TrainingLoop, TrainingOptions, logits_of
+from .training_set import Teachers, measured_targets, training_set
 from .versions import of_this_version
 from .weights_file import Weights
 
 TEST_FOLDS, VALIDATION_FOLDS = (0,), (1,)  # of FOLDS
+FEW_GEOMETRIES = 5 * FOLDS  # of so many, each fold has some
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Recipe:
     """All that training depends on besides the timings."""
 
     seed: int = 0
-    # Of the targets (targets.py). The same kernel timed twice differs by 2 to 3%: two kernels that differ by no more
+    # See targets.py. The same kernel timed twice differs by 2 to 3%: two kernels that differ by no more
     # should be nearly as probable as each other.
     sharpness: float = 32.0
     width: int = 32
@@ -58,8 +60,8 @@ class Recipe:
     teacher_dropout: float = 0.1
     teacher_share: float = 0.8  # of the teachers' probabilities in the selector's targets; the rest are measured
     invented: int = 100_000  # problems that only the teachers know
-    teacher_fit: FitOptions = field(default_factory=lambda: FitOptions(steps=5000))
-    student_fit: FitOptions = field(default_factory=lambda: FitOptions(steps=6000))
+    teacher_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=5000))
+    student_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=6000))
 
     @classmethod
     def thorough(cls, **changes) -> Recipe:
@@ -73,8 +75,8 @@ class Recipe:
             teacher_blocks=3,
             teacher_dropout=0.25,
             invented=400_000,
-            teacher_fit=FitOptions(steps=8000),
-            student_fit=FitOptions(steps=10_000),
+            teacher_fit=TrainingOptions(steps=8000),
+            student_fit=TrainingOptions(steps=10_000),
         )
         return replace(more, **changes)
 
@@ -83,6 +85,18 @@ def split(fold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Indices to train on, to choose the epoch by, and to score."""
     test, validation = (torch.isin(fold, torch.tensor(folds)) for folds in (TEST_FOLDS, VALIDATION_FOLDS))
     return tuple(which.nonzero()[:, 0] for which in (~(test | validation), validation, test))
+
+
+def check_enough(mine: Dataset, arch: str) -> None:
+    """Raises ``ValueError`` if a part of the problems of an architecture is empty."""
+    for part, purpose in zip(split(mine.fold), ("train on", "choose the epoch by", "score"), strict=True):
+        if not len(part):
+            geometries = len(set(map(geometry_group, mine.problems)))
+            raise ValueError(
+                f"the {len(mine)} usable problems of {arch} are of {geometries} geometries and leave none to {purpose} "
+                f"(one geometry in {FOLDS} is to choose the epoch by, and one to score): measure at least "
+                f"{FEW_GEOMETRIES}"
+            )
 
 
 class Checkpoint:
@@ -115,14 +129,21 @@ class Checkpoint:
 
 
 class Trainer:
-    """Runs the fits of one training in their order, each once."""
+    """Trains the models of one training in their order, each once."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, quiet: bool = False):
         self.checkpoint, self.device, self.quiet = checkpoint, device, quiet
-        self.number = 0  # of the next fit
+        self.number = 0  # of the next model
 
-    def fit(
-        self, name: str, model: Reformer, data: Dataset, targets: Tensor, validation: Dataset, options: FitOptions, seed
+    def train(
+        self,
+        name: str,
+        model: Reformer,
+        data: Dataset,
+        targets: Tensor,
+        validation: Dataset,
+        options: TrainingOptions,
+        seed,
     ) -> Reformer:
         content, number = self.checkpoint.content, self.number
         self.number += 1
@@ -132,38 +153,38 @@ class Trainer:
                 model.load_state_dict(content["finished"][number])
             return model.eval()
         data, validation, targets = data.to(self.device), validation.to(self.device), targets.to(self.device)
-        fit = Fit(model, options, len(data), seed)
+        loop = TrainingLoop(model, options, len(data), seed)
         if content["current"]:
             with self.checkpoint.trusted():
-                fit.load_state(content["current"])
+                loop.load_state(content["current"])
         with tqdm(
-            total=fit.epochs * fit.steps_an_epoch, initial=fit.step, desc=name, unit="step", disable=self.quiet
+            total=loop.epochs * loop.steps_an_epoch, initial=loop.step, desc=name, unit="step", disable=self.quiet
         ) as bar:
-            while not fit.done:
-                fit.run_epoch(data, targets, validation, bar.update)
-                bar.set_postfix(validation=f"{1 + fit.best_score:.4f}", epoch=f"{fit.best_epoch}/{fit.epoch}")
-                content["current"] = fit.state()
+            while not loop.done:
+                loop.run_epoch(data, targets, validation, bar.update)
+                bar.set_postfix(validation=f"{1 + loop.best_score:.4f}", epoch=f"{loop.best_epoch}/{loop.epoch}")
+                content["current"] = loop.state()
                 self.checkpoint.save()
         content["current"] = None
-        result = fit.best_model()
+        result = loop.best_model()
         content["finished"].append({name: tensor.cpu() for name, tensor in result.state_dict().items()})
         self.checkpoint.save()
         return result
 
 
 def teach(everything: Dataset, recipe: Recipe, trainer: Trainer) -> list[Reformer]:
-    """Teachers of all architectures together."""
+    """Teachers that learn all architectures at once."""
     known, validation, _ = (everything.select(which) for which in split(everything.fold))
     targets = measured_targets(known, recipe.sharpness)
     sizes = recipe.teacher_width, recipe.teacher_hidden, recipe.teacher_blocks
-    counts = _native.feature_shape().rows, len(everything.candidates)
+    counts = native.feature_shape().rows, len(everything.candidates)
     result = []
     for number in range(recipe.teachers):
         seed = 1000 * recipe.seed + number + 1
         torch.manual_seed(seed)
         model = Reformer(*counts, *sizes, devices=len(everything.architectures), token_dropout=recipe.teacher_dropout)
         name = f"teacher {number + 1} of {recipe.teachers}"
-        result.append(trainer.fit(name, model, known, targets, validation, recipe.teacher_fit, seed))
+        result.append(trainer.train(name, model, known, targets, validation, recipe.teacher_fit, seed))
     return result
 
 
@@ -200,21 +221,17 @@ def learn(
     ``devices`` are those of this architecture that were measured.
     """
     mine, columns = everything.of(arch)
+    check_enough(mine, arch)
     measured, validation, test = (mine.select(which) for which in split(mine.fold))
-    for part, purpose in ((measured, "train on"), (validation, "choose the epoch by"), (test, "score")):
-        if not len(part):
-            raise ValueError(
-                f"the {len(mine)} usable problems of {arch} leave none to {purpose}: measure more geometries"
-            )
     teachers = Teachers(models, everything.architectures.index(arch), columns, trainer.device)
-    data, targets = lesson(
+    data, targets = training_set(
         measured, teachers, devices, recipe.sharpness, recipe.teacher_share, recipe.invented, recipe.seed
     )
     data, validation, test = (replace(part, device=torch.zeros_like(part.device)) for part in (data, validation, test))
     seed = 1000 * recipe.seed
     torch.manual_seed(seed)
-    model = Reformer(_native.feature_shape().rows, len(mine.candidates), recipe.width, recipe.hidden, recipe.blocks)
-    model = trainer.fit("selector", model, data, targets, validation, recipe.student_fit, seed).cpu()
+    model = Reformer(native.feature_shape().rows, len(mine.candidates), recipe.width, recipe.hidden, recipe.blocks)
+    model = trainer.train("selector", model, data, targets, validation, recipe.student_fit, seed).cpu()
     return scored(model, arch, mine, validation, test, recipe)
 
 
@@ -228,7 +245,7 @@ def scored(model: Reformer, arch: str, mine: Dataset, validation: Dataset, test:
 
     metadata = {
         "architecture": arch,
-        "feature_version": _native.feature_shape().version,
+        "feature_version": native.feature_shape().version,
         "candidates": mine.candidates,
         "model": {"width": recipe.width, "hidden": recipe.hidden, "blocks": recipe.blocks},
         "problems": len(mine),
@@ -238,14 +255,9 @@ def scored(model: Reformer, arch: str, mine: Dataset, validation: Dataset, test:
         "validation": figures(*slow(validation))["slowdown_geomean"],
         "scores": figures(*slow(test)),
         "confidence": confidence(logits_of(model, test), test.entries, test.log_ratio),
-        "versions": {"torch_reformer": __version__, "torch": str(torch.__version__)},
+        "versions": {"torch_reformer": VERSION, "torch": str(torch.__version__)},
     }
     return Weights(metadata, model.state_dict())
-
-
-def _database(text: str) -> tuple[str | None, Path]:
-    device, equals, path = text.partition("=")
-    return (device, Path(path)) if equals else (None, Path(text))
 
 
 def source(path: Path, device: str, records: Sequence[Record]) -> dict:
@@ -264,7 +276,7 @@ def source(path: Path, device: str, records: Sequence[Record]) -> dict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timings",
-        type=_database,
+        type=named_database,
         nargs="+",
         required=True,
         metavar="[DEVICE=]DB",
@@ -272,22 +284,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "not of `collect`, which notes it",
     )
     parser.add_argument("--arch", required=True, metavar="NAME", help="what the weights are for: cpu, gfx908, ...")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the weights file to write")
     parser.add_argument(
         "--epochs",
         type=int,
         metavar="N",
-        help="of the selector at most (default: as many as a fixed number of steps takes)",
+        help="epochs of each model at most (default: as many as a fixed number of steps takes)",
     )
     parser.add_argument("--thorough", action="store_true", help="more and larger teachers: takes a GPU")
     parser.add_argument(
         "--teachers",
         type=int,
         metavar="N",
-        help=f"({Recipe().teachers}; thorough: {Recipe.thorough().teachers})",
+        help=f"how many, or 0 (default: {Recipe().teachers}; thorough: {Recipe.thorough().teachers})",
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu", help="what to train on: cpu (default) or cuda")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of all that is random (default: 0): the same one gives the same weights",
+    )
+    parser.add_argument("--device", default="cpu", metavar="D", help="what to train on: cpu (default) or cuda")
 
 
 def _training_device(text: str) -> torch.device:
@@ -316,22 +334,24 @@ def run(options: argparse.Namespace) -> int:
     check_writable(options.out)
     databases, sources = [], []
     for given, path in options.timings:
-        name = measured_on(path, given, arch, f"--timings cpu-avx512-2t={path} (or whichever it was)")
-        records, warnings = of_this_version(read_timings(path), name)
+        name, records = read_database(path, given, arch)
+        records, warnings = of_this_version(records, name)
         for warning in warnings:
             print(f"warning: {path}: {warning}", file=sys.stderr)
         databases.append((name, records))
         sources.append(source(path, name, records))
     recipe = replace(Recipe.thorough() if options.thorough else Recipe(), seed=options.seed)
-    recipe = replace(recipe, student_fit=replace(recipe.student_fit, epochs=options.epochs))
+    fits = {name: replace(getattr(recipe, name), epochs=options.epochs) for name in ("teacher_fit", "student_fit")}
+    recipe = replace(recipe, **fits)
     if options.teachers is not None:
         recipe = replace(recipe, teachers=options.teachers)
-    fingerprint = json.dumps([sources, asdict(recipe), arch, _native.feature_shape()])
+    fingerprint = json.dumps([sources, asdict(recipe), arch, native.feature_shape()])
     checkpoint = Checkpoint(options.out.with_name(options.out.name + ".partial"), fingerprint)
     devices = list(dict.fromkeys(name for name, _ in databases if architecture(name) == arch))
     if not devices:
         raise ValueError(f"no database is of {arch}: they are of {', '.join(dict(databases))}")
     everything = make_dataset(databases)
+    check_enough(everything.of(arch)[0], arch)  # before the teachers, which take longest
     trainer = Trainer(checkpoint, device)
     weights = learn(everything, arch, devices, teach(everything, recipe, trainer), recipe, trainer)
     weights.metadata["timings"] = sources
@@ -351,6 +371,6 @@ def _report(out: Path, weights: Weights, seconds: float) -> None:
     )
     if scores["problems"] < FEW:
         print(
-            f"warning: scores on so few problems mean little; one geometry in {FOLDS} is kept for them: measure more",
+            f"warning: scores on so few problems mean little; one geometry in {FOLDS} is left for them: measure more",
             file=sys.stderr,
         )

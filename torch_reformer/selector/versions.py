@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from .. import _config
-from ..explain import candidates
+from ..runtime import config
+from .candidates import candidates
 from .timings import Record
 
 
@@ -16,14 +16,14 @@ def of_this_version(records: Sequence[Record], device: str) -> tuple[list[Record
 
     A solver that has come since stays unknown for those records: nothing says how fast it is there.
     """
-    known = set(_config.solvers())
+    known = set(config.solvers())
     if all(known.isdisjoint(record.times) for record in records):
         return list(records), []
     gone, missing = Counter(), Counter()
-    kept = []
+    used = []
     for record in records:
         gone.update(record.times.keys() - known)
-        kept.append(record._replace(timings=tuple(timing for timing in record.timings if timing.solver in known)))
+        used.append(record._replace(timings=tuple(timing for timing in record.timings if timing.solver in known)))
         missing.update(_applicable(record, device) - record.times.keys())
     warnings = []
     if gone:
@@ -33,7 +33,7 @@ def of_this_version(records: Sequence[Record], device: str) -> tuple[list[Record
             f"not timed for up to {max(missing.values()):,} records that they apply to: {_named(missing)}; `collect` "
             "into the same database measures those anew"
         )
-    return kept, warnings
+    return used, warnings
 
 
 def _applicable(record: Record, device: str) -> set[str]:

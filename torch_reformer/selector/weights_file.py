@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import _native
-from .._files import write_bytes
 from ..problem import ConvProblem
+from ..runtime import native
+from ..runtime.files import read_regular, write_bytes
 from .dataset import FOLDS, architecture
 from .model import Reformer
 
@@ -49,9 +49,12 @@ class Weights:
         found = [found for found in self.metadata["confidence"] if found["from"] <= probability][-1]
         if not found["problems"]:
             return "how often such a choice is right is not known: no held-out problem had one"
+        held_out = f"{found['problems']:,} held-out problems with such a choice"
+        if found["right"] == 1:
+            return f"in all of {held_out} it was the fastest"
         return (
-            f"of {found['problems']:,} held-out problems with such a choice it was the fastest in "
-            f"{found['right']:.0%}, and {found['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
+            f"of {held_out} it was the fastest in {found['right']:.0%}, "
+            f"and {found['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
         )
 
     def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
@@ -81,12 +84,12 @@ class Weights:
                 f"the weights for cpu know {', '.join(self.candidates[:3])} and so on, but none of this package's "
                 "solvers: train them on timings of `python -m torch_reformer collect`"
             )
-        _native.set_selector(self.architecture, **self._description())
+        native.set_selector(self.architecture, **self._description())
         _active[self.architecture] = self
 
     def knows_solvers(self) -> bool:
         """Whether they choose among this package's solvers, and not only among kernels of others, such as MIOpen's."""
-        return not set(self.candidates).isdisjoint(_native.solver_names())
+        return not set(self.candidates).isdisjoint(native.solver_names())
 
     def _description(self) -> dict:
         return {
@@ -102,7 +105,7 @@ class Weights:
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not _finite(tensor):
                 raise ValueError(f"{name} is no tensor of finite float32 numbers")
-        _native.check_selector(self.architecture, **self._description())
+        native.check_selector(self.architecture, **self._description())
 
     def save(self, path: str | os.PathLike) -> None:
         save(path, {"metadata": self.metadata, "tensors": self.tensors})
@@ -116,9 +119,9 @@ def save(path: str | os.PathLike, content: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> object:
-    """What :func:`save` wrote. ``OSError`` if it can't be read, ``ValueError`` without the file's name if it is
-    damaged."""
-    data = Path(path).read_bytes()
+    """What :func:`save` wrote. ``OSError`` if it can't be read or is no regular file, ``ValueError`` without the file's
+    name if it is damaged."""
+    data = read_regular(path)
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except Exception as error:  # torch.load fails in many ways, and says so in many lines
@@ -184,7 +187,7 @@ _active: dict[str, Weights] = {}  # by architecture
 
 def deciding(architecture: str) -> Weights | None:
     """The weights that decide for an architecture in this process, if they came from a file."""
-    weights, current = _active.get(architecture), _native.selector(architecture)
+    weights, current = _active.get(architecture), native.selector(architecture)
     return weights if weights and current and current["tensors"] is weights.tensors else None
 
 
@@ -200,7 +203,7 @@ def load(path: str | os.PathLike) -> Weights:
         content = read(path)
         weights = Weights(content["metadata"], content["tensors"])
         version = weights.metadata["feature_version"]
-        if version == _native.feature_shape().version:
+        if version == native.feature_shape().version:
             weights.check()
             return weights
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
@@ -208,7 +211,7 @@ def load(path: str | os.PathLike) -> Weights:
         raise ValueError(f"{os.fspath(path)} is no weights file of torch_reformer, or is damaged: {why}") from error
     raise ValueError(
         f"{os.fspath(path)} was trained on version {version} of the features, and this torch_reformer has version "
-        f"{_native.feature_shape().version}: train it anew with `python -m torch_reformer train --timings DB "
+        f"{native.feature_shape().version}: train it anew with `python -m torch_reformer train --timings DB "
         f"--arch {weights.metadata.get('architecture')} --out {os.fspath(path)}`"
     )
 

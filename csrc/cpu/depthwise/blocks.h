@@ -12,7 +12,7 @@ struct Blocks {
   int64_t segment = 1, vectors = 1, planes = 1, per_segment = 1;  // planes: in a block at most
 
   Blocks() = default;
-  // In NHWC neighbouring channels are neighbours in memory: a block takes several vectors so that memory is read and
+  // In NHWC the channels of a pixel are contiguous: a block takes several vectors so that memory is read and
   // written in longer runs, and segments are images. In NCHW a vector is as good, and the whole batch one segment.
   Blocks(Layout layout, int64_t segment_planes, int64_t lanes);
 

@@ -2,9 +2,9 @@
 // brought into scratch memory band by band, with the columns that padding asks for, summed there and taken back.
 #pragma once
 
-#include "../../device.h"
-#include "../../solver.h"
 #include "blocks.h"
+#include "conv/solver.h"
+#include "device.h"
 #include "phase.h"
 #include "planar.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "../../conv_problem.h"
+#include "conv/problem.h"
 
 namespace reformer::depthwise {
 

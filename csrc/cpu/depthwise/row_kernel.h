@@ -24,10 +24,11 @@ void row_kernel(const Row<S>& row) {
   const int64_t step = kStep > 0 ? kStep * L : row.x_step, tap = kStep > 0 ? L : row.x_tap;
   const S* x_block = row.x;
   S* out = row.out;
+  const Vec<S> init = row.init ? load<S>(row.init) : Vec<S>{};
   for (int64_t block = 0; block < row.blocks; ++block) {
     Vec<S> sum[kBlock];
 #pragma GCC unroll 8
-    for (int i = 0; i < kBlock; ++i) sum[i] = row.init ? load<S>(row.init) : Vec<S>{};
+    for (int i = 0; i < kBlock; ++i) sum[i] = init;
     const S *x = x_block, *w = row.w;
     for (int64_t r = 0; r < row.tap_rows; ++r) {
 #pragma GCC unroll 9
@@ -39,11 +40,11 @@ void row_kernel(const Row<S>& row) {
       x += row.x_row;
       w += row.w_row;
     }
+    if (!row.init)  // what is there is added last: shorter chains round less
 #pragma GCC unroll 8
-    for (int i = 0; i < kBlock; ++i) {
-      S* to = out + i * row.out_step;
-      store<S>(to, row.init ? sum[i] : load<S>(to) + sum[i]);  // what is there is added last: shorter chains round less
-    }
+      for (int i = 0; i < kBlock; ++i) sum[i] = load<S>(out + i * row.out_step) + sum[i];
+#pragma GCC unroll 8
+    for (int i = 0; i < kBlock; ++i) store<S>(out + i * row.out_step, sum[i]);
     x_block += kBlock * step;
     out += kBlock * row.out_step;
   }

@@ -5,12 +5,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "../element.h"
-#include "../gemm/scratch.h"
-#include "../parallel.h"
+#include "cpu/element.h"
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
 
-#define REFORMER_ISA_BODY "../depthwise/weight_grad_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/depthwise/weight_grad_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer::depthwise {
 

@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "../../device.h"
-#include "../../solver.h"
 #include "blocks.h"
+#include "conv/solver.h"
+#include "device.h"
 #include "phase.h"
 #include "planar.h"
 

@@ -1,5 +1,5 @@
 // Part of an ISA body: see weight_grad.h.
-#include "../simd/transpose.h"
+#include "cpu/simd/transpose.h"
 #include "lanes.h"
 #include "row_parts.h"
 #include "tap_kernel.h"

@@ -1,8 +1,8 @@
 // Forward and input_grad: for each strip, planes are packed once and every tile of the target is summed in registers.
 #include <algorithm>
 
-#include "../gemm/scratch.h"
-#include "../parallel.h"
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
 #include "direct.h"
 #include "strip.h"
 

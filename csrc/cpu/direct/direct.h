@@ -1,7 +1,7 @@
 // The three directions of the direct convolution, on the plan of a problem.
 #pragma once
 
-#include "../../solver.h"
+#include "conv/solver.h"
 #include "plan.h"
 
 namespace reformer {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#define REFORMER_ISA_BODY "../direct/kernels_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/direct/kernels_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 

@@ -2,8 +2,8 @@
 // copies in and out convert from and to the tensor's type, its layout and its strides.
 #pragma once
 
-#include "../../device.h"
-#include "../element.h"
+#include "cpu/element.h"
+#include "device.h"
 
 namespace reformer {
 

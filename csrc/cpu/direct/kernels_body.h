@@ -1,6 +1,7 @@
 // The body of kernels.cpp, compiled once for each instruction set: everything, and the tables of it.
-#include "../simd/runs.h"
-#include "../simd/transpose.h"
+#include "cpu/simd/runs.h"
+#include "cpu/simd/transpose.h"
+
 #include "copy_body.h"
 #include "dots_body.h"
 #include "tile_body.h"

@@ -2,11 +2,11 @@
 // asks for, without allocating anything.
 #pragma once
 
-#include "../../conv_problem.h"
+#include "conv/problem.h"
 
 namespace reformer {
 
-// Of the height or the width.
+// The extent of the height or of the width.
 struct DirectExtent {
   int32_t positions;                     // of the target, in one of its phases
   int32_t source_step, target_step;      // stride in forward and weight_grad: (stride, 1), in input_grad: (1, stride)
@@ -22,7 +22,7 @@ struct DirectExtent {
 
 struct DirectSizes {
   int32_t source_channels, target_channels;  // of a group
-  int32_t groups_per_block, blocks;          // groups that are packed together
+  int32_t groups_per_block, blocks;          // groups that one block packs
   int32_t rows, strips;                      // positions of h in a strip (the last may be shorter), strips in an image
   int64_t pitch;                             // positions of w with the room for shifts
   int64_t plane_step;                        // elements from plane to plane of a strip
@@ -32,7 +32,7 @@ struct DirectSizes {
 
   int32_t passes() const { return passes_; }
   int64_t planes_of_channel() const { return planes_of_channel_; }
-  // Of all channels of a block of groups.
+  // Elements of all channels of a block of groups.
   int64_t planes_numel() const { return planes_of_channel_ * plane_step * groups_per_block * source_channels; }
   int64_t target_numel() const { return passes_ * target_step * groups_per_block * target_channels; }
   int64_t strip_numel() const { return planes_numel() + target_numel(); }

@@ -2,8 +2,8 @@
 // there are too few groups for the threads; the parts are added up in their order.
 #include <algorithm>
 
-#include "../gemm/scratch.h"
-#include "../parallel.h"
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
 #include "direct.h"
 #include "strip.h"
 
@@ -30,7 +30,7 @@ class WeightGrad {
         offsets_(plan.offsets(0)),
         strips_(int64_t{p.n} * plan.strips),
         parts_(parts_of(plan, device.threads, strips_)),
-        together_(plan.strips > 1 ? 1 : std::clamp<int64_t>(kTogetherNumel / plan.strip_numel(), 1, p.n)) {}
+        batch_(plan.strips > 1 ? 1 : std::clamp<int64_t>(kBatchNumel / plan.strip_numel(), 1, p.n)) {}
 
   void run() {
     parallel_for(int64_t{plan_.blocks} * parts_, 1, [&](int64_t begin, int64_t end) {
@@ -43,7 +43,7 @@ class WeightGrad {
 
  private:
   static constexpr int64_t kGrain = 1 << 14;  // elements of the result worth another thread
-  static constexpr int64_t kTogetherNumel = int64_t{64} << 10;
+  static constexpr int64_t kBatchNumel = int64_t{64} << 10;
   static constexpr int64_t kRunVectors = 256;  // a lane's sum of more products than that would round much
 
   S* sums(int32_t part, int64_t k) const {  // [part][k][tap]
@@ -54,15 +54,15 @@ class WeightGrad {
     const int32_t first_group = block * plan_.groups_per_block;
     const int32_t groups = std::min(plan_.groups_per_block, p_.groups - first_group);
     const int32_t kg = plan_.target_channels, cg = plan_.source_channels;
-    S* const planes = static_cast<S*>(thread_scratch(together_ * plan_.strip_numel() * int64_t{sizeof(S)}));
-    S* const packed = planes + together_ * plan_.planes_numel();
+    S* const planes = static_cast<S*>(thread_scratch(batch_ * plan_.strip_numel() * int64_t{sizeof(S)}));
+    S* const packed = planes + batch_ * plan_.planes_numel();
     S* const first = sums(part, int64_t{first_group} * kg);
     std::fill(first, first + groups * kg * int64_t(offsets_.size()), S(0));
 
     const int64_t group_planes = plan_.planes_of_channel() * plan_.plane_step * cg;
     const int64_t end = strips_ * (part + 1) / parts_;
     for (int64_t i = strips_ * part / parts_, count; i < end; i += count) {
-      count = std::min<int64_t>(together_, end - i);
+      count = std::min<int64_t>(batch_, end - i);
       const auto strip = static_cast<int32_t>(i % plan_.strips);
       const int32_t begin = strip * plan_.rows, rows = plan_.rows_of(strip);
       for (int64_t j = 0; j < count; ++j) {
@@ -78,13 +78,13 @@ class WeightGrad {
     }
   }
 
-  // Of `count` strips, in pieces whose lanes are added up.
+  // Adds up `count` strips, in pieces whose lanes are added up.
   void run_group(const S* planes, const S* packed, int32_t rows, int32_t count, S* to) const {
     const int64_t vectors = (rows * plan_.pitch + kernels_.lanes - 1) / kernels_.lanes;
     const int64_t pieces = (vectors + kRunVectors - 1) / kRunVectors;
-    const int64_t together = std::max<int64_t>(1, kRunVectors / vectors);
-    for (int64_t first = 0; first < count; first += together) {
-      const auto strips = static_cast<int32_t>(std::min(together, count - first));
+    const int64_t batch = std::max<int64_t>(1, kRunVectors / vectors);
+    for (int64_t first = 0; first < count; first += batch) {
+      const auto strips = static_cast<int32_t>(std::min(batch, count - first));
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const int64_t begin = vectors * piece / pieces, end = vectors * (piece + 1) / pieces;
         run_piece(planes + first * plan_.planes_numel() + begin * kernels_.lanes,
@@ -128,7 +128,7 @@ class WeightGrad {
   const std::vector<int32_t> offsets_;
   const int64_t strips_;
   const int32_t parts_;
-  const int64_t together_;  // small images whose sums stay in registers
+  const int64_t batch_;  // small images at a time: their sums stay in registers
 };
 
 }  // namespace

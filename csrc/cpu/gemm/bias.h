@@ -1,9 +1,9 @@
-// A bias in the type that sums are kept in.
+// A bias in the data type of the accumulators.
 #pragma once
 
 #include <vector>
 
-#include "../element.h"
+#include "cpu/element.h"
 
 namespace reformer {
 

@@ -1,4 +1,4 @@
-// How a product's result is cut among the threads.
+// How a product's result is split among the threads.
 #pragma once
 
 #include <algorithm>
@@ -8,41 +8,28 @@ namespace reformer {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The part of a product that one thread computes.
+struct GemmPart {
+  int64_t m0, m1, n0, n1, d0, d1;
+};
+
 // A grid of m_parts x n_parts parts of whole tiles.
 struct GemmGrid {
   int64_t m_parts, n_parts;
 
   int64_t parts() const { return m_parts * n_parts; }
 
-  // Of a product with these numbers of rows and columns, in tiles of tile_rows x tile_cols, for at most `threads`
-  // parts.
-  static GemmGrid choose(int64_t m, int64_t n, int64_t tile_rows, int64_t tile_cols, int64_t threads) {
-    const int64_t m_tiles = (m + tile_rows - 1) / tile_rows, n_tiles = (n + tile_cols - 1) / tile_cols;
-    GemmGrid best{1, 1};
-    int64_t best_cost = -1;
-    for (int64_t m_parts = 1; m_parts <= std::min(threads, m_tiles); ++m_parts) {
-      const int64_t n_parts = std::min(threads / m_parts, n_tiles);
-      const int64_t rows = (m_tiles + m_parts - 1) / m_parts * tile_rows;
-      const int64_t cols = (n_tiles + n_parts - 1) / n_parts * tile_cols;
-      const int64_t cost = rows * cols + 4 * (rows + cols);  // multiply, and bring both operands near
-      if (best_cost < 0 || cost < best_cost) best = {m_parts, n_parts}, best_cost = cost;
-    }
-    return best;
-  }
+  // The grid of a product with these numbers of rows and columns, in tiles of tile_rows x tile_cols, for at most
+  // `threads` parts.
+  static GemmGrid choose(int64_t m, int64_t n, int64_t tile_rows, int64_t tile_cols, int64_t threads);
 
-  // The first row or column of a part: parts are whole tiles, as even as those allow.
-  static int64_t begin(int64_t part, int64_t parts, int64_t size, int64_t tile) {
-    const int64_t tiles = (size + tile - 1) / tile;
-    return std::min(size, tiles * part / parts * tile);
-  }
+  // The part at (m, n) of a product of this size: parts are whole tiles, as even as those allow.
+  GemmPart part(int64_t m, int64_t n, int64_t rows, int64_t cols, int64_t depth, int64_t tile_rows,
+                int64_t tile_cols) const;
 };
 
-// Into how many parts a weight gradient's sum over all pixels is cut: one a thread if cutting the result instead would
-// make the threads read more than adding up the parts costs.
-inline int64_t weight_grad_sum_parts(int64_t m, int64_t n, int64_t depth, int64_t groups, int64_t threads) {
-  if (groups >= threads || depth < 64 * threads) return 1;
-  const double read_whole = double(std::min(m, n)) * double(depth) * double(threads - 1);
-  return 4.0 * double(m) * double(n) * double(threads) < read_whole ? threads : 1;
-}
+// Into how many parts a weight gradient's sum over all pixels is split: one a thread if splitting the result instead
+// would make the threads read more than adding up the parts costs.
+int64_t weight_grad_sum_parts(int64_t m, int64_t n, int64_t depth, int64_t groups, int64_t threads);
 
 }  // namespace reformer

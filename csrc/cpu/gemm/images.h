@@ -55,8 +55,8 @@ struct Images {
     }
   }
   T* at(int64_t n) const { return data + n / pixels.count() * image + pixels.position(n % pixels.count()); }
-  // Null unless the columns lie side by side in memory.
-  T* together(int64_t n, int cols) const {
+  // The columns' first element if they are contiguous in memory, else null.
+  T* contiguous(int64_t n, int cols) const {
     return pixels.dense() && n % pixels.count() + cols <= pixels.count() ? at(n) : nullptr;
   }
 };
@@ -69,7 +69,7 @@ struct ImageColumns {
   Panel<S> right(int64_t n, int cols, int64_t d, int64_t depth, S* buffer, int64_t /*rows*/) const {
     const int64_t plane = images.plane();
     if constexpr (std::is_same_v<S, T>) {
-      const T* from = images.together(n, cols);
+      const T* from = images.contiguous(n, cols);
       if (from && from + (d + depth - 1) * plane + kTileCols<S> <= images.end) return {from + d * plane, 1, plane};
     }
     if (images.pixels.dense()) {
@@ -110,7 +110,7 @@ struct ImageRows {
   }
   Panel<S> left(int64_t i, int count, int64_t d, int64_t depth, S* buffer) const {
     if constexpr (std::is_same_v<S, T>)
-      if (const T* from = images.together(d, int(depth))) return {from + i * images.plane(), images.plane(), 1};
+      if (const T* from = images.contiguous(d, int(depth))) return {from + i * images.plane(), images.plane(), 1};
     return pack<kTileRows>(i, count, d, depth, buffer);
   }
   Panel<S> right(int64_t i, int count, int64_t d, int64_t depth, S* buffer, int64_t) const {
@@ -118,7 +118,7 @@ struct ImageRows {
   }
 };
 
-// C(m, n): channel m at column n. Of a strided image all elements are written: zero between the pixels, unless `fill`
+// C(m, n): channel m at column n. All elements of a strided image are written: zero between the pixels, unless `fill`
 // is off.
 template <class S, class T>
 struct OutImages {
@@ -127,11 +127,11 @@ struct OutImages {
   const S* row_bias_data = nullptr;  // one a channel, or null
   bool fill = true;                  // write the zeros too
 
-  const S* row_bias(int64_t m) const { return row_bias_data ? row_bias_data + m : nullptr; }
-  const S* col_bias(int64_t) const { return nullptr; }
+  const S* row_bias() const { return row_bias_data; }
+  const S* col_bias() const { return nullptr; }
   Rows<S> direct(int64_t m, int64_t n, int cols) const {
     if constexpr (!rounds)
-      if (T* to = images.together(n, cols)) return {to + m * images.plane(), images.plane()};
+      if (T* to = images.contiguous(n, cols)) return {to + m * images.plane(), images.plane()};
     return {nullptr, 0};
   }
   void load(S* tile, int64_t m, int rows, int64_t n, int cols) const {
@@ -173,8 +173,8 @@ struct OutPixelRows {
   PixelRows offset;
   bool fill = true;
 
-  const S* row_bias(int64_t) const { return nullptr; }
-  const S* col_bias(int64_t) const { return nullptr; }
+  const S* row_bias() const { return nullptr; }
+  const S* col_bias() const { return nullptr; }
   Rows<S> direct(int64_t m, int64_t n, int) const {
     if constexpr (!rounds)
       if (offset.pixels.dense()) return {data + offset(m) + n, offset.channels};

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#define REFORMER_ISA_BODY "../gemm/kernel_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/gemm/kernel_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 

@@ -3,7 +3,7 @@
 // matrices alike.
 #pragma once
 
-#include "../../device.h"
+#include "device.h"
 
 namespace reformer {
 
@@ -17,9 +17,9 @@ struct GemmTile {
   S* c;  // C(m, n) at c[m * c_row + n]
   int64_t c_row;
   int32_t cols;       // of C; nothing beyond is written
-  bool accumulate;    // add to C, without biases; at the end, as a long sum cut into parts rounds less than one chain
+  bool accumulate;    // add to C, without biases; at the end, as a long sum split into parts rounds less than one chain
   const S* row_bias;  // one a row of the tile, or null
-  const S* col_bias;  // one a column, or null
+  const S* col_bias;  // one a column, or null; not besides row_bias
 };
 
 template <class S>
@@ -44,7 +44,7 @@ struct GemmKernels {
 enum class GemmSum { runs, cascade };
 constexpr int kCascade = 8;
 
-// Of an instruction set that this machine has: code compiled for the set fills the table.
+// The kernels for an instruction set that this machine has: code compiled for the set fills the table.
 template <class S>  // float or double
 const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum = GemmSum::runs);
 

@@ -1,5 +1,5 @@
 // The body of kernel.cpp, compiled once for each instruction set.
-#include "../simd/runs.h"
+#include "cpu/simd/runs.h"
 #include "tile_shape.h"
 
 namespace reformer::REFORMER_ISA {
@@ -12,13 +12,21 @@ void gemm_tile(const GemmTile<S>& t) {
     return v == VECTORS - 1 && last < L ? load_part<S>(from + v * L, last) : load<S>(from + v * L);
   };
   Vec<S> sum[ROWS][VECTORS];
-#pragma GCC unroll 8
-  for (int m = 0; m < ROWS; ++m)
+  if (t.col_bias && !t.accumulate) {
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; ++v) {
-      sum[m][v] = broadcast(t.row_bias && !t.accumulate ? t.row_bias[m] : S(0));
-      if (t.col_bias && !t.accumulate) sum[m][v] += load_cols(t.col_bias, v);
+      const Vec<S> start = load_cols(t.col_bias, v);
+#pragma GCC unroll 8
+      for (int m = 0; m < ROWS; ++m) sum[m][v] = start;
     }
+  } else {
+#pragma GCC unroll 8
+    for (int m = 0; m < ROWS; ++m) {
+      const Vec<S> start = broadcast(t.row_bias && !t.accumulate ? t.row_bias[m] : S(0));
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) sum[m][v] = start;
+    }
+  }
 
   // Rows are addressed from two pointers: the x86 scales reach three rows beyond each.
   const S *low = t.a, *high = t.a + 4 * t.a_row, *b = t.b;
@@ -40,17 +48,21 @@ void gemm_tile(const GemmTile<S>& t) {
   };
   add_in_runs<SUM == GemmSum::cascade ? kCascade : run_length(ROWS, VECTORS)>(sum, t.depth, add_products);
 
+  if (t.accumulate)
 #pragma GCC unroll 8
-  for (int m = 0; m < ROWS; ++m)
+    for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      S* to = t.c + m * t.c_row + v * L;
-      if (t.accumulate) sum[m][v] += load_cols(t.c + m * t.c_row, v);
-      if (v == VECTORS - 1 && last < L)
-        store_part<S>(to, sum[m][v], last);
-      else
-        store<S>(to, sum[m][v]);
-    }
+      for (int v = 0; v < VECTORS; ++v) sum[m][v] += load_cols(t.c + m * t.c_row, v);
+#pragma GCC unroll 8
+  for (int m = 0; m < ROWS; ++m) {
+    S* to = t.c + m * t.c_row;
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS - 1; ++v) store<S>(to + v * L, sum[m][v]);
+    if (last < L)
+      store_part<S>(to + (VECTORS - 1) * L, sum[m][VECTORS - 1], last);
+    else
+      store<S>(to + (VECTORS - 1) * L, sum[m][VECTORS - 1]);
+  }
 }
 
 template <class S, GemmSum SUM, int ROWS, int... V>

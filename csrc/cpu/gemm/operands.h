@@ -60,13 +60,13 @@ struct AcrossSum {
 // The product's rows at data[offset(m)], dense along n.
 template <class S, class T, class Offset>
 struct OutRows {
-  static constexpr bool rounds = !std::is_same_v<S, T>;  // a partial sum would be rounded
+  static constexpr bool rounds = !std::is_same_v<S, T>;
   T* data;
   Offset offset;
   const S* col_bias_data = nullptr;  // one an output column, or null
 
-  const S* row_bias(int64_t) const { return nullptr; }
-  const S* col_bias(int64_t n) const { return col_bias_data ? col_bias_data + n : nullptr; }
+  const S* row_bias() const { return nullptr; }
+  const S* col_bias() const { return col_bias_data; }
   Rows<S> direct(int64_t m, int64_t n, int) const {
     if constexpr (std::is_same_v<S, T> && Offset::affine) return {data + offset(m) + n, offset.stride};
     return {nullptr, 0};

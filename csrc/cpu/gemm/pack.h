@@ -71,6 +71,23 @@ REFORMER_INLINE void transpose(Vec<S> (&v)[ROWS]) {
   }
 }
 
+// to[d * WIDTH + i] = row[i][d] for i < ROWS and d < depth, or zero without a row.
+template <int WIDTH, int ROWS, class S, class T>
+void transpose_rows(S* to, const T* const (&row)[ROWS], int64_t depth) {
+  constexpr int L = kLanes<S>;
+  int64_t d = 0;
+  for (; d + L <= depth; d += L) {
+    Vec<S> v[ROWS];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) v[i] = row[i] ? load<S>(row[i] + d) : Vec<S>{};
+    transpose<ROWS, S>(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; ++i) store<S>(to + (d + i * L / ROWS) * WIDTH, v[i]);
+  }
+  for (; d < depth; ++d)
+    for (int i = 0; i < ROWS; ++i) to[d * WIDTH + i] = row[i] ? Element<T>::load(row[i][d]) : S(0);
+}
+
 // to[d * WIDTH + i] = from(i)[d] for i < count and d < depth; the others are zero.
 // WIDTH is a multiple of the vector, or a power of two below it.
 template <int WIDTH, class S, class RowOf>
@@ -80,17 +97,7 @@ void transpose_panel(S* to, int count, int64_t depth, const RowOf& from) {
   for (int first = 0; first < WIDTH; first += ROWS) {
     const T* row[ROWS];
     for (int i = 0; i < ROWS; ++i) row[i] = first + i < count ? from(first + i) : nullptr;
-    int64_t d = 0;
-    for (; d + L <= depth; d += L) {
-      Vec<S> v[ROWS];
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i) v[i] = row[i] ? load<S>(row[i] + d) : Vec<S>{};
-      transpose<ROWS, S>(v);
-#pragma GCC unroll 16
-      for (int i = 0; i < ROWS; ++i) store<S>(to + (d + i * L / ROWS) * WIDTH + first, v[i]);
-    }
-    for (; d < depth; ++d)
-      for (int i = 0; i < ROWS; ++i) to[d * WIDTH + first + i] = row[i] ? Element<T>::load(row[i][d]) : S(0);
+    transpose_rows<WIDTH>(to + first, row, depth);
   }
 }
 

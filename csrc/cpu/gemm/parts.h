@@ -1,19 +1,14 @@
-// Products cut into parts for the threads, as part of gemm.h.
+// Products split into parts for the threads, as part of gemm.h.
 namespace reformer::REFORMER_ISA {
 
-// One of the parts that a product is cut into, whatever its size.
+// One of the parts that a product is split into, whatever its size.
 struct PartIndex {
   GemmGrid grid;
   int64_t m, n;  // position in the grid
 
   template <class S>
   GemmPart of(int64_t rows, int64_t cols, int64_t depth) const {
-    return {GemmGrid::begin(m, grid.m_parts, rows, kTileRows),
-            GemmGrid::begin(m + 1, grid.m_parts, rows, kTileRows),
-            GemmGrid::begin(n, grid.n_parts, cols, kTileCols<S>),
-            GemmGrid::begin(n + 1, grid.n_parts, cols, kTileCols<S>),
-            0,
-            depth};
+    return grid.part(m, n, rows, cols, depth, kTileRows, kTileCols<S>);
   }
 };
 

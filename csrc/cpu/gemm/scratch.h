@@ -1,4 +1,4 @@
-// A thread's packing buffer: kept between calls, because fresh pages cost more than packing into them.
+// A thread's packing buffer: reused by later calls, because fresh pages cost more than packing into them.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ constexpr int kCascadeTileRows = 4;  // two accumulators for each element
 template <class S>
 constexpr int kTileCols = kTileVectors * kLanes<S>;
 
-// The sum is cut into equal parts of at most this length, so that panels of both operands fit the caches.
+// The sum is split into equal parts of at most this length, so that panels of both operands fit the caches.
 template <class S>
 constexpr int64_t kMaxDepth = 4096 / int64_t(sizeof(S));
 

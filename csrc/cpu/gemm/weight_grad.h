@@ -2,7 +2,7 @@
 // where m is an output channel and n a position in the filter.
 namespace reformer::REFORMER_ISA {
 
-// left_of(group) and right_of(group) make the operands. With `partial`, the sum is cut into sum_parts parts, each of
+// left_of(group) and right_of(group) make the operands. With `partial`, the sum is split into sum_parts parts, each of
 // which is as large as w.
 template <class T, class S, class LeftOf, class RightOf>
 void weight_grad(const ConvProblem& p, const Device& device, T* w, S* partial, int64_t sum_parts, const LeftOf& left_of,

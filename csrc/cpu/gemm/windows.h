@@ -1,4 +1,4 @@
-// The windows of a general convolution as matrices (im2col), gathered panel by panel, as part of gemm.h. Padding is
+// The windows of a general convolution as matrices (im2col), read panel by panel, as part of gemm.h. Padding is
 // zero.
 namespace reformer::REFORMER_ISA {
 

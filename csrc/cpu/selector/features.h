@@ -11,8 +11,8 @@
 #include <array>
 #include <cstdint>
 
-#include "../../conv_problem.h"
-#include "../../device.h"
+#include "conv/problem.h"
+#include "device.h"
 
 namespace reformer {
 

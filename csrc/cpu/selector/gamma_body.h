@@ -1,6 +1,6 @@
 // Γ-blocks on a sequence of any length. For an ISA body; no include guard, as in vec.h. Positions are the rows of
 // [length, width] matrices, so that vectors run along the channels.
-#include "../simd/math.h"
+#include "cpu/simd/math.h"
 
 namespace reformer::REFORMER_ISA {
 
@@ -47,7 +47,7 @@ inline void normalise(const float* from, int32_t rows, int32_t width, float* to)
 }
 
 // The part of a block between qkv and up, for the first `rows` positions: q times the average of v with weights
-// softmax(k) along the sequence, plus the taps times v of the neighbours.
+// softmax(k) along the sequence, plus the depthwise convolution of v by the taps.
 inline void mix(const PackedBlock& block, const float* qkv, int32_t length, int32_t rows, int32_t width, float* mixed) {
   const int32_t step = 3 * width;
   for (int32_t c = 0; c < width; c += kFloats) {
@@ -85,12 +85,12 @@ inline void add_to_rows(const float* bias, int32_t rows, int32_t width, float* x
       store<float>(x + row * width + c, load<float>(x + row * width + c) + load<float>(bias + c));
 }
 
-// x [length, width] becomes what the blocks make of it. Of the last block, only the first `last_rows` positions are
-// computed: 1 or all. scratch has gamma_scratch() floats.
+// x [length, width] becomes what the blocks make of it. The last block computes only the first `last_rows`
+// positions: 1 or all. scratch has gamma_scratch() floats.
 inline void gamma_blocks(const PackedBlocks& blocks, const GemmKernels<float>& kernels, int32_t length,
                          int32_t last_rows, float* x, float* scratch) {
   const int32_t width = blocks.width, hidden_width = blocks.hidden;
-  // One after another without gaps, so that together they take as little of the first cache as can be.
+  // One after another without gaps, so that all take as little of the level-1 cache as possible.
   float *const normal = scratch, *const mixed = normal, *const qkv = normal + length * width,
                *const hidden = qkv + length * 3 * width;
   for (int32_t i = 0; i < blocks.count; ++i) {

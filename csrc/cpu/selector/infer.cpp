@@ -4,10 +4,10 @@
 #include <cmath>
 #include <utility>
 
-#include "../gemm/kernel.h"
+#include "cpu/gemm/kernel.h"
 
-#define REFORMER_ISA_BODY "../selector/infer_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/selector/infer_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 

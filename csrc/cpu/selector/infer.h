@@ -2,7 +2,7 @@
 // torch, no allocation: everything between is on the stack.
 #pragma once
 
-#include "../../device.h"
+#include "device.h"
 #include "features.h"
 #include "gamma.h"
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "../../solver.h"
-
 namespace reformer {
 namespace {
 
@@ -21,7 +19,8 @@ void check(const SelectorShape& shape, const std::vector<std::string>& candidate
 
 }  // namespace
 
-Selector::Selector(const SelectorShape& shape, std::vector<std::string> candidates, const float* const* tensors)
+Selector::Selector(const SelectorShape& shape, std::vector<std::string> candidates,
+                   const std::vector<std::string>& solvers, const float* const* tensors)
     : shape_(shape), candidates_(std::move(candidates)) {
   check(shape, candidates_);
   memory_ = pack_into_memory(tensors, [&](Packer& packer) {
@@ -31,8 +30,8 @@ Selector::Selector(const SelectorShape& shape, std::vector<std::string> candidat
     packed_.head = packer.linear(shape.width, int32_t(candidates_.size()));
   });
 
-  for (const Solver* solver : solvers()) {
-    const auto found = std::find(candidates_.begin(), candidates_.end(), solver->name());
+  for (const std::string& solver : solvers) {
+    const auto found = std::find(candidates_.begin(), candidates_.end(), solver);
     candidate_of_.push_back(found == candidates_.end() ? -1 : int32_t(found - candidates_.begin()));
   }
 }

@@ -24,14 +24,16 @@ constexpr int32_t selector_tensors(int32_t blocks) { return 4 + 7 * blocks; }
 
 class Selector {
  public:
-  // Copies the tensors. `candidates` names the rows of head.weight. Throws std::invalid_argument.
-  Selector(const SelectorShape& shape, std::vector<std::string> candidates, const float* const* tensors);
+  // Copies the tensors. candidates: the names of head.weight's rows. solvers: the names of those that may be asked for.
+  // Throws std::invalid_argument.
+  Selector(const SelectorShape& shape, std::vector<std::string> candidates, const std::vector<std::string>& solvers,
+           const float* const* tensors);
 
   const SelectorShape& shape() const { return shape_; }
   const std::vector<std::string>& candidates() const { return candidates_; }
 
-  // The candidate that is solvers()[index], or -1 if the weights don't know it.
-  int32_t candidate_of(size_t solver_index) const { return candidate_of_[solver_index]; }
+  // The candidate that is solvers[index], or -1 if the weights don't know it.
+  int32_t candidate_of(size_t index) const { return candidate_of_[index]; }
 
   // Writes one logit a candidate. Instruction sets differ in rounding only.
   void logits(const Features& features, float* out, Isa isa = cpu_isa()) const { infer(packed_, features, isa, out); }

@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include "../gemm/kernel.h"
+#include "cpu/gemm/kernel.h"
 
-#define REFORMER_ISA_BODY "../selector/sequence_classifier_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/selector/sequence_classifier_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 namespace {

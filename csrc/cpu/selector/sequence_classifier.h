@@ -3,7 +3,7 @@
 // sequence, so that logits() allocates nothing: one call at a time.
 #pragma once
 
-#include "../../device.h"
+#include "device.h"
 #include "packing.h"
 
 namespace reformer {

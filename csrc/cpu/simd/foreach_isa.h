@@ -1,8 +1,8 @@
 // Compiles the file named by REFORMER_ISA_BODY once for each instruction set, in namespace reformer::plain, ::avx2 and
 // ::avx512, with the vectors of vec.h of that width in scope. The body holds everything that must be compiled for the
 // set (standard headers belong before: their inline functions must not be). Pick at run time with REFORMER_BY_ISA.
-#include "../../device.h"
-#include "../element.h"
+#include "cpu/element.h"
+#include "device.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -10,28 +10,25 @@ namespace reformer::REFORMER_ISA {
 // 3/2 RUN.
 template <int RUN, int ROWS, int VECTORS, class V, class Add>
 REFORMER_INLINE void add_in_runs(V (&sum)[ROWS][VECTORS], int64_t depth, const Add& add_products) {
-  const auto add_run = [&] {
+  V total[ROWS][VECTORS];
+  for (bool first = true;; first = false) {
     const int64_t run = depth < RUN + RUN / 2 ? depth : RUN;
     add_products(run);
     depth -= run;
-  };
-  add_run();
-  if (depth <= 0) return;
-  V total[ROWS][VECTORS] = {};
-  do {
+    if (depth <= 0 && first) return;
 #pragma GCC unroll 8
     for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
       for (int v = 0; v < VECTORS; ++v) {
-        total[m][v] += sum[m][v];
+        total[m][v] = first ? sum[m][v] : total[m][v] + sum[m][v];
         sum[m][v] = V{};
       }
-    add_run();
-  } while (depth > 0);
+    if (depth <= 0) break;
+  }
 #pragma GCC unroll 8
   for (int m = 0; m < ROWS; ++m)
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; ++v) sum[m][v] += total[m][v];
+    for (int v = 0; v < VECTORS; ++v) sum[m][v] = total[m][v];
 }
 
 // The length of a run where ROWS x VECTORS sums are in registers. With few of them additions wait for each other

@@ -1,9 +1,9 @@
 // Direct convolution: no matrix is formed, the filter's taps are read as shifts of packed rows. For few channels (the
 // first layer of a network) and few channels a group, where matrix products have nothing to reuse.
-#include "../direct/direct.h"
+#include "cpu/direct/direct.h"
 
-#include "../../solver_list.h"
-#include "../cost.h"
+#include "conv/solver.h"
+#include "cpu/cost.h"
 
 namespace reformer {
 namespace {

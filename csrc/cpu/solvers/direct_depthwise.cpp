@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "../../solver_list.h"
-#include "../cost.h"
-#include "../depthwise/correlate.h"
-#include "../depthwise/weight_grad.h"
+#include "conv/solver.h"
+#include "cpu/cost.h"
+#include "cpu/depthwise/correlate.h"
+#include "cpu/depthwise/weight_grad.h"
 
 namespace reformer {
 namespace {

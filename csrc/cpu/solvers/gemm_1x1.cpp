@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
-#include "../../solver_list.h"
-#include "../cost.h"
-#include "../gemm/bias.h"
-#include "../gemm/grid.h"
-#include "../gemm/kernel.h"
-#include "../gemm/scratch.h"
-#include "../parallel.h"
+#include "conv/solver.h"
+#include "cpu/cost.h"
+#include "cpu/gemm/bias.h"
+#include "cpu/gemm/grid.h"
+#include "cpu/gemm/kernel.h"
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
 
-#define REFORMER_ISA_BODY "../solvers/gemm_1x1_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/solvers/gemm_1x1_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 namespace {

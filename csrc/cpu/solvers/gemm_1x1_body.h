@@ -1,6 +1,6 @@
 // The body of gemm_1x1.cpp, compiled once for each instruction set. In NCHW a product's columns are pixels, so that
 // vectors run along the image; in NHWC, and for images of one pixel, they are channels.
-#include "../gemm/gemm.h"
+#include "cpu/gemm/gemm.h"
 
 namespace reformer::REFORMER_ISA {
 

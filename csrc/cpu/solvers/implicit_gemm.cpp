@@ -1,18 +1,18 @@
-// Any convolution as a matrix product whose windows are gathered while they are packed (implicit_gemm_body.h).
+// Any convolution as a matrix product whose windows are read while they are packed (implicit_gemm_body.h).
 // A zero of the padding is multiplied like any other value: it makes NaN of an infinite weight, as with im2col.
 
 #include <algorithm>
 
-#include "../../solver_list.h"
-#include "../cost.h"
-#include "../gemm/bias.h"
-#include "../gemm/grid.h"
-#include "../gemm/kernel.h"
-#include "../gemm/scratch.h"
-#include "../parallel.h"
+#include "conv/solver.h"
+#include "cpu/cost.h"
+#include "cpu/gemm/bias.h"
+#include "cpu/gemm/grid.h"
+#include "cpu/gemm/kernel.h"
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
 
-#define REFORMER_ISA_BODY "../solvers/implicit_gemm_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/solvers/implicit_gemm_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 namespace {

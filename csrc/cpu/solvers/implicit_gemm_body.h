@@ -1,6 +1,6 @@
 // The body of implicit_gemm.cpp, compiled once for each instruction set. In NCHW a product's columns are windows, in
 // NHWC they are channels.
-#include "../gemm/gemm.h"
+#include "cpu/gemm/gemm.h"
 
 namespace reformer::REFORMER_ISA {
 

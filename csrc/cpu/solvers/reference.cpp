@@ -1,8 +1,8 @@
 // The definition, as plain loops in fp64: the oracle that the tests compare every other solver with. Never chosen.
 
-#include "../../solver_list.h"
-#include "../element.h"
-#include "../parallel.h"
+#include "conv/solver.h"
+#include "cpu/element.h"
+#include "cpu/parallel.h"
 
 namespace reformer {
 namespace {
@@ -36,8 +36,8 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
             for (int32_t c = 0; c < p.group_c(); ++c)
               for (int32_t r = 0; r < p.r; ++r)
                 for (int32_t s = 0; s < p.s; ++s) {
-                  const int64_t ih = int64_t{oh} * p.stride_h - p.pad_h + r * p.dilation_h;
-                  const int64_t iw = int64_t{ow} * p.stride_w - p.pad_w + s * p.dilation_w;
+                  const int64_t ih = int64_t{oh} * p.stride_h - p.pad_h + int64_t{r} * p.dilation_h;
+                  const int64_t iw = int64_t{ow} * p.stride_w - p.pad_w + int64_t{s} * p.dilation_w;
                   if (ih < 0 || ih >= p.h || iw < 0 || iw >= p.w) continue;
                   sum += value(x[xi(n, first_c + c, ih, iw)]) * value(w[wi(k, c, r, s)]);
                 }
@@ -54,8 +54,8 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
             for (int64_t k = group * p.group_k(); k < (group + 1) * p.group_k(); ++k)
               for (int32_t r = 0; r < p.r; ++r)
                 for (int32_t s = 0; s < p.s; ++s) {
-                  const int64_t h = int64_t{ih} + p.pad_h - r * p.dilation_h,
-                                v = int64_t{iw} + p.pad_w - s * p.dilation_w;
+                  const int64_t h = int64_t{ih} + p.pad_h - int64_t{r} * p.dilation_h,
+                                v = int64_t{iw} + p.pad_w - int64_t{s} * p.dilation_w;
                   if (h < 0 || v < 0 || h % p.stride_h || v % p.stride_w) continue;
                   const int64_t oh = h / p.stride_h, ow = v / p.stride_w;
                   if (oh >= out_h || ow >= out_w) continue;
@@ -74,8 +74,8 @@ void run_as(const ConvProblem& p, const ConvBuffers& b) {
             for (int32_t n = 0; n < p.n; ++n)
               for (int32_t oh = 0; oh < out_h; ++oh)
                 for (int32_t ow = 0; ow < out_w; ++ow) {
-                  const int64_t ih = int64_t{oh} * p.stride_h - p.pad_h + r * p.dilation_h;
-                  const int64_t iw = int64_t{ow} * p.stride_w - p.pad_w + s * p.dilation_w;
+                  const int64_t ih = int64_t{oh} * p.stride_h - p.pad_h + int64_t{r} * p.dilation_h;
+                  const int64_t iw = int64_t{ow} * p.stride_w - p.pad_w + int64_t{s} * p.dilation_w;
                   if (ih < 0 || ih >= p.h || iw < 0 || iw >= p.w) continue;
                   sum += value(x[xi(n, in_c, ih, iw)]) * value(y[yi(n, k, oh, ow)]);
                 }

@@ -1,8 +1,8 @@
 // Winograd convolution with tiles of 2x4 and of 4x4 outputs: 3 and 4 times fewer multiplications (winograd/winograd.h).
 
-#include "../winograd/winograd.h"
-#include "../../solver_list.h"
-#include "../cost.h"
+#include "cpu/winograd/winograd.h"
+#include "conv/solver.h"
+#include "cpu/cost.h"
 
 namespace reformer {
 namespace {

@@ -1,15 +1,15 @@
-// What a Winograd convolution computes and how it is cut: shared by the loops (winograd.cpp) and the transforms.
+// What a Winograd convolution computes and how it is split: shared by the loops (winograd.cpp) and the transforms.
 //
-// The output is cut into tiles of tile_h x tile_w elements. Each needs an overlapping input tile of (tile_h + 2) x
+// The output is split into tiles of tile_h x tile_w elements. Each needs an overlapping input tile of (tile_h + 2) x
 // (tile_w + 2), whose elements are called points after the transform. For every point there is one matrix product,
 // [tiles, channels] x [channels, filters], instead of nine multiplications for every output element.
 #pragma once
 
 #include <algorithm>
 
-#include "../../conv_problem.h"
-#include "../../device.h"
-#include "../../solver.h"
+#include "conv/problem.h"
+#include "conv/solver.h"
+#include "device.h"
 
 namespace reformer {
 

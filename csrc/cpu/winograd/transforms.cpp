@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#define REFORMER_ISA_BODY "../winograd/transforms_body.h"
-#include "../simd/foreach_isa.h"
+#define REFORMER_ISA_BODY "cpu/winograd/transforms_body.h"
+#include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
 

@@ -1,5 +1,5 @@
 // The body of transforms.cpp, compiled once for each instruction set.
-#include "../simd/transpose.h"
+#include "cpu/simd/transpose.h"
 #include "toom_cook.h"
 
 // These use the two above.

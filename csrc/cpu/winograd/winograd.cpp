@@ -1,7 +1,7 @@
 #include "winograd.h"
 
-#include "../gemm/kernel.h"
-#include "../parallel.h"
+#include "cpu/gemm/kernel.h"
+#include "cpu/parallel.h"
 #include "transforms.h"
 
 namespace reformer {

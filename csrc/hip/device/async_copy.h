@@ -6,8 +6,9 @@
 //   barrier();                               // and for all others
 //
 // NVIDIA: cp.async (PTX ISA, "Non-bulk copy"). AMD before gfx950 has none that fit: the copy is a load and a store, so
-// that each waits for its load unless the compiler can move the loads of several copies together; kernels that need
-// the overlap there load into registers early and store late. The emulator shows the data at the wait, no sooner.
+// that each waits for its load unless the compiler can move the loads of several copies in front of their stores;
+// kernels that need the overlap there load into registers first and store to shared memory later. The emulator shows
+// the data at the wait, no sooner.
 #pragma once
 
 #include "types.h"

@@ -40,7 +40,7 @@ DEVICE float exp_of(float x) {
 DEVICE float log_of(float x) { return __builtin_amdgcn_logf(x) * 0.693147181f; }  // v_log_f32 is to base 2
 DEVICE float sqrt_of(float x) { return __builtin_amdgcn_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return __builtin_amdgcn_rsqf(x); }
-// The fits are those of csrc/cpu/epilogue/functions.h, which says what they are.
+// The fits are those of csrc/cpu/programs/functions.h, which says what they are.
 DEVICE float tanh_of(float x) {
   constexpr float kRest[] = {-3.3333332733e-01f, 1.3333310027e-01f,  -5.3965111533e-02f,
                              2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,

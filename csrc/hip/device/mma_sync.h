@@ -5,9 +5,9 @@
 //   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and of the depth, in words, t + i / 2 * 4
 //   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and of the depth, in words, t + i * 4
 //   C, 16 x 8:                 register i has row g + i / 2 * 8, column 2 t + i % 2
-// where a word is two neighbours of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just so: lane
-// l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l / 4.
-// Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
+// where a word is two adjacent elements of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just
+// so: lane l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l
+// / 4. Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)
@@ -112,16 +112,16 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
 // Rows of sums by lanes: kElements (4 or 8) neighbouring columns at once, of kRows x kColumns sums in fragments of 16 x
 // 8. Four lanes have a row's pairs; they exchange theirs, so that each gets kElements of one of the fragments.
 // of_columns(column) is called first, with where the lane's columns begin, and returns what takes their rows: of
-// kTogether rows, first load(row), and then store(row, what was loaded, sums). All lanes call as often. `columns` are
+// kUnroll rows, first load(row), and then store(row, what was loaded, sums). All lanes call as often. `columns` are
 // wanted: pieces past them are left out.
 template <int kElements, int kRows, int kColumns, class OfColumns>
 DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int columns, OfColumns of_columns) {
   using Taker = decltype(of_columns(0));
-  constexpr int kLanes = kElements / 2;                               // that exchange, and as many fragments:
-  constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // so many beside each other,
-  constexpr int kHalves = kLanes / kBeside;                           // of so many of the fragments' two halves
-  constexpr int kPieces = kRows / 8 / kHalves;                        // that a lane gets of its columns
-  constexpr int kTogether = Taker::kTogether < kPieces ? Taker::kTogether : kPieces;
+  constexpr int kLanes = kElements / 2;                               // lanes that exchange sums, and as many fragments
+  constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // fragments that lie beside each other
+  constexpr int kHalves = kLanes / kBeside;     // halves of the fragments (8 rows each) that one exchange covers
+  constexpr int kPieces = kRows / 8 / kHalves;  // pieces that a lane gets of its columns
+  constexpr int kUnroll = Taker::kUnroll < kPieces ? Taker::kUnroll : kPieces;
   const int lane = lane_id() % 4, fragment = lane % kLanes;
   UNROLL
   for (int j = 0; j < kColumns / 8; j += kBeside) {
@@ -129,12 +129,12 @@ DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int
     const Taker taker = of_columns((j + fragment % kBeside) * 8 + lane / kLanes * kElements);
     const auto row_of = [&](int piece) { return (piece * kHalves + fragment / kBeside) * 8 + lane_id() / 4; };
     UNROLL
-    for (int first = 0; first < kPieces; first += kTogether) {
-      typename Taker::Loaded loaded[kTogether];
+    for (int first = 0; first < kPieces; first += kUnroll) {
+      typename Taker::Loaded loaded[kUnroll];
       UNROLL
-      for (int i = 0; i < kTogether; ++i) loaded[i] = taker.load(row_of(first + i));
+      for (int i = 0; i < kUnroll; ++i) loaded[i] = taker.load(row_of(first + i));
       UNROLL
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kUnroll; ++i) {
         const int half = (first + i) * kHalves;
         float values[kElements];  // at first a pair of each fragment, then fragment's pairs of each lane
         UNROLL
@@ -222,7 +222,7 @@ class WarpTile {
     }
   }
 
-  // See mma_sync::for_each_piece: kElements neighbours of a row at once.
+  // See mma_sync::for_each_piece: kElements adjacent columns of a row at once.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     mma_sync::for_each_piece<kElements, kRows, kColumns>(sums_, columns, of_columns);

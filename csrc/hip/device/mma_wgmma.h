@@ -184,7 +184,7 @@ class GroupTile {
 #endif
   }
 
-  // Of a warp's 16 rows, in pairs of neighbours as mma.sync has them.
+  // The sums of a warp's 16 rows, in pairs of adjacent columns as mma.sync has them.
   DEVICE float (&sums()) [kColumns / 8][4] { return sums_[0]; }
 
   // This warp's 16 rows, and these to floats in memory; see WarpTile.

@@ -19,7 +19,7 @@ struct OperandTile {
   static constexpr bool kAlongDepth = kLines == Lines::kAlongDepth;
   static constexpr int kLineCount = kAlongDepth ? kOuter : kDepth;
   static constexpr int kChunkElements = 16 / int(sizeof(T));
-  static constexpr int kChunks = (kAlongDepth ? kDepth : kOuter) / kChunkElements;  // of a line
+  static constexpr int kChunks = (kAlongDepth ? kDepth : kOuter) / kChunkElements;  // chunks of 16 bytes a line
   static constexpr int kPanelChunks = kChunks < 8 ? kChunks : 8;
   static constexpr int kLineBytes = kPanelChunks * 16;  // in a panel
   static constexpr int kPanelBytes = kLineCount * kLineBytes;

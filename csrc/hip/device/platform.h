@@ -26,8 +26,9 @@
 
 // A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
-// The same; of NVIDIA's registers it uses so few that a multiprocessor's are enough for that many blocks. 0: as KERNEL.
-#define KERNEL_TOGETHER(threads, blocks) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads, blocks)
+// The same with an occupancy: on NVIDIA's GPUs the compiler limits registers so that a multiprocessor can run this many
+// blocks at once. 0: no limit, as KERNEL.
+#define KERNEL_OCCUPANCY(threads, blocks) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads, blocks)
 #define SHARED __shared__
 // Shared memory whose size the launch says: an array of bytes by that name, in multiples of 16. wgmma's operands
 // begin at multiples of 1024.

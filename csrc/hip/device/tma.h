@@ -18,7 +18,7 @@ namespace reformer {
 #if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 namespace tma {
 
-constexpr int kBoxElements = 64;  // of a line
+constexpr int kBoxElements = 64;  // elements of a box along a line
 
 DEVICE unsigned shared_address(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
 
@@ -34,7 +34,7 @@ DEVICE void arrive_expecting(unsigned barrier, int bytes) {
 DEVICE void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// At the same barrier of another block of the cluster.
+// Arrives at the same barrier of another block of the cluster.
 DEVICE void arrive_there(unsigned barrier, int rank) {
   asm volatile(
       "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
@@ -83,8 +83,9 @@ DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, i
       "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d), "h"(static_cast<unsigned short>(3))
       : "memory");
 }
-// Of a map that reads pictures by windows (gpu::windows_map): its channels from `channel` on of as many windows as its
-// box has pixels, from the one on that begins at (w, h, n), each at the pixel that lies this offset further (0 to 255).
+// The map reads images by windows (gpu::windows_map, im2col mode). Loads the channels from `channel` on of as many
+// windows as the map's box has pixels. The first window begins at (w, h, n); the pixel that is loaded lies this offset
+// (0 to 255) from each window's beginning.
 DEVICE void load_windows(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
                          int offset_w, int offset_h) {
   asm volatile(
@@ -142,12 +143,12 @@ DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsi
                  "r"(d)
                  : "memory");
 }
-// Of two.
+// The same for two matrices.
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
 
-// Of so many of the block's threads, whole warps (id: 1 and up).
+// A barrier for this many of the block's threads, which are whole warps. id: 1 and up.
 DEVICE void group_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 }  // namespace tma

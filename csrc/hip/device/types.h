@@ -86,7 +86,7 @@ DEVICE unsigned word(const Words<4>& x, int) { return x.value; }
 DEVICE void set_word(Words<2>& x, int, unsigned word) { x.value = static_cast<unsigned short>(word); }
 DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
 
-// N neighbours of type T, as they lie in memory.
+// N adjacent elements of type T, as they lie in memory.
 template <class T, int N>
 using Pack = Words<int(sizeof(T)) * N>;
 
@@ -144,7 +144,7 @@ DEVICE void widen(const Pack<T, N>& pack, float (&to)[N]) {
   for (int i = 0; i < N; ++i) to[i] = element<T>(word(pack, i / kPerWord), i);
 }
 
-// Two neighbours in a word, the first one low.
+// Two adjacent elements in a word, the first one low.
 template <class T>
 DEVICE unsigned narrow_pair(float first, float second) {
 #if defined(REFORMER_NVIDIA)

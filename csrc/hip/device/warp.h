@@ -50,7 +50,7 @@ DEVICE T shuffle_down(T value, int distance) {
 }
 #endif
 
-// The sum over the warp, the same bits in every lane: pairs of neighbours' halves, quarters, and so on.
+// The sum over the warp, the same bits in every lane: a butterfly reduction over halves, quarters, and so on.
 DEVICE float warp_sum(float value) {
   UNROLL
   for (int mask = kWarp / 2; mask; mask /= 2) value += shuffle_xor(value, mask);

@@ -1,11 +1,11 @@
 // Depthwise convolution in NHWC: square filters of R x R, strides ST of 1 or 2, one filter a channel.
 //
-// A block copies what a tile of the result is computed from into shared memory, all of it under way at once. A thread
-// computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads
-// serves TW columns, and each pixel R of them.
+// A block copies what a tile of the result is computed from into shared memory, with all copies in flight at once. A
+// thread computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads serves TW
+// columns, and each pixel R of them.
 #include "../device/add_up.h"
 #include "../device/async_copy.h"
-#include "../device/overlap.h"
+#include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "depthwise.h"
 #include "tile_pipeline.h"
@@ -15,14 +15,14 @@ namespace {
 
 DEVICE constexpr int log_of(int power_of_two) { return power_of_two == 1 ? 0 : 1 + log_of(power_of_two / 2); }
 
-// Part of a picture in shared memory, [rows][columns][channels of the block], zeros outside of the picture.
+// Part of an image in shared memory, [rows][columns][channels of the block], zeros outside of the image.
 template <class T, int V>
 struct Tile {
   T* memory;
   int columns, log_channels;
 
   // Each thread copies p.copy_bytes of some columns, of all rows or of every few.
-  DEVICE void fill(const DepthwiseArgs& p, const T* picture, int height, int width, int first, int top, int left,
+  DEVICE void fill(const DepthwiseArgs& p, const T* image, int height, int width, int first, int top, int left,
                    int rows, const Divider& by_places) const {
     const int places = int(by_places.divisor), elements = p.copy_bytes / int(sizeof(T));
     const int shift = log_channels - (elements == 1 ? 0 : elements == 2 ? 1 : elements == 4 ? 2 : 3);
@@ -35,12 +35,12 @@ struct Tile {
       const bool inside = unsigned(column) < unsigned(width) && channel < p.channels;
       const int bottom = inside ? height : 0;
       const T* from =
-          picture + (inside ? static_cast<long long>((top + start) * width + column) * p.channels + channel : 0);
+          image + (inside ? static_cast<long long>((top + start) * width + column) * p.channels + channel : 0);
       const long long from_step = inside ? static_cast<long long>(step * width) * p.channels : 0;
       T* to = memory + (start * places + place) * elements;
       for (int row = start; row < rows; row += step) {
         const bool valid = unsigned(top + row) < unsigned(bottom);
-        const T* source = valid ? from : picture;
+        const T* source = valid ? from : image;
         if (p.copy_bytes == 16)
           async_copy<16>(to, source, valid);
         else if (p.copy_bytes == 8)
@@ -64,7 +64,7 @@ struct Tile {
 // Filters in shared memory, fp32 [R * R][pitch].
 template <class T, int R, bool kFlipped>
 DEVICE void fill_filter(float* to, int pitch, const DepthwiseArgs& p, int first, int channels) {
-  constexpr int kBatch = R == 3 ? 5 : 16;  // loads under way at once
+  constexpr int kBatch = R == 3 ? 5 : 16;  // loads in flight at once
   const T* from = static_cast<const T*>(p.filter) + first * R * R;
   const int count = (p.channels - first < channels ? p.channels - first : channels) * R * R;
   for (int base = thread_id(); base < channels * R * R; base += kBatch * p.threads) {
@@ -90,21 +90,21 @@ DEVICE void read_taps(const float* filter, int r, int pitch, int lane, float (&t
 
 // Where a tile begins.
 struct Place {
-  int column, row, picture;
+  int column, row, image;
 };
 DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
   Place place{tile, 0, 0};
   place.row = divide_with_rest(place.column, p.tiles_across);
-  place.picture = divide_with_rest(place.row, p.tiles_down);
+  place.image = divide_with_rest(place.row, p.tiles_down);
   place.column *= p.tile_columns;
   place.row *= p.tile_rows;
   return place;
 }
 
-// One row of a strip into a picture whose rows are so wide.
+// One row of a strip into an image whose rows are so wide.
 template <class T, int V, int TW>
-DEVICE void write(T* picture, int row, int column, int height, int width, int channels, const float (&values)[TW][V]) {
-  T* to = picture + static_cast<long long>(row * width + column) * channels;
+DEVICE void write(T* image, int row, int column, int height, int width, int channels, const float (&values)[TW][V]) {
+  T* to = image + static_cast<long long>(row * width + column) * channels;
   const unsigned end = unsigned(row) < unsigned(height) ? unsigned(width) : 0;
   UNROLL
   for (int j = 0; j < TW; ++j) {
@@ -125,27 +125,27 @@ DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, 
   const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
   const int pitch = depthwise_filter_pitch(channels);
   float* filter = reinterpret_cast<float*>(memory);
-  const auto tile_of = [&](int turn) {
+  const auto tile_of = [&](int buffer) {
     T* tiles = reinterpret_cast<T*>(filter + R * R * pitch);
-    return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
+    return Tile<T, V>{tiles + (buffer * p.source_rows * p.source_columns << log_channels), p.source_columns,
                       log_channels};
   };
   const int lane = thread_id() & ((1 << p.log_lanes) - 1), channel = first + lane * V;
   const bool idle = channel >= p.channels;
   float bias[V] = {};
 
-  const auto fill = [&](const Place& place, int turn) {
-    tile_of(turn).fill(p, static_cast<const T*>(source) + static_cast<long long>(place.picture) * h * w * p.channels, h,
-                       w, first, place.row * ST - pad_h, place.column * ST - pad_w, p.source_rows, p.by_source_places);
+  const auto fill = [&](const Place& place, int buffer) {
+    tile_of(buffer).fill(p, static_cast<const T*>(source) + static_cast<long long>(place.image) * h * w * p.channels, h,
+                         w, first, place.row * ST - pad_h, place.column * ST - pad_w, p.source_rows,
+                         p.by_source_places);
   };
   const auto prepare = [&] {
     if (p.bias && !idle) widen<T, V>(load<T, V>(static_cast<const T*>(p.bias) + channel), bias);
     fill_filter<T, R, kFlipped>(filter, pitch, p, first, channels);
   };
-  const auto compute = [&](const Place& place, int turn) {
-    const Tile<T, V> tile = tile_of(turn);
-    T* result =
-        static_cast<T*>(p.result) + static_cast<long long>(place.picture) * out_h * out_w * p.channels + channel;
+  const auto compute = [&](const Place& place, int buffer) {
+    const Tile<T, V> tile = tile_of(buffer);
+    T* result = static_cast<T*>(p.result) + static_cast<long long>(place.image) * out_h * out_w * p.channels + channel;
     for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * kRows;
@@ -211,22 +211,22 @@ DEVICE void strided_input_grad(const DepthwiseArgs& p) {
   const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
   const int pitch = depthwise_filter_pitch(channels);
   float* filter = reinterpret_cast<float*>(memory);
-  const auto tile_of = [&](int turn) {
+  const auto tile_of = [&](int buffer) {
     T* tiles = reinterpret_cast<T*>(filter + R * R * pitch);
-    return Tile<T, V>{tiles + (turn * p.source_rows * p.source_columns << log_channels), p.source_columns,
+    return Tile<T, V>{tiles + (buffer * p.source_rows * p.source_columns << log_channels), p.source_columns,
                       log_channels};
   };
   const int lane = thread_id() & ((1 << p.log_lanes) - 1), channel = first + lane * V;
 
-  const auto fill = [&](const Place& place, int turn) {
-    const T* y = static_cast<const T*>(p.y) + static_cast<long long>(place.picture) * p.out_h * p.out_w * p.channels;
-    tile_of(turn).fill(p, y, p.out_h, p.out_w, first, (place.row + p.pad_h) / ST - kBefore,
-                       (place.column + p.pad_w) / ST - kBefore, p.source_rows, p.by_source_places);
+  const auto fill = [&](const Place& place, int buffer) {
+    const T* y = static_cast<const T*>(p.y) + static_cast<long long>(place.image) * p.out_h * p.out_w * p.channels;
+    tile_of(buffer).fill(p, y, p.out_h, p.out_w, first, (place.row + p.pad_h) / ST - kBefore,
+                         (place.column + p.pad_w) / ST - kBefore, p.source_rows, p.by_source_places);
   };
   const auto prepare = [&] { fill_filter<T, R, false>(filter, pitch, p, first, channels); };
-  const auto compute = [&](const Place& place, int turn) {
-    const Tile<T, V> tile = tile_of(turn);
-    T* result = static_cast<T*>(p.result) + static_cast<long long>(place.picture) * p.h * p.w * p.channels + channel;
+  const auto compute = [&](const Place& place, int buffer) {
+    const Tile<T, V> tile = tile_of(buffer);
+    T* result = static_cast<T*>(p.result) + static_cast<long long>(place.image) * p.h * p.w * p.channels + channel;
     const bool idle = channel >= p.channels;
     for (int strip = thread_id() >> p.log_lanes; !idle && strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
@@ -279,24 +279,24 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
   DYNAMIC_SHARED(memory);
   const int log_channels = p.log_lanes + log_of(V), first = block_x() << log_channels;
   const int x_pixels = p.source_rows * p.source_columns, pixels = x_pixels + p.tile_rows * p.tile_columns;
-  const auto x_tile_of = [&](int turn) {
-    return Tile<T, V>{reinterpret_cast<T*>(memory) + (turn * pixels << log_channels), p.source_columns, log_channels};
+  const auto x_tile_of = [&](int buffer) {
+    return Tile<T, V>{reinterpret_cast<T*>(memory) + (buffer * pixels << log_channels), p.source_columns, log_channels};
   };
-  const auto y_tile_of = [&](int turn) {
-    return Tile<T, V>{x_tile_of(turn).memory + (x_pixels << log_channels), p.tile_columns, log_channels};
+  const auto y_tile_of = [&](int buffer) {
+    return Tile<T, V>{x_tile_of(buffer).memory + (x_pixels << log_channels), p.tile_columns, log_channels};
   };
   const int lane = thread_id() & ((1 << p.log_lanes) - 1), worker = thread_id() >> p.log_lanes;
 
   float sums[R * R][V] = {};
-  const auto fill = [&](const Place& place, int turn) {
-    const long long pictures = static_cast<long long>(place.picture) * p.channels;
-    x_tile_of(turn).fill(p, static_cast<const T*>(p.x) + pictures * p.h * p.w, p.h, p.w, first,
-                         place.row * ST - p.pad_h, place.column * ST - p.pad_w, p.source_rows, p.by_source_places);
-    y_tile_of(turn).fill(p, static_cast<const T*>(p.y) + pictures * p.out_h * p.out_w, p.out_h, p.out_w, first,
-                         place.row, place.column, p.tile_rows, p.by_tile_places);
+  const auto fill = [&](const Place& place, int buffer) {
+    const long long images = static_cast<long long>(place.image) * p.channels;
+    x_tile_of(buffer).fill(p, static_cast<const T*>(p.x) + images * p.h * p.w, p.h, p.w, first,
+                           place.row * ST - p.pad_h, place.column * ST - p.pad_w, p.source_rows, p.by_source_places);
+    y_tile_of(buffer).fill(p, static_cast<const T*>(p.y) + images * p.out_h * p.out_w, p.out_h, p.out_w, first,
+                           place.row, place.column, p.tile_rows, p.by_tile_places);
   };
-  const auto compute = [&](const Place&, int turn) {
-    const Tile<T, V> x_tile = x_tile_of(turn), y_tile = y_tile_of(turn);
+  const auto compute = [&](const Place&, int buffer) {
+    const Tile<T, V> x_tile = x_tile_of(buffer), y_tile = y_tile_of(buffer);
     for (int strip = worker; strip < p.strips; strip += p.threads >> p.log_lanes) {
       int column = strip;
       const int row = divide_with_rest(column, p.by_strips_across) * kRows;
@@ -362,7 +362,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
   const int worker = thread_id() / kDepthwiseFinishOutputs, output = thread_id() % kDepthwiseFinishOutputs;
   const int element = block_x() * kDepthwiseFinishOutputs + output, elements = p.taps * p.channels;
   float sum[1] = {};
-  wait_for_earlier();
+  grid_dependency_wait();
   if (element < elements) add_up(static_cast<const float*>(p.x) + element, elements, worker, kWorkers, p.splits, sum);
   shared[worker][output] = sum[0];
   barrier();
@@ -379,7 +379,7 @@ DEVICE void finish(const DepthwiseArgs& p) {
 #define X(what, T, R, ST, V, TW)                                                   \
   KERNEL(reformer::kDepthwiseThreads_##what)                                       \
   depthwise_##what##_##T##_##R##_##ST##_##V##_##TW(reformer::DepthwiseArgs args) { \
-    reformer::let_next_begin();                                                    \
+    reformer::grid_dependency_launch();                                            \
     reformer::what<reformer::T, R, ST, V, TW>(args);                               \
   }
 #ifdef REFORMER_ENTRY

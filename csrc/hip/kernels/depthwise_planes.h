@@ -1,17 +1,16 @@
 // What the depthwise kernels for NCHW and their host share.
-//
-// Along each dimension the results are cut into strips, and a strip is computed from a window of the source: of x in
-// forward and weight_grad (whose "result" is the output's gradient, which it only reads), of y in input_grad. How the
-// two lie to each other, and which tap of the filter joins them, the functions below say, for filter R, stride ST and
-// `grad`, which is input_grad. Windows are placed as a padding of (R - 1) / 2 wants it, so that this one, nearly all
-// there are, lets shared memory be written and read by wide words; others move the source in its rows.
+// Along each dimension the results are divided into strips, and a strip is computed from a window of the source: of x
+// in forward and weight_grad (whose "result" is the output's gradient, which it only reads), of y in input_grad. How
+// the two lie to each other, and which tap of the filter joins them, the functions below say, for filter R, stride ST
+// and `grad`, which is input_grad. Windows are placed as a padding of (R - 1) / 2 wants it, so that this one, nearly
+// all there are, lets shared memory be written and read by wide words; others move the source in its rows.
 #pragma once
 
 #include "../device/divide.h"
 
 namespace reformer {
 
-constexpr int kDepthwisePlanesThreads = 256;  // of a block, at most; the launch says how many
+constexpr int kDepthwisePlanesThreads = 256;  // threads of a block, at most; the launch says how many
 
 // Elements of a row of shared memory before the body of its first window: a wide word.
 REFORMER_BOTH constexpr int planes_margin(int element_bytes) { return 16 / element_bytes; }
@@ -22,7 +21,7 @@ REFORMER_BOTH constexpr int planes_parity(int R, int ST, bool grad) { return gra
 REFORMER_BOTH constexpr int planes_before(int R, int ST, bool grad) {
   return grad ? (R - 1 - planes_parity(R, ST, grad)) / ST : 0;
 }
-// Of so many results: the window's elements, and how far the next strip's lies from it.
+// The elements of the window of so many results, and how far the next strip's window lies from it.
 REFORMER_BOTH constexpr int planes_window(int R, int ST, bool grad, int results) {
   return grad ? planes_before(R, ST, grad) + (planes_parity(R, ST, grad) + results - 1) / ST + 1
               : (results - 1) * ST + R;
@@ -51,14 +50,15 @@ REFORMER_BOTH constexpr int planes_first(int R, int ST, bool grad, int pad) {
 // What comes in words of at least 4 bytes is copied to its place. Rows of 16-bit elements that are not aligned even to
 // that are copied as they lie in memory, where planes follow each other, and put into their places once they are there.
 struct PlaneTile {
-  int h, w;                    // of a plane
-  int first, step, band_rows;  // of the planes' rows: where the first band begins, the next one after it, and all have
-  int rows, pitch, zeros;      // of shared memory: rows of a tile, elements of a row and of the zeros behind all rows
-  int origin;                  // where in a row a plane's begins
-  int offset;                  // in shared memory, in bytes
-  int copy_bytes;              // at once into their places, 16, 8, 4 or an element
-  int run_bytes;               // at once of what is put into its place later, 16, 8 or 4; 0: none is
-  int run_offset, run_size;    // of that in shared memory, in bytes; of one tile
+  int h, w;  // a plane's size
+  int first, step,
+      band_rows;           // rows of the planes: where the first band begins, from one band to the next, and in a band
+  int rows, pitch, zeros;  // shared memory: rows of a tile, elements of a row and of the zeros behind all rows
+  int origin;              // where in a row a plane's begins
+  int offset;              // in shared memory, in bytes
+  int copy_bytes;          // at once into their places, 16, 8, 4 or an element
+  int run_bytes;           // at once of what is put into its place later, 16, 8 or 4; 0: none is
+  int run_offset, run_size;       // where runs are in shared memory, and the size of one tile's, in bytes
   Divider by_copies, by_margins;  // copies of a plane's row, and of what is beside it
 };
 
@@ -68,9 +68,9 @@ enum class PlaneStore : int { strips, pairs, elements };
 
 // Tensors are dense NCHW, filters [channels][R][R]. Sizes in elements.
 //
-// Block (x, y) computes `planes` neighbouring channels, of every `splits`-th tile: a tile is a picture, or a band of it
-// with one plane at a time. Its thread has one plane throughout, and so keeps the plane's filter, or weight_grad's
-// sums.
+// Block (x, y) computes `planes` neighbouring channels, of every `splits`-th tile: a tile is an image, or a band of it
+// with one plane at a time. Its thread has one plane throughout, so that the plane's filter, or weight_grad's sums,
+// stay in registers.
 struct DepthwisePlanesArgs {
   const void* source;
   const void* y;       // weight_grad: the output's gradient
@@ -78,12 +78,12 @@ struct DepthwisePlanesArgs {
   const void* bias;    // forward; may be null
   void* result;        // weight_grad: partial sums, fp32 [splits][R * R][channels]
   int channels, planes;
-  int threads, workers;        // of a block; of a plane
-  int strips;                  // of a plane and tile
+  int threads, workers;        // threads of a block, and those of a plane
+  int strips;                  // strips of a plane in a tile
   int strips_down, rows_down;  // rows of strips of a band; how many results that is
   int shift_h, shift_w;        // how far the first strips begin before the first results
-  int first_row;               // of the source, for the first strips' windows
-  int h, w;                    // of the result; weight_grad: of y
+  int first_row;               // the source's row where the first strips' windows begin
+  int h, w;                    // the result's size; weight_grad: y's
   int tiles, splits;
   PlaneStore store;
   int store_bytes;   // at once from shared memory: 16, 8, 4 or 2

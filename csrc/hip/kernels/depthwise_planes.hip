@@ -1,8 +1,8 @@
 // Depthwise convolution in NCHW: square filters of R x R, strides ST of 1 or 2, one filter a channel.
 //
-// A block copies neighbouring planes, or a band of one, into shared memory, where every row begins at a wide word with
+// A block copies adjacent planes, or a band of one, into shared memory, where every row begins at a wide word with
 // zeros beside it, whatever its alignment was. A thread computes strips of TR x TW results of one plane, whose filter
-// it keeps in registers: each row that it reads serves up to R rows of the strip, by wide words.
+// stays in registers: each row that it reads serves up to R rows of the strip, by wide words.
 #include "../device/async_copy.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -50,7 +50,7 @@ DEVICE void copy_elements(T* to, int to_step, const T* from, Step from_step, int
 
 template <int kBytes, class T>
 DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, int row, int rows, int step) {
-  constexpr int kBatch = 4;  // spares counting
+  constexpr int kBatch = 4;  // a constant, so that the loop is unrolled
   for (; row + (kBatch - 1) * step < rows; row += kBatch * step) {
     UNROLL
     for (int b = 0; b < kBatch; ++b) async_copy<kBytes>(to + b * to_step, from + b * from_step, true);
@@ -65,7 +65,7 @@ DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, i
   }
 }
 
-// So many bytes as they lie in memory.
+// Copies so many bytes as they lie in memory.
 template <int kBytes>
 DEVICE void copy_run(unsigned char* to, const unsigned char* from, int bytes, int threads) {
   for (int i = thread_id() * kBytes; i < bytes; i += threads * kBytes) async_copy<kBytes>(to + i, from + i, true);
@@ -90,14 +90,14 @@ DEVICE Band band_of(const PlaneTile& tile, int band) {
 template <class T>
 struct Tiles {
   const PlaneTile& shape;
-  int threads, turns;
+  int threads, buffers;
   unsigned char* shared;
 
   DEVICE T* memory() const { return reinterpret_cast<T*>(shared + shape.offset); }
-  DEVICE unsigned char* run(int turn) const { return shared + shape.run_offset + turn * shape.run_size; }
+  DEVICE unsigned char* run(int buffer) const { return shared + shape.run_offset + buffer * shape.run_size; }
   // Tiles that lie in their places at the same time: runs are put there one after another.
-  DEVICE int places() const { return shape.run_bytes ? 1 : turns; }
-  DEVICE int place_of(int turn) const { return shape.run_bytes ? 0 : turn; }
+  DEVICE int places() const { return shape.run_bytes ? 1 : buffers; }
+  DEVICE int place_of(int buffer) const { return shape.run_bytes ? 0 : buffer; }
 
   // Zeros beside and behind the planes' rows. Nothing else is ever written there.
   DEVICE void clear_margins() const {
@@ -118,8 +118,8 @@ struct Tiles {
     });
   }
 
-  // So many planes from this one on.
-  DEVICE void fill(const void* tensor, long long plane, int planes, int band_index, int turn) const {
+  // Copies so many planes from this one on.
+  DEVICE void fill(const void* tensor, long long plane, int planes, int band_index, int buffer) const {
     const Band band = band_of(shape, band_index);
     const int rows = planes * band.rows, elements = shape.copy_bytes / int(sizeof(T));
     const T* source = static_cast<const T*>(tensor) + (plane * shape.h + band.top) * shape.w;
@@ -127,14 +127,14 @@ struct Tiles {
       const unsigned char* from = reinterpret_cast<const unsigned char*>(source);
       const int bytes = rows * shape.w * int(sizeof(T));
       if (shape.run_bytes == 16)
-        copy_run<16>(run(turn), from, bytes, threads);
+        copy_run<16>(run(buffer), from, bytes, threads);
       else if (shape.run_bytes == 8)
-        copy_run<8>(run(turn), from, bytes, threads);
+        copy_run<8>(run(buffer), from, bytes, threads);
       else
-        copy_run<4>(run(turn), from, bytes, threads);
+        copy_run<4>(run(buffer), from, bytes, threads);
       return;
     }
-    T* tile = memory() + turn * shape.rows * shape.pitch + shape.origin;
+    T* tile = memory() + buffer * shape.rows * shape.pitch + shape.origin;
     for_each_place(shape.by_copies, threads, [&](int place, int row, int step) {
       const T* from = source + static_cast<long long>(row) * shape.w + place * elements;
       T* to = tile + row * shape.pitch + place * elements;
@@ -151,9 +151,9 @@ struct Tiles {
   }
 
   // Puts what fill copied in a run into its place; barriers have to be before and after.
-  DEVICE void spread(int planes, int band_index, int turn) const {
+  DEVICE void spread(int planes, int band_index, int buffer) const {
     const int rows = planes * band_of(shape, band_index).rows;
-    const T* from = reinterpret_cast<const T*>(run(turn));
+    const T* from = reinterpret_cast<const T*>(run(buffer));
     T* to = memory() + shape.origin;
     for_each_place(shape.by_copies, threads, [&](int place, int row, int step) {
       copy_elements(to + row * shape.pitch + place, step * shape.pitch, from + row * shape.w + place, step * shape.w,
@@ -169,12 +169,12 @@ struct Windows {
   int pitch, row, rows, first, zeros;
 
   // `column` is where the body begins, `row` that of the plane's that the first window is in.
-  DEVICE Windows(const Tiles<T>& tiles, const Band& band, int turn, int plane, int row_of_plane, int column)
+  DEVICE Windows(const Tiles<T>& tiles, const Band& band, int buffer, int plane, int row_of_plane, int column)
       : memory(tiles.memory() + column),
         pitch(tiles.shape.pitch),
         row(row_of_plane - band.top),
         rows(band.rows),
-        first((tiles.place_of(turn) * tiles.shape.rows + plane * band.rows) * pitch),
+        first((tiles.place_of(buffer) * tiles.shape.rows + plane * band.rows) * pitch),
         zeros(tiles.places() * tiles.shape.rows * pitch) {}
 
   // kColumns elements of row i, kHead of which are before the body of kBody. Reads whole words, and so more.
@@ -208,20 +208,20 @@ struct Windows {
   }
 };
 
-// What a tile is a part of.
+// The image and the band of a tile.
 struct TilePlace {
-  int picture, band;
+  int image, band;
 };
 DEVICE TilePlace place_of(int tile, const DepthwisePlanesArgs& p) {
   TilePlace place{0, tile};
-  place.picture = divide_with_rest(place.band, p.by_bands);
+  place.image = divide_with_rest(place.band, p.by_bands);
   return place;
 }
 
-// What a thread of the block has of the planes; none are left for some.
+// The work of a thread: a plane and its strips. Some threads are idle.
 struct Worker {
-  int first, planes;  // of the block, the last of which has fewer
-  int plane, strip;   // of this thread: the plane among the block's, and the first strip
+  int first, planes;  // the block's planes; the last block has fewer
+  int plane, strip;   // this thread's plane among the block's, and its first strip
   bool idle;
 };
 DEVICE Worker worker_of(const DepthwisePlanesArgs& p) {
@@ -237,7 +237,7 @@ struct StripPlace {
   int row, column, first, end, width;
 };
 
-// A strip that lies inside in whole, but for its last rows.
+// Stores a strip that lies inside in whole, but for its last rows.
 template <class T, int TR, int TW>
 DEVICE void write_words(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
   constexpr int kWord = less_of(TW, 16 / int(sizeof(T)));
@@ -255,7 +255,7 @@ DEVICE void write_words(T* plane, const StripPlace& place, const float (&values)
   }
 }
 
-// Any strip, N neighbours at once, which are inside together.
+// Stores any strip by accesses of N adjacent elements, which are all inside or all outside.
 template <int N, class T, int TR, int TW>
 DEVICE void write_elements(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
   bool inside[TW];
@@ -292,25 +292,25 @@ DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
   T* stage = reinterpret_cast<T*>(memory + p.store_offset);
 
   float taps[R * R], bias = 0;
-  const auto fill = [&](const TilePlace& place, int turn) {
-    tiles.fill(p.source, static_cast<long long>(place.picture) * p.channels + worker.first, worker.planes, place.band,
-               turn);
+  const auto fill = [&](const TilePlace& place, int buffer) {
+    tiles.fill(p.source, static_cast<long long>(place.image) * p.channels + worker.first, worker.planes, place.band,
+               buffer);
   };
-  const auto compute = [&](const TilePlace& tile, int turn) {
+  const auto compute = [&](const TilePlace& tile, int buffer) {
     const Band band = band_of(p.source_tile, tile.band);
-    const long long first_plane = static_cast<long long>(tile.picture) * p.channels + worker.first;
+    const long long first_plane = static_cast<long long>(tile.image) * p.channels + worker.first;
     const int begin = tile.band * p.rows_down - p.shift_h, top = begin < 0 ? 0 : begin;
     const int band_rows = less_of(begin + p.rows_down, p.h) - top;
     T* result = static_cast<T*>(p.result) + (first_plane * p.h + top) * p.w;
     if (p.source_tile.run_bytes) {
-      tiles.spread(worker.planes, tile.band, turn);
+      tiles.spread(worker.planes, tile.band, buffer);
       barrier();
     }
 
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
       const int down = tile.band * p.strips_down + divide_with_rest(across, p.by_across);
-      const Windows<T> windows(tiles, band, turn, worker.plane, down * planes_step(ST, kGrad, TR) + p.first_row,
+      const Windows<T> windows(tiles, band, buffer, worker.plane, down * planes_step(ST, kGrad, TR) + p.first_row,
                                across * kBody + planes_margin(sizeof(T)));
       float sums[TR][TW];
       UNROLL
@@ -407,32 +407,32 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
   constexpr int kRows = planes_window(R, ST, false, TR), kColumns = planes_window(R, ST, false, TW);
   DYNAMIC_SHARED(memory);
   const Worker worker = worker_of(p);
-  const int turns = p.splits < p.tiles ? 2 : 1;
-  const Tiles<T> x_tiles{p.source_tile, p.threads, turns, memory};
-  const Tiles<T> y_tiles{p.y_tile, p.threads, turns, memory};
+  const int buffers = p.splits < p.tiles ? 2 : 1;
+  const Tiles<T> x_tiles{p.source_tile, p.threads, buffers, memory};
+  const Tiles<T> y_tiles{p.y_tile, p.threads, buffers, memory};
 
   float sums[R * R] = {};
-  const auto fill = [&](const TilePlace& place, int turn) {
-    const long long plane = static_cast<long long>(place.picture) * p.channels + worker.first;
-    x_tiles.fill(p.source, plane, worker.planes, place.band, turn);
-    y_tiles.fill(p.y, plane, worker.planes, place.band, turn);
+  const auto fill = [&](const TilePlace& place, int buffer) {
+    const long long plane = static_cast<long long>(place.image) * p.channels + worker.first;
+    x_tiles.fill(p.source, plane, worker.planes, place.band, buffer);
+    y_tiles.fill(p.y, plane, worker.planes, place.band, buffer);
   };
   const auto prepare = [&] {
     x_tiles.clear_margins();
     y_tiles.clear_margins();
   };
-  const auto compute = [&](const TilePlace& tile, int turn) {
+  const auto compute = [&](const TilePlace& tile, int buffer) {
     const int band = tile.band;
     const Band x_band = band_of(p.source_tile, band), y_band = band_of(p.y_tile, band);
-    if (p.source_tile.run_bytes) x_tiles.spread(worker.planes, band, turn);
-    if (p.y_tile.run_bytes) y_tiles.spread(worker.planes, band, turn);
+    if (p.source_tile.run_bytes) x_tiles.spread(worker.planes, band, buffer);
+    if (p.y_tile.run_bytes) y_tiles.spread(worker.planes, band, buffer);
     if (p.source_tile.run_bytes || p.y_tile.run_bytes) barrier();
     for (int strip = worker.strip; !worker.idle && strip < p.strips; strip += p.workers) {
       int across = strip;
       const int down = band * p.strips_down + divide_with_rest(across, p.by_across);
-      const Windows<T> xs(x_tiles, x_band, turn, worker.plane, down * TR * ST + p.first_row,
+      const Windows<T> xs(x_tiles, x_band, buffer, worker.plane, down * TR * ST + p.first_row,
                           across * TW * ST + planes_margin(sizeof(T)));
-      const Windows<T> ys(y_tiles, y_band, turn, worker.plane, down * TR, across * TW);
+      const Windows<T> ys(y_tiles, y_band, buffer, worker.plane, down * TR, across * TW);
       float y[TR][TW];
       UNROLL
       for (int o = 0; o < TR; ++o) ys.template read<0, TW>(o, y[o]);
@@ -462,9 +462,9 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
 
 // Left alone, ptxas takes 64 or 128 registers and spills what is over.
 #define X(what, T, R, ST, TR, TW)                                                                \
-  KERNEL_TOGETHER(reformer::kDepthwisePlanesThreads, R == 3 && ST == 1 ? 3 : 2)                  \
+  KERNEL_OCCUPANCY(reformer::kDepthwisePlanesThreads, R == 3 && ST == 1 ? 3 : 2)                 \
   depthwise_planes_##what##_##T##_##R##_##ST##_##TR##x##TW(reformer::DepthwisePlanesArgs args) { \
-    reformer::let_next_begin();                                                                  \
+    reformer::grid_dependency_launch();                                                          \
     reformer::what<reformer::T, R, ST, TR, TW>(args);                                            \
   }
 #ifdef REFORMER_ENTRY

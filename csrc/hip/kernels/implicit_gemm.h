@@ -13,13 +13,15 @@ constexpr int implicit_gemm_step_bytes(int warp) { return warp == 32 ? 128 : 64;
 // copies the next tile waits in registers, and two are enough.
 constexpr int implicit_gemm_stages(int stages, int warp) { return warp == 32 ? stages : 2; }
 
-// Blocks whose registers a multiprocessor of NVIDIA's has. A thread needs so many besides its sums, and `more`.
-constexpr int implicit_gemm_together(int rows, int columns, int threads, bool groups, int more = 0) {
+// Occupancy: blocks that the registers of an NVIDIA multiprocessor allow at once. `more`: registers that a thread needs
+// besides its sums and a fixed number of others.
+constexpr int implicit_gemm_occupancy(int rows, int columns, int threads, bool groups, int more = 0) {
   const int registers = (groups ? 64 : 80) + more + rows * columns / threads;
   return 65536 / (threads * (registers < 255 ? registers : 255));
 }
 
-// Tiles of the columns' operand that are there at once: if they're all of them, they stay for the block's next rows.
+// Tiles of the columns' operand in shared memory at once: if all steps' tiles fit, they stay resident for the block's
+// next rows.
 REFORMER_BOTH int implicit_gemm_stages_b(int steps, int stages) { return steps < stages ? steps : stages; }
 
 // A line of sums in shared memory, on their way to other blocks of a cluster or, with AMD's GPUs, to global memory, in
@@ -31,9 +33,9 @@ constexpr int implicit_gemm_slab_rows(int rows, int columns, int warps_down, int
   return warp == 64 && rows * implicit_gemm_sums_pitch(columns) * 4 > 32768 ? rows / warps_down : rows;
 }
 
-constexpr int kImplicitGemmMostClasses = 4;  // of pixels, along each axis
-constexpr int kImplicitGemmFinishWarps = 8;  // of a block of the finish
-// Elements that it computes: four a lane, the same ones in each warp, which share the splits.
+constexpr int kImplicitGemmMostClasses = 4;  // classes of pixels along each axis
+constexpr int kImplicitGemmFinishWarps = 8;  // warps of a block of the finish
+// Elements that a block of the finish computes: four a lane, the same ones in each warp, which share the splits.
 constexpr int implicit_gemm_finish_elements(int warp) { return warp * 4; }
 
 // Pixels of the result that read the source at the same taps, along one axis: all of them in forward; in input_grad
@@ -51,22 +53,21 @@ struct ImplicitGemmAxis {
 //   forward     pixels of y           k               taps, c     x       filter  y
 //   input_grad  pixels of dx          c               taps, k     dy      filter  dx
 //   weight_grad k                     taps, c         pixels      dy      x       the filter's gradient
-//
-// All in elements. "Channels" are of all groups, those of a group are called rows, columns or depth.
+// All sizes are in elements. "Channels" counts those of all groups; those of one group are rows, columns or depth.
 struct ImplicitGemmArgs {
   const void *a, *b;
-  const void* bias;   // of as many elements as the result has channels, or null
+  const void* bias;   // [the result's channels], or null
   void* result;       // or the partial sums, if there are several: fp32 [partials] of the result
-  int rows, columns;  // of a group; rows of the class with the most
+  int rows, columns;  // one group's; rows: those of the largest class
   int result_pitch;   // from row to row
   int splits;         // parts of the depth
-  int log_cluster;    // of the number of neighbouring splits whose blocks add up their sums before they are stored
-  int partials;       // the parts that are left then
+  int log_cluster;    // log2 of the cluster: neighbouring splits whose blocks add up their sums before they are stored
+  int partials;       // partial sums that are left after that
   long long result_numel;
   Divider column_tiles, groups, by_splits;
 
-  // The picture that is gathered: a, in weight_grad b.
-  int pictures, source_h, source_w, source_channels;
+  // The image that is read by im2col: operand a, in weight_grad b.
+  int images, source_h, source_w, source_channels;
   // From group to group.
   int a_group, b_group, result_group;
 
@@ -78,17 +79,17 @@ struct ImplicitGemmArgs {
   int filter_pitch;                    // from k to k
   int filter_pitch_h, filter_pitch_w;  // from tap to tap, as many apart as a class's taps are
   int filter_tap_h, filter_tap_w;      // from tap to neighbouring tap
-  int scattered;                       // 1: rows are not neighbours in the result
-  Divider by_next_rows;                // of rows, from a tile to the next one that the same block computes
+  int scattered;                       // 1: rows are not adjacent in the result
+  Divider by_next_rows;                // rows from a tile to the next one that the same block computes
   int result_h, result_w, result_step_h, result_step_w;
   Divider by_depth_per_tap, classes_w;
   ImplicitGemmAxis heights[kImplicitGemmMostClasses], widths[kImplicitGemmMostClasses];
 
   // weight_grad
-  int pixels, a_pitch;  // of a, and from one to the next
+  int pixels, a_pitch;  // a's pixels, and the elements from one to the next
   int out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-  // What a step adds to a pixel's place in b, and what has to be added past the end of a line and of a picture.
-  int step_h, step_w, step_offset, line_offset, picture_offset;
+  // What a step adds to a pixel's place in b, and what has to be added past the end of a line and of an image.
+  int step_h, step_w, step_offset, line_offset, image_offset;
   Divider by_out_h, by_out_w, by_channels, by_filter_w;
 };
 

@@ -1,4 +1,4 @@
-// Convolution as a product of matrices, of which one is gathered from the picture while it is multiplied.
+// Implicit GEMM: convolution as a product of matrices, one of which is read from the image by im2col on the fly.
 // implicit_gemm.h has a table of what rows, columns and depth are in each direction.
 //
 // A block computes a tile of the result, step by step along the depth, and, with NVIDIA's GPUs in forward and
@@ -9,7 +9,7 @@
 // Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
 // multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
 #include "../device/add_up.h"
-#include "../device/overlap.h"
+#include "../device/grid_dependency.h"
 #include "implicit_gemm_operands.h"
 #include "implicit_gemm_program.h"
 #include "implicit_gemm_store.h"
@@ -17,7 +17,7 @@
 
 namespace reformer {
 
-// What fp32 is multiplied as.
+// The type that fp32 is multiplied as.
 template <class T>
 struct Multiplied {
   using type = T;
@@ -37,15 +37,15 @@ struct Shape {
   static constexpr int kThreads = kDown * kAcross * kWarp;
   static constexpr int kWarpRows = kRows / kDown, kWarpColumns = kColumns / kAcross;
   static constexpr int kDepth = implicit_gemm_step_bytes(kWarp) / int(sizeof(T));
-  static constexpr int kParts = implicit_gemm_step_bytes(kWarp) / 32;  // of a step, as long as a fragment
+  static constexpr int kParts = implicit_gemm_step_bytes(kWarp) / 32;  // parts of a step, each as deep as a fragment
   static constexpr int kPitch = implicit_gemm_sums_pitch(kColumns);
   static constexpr int kSlabRows = implicit_gemm_slab_rows(kRows, kColumns, kDown, kWarp);
   static constexpr bool kGroups = kHasGroups && are_groups(kWarpRows, kDown, kAcross, kColumns, int(sizeof(T)));
-  static constexpr int kTogether = kGroups ? implicit_gemm_together(kRows, kColumns, kThreads, true) : 0;
-  static constexpr int kTogetherWithProgram =
-      implicit_gemm_together(kRows, kColumns, kThreads, kGroups, kProgramRegisters);
-  // Where there is room for one block only, a step is still multiplied while the next one's barrier is waited for.
-  static constexpr int kLag = kGroups && kTogether == 1;
+  static constexpr int kOccupancy = kGroups ? implicit_gemm_occupancy(kRows, kColumns, kThreads, true) : 0;
+  static constexpr int kOccupancyWithProgram =
+      implicit_gemm_occupancy(kRows, kColumns, kThreads, kGroups, kProgramRegisters);
+  // At an occupancy of one block a step is still multiplied while the block waits for the next step's barrier.
+  static constexpr int kLag = kGroups && kOccupancy == 1;
   using Sums =
       typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
   template <Lines kLines>
@@ -56,11 +56,11 @@ struct Shape {
 
 namespace {
 
-// What the block computes.
+// The tile that the block computes.
 template <class Shape, bool kClasses>
 DEVICE Place place_of(const ImplicitGemmArgs& p) {
   Place place{};
-  place.column = block_x();  // neighbours share their rows, of which there is more to read
+  place.column = block_x();  // adjacent blocks share their rows, which are more bytes to read
   place.row = divide_with_rest(place.column, p.column_tiles) * Shape::kRows;
   place.column *= Shape::kColumns;
   place.group = block_y();
@@ -72,7 +72,7 @@ DEVICE Place place_of(const ImplicitGemmArgs& p) {
   return place;
 }
 
-// The steps that a split takes.
+// The steps of a split.
 struct Steps {
   int first, count;
 };
@@ -92,14 +92,14 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
   constexpr int kStages = Shape::kStages;
   if constexpr (kAsync) {
     constexpr int kAhead = kStages - 1 - Shape::kLag, kAllA = kStages * TileA::kBytes;
-    // Two rings: one of b's tiles and one of a's.
+    // Two rings of stages: one of b's tiles and one of a's.
     const int all_b = implicit_gemm_stages_b(steps, kStages) * TileB::kBytes;
     unsigned char* const shared_a = shared + all_b;
     int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
     int left = tiles * steps, next_step = 0;
     const int left_without_b = steps > kStages ? 0 : left - steps;  // b's tiles are all there by then
     if (steps > 0) begin();
-    wait_for_earlier();
+    grid_dependency_wait();
     const auto begin_tile = [&] {
       if constexpr (kFurther) {
         if (next_step < steps || left <= 0) return;
@@ -136,7 +136,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
         begin_tile();
         async_wait<kAhead - 1>();
         sums.publish();
-        barrier();  // that step's tiles are there, and nobody needs those of the one before (or the two)
+        barrier();  // that step's tiles are there, and no thread needs those of the step before it (or the two)
         sums.multiply(TileA{shared_a + from_a}, TileB{shared + from_b}, copy_step);
         from_a = from_a == kAllA - TileA::kBytes ? 0 : from_a + TileA::kBytes;
         from_b = from_b == all_b - TileB::kBytes ? 0 : from_b + TileB::kBytes;
@@ -188,7 +188,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
   Place place = place_of<Shape, kTransposed>(p);
   const ImplicitGemmAxis& height = p.heights[kTransposed ? place.class_h : 0];
   const ImplicitGemmAxis& width = p.widths[kTransposed ? place.class_w : 0];
-  const int rows = p.pictures * height.count * width.count;
+  const int rows = p.images * height.count * width.count;
   if (place.row >= rows) return;
   const int taps = height.taps * width.taps, depth = taps * p.depth_per_tap;
   const Steps steps = steps_of((depth + kDepth - 1) / kDepth, place.split, p);
@@ -197,7 +197,7 @@ DEVICE void correlate(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
   const int tiles = divide(rows - place.row + next_rows - 1, p.by_next_rows);
 
   typename Shape::Sums sums;
-  Gathered<T, TileA, kThreads, kDepth, !kPointwise> a(p, height.taps, width.taps);
+  Im2colRows<T, TileA, kThreads, kDepth, !kPointwise> a(p, height.taps, width.taps);
   int copied_row = place.row;
   const auto multiply_by = [&](auto b) {
     const auto begin = [&] {
@@ -255,7 +255,7 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   typename Shape::Sums sums;
   Transposed<T, TileA, kThreads, kDepth> a(static_cast<const T*>(p.a) + place.group * p.a_group, place.row, p.rows,
                                            p.a_pitch, first, p.pixels);
-  const T* picture = static_cast<const T*>(p.b) + place.group * p.b_group;
+  const T* image = static_cast<const T*>(p.b) + place.group * p.b_group;
   const auto multiply_by = [&](auto b) {
     const auto begin = [] {};
     multiply<Shape, false>(a, b, 1, steps.count, shared, sums, begin, [&] {
@@ -265,9 +265,9 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
   };
   if constexpr (kPointwise)
     multiply_by(
-        Transposed<T, TileB, kThreads, kDepth>(picture, place.column, p.columns, p.source_channels, first, p.pixels));
+        Transposed<T, TileB, kThreads, kDepth>(image, place.column, p.columns, p.source_channels, first, p.pixels));
   else
-    multiply_by(GatheredColumns<T, TileB, kThreads, kDepth>(p, picture, place.column, first, p.pixels));
+    multiply_by(Im2colColumns<T, TileB, kThreads, kDepth>(p, image, place.column, first, p.pixels));
 }
 
 // Adds up the splits' sums: a warp every eighth of them, then the warps' sums, always in the same order.
@@ -279,7 +279,7 @@ DEVICE void finish(const ImplicitGemmFinishArgs& p) {
   const int lane = lane_id(), warp = warp_id();
   const long long element = (static_cast<long long>(block_x()) * kWarp + lane) * 4;
   float sums[4] = {};
-  wait_for_earlier();
+  grid_dependency_wait();
   if (element < p.numel) add_up(p.partial + element, p.numel, warp, kWarps, p.splits, sums);
   UNROLL
   for (int e = 0; e < 4; ++e) shared[warp][lane + e * kWarp] = sums[e];
@@ -309,21 +309,21 @@ constexpr bool pointwise = true, general = false;
   reformer::Shape<reformer::T, rows, columns, down, across, stages>
 // A kernel that runs a program. Its text follows this file, and no other kernel is made.
 #ifdef REFORMER_TEXT_FOLLOWS
-#define REFORMER_WITH_PROGRAM(name, Program, what, T, kind, rows, columns, down, across, stages)  \
-  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                \
-                  (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kTogetherWithProgram)) \
-  name(reformer::WithProgram<reformer::ImplicitGemmArgs> args) {                                  \
-    reformer::let_next_begin();                                                                   \
-    reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(       \
-        args.conv, reformer::RunsProgram<reformer::Program>{args.program});                       \
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, kind, rows, columns, down, across, stages)    \
+  KERNEL_OCCUPANCY(down * across * reformer::kWarp,                                                 \
+                   (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kOccupancyWithProgram)) \
+  name(reformer::WithProgram<reformer::ImplicitGemmArgs> args) {                                    \
+    reformer::grid_dependency_launch();                                                             \
+    reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(         \
+        args.conv, reformer::RunsProgram<reformer::Program>{args.program});                         \
   }
 #else
 #define X(what, T, kind, rows, columns, down, across, stages)                                     \
-  KERNEL_TOGETHER(down * across * reformer::kWarp,                                                \
-                  (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kTogether))            \
+  KERNEL_OCCUPANCY(down * across * reformer::kWarp,                                               \
+                   (REFORMER_SHAPE(T, rows, columns, down, across, stages)::kOccupancy))          \
   implicit_gemm_##what##_##T##_##kind##_##rows##x##columns##_##down##x##across##_##stages(        \
       reformer::ImplicitGemmArgsOf_##what args) {                                                 \
-    reformer::let_next_begin();                                                                   \
+    reformer::grid_dependency_launch();                                                           \
     reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(args); \
   }
 // Entries for wgmma, and those that do without where there is none.

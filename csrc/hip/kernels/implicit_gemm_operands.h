@@ -7,7 +7,7 @@
 
 namespace reformer {
 
-// Whether copies to shared memory go on by themselves.
+// Whether copies to shared memory are asynchronous.
 #if defined(REFORMER_MMA)
 constexpr bool kAsync = true;
 #else
@@ -50,7 +50,7 @@ DEVICE void copy(const Source& source, const typename Source::Tile& to) {
     if (source.exists(l)) async_copy<16>(to.chunk(source.line(l), source.chunk()), source.address(l), source.valid(l));
 }
 
-// The same by way of registers.
+// The same copy by way of registers.
 template <class Source>
 struct Fetched {
   Words<16> words[Source::kCount];
@@ -95,23 +95,23 @@ struct Straight : Part<Tile, kThreads> {
   }
 };
 
-// Pixels, one a line, and the source's channels at each of their taps: the depth. With kTaps false there is one tap,
-// inside of the picture. begin() comes first, and again for other rows.
+// The im2col operand of forward and input_grad: a line is a pixel, and its depth is the source's channels at each tap.
+// If kTaps is false, there is one tap, which is inside the image. begin() is called first, and again for other rows.
 template <class T, class Tile, int kThreads, int kDepth, bool kTaps>
-struct Gathered : Part<Tile, kThreads> {
+struct Im2colRows : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const ImplicitGemmArgs& p;
   const int taps_h, taps_w;
-  const T* from;  // of this chunk at this tap, less the pixel's offset
-  int depth;      // of this chunk in this tap
+  const T* from;  // this chunk at this tap, less the pixel's offset
+  int depth;      // this chunk's place in this tap
   int offsets[Mine::kCount];
-  int rows[Mine::kCount], columns[Mine::kCount];  // of the source, at tap 0
+  int rows[Mine::kCount], columns[Mine::kCount];  // in the source, at tap 0
   int tap_h, tap_w;
-  unsigned inside;  // bit l: this tap of line l is
+  unsigned inside;  // bit l: whether this tap of line l is inside the image
 
-  DEVICE Gathered(const ImplicitGemmArgs& args, int all_taps_h, int all_taps_w)
+  DEVICE Im2colRows(const ImplicitGemmArgs& args, int all_taps_h, int all_taps_w)
       : p(args), taps_h(all_taps_h), taps_w(all_taps_w) {}
-  DEVICE void begin(const T* picture, const ImplicitGemmAxis& height, const ImplicitGemmAxis& width, int first_row,
+  DEVICE void begin(const T* image, const ImplicitGemmAxis& height, const ImplicitGemmAxis& width, int first_row,
                     int all_rows, int first_depth) {
     UNROLL
     for (int l = 0; l < Mine::kCount; ++l) {
@@ -128,7 +128,7 @@ struct Gathered : Part<Tile, kThreads> {
       offsets[l] = pixel * p.source_channels;
     }
     depth = first_depth + Mine::chunk() * Mine::kElements;
-    from = picture;
+    from = image;
     if constexpr (kTaps) {
       tap_w = divide_with_rest(depth, p.by_depth_per_tap);
       tap_h = divide_with_rest(tap_w, width.by_taps);
@@ -173,8 +173,8 @@ template <class T, class Tile, int kThreads, int kDepth>
 struct Transposed : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const T* from;
-  const int pitch, end;  // of the depth, of a tap
-  int depth;             // of line 0
+  const int pitch, end;  // end: where the depth of a tap ends
+  int depth;             // line 0's
 
   DEVICE Transposed(const T* matrix, int first_outer, int outers, int line_pitch, int first_depth, int last_depth)
       : pitch(line_pitch), end(last_depth) {
@@ -225,23 +225,20 @@ struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
     }
     this->from += tap - p.depth_per_tap * p.filter_pitch;
   }
-  DEVICE void rewind(int) {
-    this->from -= taps_h * p.filter_pitch_h;
-  }  // after all taps: every line of them is wound back
+  DEVICE void rewind(int) { this->from -= taps_h * p.filter_pitch_h; }  // after all taps: back to the first one
 };
 
-// The picture at the filter's taps: columns are taps and channels, lines are the result's pixels.
+// The im2col operand of weight_grad: columns are taps and channels, lines are the result's pixels.
 template <class T, class Tile, int kThreads, int kDepth>
-struct GatheredColumns : Part<Tile, kThreads> {
+struct Im2colColumns : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const ImplicitGemmArgs& p;
   const T* from;
   const int end;
-  int depth, last_row, last_column;  // of the source: those of the last pixel's tap, plus a stride
+  int depth, last_row, last_column;  // in the source: where the last pixel's tap is, plus a stride
   int rows[Mine::kCount], columns[Mine::kCount], offsets[Mine::kCount];
 
-  DEVICE GatheredColumns(const ImplicitGemmArgs& args, const T* picture, int first_column, int first_depth,
-                         int last_depth)
+  DEVICE Im2colColumns(const ImplicitGemmArgs& args, const T* image, int first_column, int first_depth, int last_depth)
       : p(args), end(last_depth) {
     int channel = least(first_column + Mine::chunk() * Mine::kElements, p.columns - Mine::kElements);
     int tap_w = divide_with_rest(channel, p.by_channels);
@@ -249,7 +246,7 @@ struct GatheredColumns : Part<Tile, kThreads> {
     const int top = tap_h * p.dilation_h - p.pad_h, left = tap_w * p.dilation_w - p.pad_w;
     last_row = top + p.out_h * p.stride_h;
     last_column = left + p.out_w * p.stride_w;
-    from = picture + channel;
+    from = image + channel;
     depth = first_depth + Mine::line(0);
     UNROLL
     for (int l = 0; l < Mine::kCount; ++l) {
@@ -280,7 +277,7 @@ struct GatheredColumns : Part<Tile, kThreads> {
       }
       if (rows[l] >= last_row) {
         rows[l] -= p.out_h * p.stride_h;
-        offsets[l] += p.picture_offset;
+        offsets[l] += p.image_offset;
       }
     }
   }

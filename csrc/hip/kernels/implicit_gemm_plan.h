@@ -3,11 +3,12 @@
 //
 //   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
 //     ImplicitGemmPlan plan;
-//     if (const char* why_not = plan_implicit_gemm(problem, kernel, cut, warp, plan)) ...
+//     if (const char* why_not = plan_implicit_gemm(problem, kernel, schedule, warp, plan)) ...
 //     bind(plan, x, y, filter, bias, result, workspace);
 //     gpu::launch(kernel.entry, plan.launch, queue, plan.args);
-//     if (plan.partials > 1) gpu::launch(implicit_gemm_finish(problem.dtype)->entry, plan.finish_launch, queue,
-//     plan.finish_args);
+//     if (plan.partials > 1)
+//       gpu::launch(implicit_gemm_finish(problem.dtype)->entry, plan.finish_launch, queue, plan.finish_args);
+//   }
 #pragma once
 
 #include <algorithm>
@@ -16,15 +17,15 @@
 #include <numeric>
 #include <vector>
 
-#include "../../conv_problem.h"
-#include "../runtime/gpu.h"
+#include "conv/problem.h"
 #include "implicit_gemm.h"
+#include "jit/gpu.h"
 
 namespace reformer {
 
 enum class ImplicitGemmPart : uint8_t { forward, input_grad, weight_grad, finish };
 
-// One of those in implicit_gemm.inc.
+// A kernel of implicit_gemm.inc.
 struct ImplicitGemmKernel {
   ImplicitGemmPart part;
   DType dtype;
@@ -70,12 +71,10 @@ inline const ImplicitGemmKernel* implicit_gemm_finish(DType dtype) {
   return nullptr;
 }
 
-// How the depth is cut: into parts, of which a cluster's blocks (sm_90 and later; 1, 2, 4 or 8) add up theirs. Parts
-// that are left then are added up by the finish.
-//
-// tiles: how many of rows a block computes at most, one after another; 1 unless the depth is whole and copies are
-// asynchronous.
-struct ImplicitGemmCut {
+// The tile schedule. splits: parts of the depth (split-K), one a block. cluster: blocks (1, 2, 4 or 8; sm_90 and later)
+// that add up their parts among themselves; the finish adds up the parts that are left. tiles: how many tiles of rows a
+// block computes at most, one after another; 1 unless splits is 1 and copies are asynchronous.
+struct ImplicitGemmSchedule {
   int splits = 1, cluster = 1, tiles = 1;
 };
 
@@ -83,8 +82,8 @@ struct ImplicitGemmPlan {
   ImplicitGemmArgs args{};
   gpu::Launch launch;
   int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
-  int steps = 0;                // along the depth, of all splits together
-  int tiles = 1;                // of rows, of the blocks that compute the most
+  int steps = 0;                // along the depth, all splits'
+  int tiles = 1;                // tiles of rows of the blocks that compute the most
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
@@ -119,7 +118,7 @@ inline void plan_correlation(const ConvProblem& p, bool pointwise, int depth, Im
   const bool forward = p.direction == Direction::forward;
   const int out_h = p.out_h(), out_w = p.out_w();
   int classes_h = 1, classes_w = 1;
-  a.pictures = p.n;
+  a.images = p.n;
   a.filter_pitch = p.r * p.s * p.group_c();
   a.filter_tap_w = p.group_c();
   a.filter_tap_h = p.s * p.group_c();
@@ -174,11 +173,11 @@ inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& 
   a.pixels = p.n * a.out_h * a.out_w;
   a.stride_h = p.stride_h, a.stride_w = p.stride_w, a.pad_h = p.pad_h, a.pad_w = p.pad_w;
   a.dilation_h = p.dilation_h, a.dilation_w = p.dilation_w;
-  const int pictures = depth / (a.out_h * a.out_w), rest = depth % (a.out_h * a.out_w);
+  const int images = depth / (a.out_h * a.out_w), rest = depth % (a.out_h * a.out_w);
   a.step_h = rest / a.out_w * p.stride_h, a.step_w = rest % a.out_w * p.stride_w;
-  a.step_offset = ((pictures * p.h + a.step_h) * p.w + a.step_w) * p.c;
+  a.step_offset = ((images * p.h + a.step_h) * p.w + a.step_w) * p.c;
   a.line_offset = (p.stride_h * p.w - a.out_w * p.stride_w) * p.c;
-  a.picture_offset = (p.h - a.out_h * p.stride_h) * p.w * p.c;
+  a.image_offset = (p.h - a.out_h * p.stride_h) * p.w * p.c;
   a.by_out_h = make_divider(a.out_h), a.by_out_w = make_divider(a.out_w);
   a.by_channels = make_divider(p.group_c()), a.by_filter_w = make_divider(p.s);
   all_steps = ceil_div(a.pixels, depth);
@@ -217,8 +216,8 @@ inline void plan_implicit_gemm_finish(int64_t numel, int partials, int channels,
 
 // Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns a sentence
 // that says why this kernel doesn't compute the problem, or null.
-inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel, ImplicitGemmCut cut,
-                                      int warp, ImplicitGemmPlan& plan) {
+inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel,
+                                      ImplicitGemmSchedule schedule, int warp, ImplicitGemmPlan& plan) {
   if (const char* sentence = refuse_implicit_gemm(p)) return sentence;
   if (!kernel.computes(p.direction) || kernel.dtype != p.dtype) return "the kernel is for another direction or type";
   const bool unpadded = p.is_1x1();
@@ -236,12 +235,12 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
   ImplicitGemmArgs& a = plan.args;
   plan.steps = steps;
   if (steps < 1) steps = 1;
-  int splits = cut.splits < steps ? cut.splits : steps;
-  splits = gemm_plan::ceil_div(steps, gemm_plan::ceil_div(steps, splits));  // none is empty,
-  splits = gemm_plan::ceil_div(splits, cut.cluster) * cut.cluster;          // unless to complete a cluster
-  for (a.log_cluster = 0; 1 << a.log_cluster < cut.cluster;) ++a.log_cluster;
+  int splits = schedule.splits < steps ? schedule.splits : steps;
+  splits = gemm_plan::ceil_div(steps, gemm_plan::ceil_div(steps, splits));    // none is empty,
+  splits = gemm_plan::ceil_div(splits, schedule.cluster) * schedule.cluster;  // unless to complete a cluster
+  for (a.log_cluster = 0; 1 << a.log_cluster < schedule.cluster;) ++a.log_cluster;
   a.splits = splits;
-  plan.partials = a.partials = splits / cut.cluster;
+  plan.partials = a.partials = splits / schedule.cluster;
   a.by_splits = make_divider(splits);
   a.groups = make_divider(p.groups);
   const int column_tiles = gemm_plan::ceil_div(a.columns, kernel.columns);
@@ -250,19 +249,19 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
                    : p.direction == Direction::input_grad ? p.input_numel()
                                                           : p.weight_numel();
 
-  // Tiles of rows are dealt out in turns, so that blocks which run at the same time read neighbours.
+  // Tiles of rows are distributed round-robin, so that blocks which run at the same time read adjacent rows.
   const int row_tiles = gemm_plan::ceil_div(a.rows, kernel.rows);
   // Classes of pixels have different depths: blocks of the deepest would take longest.
   const bool further =
-      cut.tiles > 1 && splits == 1 && classes == 1 && warp == 32 && p.direction != Direction::weight_grad;
-  const int row_blocks = further ? gemm_plan::ceil_div(row_tiles, cut.tiles) : row_tiles;
+      schedule.tiles > 1 && splits == 1 && classes == 1 && warp == 32 && p.direction != Direction::weight_grad;
+  const int row_blocks = further ? gemm_plan::ceil_div(row_tiles, schedule.tiles) : row_tiles;
   plan.tiles = gemm_plan::ceil_div(row_tiles, row_blocks);
   a.by_next_rows = make_divider(row_blocks * kernel.rows);
 
   const int stages = implicit_gemm_stages(kernel.stages, warp);
   const int stages_b = implicit_gemm_stages_b(gemm_plan::ceil_div(steps, splits), stages);
   const int tiles = (kernel.rows * (plan.tiles > 1 ? stages : stages_b) + kernel.columns * stages_b) * depth * bytes;
-  const int sums = warp == 32 && cut.cluster == 1
+  const int sums = warp == 32 && schedule.cluster == 1
                        ? 0
                        : implicit_gemm_slab_rows(kernel.rows, kernel.columns, kernel.warps_down, warp) *
                              implicit_gemm_sums_pitch(kernel.columns) * 4;
@@ -272,7 +271,7 @@ inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKe
   plan.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
   plan.launch.shared_bytes = uint32_t(tiles > sums ? tiles : sums);
 
-  plan.launch.cluster_z = uint32_t(cut.cluster);
+  plan.launch.cluster_z = uint32_t(schedule.cluster);
 
   if (plan.partials > 1) {
     plan.workspace_bytes = a.result_numel * 4 * plan.partials;
@@ -293,12 +292,13 @@ inline void bind(ImplicitGemmPlan& plan, Direction direction, const void* x, con
   plan.finish_args.result = result;
 }
 
-// Cuts worth trying, of a kernel that covers the problem with so many blocks: none; as many splits as fill the GPU
-// once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no finish.
-inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& whole, int multiprocessors,
-                                                       bool clusters) {
+// The schedules worth trying for a kernel that covers the problem with so many blocks: no split-K; as many splits as
+// fill the GPU once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no
+// finish.
+inline std::vector<ImplicitGemmSchedule> implicit_gemm_schedules(const ImplicitGemmPlan& whole, int multiprocessors,
+                                                                 bool clusters) {
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y;
-  std::vector<ImplicitGemmCut> all = {{1, 1}};
+  std::vector<ImplicitGemmSchedule> all = {{1, 1}};
   int last = 1;
   if (clusters)
     for (const int size : {2, 4, 8})
@@ -316,59 +316,60 @@ inline std::vector<ImplicitGemmCut> implicit_gemm_cuts(const ImplicitGemmPlan& w
   return all;
 }
 
-// Blocks that a multiprocessor runs at once.
-inline int implicit_gemm_together(const ImplicitGemmKernel& kernel, const gpu::Launch& launch) {
+// Occupancy: blocks that a multiprocessor runs at once.
+inline int implicit_gemm_occupancy(const ImplicitGemmKernel& kernel, const gpu::Launch& launch) {
   const int threads = int(launch.threads);
   return std::max(1, std::min({(227 << 10) / (int(launch.shared_bytes) + 1024), 2048 / threads,
-                               implicit_gemm_together(kernel.rows, kernel.columns, threads, kernel.for_groups())}));
+                               implicit_gemm_occupancy(kernel.rows, kernel.columns, threads, kernel.for_groups())}));
 }
 
 // How many tiles of rows a block should compute: so many that the blocks fill the GPU once, or more often where that
-// deals out the tiles more evenly; 1 if a block each is expected to take no longer.
+// distributes the tiles more evenly; 1 if a block each is expected to take no longer.
 inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& kernel, int warp, int multiprocessors) {
-  // In steps, what a tile's store takes, and what a block's begin and end do that nothing of its own overlaps: guessed.
+  // Costs in steps: a tile's store, and a block's prologue and epilogue, which do not overlap with its own work.
+  // Estimates, not measured.
   constexpr int kStore = 4, kBlock = 6;
   ImplicitGemmPlan one, several;
   if (plan_implicit_gemm(p, kernel, {}, warp, one) || plan_implicit_gemm(p, kernel, {1, 1, 2}, warp, several)) return 1;
   if (several.tiles == 1) return 1;
   const int columns = int(one.args.column_tiles.divisor), row_tiles = int(one.launch.blocks_x) / columns;
   const int64_t others = int64_t{columns} * one.launch.blocks_y;
-  const auto cost = [&](int together, int tiles) {  // of the multiprocessor with the most to do
+  const auto cost = [&](int occupancy, int tiles) {  // for the multiprocessor with the most work
     const int64_t blocks = gemm_plan::ceil_div(row_tiles, tiles) * others;
     const int64_t each = (blocks + multiprocessors - 1) / multiprocessors;
-    return each * tiles * (one.steps + kStore) + (each + together - 1) / together * together * kBlock;
+    return each * tiles * (one.steps + kStore) + (each + occupancy - 1) / occupancy * occupancy * kBlock;
   };
   int best = 1;
-  int64_t least = cost(implicit_gemm_together(kernel, one.launch), 1);
-  const int together = implicit_gemm_together(kernel, several.launch);
-  for (int each = together; each <= 8 * together; ++each) {
+  int64_t least = cost(implicit_gemm_occupancy(kernel, one.launch), 1);
+  const int occupancy = implicit_gemm_occupancy(kernel, several.launch);
+  for (int each = occupancy; each <= 8 * occupancy; ++each) {
     const int64_t wanted = int64_t{multiprocessors} * each / others;
     const int tiles = gemm_plan::ceil_div(row_tiles, int(std::clamp<int64_t>(wanted, 1, row_tiles)));
     if (tiles == 1) break;
-    if (const int64_t taken = cost(together, tiles); taken < least) least = taken, best = tiles;
+    if (const int64_t taken = cost(occupancy, tiles); taken < least) least = taken, best = tiles;
   }
   return best;
 }
 
-// Expected microseconds of the kernel with a cut, given the plan without one. The numbers were fitted to timings of 71
-// problems in three directions on an H200; with them the cut that is expected to be best takes 1.02 (weight_grad: 1.05)
-// times as long as the best one.
-inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitGemmPlan& whole, ImplicitGemmCut cut,
-                               int multiprocessors) {
+// Expected microseconds of the kernel with a schedule, given the plan without one. The numbers were fitted to timings
+// of 71 problems in three directions on an H200; with them the schedule that is expected to be best takes 1.02
+// (weight_grad: 1.05) times as long as the best one.
+inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitGemmPlan& whole,
+                               ImplicitGemmSchedule schedule, int multiprocessors) {
   struct Model {
     double step, block, finish, bytes, cluster;  // us; bytes a us
   };
   constexpr Model kCorrelation{0.15, 3.5, 1.5, 3e6, 2}, kWeightGrad{0.06, 2, 0.5, 12e6, 4};
   const Model& m = kernel.part == ImplicitGemmPart::weight_grad ? kWeightGrad : kCorrelation;
   const int tile = kernel.rows * kernel.columns;
-  const int together = implicit_gemm_together(kernel, whole.launch);
-  const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y * cut.splits;
-  double waves = double(blocks) / (multiprocessors * together);
+  const int occupancy = implicit_gemm_occupancy(kernel, whole.launch);
+  const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y * schedule.splits;
+  double waves = double(blocks) / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
-  const int steps = gemm_plan::ceil_div(whole.steps, cut.splits), partials = cut.splits / cut.cluster;
-  double us = waves * (steps * m.step * std::sqrt(tile / 8192.0 * together) + m.block);
+  const int steps = gemm_plan::ceil_div(whole.steps, schedule.splits), partials = schedule.splits / schedule.cluster;
+  double us = waves * (steps * m.step * std::sqrt(tile / 8192.0 * occupancy) + m.block);
   if (partials > 1) us += m.finish + partials * whole.args.result_numel * 8.0 / m.bytes;
-  return cut.cluster > 1 ? us + m.cluster : us;
+  return schedule.cluster > 1 ? us + m.cluster : us;
 }
 
 }  // namespace reformer

@@ -1,4 +1,4 @@
-// A program (docs/epilogue.md) on the sums of implicit_gemm.hip, in place of the bias.
+// A program (docs/programs.md) on the sums of implicit_gemm.hip, in place of the bias.
 #pragma once
 
 #include "program.h"
@@ -6,9 +6,9 @@
 namespace reformer {
 namespace {
 
-constexpr int kProgramRegisters = 32;  // that a thread has for it, so that none has to wait in memory
+constexpr int kProgramRegisters = 32;  // registers that a thread has for the program, so that none spills
 
-// As AddBias of implicit_gemm_store.h, which says what its parts are.
+// Has the members of AddBias (implicit_gemm_store.h), which documents them.
 template <class Program>
 struct RunsProgram {
   static_assert(!Program::kReductions && !Program::kStoresChannels);
@@ -16,15 +16,16 @@ struct RunsProgram {
 
   template <class T, int kElements>
   class Columns {
-    using Elements = Neighbours<Program, kElements, true>;
+    using Elements = VectorizedElements<Program, kElements, true>;
     const StitchArgs& p_;
     const int column_;
     Elements elements_;
 
    public:
-    // One row's loads after the other would wait; those of many would want more registers than there are.
+    // Without unrolling each row's loads would wait for those before; too many rows would want more registers than
+    // there are.
     static constexpr int kTensors = Program::kLoaded - (Program::kAcc >= 0);
-    static constexpr int kTogether = kTensors == 0 ? 1 : kTensors == 1 ? 4 : 2;
+    static constexpr int kUnroll = kTensors == 0 ? 1 : kTensors == 1 ? 4 : 2;
     using Loaded = typename Elements::Loaded;
 
     DEVICE Columns(const RunsProgram& of, int channel) : p_(of.p), column_(channel) { elements_.begin(p_, channel); }
@@ -33,7 +34,7 @@ struct RunsProgram {
       elements_.load(p_, pixel, column_, loaded);
       return loaded;
     }
-    // What is stored as the result takes the values' place; what else is stored, is written here.
+    // The result replaces the values; the program's other outputs are written here.
     DEVICE void run(int pixel, const Loaded& loaded, float (&values)[kElements]) const {
       Loaded all = loaded;
       typename Elements::Stored stored;

@@ -1,4 +1,4 @@
-// How an implicit GEMM's block stores its sums: those of neighbouring columns together, which an epilogue sees first.
+// How a block of an implicit GEMM stores its sums: vectorized over adjacent columns, after an epilogue.
 #pragma once
 
 #include "../device/cluster.h"
@@ -7,7 +7,7 @@
 namespace reformer {
 namespace {
 
-// What a block computes.
+// The tile that a block computes.
 struct Place {
   int row, column, group, split;
   int class_h, class_w;
@@ -18,21 +18,22 @@ struct Place {
 struct AddBias {
   const ImplicitGemmArgs& p;
 
-  // kElements neighbouring columns, always the same of a thread, and of kTogether rows at once what belongs to them.
+  // The epilogue for kElements adjacent columns, always the same ones of a thread. The loads of kUnroll rows are in
+  // flight at once.
   template <class T, int kElements>
   class Columns {
     float bias_[kElements] = {};
 
    public:
-    static constexpr int kTogether = 1;
+    static constexpr int kUnroll = 1;
     struct Loaded {};
 
-    // channel: of the result, the first of the columns, all of which are there.
+    // channel: the first of the columns, as a channel of the result; all of them exist.
     DEVICE Columns(const AddBias& of, int channel) {
       if (of.p.bias)
         widen<T, kElements>(reformer::load<T, kElements>(static_cast<const T*>(of.p.bias) + channel), bias_);
     }
-    // pixel: of the result, one that is there.
+    // pixel: one of the result's.
     DEVICE Loaded load(int) const { return {}; }
     DEVICE void run(int, const Loaded&, float (&values)[kElements]) const {
       UNROLL
@@ -41,8 +42,8 @@ struct AddBias {
   };
 };
 
-// The compiler takes the value for a new one: it computes what follows from it neither before the loops around this
-// place, which takes registers, nor the value itself once more.
+// Hides from the compiler where the value comes from: it neither hoists what is computed from it out of the loops
+// around this place, which takes registers, nor computes the value itself again.
 DEVICE void compute_once(int& value) {
 #if defined(REFORMER_NVIDIA)
   asm volatile("" : "+r"(value));
@@ -57,7 +58,7 @@ DEVICE void compute_once(unsigned char*& value) {
 // Where a block's results go: values rounded to T, or partial sums.
 template <class T>
 struct Results {
-  static constexpr int kElements = 16 / int(sizeof(T));  // that are neighbours
+  static constexpr int kElements = 16 / int(sizeof(T));  // adjacent elements of an access
   const bool whole;
   int bytes;
   unsigned char* to;
@@ -68,7 +69,7 @@ struct Results {
     compute_once(to);
     compute_once(bytes);
   }
-  // offset: of the first of the values, in the result.
+  // offset: where the first of the values is in the result.
   template <class Columns>
   DEVICE void store(const Columns& columns, int pixel, const typename Columns::Loaded& loaded, int offset,
                     float (&values)[kElements]) const {
@@ -86,16 +87,16 @@ struct Results {
   }
 };
 
-// Neighbouring sums in shared memory, added up over the blocks of a cluster.
+// Loads adjacent sums from shared memory, added up over the blocks of a cluster.
 template <int kElements>
 DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements]) {
   if constexpr (kClusters) {
     UNROLL
     for (int e = 0; e < kElements; ++e) values[e] = 0;
-    constexpr int kTurns = kElements == 4 ? 4 : 1;  // of more there would be too many values for the registers
-    UNROLL_BY(kTurns)
+    constexpr int kIterations = kElements == 4 ? 4 : 1;  // more iterations would hold too many values for the registers
+    UNROLL_BY(kIterations)
     for (int rank = 0; rank < blocks; rank += 2) {
-      float sums_there[2][kElements / 4][4];  // two blocks' at once: there is some way to go
+      float sums_there[2][kElements / 4][4];  // two blocks' loads at once, to hide their latency
       UNROLL
       for (int i = 0; i < 2 * kElements / 4; ++i)
         load_from_block(rank + i % 2, from + i / 2 * 4, sums_there[i % 2][i / 2]);
@@ -113,7 +114,7 @@ DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements
   }
 }
 
-// Stores the block's sums by way of shared memory, so that a thread has neighbours to store.
+// Stores the block's sums by way of shared memory, so that a thread has adjacent elements for a vectorized store.
 template <class Shape, class Epilogue, class PixelOf>
 DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
                               const Epilogue& epilogue, const Place& place, int rows, PixelOf pixel_of) {
@@ -122,8 +123,8 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
   using Columns = typename Epilogue::template Columns<typename Shape::T, kElements>;
   constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
   static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
-  constexpr int kApart = Shape::kThreads / kAcross, kMost = (kSlab + kApart - 1) / kApart;  // rows of a thread
-  constexpr int kTogether = Columns::kTogether < kMost ? Columns::kTogether : kMost;
+  constexpr int kApart = Shape::kThreads / kAcross, kMost = (kSlab + kApart - 1) / kApart;  // rows that a thread stores
+  constexpr int kUnroll = Columns::kUnroll < kMost ? Columns::kUnroll : kMost;
   float* staged = reinterpret_cast<float*>(shared);
   const int element = thread_id() % kAcross * kElements, column = place.column + element;
   const bool wanted = column < p.columns;
@@ -131,22 +132,22 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
   const Columns columns(epilogue, place.group * p.columns + (wanted ? column : 0));
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
-    barrier();  // nobody needs what is there
+    barrier();  // no thread needs what is there
     if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
     barrier();
-    // Of a cluster, whose blocks are neighbouring splits, each adds up all blocks' sums for its share of the rows.
-    const int share = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * share;
+    // The blocks of a cluster are neighbouring splits. Each block adds up all blocks' sums for its share of the rows.
+    const int rows_each = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * rows_each;
     if (kClusters) cluster_barrier();
-    for (int i = thread_id() / kAcross; i < share; i += kApart * kTogether) {
+    for (int i = thread_id() / kAcross; i < rows_each; i += kApart * kUnroll) {
       const int first_row = place.row + slab + first + i;
       if (first_row >= rows || !wanted) break;
-      typename Columns::Loaded loaded[kTogether];
+      typename Columns::Loaded loaded[kUnroll];
       UNROLL
-      for (int j = 0; j < kTogether; ++j) loaded[j] = columns.load(pixel_of(least(first_row + j * kApart, rows - 1)));
+      for (int j = 0; j < kUnroll; ++j) loaded[j] = columns.load(pixel_of(least(first_row + j * kApart, rows - 1)));
       UNROLL
-      for (int j = 0; j < kTogether; ++j) {
+      for (int j = 0; j < kUnroll; ++j) {
         const int row = first_row + j * kApart;
-        if (j && (i + j * kApart >= share || row >= rows)) break;
+        if (j && (i + j * kApart >= rows_each || row >= rows)) break;
         float values[kElements];
         load_staged(staged + (first + i + j * kApart) * kPitch + element, 1 << p.log_cluster, values);
         const int pixel = pixel_of(row);
@@ -154,23 +155,23 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
       }
     }
   }
-  if (kClusters) cluster_barrier();  // until nobody reads this block's
+  if (kClusters) cluster_barrier();  // until no other block reads this block's sums
 }
 
 // Takes the rows of a thread's columns (mma_sync::for_each_piece).
 template <class Columns, class To, class PixelOf>
 struct StoreRows {
-  static constexpr int kTogether = Columns::kTogether;
+  static constexpr int kUnroll = Columns::kUnroll;
   using Loaded = typename Columns::Loaded;
   const Columns columns;
   const To to;
   const PixelOf pixel_of;
-  const int first, rows;  // of the result: the warp's first one, and all
-  const int offset;       // of the columns, in the result
+  const int first, rows;  // the warp's first row, and the number of all rows
+  const int offset;       // where the columns are in the result
   const ImplicitGemmArgs& p;
-  const bool wanted;  // whether there are such columns
+  const bool wanted;  // whether the columns exist
 
-  // Of a row that isn't there, it is the last one's: a condition would have each load wait for the one before.
+  // For a row past the end it loads the last row's: a condition would have each load wait for the one before.
   DEVICE Loaded load(int row) const { return columns.load(pixel_of(least(first + row, rows - 1))); }
   DEVICE void store(int row, const Loaded& loaded, float (&values)[To::kElements]) const {
     row += first;

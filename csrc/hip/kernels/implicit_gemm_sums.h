@@ -5,8 +5,8 @@
 
 namespace reformer {
 
-// The sums of a block, kDown x kAcross warps that have kRows x kColumns each. A step's tiles are multiplied in kParts;
-// meanwhile() is what else there is to do.
+// The sums of a block of warps, kAcross of them side by side, that have kRows x kColumns each. A step's tiles are
+// multiplied in kParts parts; meanwhile() is called after the loads of the first one.
 template <class T, int kRows, int kColumns, int kAcross, int kParts>
 class WarpSums {
   using Tile = WarpTile<T, kRows, kColumns>;
@@ -16,9 +16,9 @@ class WarpSums {
  public:
   const int row = warp_id() / kAcross * kRows;
 
-  // Before the first step.
+  // To be called before the first step.
   DEVICE void clear() { tile_.clear(); }
-  // After waiting for own copies, and before the barrier.
+  // To be called after this thread's copies have arrived, and before the barrier.
   DEVICE static void publish() {}
   // Fragments of the next part are loaded before one is multiplied.
   template <class TileA, class TileB, class Function>
@@ -37,11 +37,11 @@ class WarpSums {
       tile_.multiply(fragments_a[i & 1], fragments_b[i & 1]);
     }
   }
-  // After the last step.
+  // To be called after the last step.
   DEVICE void finish() {}
   // The warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
-  // The same by pieces of a row, from registers (NVIDIA; see mma_sync.h), of those of the block's first columns.
+  // The same by pieces of a row, from registers (NVIDIA; see mma_sync.h). columns: the block's columns that are wanted.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     tile_.template for_each_piece<kElements>(columns - column_,

@@ -1,20 +1,20 @@
-// Layer norm of rows whose elements are neighbours: forward and backward, one pass over memory each.
+// Layer norm of rows whose elements are adjacent in memory: forward and backward, one pass over memory each.
 //
 // kLanes neighbouring threads of a warp have a row, and each of them kVectors groups of kCount of its elements, which
 // stay in registers: the variance is that of differences from the mean, and nothing is read twice. A block goes on to
 // further rows, so that a thread's columns of the parameters and of their gradients' sums stay there too. The next
-// row's elements are on their way while one is computed.
+// row's loads are in flight while a row is computed.
 //
 // The text of an instance follows the file: solvers/layer_norm.cpp applies the macro at its end.
 #include "../device/add_up.h"
-#include "../device/overlap.h"
+#include "../device/grid_dependency.h"
 #include "layer_norm.h"
 #include "program.h"
 
 namespace reformer {
 namespace {
 
-// kCount neighbours as they come from memory, 16 bytes at once if there are so many.
+// kCount adjacent elements as they come from memory, by accesses of at most 16 bytes.
 template <class T, int kCount>
 struct Group {
   static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
@@ -35,26 +35,26 @@ struct Group {
   }
 };
 
-// What a thread has of the rows, of kWidth elements each.
+// A thread's fragment of a row of kWidth elements, and which rows it computes.
 template <int kWidth, int kCount, int kVectors, int kLanes>
-struct Share {
-  static constexpr int kRows = kLayerNormThreads / kLanes;  // of a block at once
+struct RowFragment {
+  static constexpr int kRows = kLayerNormThreads / kLanes;  // rows that a block computes at once
   static constexpr int kApart = kLanes * kCount;            // from one of a thread's groups to the next
   using Values = float[kVectors][kCount];
   const LayerNormArgs& p;
   const int begin = thread_id() % kLanes * kCount;
 
-  DEVICE explicit Share(const LayerNormArgs& args) : p(args) {}
+  DEVICE explicit RowFragment(const LayerNormArgs& args) : p(args) {}
   // Whether the row has a group v of this thread: all but the last are full.
   DEVICE bool wanted(int v) const { return (v + 1) * kApart <= kWidth || v * kApart + begin < kWidth; }
-  // Where it begins; those that there are not are read from the row's beginning.
+  // Where it begins; a group past the row's end is read from the row's beginning instead.
   DEVICE int column(int v) const { return wanted(v) ? v * kApart + begin : 0; }
   DEVICE int first() const { return block_x() * kRows; }
   DEVICE int step() const { return p.parts * kRows; }
-  // Of this thread, where the block is at `first`.
+  // This thread's row, where the block's rows begin at `first`.
   DEVICE int row(int first) const { return first + thread_id() / kLanes; }
 
-  // Past the end the last row's are read again: a condition would have each load wait for the one before.
+  // Past the end the last row is read again: a condition would have each load wait for the one before.
   template <class T>
   DEVICE void read(const void* from, int row, Group<T, kCount> (&to)[kVectors]) const {
     const T* const line =
@@ -75,7 +75,7 @@ struct Share {
       }
     }
   }
-  // of(v, j): of one element.
+  // of(v, j): one element's value.
   template <class T, class Of>
   DEVICE void write(void* to, int row, Of of) const {
     const long long line = static_cast<long long>(row) * kWidth;
@@ -87,7 +87,7 @@ struct Share {
       if (wanted(v)) reformer::write<T, kCount>(to, line + column(v), some);
     }
   }
-  // The sum over the row, for all its threads. of(v, j): of one element.
+  // The sum over the row, in all its threads. of(v, j): one element's value.
   template <class Of>
   DEVICE float sum(Of of) const {
     float sum = 0;
@@ -106,9 +106,9 @@ struct Share {
 
 template <class X, class Y, class W, int kWidth, int kCount, int kVectors, int kLanes>
 DEVICE void layer_norm_forward(const LayerNormArgs& p) {
-  using Mine = Share<kWidth, kCount, kVectors, kLanes>;
+  using Mine = RowFragment<kWidth, kCount, kVectors, kLanes>;
   const Mine mine(p);
-  wait_for_earlier();
+  grid_dependency_wait();
   typename Mine::Values weight, bias, x;
   mine.template parameters<W>(p.weight, 1, weight);
   mine.template parameters<W>(p.bias, 0, bias);
@@ -136,7 +136,7 @@ DEVICE void layer_norm_forward(const LayerNormArgs& p) {
   }
 }
 
-// Adds up what the rows of a block have of each column, and stores it as this block's part of sum 0 or 1.
+// Adds up each column over the rows of a block, and stores it as this block's part of sum 0 or 1.
 template <int kWidth, int kCount, int kVectors, int kLanes>
 DEVICE void store_part(const LayerNormArgs& p, float (&sums)[kVectors][kCount], int which) {
   constexpr int kColumns = kLanes * kCount, kWarps = kLayerNormThreads / kWarp;
@@ -167,9 +167,9 @@ DEVICE void store_part(const LayerNormArgs& p, float (&sums)[kVectors][kCount], 
 template <class X, class G, class W, int kWidth, int kCount, int kVectors, int kLanes, bool kOfInput,
           bool kOfParameters>
 DEVICE void layer_norm_backward(const LayerNormArgs& p) {
-  using Mine = Share<kWidth, kCount, kVectors, kLanes>;
+  using Mine = RowFragment<kWidth, kCount, kVectors, kLanes>;
   const Mine mine(p);
-  wait_for_earlier();
+  grid_dependency_wait();
   typename Mine::Values weight, x, grad, of_weight{}, of_bias{};
   mine.template parameters<W>(p.weight, 1, weight);
   Group<X, kCount> next_x[kVectors];
@@ -227,7 +227,7 @@ template <class W, int kCount>
 DEVICE void layer_norm_finish(const LayerNormArgs& p) {
   constexpr int kAcross = kLayerNormFinishColumns / kCount, kShares = kLayerNormThreads / kAcross;
   SHARED float shared[kShares * kLayerNormFinishColumns];
-  wait_for_earlier();
+  grid_dependency_wait();
   const int x = thread_id() % kAcross * kCount, y = thread_id() / kAcross;
   const int column = block_x() * kLayerNormFinishColumns + x, all = p.width * p.parts;
   float sums[kCount] = {};
@@ -247,10 +247,10 @@ DEVICE void layer_norm_finish(const LayerNormArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-// together: blocks that a multiprocessor's registers are to be enough for, of NVIDIA's; 0: it does not matter.
-#define REFORMER_LAYER_NORM(name, together, what, ...)                                     \
-  KERNEL_TOGETHER(reformer::kLayerNormThreads, together) name(reformer::LayerNormArgs p) { \
-    reformer::let_next_begin();                                                            \
-    using namespace reformer;                                                              \
-    layer_norm_##what<__VA_ARGS__>(p);                                                     \
+// occupancy: blocks that the registers of an NVIDIA multiprocessor have to be enough for; 0: any.
+#define REFORMER_LAYER_NORM(name, occupancy, what, ...)                                      \
+  KERNEL_OCCUPANCY(reformer::kLayerNormThreads, occupancy) name(reformer::LayerNormArgs p) { \
+    reformer::grid_dependency_launch();                                                      \
+    using namespace reformer;                                                                \
+    layer_norm_##what<__VA_ARGS__>(p);                                                       \
   }

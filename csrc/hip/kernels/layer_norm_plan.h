@@ -5,25 +5,25 @@
 #include <algorithm>
 #include <string>
 
-#include "../../conv_problem.h"
-#include "../runtime/gpu.h"
+#include "conv/problem.h"
+#include "jit/gpu.h"
 #include "layer_norm.h"
 
 namespace reformer {
 
 struct LayerNormShape {
   int64_t rows, width;
-  DType input, result, parameters;  // of the backward: result's gradient
+  DType input, result, parameters;  // backward: result is its gradient's type
 };
 
 struct LayerNormPlan {
-  int count, vectors, lanes;  // of a thread, and threads of a row: layer_norm.hip
-  int together;               // blocks that the backward's registers are to be enough for, or 0
+  int count, vectors, lanes;  // elements of a group, groups of a thread, threads of a row: see layer_norm.hip
+  int occupancy;              // blocks that the registers have to be enough for in the backward, or 0
   int parts;
   gpu::Launch launch, finish;
 };
 
-// Elements of a thread, in registers: fewer of rows that are read by groups of less than 8.
+// The most elements that a thread has in registers: fewer if rows are read by groups of less than 8.
 inline int layer_norm_most(int64_t width) { return width % 8 ? 24 : 32; }
 
 // Whether kernels have such rows.
@@ -43,8 +43,8 @@ inline LayerNormPlan plan_layer_norm(const LayerNormShape& of, bool sums, int mu
   LayerNormPlan plan{8, 0, 0, 0, 0, {}, {}};
   while (of.width % plan.count) plan.count /= 2;
   const int groups = int(of.width) / plan.count;
-  // Of those whose neighbours read at least 64 bytes, or the row, as few idle threads as possible, then few elements a
-  // thread.
+  // Among the numbers of lanes that read at least 32 adjacent elements, or the row, at once: the fewest idle threads,
+  // then the fewest elements a thread.
   int64_t least = INT64_MAX;
   for (int lanes = 32; lanes; lanes /= 2) {
     if (lanes * plan.count < 32 && lanes < groups) continue;
@@ -52,19 +52,19 @@ inline LayerNormPlan plan_layer_norm(const LayerNormShape& of, bool sums, int mu
     if (vectors * plan.count <= layer_norm_most(of.width) && vectors * lanes < least)
       least = vectors * lanes, plan.lanes = lanes, plan.vectors = vectors;
   }
-  // Three of 168 registers a thread; more elements, idle threads, or more bytes of the next row's, and some would end
-  // up in memory.
+  // An occupancy of three blocks leaves 168 registers a thread. With more elements, idle threads, or wider elements of
+  // the next row, some would spill.
   const bool halves = element_size(of.input) == 2 && element_size(of.result) == 2;
-  plan.together = halves && plan.vectors <= 3 && of.width == plan.vectors * plan.lanes * 8 ? 3 : 0;
+  plan.occupancy = halves && plan.vectors <= 3 && of.width == plan.vectors * plan.lanes * 8 ? 3 : 0;
   const int64_t at_once = kLayerNormThreads / plan.lanes, steps = (of.rows + at_once - 1) / at_once;
-  // Parts of a sum are to be few beside the rows, blocks as many as run at once.
+  // The parts of a sum have to be few compared with the rows, and the blocks as many as run at once.
   const int64_t most = multiprocessors * (sums ? 4 : 16);
   plan.parts = int(std::min<int64_t>(most, sums ? (steps + 3) / 4 : (steps + 1) / 2));
   plan.launch.blocks_x = uint32_t(plan.parts);
   plan.finish.blocks_x = uint32_t((of.width + kLayerNormFinishColumns - 1) / kLayerNormFinishColumns);
   plan.finish.blocks_y = 2;
   plan.launch.threads = plan.finish.threads = kLayerNormThreads;
-  plan.launch.early = plan.finish.early = true;
+  plan.launch.pdl = plan.finish.pdl = true;
   return plan;
 }
 
@@ -93,7 +93,7 @@ inline std::string layer_norm_backward_text(const std::string& name, const Layer
                                             bool of_parameters) {
   const LayerNormPlan plan = plan_layer_norm(of, of_parameters, 1);
   const auto word = [](bool is) { return is ? ", true" : ", false"; };
-  return "REFORMER_LAYER_NORM(" + name + ", " + std::to_string(plan.together) + ", backward, " +
+  return "REFORMER_LAYER_NORM(" + name + ", " + std::to_string(plan.occupancy) + ", backward, " +
          layer_norm_arguments(of, plan) + word(of_input) + word(of_parameters) + ")\n";
 }
 inline std::string layer_norm_finish_text(const std::string& name, const LayerNormShape& of) {

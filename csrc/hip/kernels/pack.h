@@ -7,28 +7,30 @@
 namespace reformer {
 
 constexpr int kPackThreads = 256;
-constexpr int kPackRoom = 4;               // channels that a packed pixel has room for
-constexpr int kUnpackWeightGradWarps = 8;  // of a block; each lane has an element, and each warp some of its parts
+constexpr int kPackRoom = 4;  // channels that a packed pixel has room for
+constexpr int kUnpackWeightGradWarps =
+    8;  // warps of a block; each lane has an element, and each warp some of its parts
 
-// Pictures, as lines. Packed, a line is chunks of 16 bytes, each of one pixel or of two neighbours; pixel i of the line
-// is the packed line's pixel i + left. Pixels and channels that do not exist are 0.
-struct PackedPictures {
+// Images, as lines. Packed, a line is chunks of 16 bytes, each of one pixel or of two adjacent ones; pixel i of the
+// line is the packed line's pixel i + left. Pixels and channels that do not exist are 0.
+struct PackedImages {
   int width, packed_width;  // in pixels, and in chunks
   int left;
-  int pixels;  // of a chunk: 1 or 2
+  int pixels;  // pixels of a chunk: 1 or 2
   Divider by_width, by_packed_width;
 };
 
-// A filter, KRSC. Packed, neighbouring groups of channels lie side by side in one wide group, of which a filter reads
-// its own and meets zeros in the others; and so do neighbouring taps. Of both, one is 1.
+// A filter, KRSC. Packed, neighbouring groups of channels lie side by side in one wide group, in which a filter reads
+// its own group and has zeros for the others; so do neighbouring taps. Either the groups or the taps of a wide group
+// are 1.
 //
 //   (k, r, s, c) -> (k, r, s / taps, (k's group % groups * taps + s % taps) * slot + c)
 struct PackedFilter {
   int s, packed_s;
-  int channels, packed_channels;  // of a group
+  int channels, packed_channels;  // a group's
   int slot;                       // channels from one group or tap to the next
   Divider by_r, by_s, by_packed_s, by_channels, by_slot, by_taps, by_group_k, by_groups;
-  Divider by_chunks;  // of 16 bytes, of a packed tap
+  Divider by_chunks;  // chunks of 16 bytes in a packed tap
 };
 
 // Packs the filter, and x where it is not read in place.
@@ -37,7 +39,7 @@ struct PackArgs {
   void *packed_x, *packed_filter;
   int x_chunks, filter_chunks;
   int filter_blocks;  // the first ones: they take the longest
-  PackedPictures pictures;
+  PackedImages images;
   PackedFilter shape;
 };
 
@@ -45,7 +47,7 @@ struct UnpackInputGradArgs {
   const void* packed;
   void* x;
   int all_pixels;
-  PackedPictures pictures;
+  PackedImages images;
 };
 
 // Picks the filter's gradient out of the packed one, of which there is one of the result's type, or several parts, in

@@ -1,9 +1,9 @@
 // Packs a convolution's operands for an implicit GEMM, and unpacks its result. pack.h says what lies where.
 //
-// All of them are bound by memory. A thread writes a chunk of 16 bytes of a packed operand, or a pixel of dx, and reads
-// next to its neighbours: a pixel of 3 channels of 2 bytes by two loads, whatever its alignment.
+// All of them are bound by memory. A thread writes a chunk of 16 bytes of a packed operand, or a pixel of dx, and
+// adjacent threads read adjacent memory. A pixel of 3 channels of 2 bytes takes two loads, whatever its alignment.
 #include "../device/add_up.h"
-#include "../device/overlap.h"
+#include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "../device/warp.h"
 #include "pack.h"
@@ -11,14 +11,14 @@
 namespace reformer {
 namespace {
 
-// How a pixel is moved. Of 3 elements of 2 bytes, two begin at a multiple of 4 bytes, the last two if the pixel's
-// number is odd: they are moved at once, and the third one apart.
+// How a pixel is moved. A pixel of 3 elements of 2 bytes has two that begin at a multiple of 4 bytes (the last two if
+// the pixel's number is odd): one access moves these two, another the third one.
 template <class T, int C>
 struct Pixel {
   static constexpr bool kThirds = sizeof(T) == 2 && C == 3;
   using Room = Pack<T, kPackRoom>;
 
-  // Of a pixel of 3 elements of 2 bytes, the first word has the two, the second one the third.
+  // If the pixel has 3 elements of 2 bytes, the first word has the two of them, the second word the third one.
   DEVICE static Room load(const T* from, bool odd) {
     Room raw = zero_pack<T, kPackRoom>();
     if constexpr (kThirds) {
@@ -70,17 +70,17 @@ struct Pixel {
 template <class T, int C>
 DEVICE void pack_pixels(const PackArgs& p, int chunk) {
   constexpr int kRoom = 16 / int(sizeof(T)) / kPackRoom, kWords = kPackRoom * int(sizeof(T)) / 4;
-  const PackedPictures& pictures = p.pictures;
+  const PackedImages& images = p.images;
   int column = chunk;
-  const int line = divide_with_rest(column, pictures.by_packed_width);
-  column = column * pictures.pixels - pictures.left;
-  const int pixel = line * pictures.width + column;
+  const int line = divide_with_rest(column, images.by_packed_width);
+  column = column * images.pixels - images.left;
+  const int pixel = line * images.width + column;
   const T* from = static_cast<const T*>(p.x) + static_cast<long long>(pixel) * C;
-  typename Pixel<T, C>::Room raw[kRoom];  // all are on their way before the first is needed
+  typename Pixel<T, C>::Room raw[kRoom];  // all loads are in flight before the first is needed
   UNROLL
   for (int i = 0; i < kRoom; ++i) {
     raw[i] = zero_pack<T, kPackRoom>();
-    if (i < pictures.pixels && unsigned(column + i) < unsigned(pictures.width))
+    if (i < images.pixels && unsigned(column + i) < unsigned(images.width))
       raw[i] = Pixel<T, C>::load(from + i * C, (pixel + i) & 1);
   }
   Words<16> all;
@@ -99,7 +99,7 @@ DEVICE void pack_filter(const PackArgs& p, int chunk) {
   const PackedFilter& shape = p.shape;
   int channel = chunk;
   int tap = divide_with_rest(channel, shape.by_chunks);
-  const int line = divide_with_rest(tap, shape.by_packed_s);  // of all filters' lines
+  const int line = divide_with_rest(tap, shape.by_packed_s);  // the line's number among all filters' lines
   int own_group = divide(divide(line, shape.by_r), shape.by_group_k);
   divide_with_rest(own_group, shape.by_groups);
   const T* from = static_cast<const T*>(p.filter) + line * shape.s * shape.channels;
@@ -136,20 +136,20 @@ DEVICE void pack(const PackArgs& p) {
 template <class T, int C>
 DEVICE void unpack_input_grad(const UnpackInputGradArgs& p) {
   constexpr int kChunk = 16 / int(sizeof(T));
-  const PackedPictures& pictures = p.pictures;
+  const PackedImages& images = p.images;
   const int pixel = block_x() * kPackThreads + thread_id();
   if (pixel >= p.all_pixels) return;
   int place = pixel;
-  const int line = divide_with_rest(place, pictures.by_width);
-  place += pictures.left;
-  const bool two = pictures.pixels == 2;
+  const int line = divide_with_rest(place, images.by_width);
+  place += images.left;
+  const bool two = images.pixels == 2;
   const int column = two ? place >> 1 : place, second = two ? place & 1 : 0;
   // No window reaches the last pixels, of which a stride leaves some over.
   Pack<T, kPackRoom> all = zero_pack<T, kPackRoom>();
-  if (column < pictures.packed_width)
-    all = load<T, kPackRoom>(static_cast<const T*>(p.packed) +
-                             (static_cast<long long>(line) * pictures.packed_width + column) * kChunk +
-                             second * kPackRoom);
+  if (column < images.packed_width)
+    all =
+        load<T, kPackRoom>(static_cast<const T*>(p.packed) +
+                           (static_cast<long long>(line) * images.packed_width + column) * kChunk + second * kPackRoom);
   Pixel<T, C>::store(static_cast<T*>(p.x) + static_cast<long long>(pixel) * C, pixel & 1, all);
 }
 
@@ -190,8 +190,8 @@ DEVICE void unpack_weight_grad(const UnpackWeightGradArgs& p) {
 #define X(what, T, C)                                         \
   KERNEL(reformer::pack_threads_##what(reformer::kWarp))      \
   pack_##what##_##T##_##C(reformer::PackArgsOf_##what args) { \
-    reformer::let_next_begin();                               \
-    reformer::wait_for_earlier();                             \
+    reformer::grid_dependency_launch();                       \
+    reformer::grid_dependency_wait();                         \
     reformer::what<reformer::T, C>(args);                     \
   }
 #ifdef REFORMER_ENTRY

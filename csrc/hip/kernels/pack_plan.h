@@ -1,8 +1,7 @@
 // Convolutions whose channels an implicit GEMM can't or shouldn't take as they are, as an inner problem that it takes,
 // with operands that are packed for it: a pure function, without a GPU.
-//
-// Groups of few channels: neighbours are joined into one wide group. x and y stay as they are; the filter gets zeros
-// where it would read another group's channels.
+// Groups of few channels: adjacent groups are joined into one wide group. x and y stay as they are; the filter gets
+// zeros where it would read another group's channels.
 //
 // First layers, of at most 4 channels: x gets 4 channels a pixel, zeros if it has fewer, and two neighbouring pixels
 // become one of 8 channels, 16 bytes. So half as many taps and half the stride are left along a line. Its padding
@@ -12,16 +11,16 @@
 
 #include <algorithm>
 
-#include "../../conv_problem.h"
-#include "../runtime/gpu.h"
+#include "conv/problem.h"
 #include "implicit_gemm_plan.h"
+#include "jit/gpu.h"
 #include "pack.h"
 
 namespace reformer {
 
 enum class PackPart : uint8_t { pack, unpack_input_grad, unpack_weight_grad };
 
-// One of those in pack.inc; null if there is none.
+// A kernel of pack.inc; null if there is none.
 inline const gpu::Entry* pack_kernel(PackPart part, DType dtype, int channels) {
   struct Kernel {
     PackPart part;
@@ -42,7 +41,7 @@ inline const gpu::Entry* pack_kernel(PackPart part, DType dtype, int channels) {
 struct PackPlan {
   ConvProblem inner;
   bool packs_x = false;  // else x is read, or written, in place
-  PackedPictures pictures{};
+  PackedImages images{};
   PackedFilter filter{};
 };
 
@@ -74,7 +73,7 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
 
   plan = {};
   ConvProblem& inner = plan.inner = p;
-  PackedPictures& pictures = plan.pictures;
+  PackedImages& images = plan.images;
   int joined = 1, taps = 1, slot = p.group_c();
   if (p.groups > 1) {
     joined = pack_plan::joined_groups(p, columns, chunk);
@@ -87,20 +86,20 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
     if (p.k % chunk) return "the number of output channels is no multiple of 16 bytes";
     plan.packs_x = true;
     inner.c = slot = chunk;
-    pictures.width = p.w;
-    pictures.pixels = 1;
+    images.width = p.w;
+    images.pixels = 1;
     if (chunk == 2 * kPackRoom && p.stride_w % 2 == 0 && p.dilation_w == 1) {
-      taps = pictures.pixels = 2;
+      taps = images.pixels = 2;
       slot = kPackRoom;
       inner.s = (p.s + 1) / 2;
       inner.stride_w = p.stride_w / 2;
       inner.w = (p.out_w() - 1) * inner.stride_w + inner.s;
       inner.pad_w = 0;
-      pictures.left = p.pad_w;
+      images.left = p.pad_w;
     }
-    pictures.packed_width = inner.w;
-    pictures.by_width = make_divider(p.w);
-    pictures.by_packed_width = make_divider(inner.w);
+    images.packed_width = inner.w;
+    images.by_width = make_divider(p.w);
+    images.by_packed_width = make_divider(inner.w);
   }
 
   PackedFilter& f = plan.filter;

@@ -1,5 +1,5 @@
-// What the text of a program (solvers/stitch_source.h) is made of, in whichever kernel it runs: reading, computing and
-// writing neighbouring elements.
+// Functions that the generated text of a program (programs/stitch_source.h) calls, in whichever kernel it runs:
+// reading, computing and writing neighbouring elements.
 #pragma once
 
 #include "../device/functions.h"
@@ -14,7 +14,7 @@ struct mask8 {
   unsigned char value;
 };
 
-// kCount neighbours, widened and narrowed. 16 bytes at once where there are so many.
+// Read and write kCount adjacent elements, by accesses of at most 16 bytes; the values are fp32 in registers.
 template <class T, int kCount>
 DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
   constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
@@ -69,7 +69,7 @@ DEVICE float rounded(float value) {
   return to_float(narrow);
 }
 
-// Of what has an element a row: a pixel, the same for all channels.
+// Reads an input that has one element for each row (pixel); it is the same for all channels.
 template <class T, int kCount, bool kChannelsAlong>
 DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
@@ -77,13 +77,13 @@ DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column
     UNROLL
     for (int j = 0; j < kCount; ++j) to[j] = one;
   } else {
-    const int picture = divide(line, p.by_channels);
+    const int image = divide(line, p.by_channels);
     UNROLL
-    for (int j = 0; j < kCount; ++j) to[j] = read_one<T>(from, static_cast<long long>(picture) * p.width + column + j);
+    for (int j = 0; j < kCount; ++j) to[j] = read_one<T>(from, static_cast<long long>(image) * p.width + column + j);
   }
 }
 
-// Philox-4x32-10, which makes the numbers of four places; see csrc/cpu/epilogue/philox.h.
+// Philox-4x32-10, which makes the numbers of four places; see csrc/cpu/programs/philox.h.
 struct FourNumbers {
   unsigned c0, c1, c2, c3;
   DEVICE float uniform(int which) const {
@@ -105,8 +105,8 @@ DEVICE FourNumbers philox(const void* key_at, unsigned long long group) {
   return {c0, c1, c2, c3};
 }
 
-// A random number's place is its element's in channels_last order. Where channels are neighbours, their number and the
-// first one are multiples of kCount, so some places' numbers are made together.
+// The counter of a random number is its element's index in channels_last order. Where channels are adjacent, the index
+// of the first one is a multiple of kCount, so one call of philox() makes the numbers of up to four elements.
 template <int kCount, bool kChannelsAlong>
 DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
@@ -120,11 +120,11 @@ DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, flo
     }
   } else {
     int channel = line;
-    const int picture = divide_with_rest(channel, p.by_channels);
+    const int image = divide_with_rest(channel, p.by_channels);
     UNROLL
     for (int j = 0; j < kCount; ++j) {
       const unsigned long long place =
-          (static_cast<unsigned long long>(picture) * p.width + column + j) * p.channels + channel;
+          (static_cast<unsigned long long>(image) * p.width + column + j) * p.channels + channel;
       to[j] = philox(key, place / 4).uniform(int(place % 4));
     }
   }
@@ -137,9 +137,10 @@ DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 template <int kCount>
 constexpr int kAtLeastOne = kCount ? kCount : 1;
 
-// What a program makes of kCount neighbouring elements of a line, and what it knows of their channels.
+// Runs a program on kCount adjacent elements of a line (vectorized), and holds the values that depend on their
+// channels.
 template <class Program, int kCount, bool kChannelsAlong>
-struct Neighbours {
+struct VectorizedElements {
   static constexpr int kChannels = kChannelsAlong ? kCount : 1;
   float channel[kChannels][kAtLeastOne<Program::kChannelValues>];
   struct Loaded {
@@ -153,11 +154,11 @@ struct Neighbours {
     UNROLL
     for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
   }
-  // All but acc.
+  // Loads all inputs but acc.
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
   }
-  // Of element j. reduced: of each reduction, what it gathers.
+  // Computes element j. reduced: the value that each reduction accumulates.
   DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, Stored& stored, float* reduced) const {
     float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
     UNROLL

@@ -1,4 +1,4 @@
-// What kernels know of a program's reductions, of some of the elements, and how they hand it on.
+// Partial results of a program's reductions, and how kernels store and combine them.
 #pragma once
 
 #include "program.h"
@@ -8,7 +8,8 @@ namespace {
 
 enum class Kind { sum, max, moments };
 
-// What is known of some of a reduction's values. Of moments: their number, mean, and squared differences from it.
+// The partial result of a reduction over some of its values. For moments: their number, their mean, and the sum of
+// squared differences from the mean.
 template <Kind kKind>
 struct Known {
   float value = kKind == Kind::max ? bits_to_float(0xff800000u) : 0.0f;
@@ -28,7 +29,7 @@ struct Known<Kind::moments> {
   }
 };
 
-constexpr int kNumbers = 3;  // that a Known has at most
+constexpr int kNumbers = 3;  // at most so many floats in a Known
 
 DEVICE void store_known(const Known<Kind::sum>& known, float* to, long long) { *to = known.value; }
 DEVICE void store_known(const Known<Kind::max>& known, float* to, long long) { *to = known.value; }

@@ -1,4 +1,4 @@
-// What the stitch kernels and their host share. A program's own part of them is generated (solvers/stitch_source.h).
+// What the stitch kernels and their host share. A program's own part of them is generated (programs/stitch_source.h).
 #pragma once
 
 #include "../device/divide.h"
@@ -7,20 +7,20 @@ namespace reformer {
 
 constexpr int kStitchThreads = 256;
 constexpr int kStitchMostInputs = 16, kStitchMostOutputs = 12;
-constexpr int kStitchFinishChannels = 8;  // of a block of the finish; its other threads share the parts
+constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
 
-// The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of pictures
+// The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images
 // and columns pixels. A block has threads for `across` groups of neighbouring columns, and for several lines.
 struct StitchArgs {
   const void* acc;
   const void* in[kStitchMostInputs];
   void* out[kStitchMostOutputs];
-  float* partial;  // [reductions][parts][channels], of moments three of them one after the other
+  float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   int lines, width, channels, rows;
   int log_across;
-  int parts;            // NHWC: blocks along y; NCHW: pictures * blocks along x
+  int parts;            // NHWC: blocks along y; NCHW: images * blocks along x
   Divider by_channels;  // NCHW: a line's channel
-  int columns_each;     // NCHW: of a block along x
+  int columns_each;     // NCHW: columns of a block along x
 };
 
 // The arguments of a convolution's kernel that runs a program itself and, behind them, those of the program: its lines

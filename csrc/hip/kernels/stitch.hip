@@ -1,21 +1,22 @@
 // Programs over a tensor: element-wise operations, and reductions over channels or all, in one pass over memory.
 //
 // This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
-// end of this file applied to it. What it holds is said in solvers/stitch_source.h, which writes it.
-#include "../device/overlap.h"
+// end of this file applied to it. What it holds is said in programs/stitch_source.h, which writes it.
+#include "../device/grid_dependency.h"
 #include "reductions.h"
 
 namespace reformer {
 namespace {
 
-// What a thread gathers. Of moments sums of differences from its first value, which a large mean leaves exact.
+// A thread's accumulator of one reduction. Moments accumulate differences from the thread's first value, so that a
+// large mean costs no accuracy.
 template <Kind kKind>
-struct Gathered {
+struct Accumulator {
   Known<kKind> known;
   DEVICE void add(float x) { known.add(x); }
 };
 template <>
-struct Gathered<Kind::moments> {
+struct Accumulator<Kind::moments> {
   float count = 0, origin = 0, sum = 0, squares = 0;
   DEVICE void add(float x) {
     origin = count == 0 ? x : origin;
@@ -26,17 +27,18 @@ struct Gathered<Kind::moments> {
   }
 };
 template <Kind kKind>
-DEVICE Known<kKind> known(const Gathered<kKind>& gathered) {
+DEVICE Known<kKind> known(const Accumulator<kKind>& accumulator) {
   if constexpr (kKind == Kind::moments) {
-    if (gathered.count == 0) return {};
-    const float mean = gathered.sum / gathered.count, rest = gathered.squares - gathered.sum * mean;
-    return {gathered.count, gathered.origin + mean, rest < 0 ? 0.0f : rest};
+    if (accumulator.count == 0) return {};
+    const float mean = accumulator.sum / accumulator.count, rest = accumulator.squares - accumulator.sum * mean;
+    return {accumulator.count, accumulator.origin + mean, rest < 0 ? 0.0f : rest};
   } else {
-    return gathered.known;
+    return accumulator.known;
   }
 }
 
-// Adds up what `over` threads know, which are `step` apart, in the one whose place among them is 0. For all threads.
+// Combines the partial results of `over` threads, which are `step` apart, in the thread whose place among them is 0.
+// All threads of the block call it.
 template <Kind kKind>
 DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int place) {
   barrier();
@@ -53,21 +55,22 @@ DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int 
   }
 }
 
-// Reduction i of a program, and those after it: what a thread knows of kCount columns.
+// A thread's accumulators of kCount columns, for reduction i of a program and those after it.
 template <class Program, int kCount, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Reductions {
   static constexpr Kind kKind = Program::kind(i);
-  Gathered<kKind> mine[kCount];
+  Accumulator<kKind> mine[kCount];
   Reductions<Program, kCount, i + 1> rest;
 
-  // value[i]: of reduction i.
+  // value[i]: the value for reduction i.
   template <class Values>
   DEVICE void add(int column, const Values& value) {
     mine[column].add(value[i]);
     rest.add(column, value);
   }
 
-  // Of a block: `over` threads, `step` apart, have the same columns; the first of them stores the result.
+  // `over` threads of the block, `step` apart, have the same columns; the first of them stores the block's partial
+  // result.
   DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
                     int channel) {
     const long long all = static_cast<long long>(p.parts) * p.channels;
@@ -88,15 +91,15 @@ struct Reductions<Program, kCount, i, false> {
   DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
 };
 
-// Neighbours of a tensor that is there, line by line.
+// Vectorized elements of a tensor in memory, line by line.
 template <class Program, int kCount, bool kChannelsAlong>
-struct Elements : Neighbours<Program, kCount, kChannelsAlong> {
-  using Base = Neighbours<Program, kCount, kChannelsAlong>;
+struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
+  using Base = VectorizedElements<Program, kCount, kChannelsAlong>;
   using typename Base::Loaded;
   Reductions<Program, Base::kChannels> reductions;
 
-  // So many steps' loads are under way together: one of little to load wants more of them.
-  static constexpr int kTogether = Program::kLoaded > 1 ? 2 : 4;
+  // So many steps' loads are in flight at once; programs with few loads want more steps.
+  static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Base::load(p, line, column, loaded);
     if constexpr (Program::kAcc >= 0)
@@ -108,16 +111,16 @@ struct Elements : Neighbours<Program, kCount, kChannelsAlong> {
   // again: a condition would have each load wait for the one before.
   template <class Place>
   DEVICE void run(const StitchArgs& p, int steps, Place at) {
-    for (int step = 0; step < steps; step += kTogether) {
-      Loaded loaded[kTogether];
-      int line[kTogether], column[kTogether];
+    for (int step = 0; step < steps; step += kUnroll) {
+      Loaded loaded[kUnroll];
+      int line[kUnroll], column[kUnroll];
       UNROLL
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kUnroll; ++i) {
         at(step + i < steps ? step + i : steps - 1, line[i], column[i]);
         load(p, line[i], column[i], loaded[i]);
       }
       UNROLL
-      for (int i = 0; i < kTogether; ++i)
+      for (int i = 0; i < kUnroll; ++i)
         if (step + i < steps) compute(p, line[i], column[i], loaded[i]);
     }
   }
@@ -142,7 +145,7 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
   const int column = ((block_x() << p.log_across) + x) * kCount;
   const bool wanted = column < p.width;
-  wait_for_earlier();
+  grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
     elements.begin(p, column);
@@ -167,13 +170,13 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   const int line = block_y() * lines + y;
   const bool wanted = line < p.lines;
   int channel = wanted ? line : 0;
-  const int picture = divide_with_rest(channel, p.by_channels);
-  wait_for_earlier();
+  const int image = divide_with_rest(channel, p.by_channels);
+  grid_dependency_wait();
   Elements<Program, kCount, false> elements;
   if (wanted) {
     elements.begin(p, channel);
     if constexpr (Program::kStoresChannels)
-      if (block_x() == 0 && x == 0 && picture == 0) Program::store_channel(p, channel);
+      if (block_x() == 0 && x == 0 && image == 0) Program::store_channel(p, channel);
     const int first = block_x() * p.columns_each;
     const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
     const int own = first + x * kCount, step = kCount << p.log_across;
@@ -183,27 +186,26 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
     });
   }
   const int blocks = (p.width + p.columns_each - 1) / p.columns_each;
-  elements.reductions.store(shared, across, 1, x, wanted, p, picture * blocks + block_x(), channel);
+  elements.reductions.store(shared, across, 1, x, wanted, p, image * blocks + block_x(), channel);
 }
 
 // Adds up the parts of reduction i and those after it, always in the same order.
 template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Finish {
   static constexpr Kind kKind = Program::kind(i);
-  static constexpr int kTogether = 8;  // loads under way
+  static constexpr int kUnroll = 8;  // loads in flight
 
-  // Of the partial results at `first`, `first + step` and so on before `end`.
+  // Combines the partial results at `first`, `first + step` and so on before `end`.
   DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
     const long long all = static_cast<long long>(p.parts) * p.channels;
     const float* const partial = p.partial + Program::first_number(i) * all;
     Known<kKind> known;
-    for (long long at = first; at < end; at += kTogether * step) {
-      Known<kKind> some[kTogether];
+    for (long long at = first; at < end; at += kUnroll * step) {
+      Known<kKind> some[kUnroll];
       UNROLL
-      for (int j = 0; j < kTogether; ++j)
-        load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
+      for (int j = 0; j < kUnroll; ++j) load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
       UNROLL
-      for (int j = 0; j < kTogether; ++j) known.add(at + j * step < end ? some[j] : Known<kKind>{});
+      for (int j = 0; j < kUnroll; ++j) known.add(at + j * step < end ? some[j] : Known<kKind>{});
     }
     return known;
   }
@@ -215,7 +217,7 @@ struct Finish {
       if (block_x() == 0) {  // for the whole block
         Known<kKind> known = sum(p, thread_id(), kStitchThreads, all);
         combine(known, shared, kStitchThreads, 1, thread_id());
-        if (thread_id() == 0) Program::template keep<i>(p, 0, 1, known);
+        if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
       }
     } else {
       const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
@@ -223,7 +225,7 @@ struct Finish {
       const long long line = p.channels, first = y * line + channel;
       Known<kKind> known = sum(p, first, kShares * line, channel < p.channels ? all : 0);
       combine(known, shared, kShares, kStitchFinishChannels, y);
-      if (y == 0 && channel < p.channels) Program::template keep<i>(p, channel, p.channels, known);
+      if (y == 0 && channel < p.channels) Program::template store_reduction<i>(p, channel, p.channels, known);
     }
     Finish<Program, i + 1>::run(p, shared);
   }
@@ -236,7 +238,7 @@ struct Finish<Program, i, false> {
 template <class Program>
 DEVICE void stitch_finish(const StitchArgs& p) {
   SHARED float shared[kNumbers * kStitchThreads];
-  wait_for_earlier();
+  grid_dependency_wait();
   Finish<Program>::run(p, shared);
 }
 
@@ -245,11 +247,11 @@ DEVICE void stitch_finish(const StitchArgs& p) {
 
 #define REFORMER_STITCH(name, Program, layout, count)             \
   KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
-    reformer::let_next_begin();                                   \
+    reformer::grid_dependency_launch();                           \
     reformer::stitch_##layout<reformer::Program, count>(p);       \
   }
 #define REFORMER_STITCH_FINISH(name, Program)                     \
   KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
-    reformer::let_next_begin();                                   \
+    reformer::grid_dependency_launch();                           \
     reformer::stitch_finish<reformer::Program>(p);                \
   }

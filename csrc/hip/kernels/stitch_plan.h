@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "../../epilogue.h"
-#include "../runtime/gpu.h"
+#include "jit/gpu.h"
+#include "program/program.h"
 #include "stitch.h"
 
 namespace reformer {
 
 struct StitchPlan {
   StitchArgs args{};
-  int count = 1;  // neighbours of a thread
+  int count = 1;  // adjacent elements that a thread computes at once
   bool channels_along = false;
   gpu::Launch launch, finish;
   int64_t workspace_bytes = 0;  // for partial results of reductions
@@ -38,30 +38,31 @@ inline int log_across(int groups, int most) {
 
 // How many elements a thread reads at once: 16 bytes of the result, fewer if a channel's inputs are not aligned to
 // that.
-inline int stitch_together(const EpilogueCall& call) {
-  int together = int(16 / element_size(call.type));
+inline int stitch_elements_per_access(const ProgramCall& call) {
+  int elements_per_access = int(16 / element_size(call.type));
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (call.program.inputs[i].kind != EpilogueOp::channel) continue;
+    if (call.program.inputs[i].kind != ProgramOp::channel) continue;
     const int64_t size = element_size(call.inputs[i].type);
-    while (together > 1 && reinterpret_cast<uintptr_t>(call.inputs[i].data) % std::min<uint64_t>(16, together * size))
-      together /= 2;
+    while (elements_per_access > 1 &&
+           reinterpret_cast<uintptr_t>(call.inputs[i].data) % std::min<uint64_t>(16, elements_per_access * size))
+      elements_per_access /= 2;
   }
-  return together;
+  return elements_per_access;
 }
 
-// together: elements that a thread may read at once, a power of two. numbers: of partial results, for each channel and
-// part. multiprocessors: of the GPU, or about as many.
-inline StitchPlan plan_stitch(const EpilogueShape& shape, int together, int numbers, int multiprocessors) {
+// elements_per_access: how many adjacent elements a thread may read at once, a power of two. numbers: how many floats a
+// partial result has for each channel and part. multiprocessors: the GPU's, or about as many.
+inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, int numbers, int multiprocessors) {
   using stitch_plan::ceil_div;
   StitchPlan plan;
   StitchArgs& a = plan.args;
   plan.channels_along = shape.layout == Layout::nhwc || shape.pixels == 1;
   a.channels = int(shape.channels);
   a.rows = int(shape.rows());
-  a.lines = int(plan.channels_along ? shape.rows() : shape.pictures * shape.channels);
+  a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
   a.width = int(plan.channels_along ? shape.channels : shape.pixels);
   a.by_channels = make_divider(a.channels);
-  plan.count = together;
+  plan.count = elements_per_access;
   while (a.width % plan.count) plan.count /= 2;
   const int groups = a.width / plan.count;
   // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
@@ -71,20 +72,20 @@ inline StitchPlan plan_stitch(const EpilogueShape& shape, int together, int numb
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
     const int blocks_x = ceil_div(groups, across);
-    // At least two lines of a thread are under way at once.
+    // At least two lines of a thread are in flight at once.
     a.parts = std::clamp(ceil_div(a.lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_x)));
     plan.launch.blocks_x = uint32_t(blocks_x);
     plan.launch.blocks_y = uint32_t(a.parts);
   } else {
     const int blocks_y = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
-    const int cuts = std::clamp(wanted / blocks_y, 1, ceil_div(steps, 2));
-    a.columns_each = ceil_div(steps, cuts) * across * plan.count;
+    const int parts_along = std::clamp(wanted / blocks_y, 1, ceil_div(steps, 2));
+    a.columns_each = ceil_div(steps, parts_along) * across * plan.count;
     plan.launch.blocks_x = uint32_t(ceil_div(a.width, a.columns_each));
     plan.launch.blocks_y = uint32_t(blocks_y);
-    a.parts = int(shape.pictures) * int(plan.launch.blocks_x);
+    a.parts = int(shape.images) * int(plan.launch.blocks_x);
   }
   plan.launch.threads = plan.finish.threads = kStitchThreads;
-  plan.launch.early = plan.finish.early = true;
+  plan.launch.pdl = plan.finish.pdl = true;
   plan.finish.blocks_x = uint32_t(ceil_div(a.channels, kStitchFinishChannels));
   plan.workspace_bytes = int64_t{4} * numbers * a.parts * a.channels;
   return plan;

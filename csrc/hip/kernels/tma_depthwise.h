@@ -6,17 +6,17 @@
 
 namespace reformer {
 
-constexpr int kTmaDepthwiseChannels = 64;  // of a tile: 128 bytes
+constexpr int kTmaDepthwiseChannels = 64;  // channels of a tile: 128 bytes
 constexpr int kTmaDepthwiseWarps = 8;      // that compute; one more starts the copies
 constexpr int kTmaDepthwiseThreads = kTmaDepthwiseWarps * 32 + 32;
 
-// Blocks whose registers a multiprocessor is to have room for, by the filter's size.
+// Occupancy: blocks that a multiprocessor's registers have to be enough for, by the filter's size.
 template <int R>
-constexpr int kTmaDepthwiseTogether_forward = R == 3 ? 3 : 1;
+constexpr int kTmaDepthwiseOccupancy_forward = R == 3 ? 3 : 1;
 template <int R>
-constexpr int kTmaDepthwiseTogether_input_grad = kTmaDepthwiseTogether_forward<R>;
+constexpr int kTmaDepthwiseOccupancy_input_grad = kTmaDepthwiseOccupancy_forward<R>;
 template <int R>
-constexpr int kTmaDepthwiseTogether_weight_grad = R == 3 ? 2 : 1;
+constexpr int kTmaDepthwiseOccupancy_weight_grad = R == 3 ? 2 : 1;
 
 // Tensors are dense NHWC, filters [channels][R][R], of elements of 2 bytes.
 //
@@ -32,20 +32,20 @@ struct TmaDepthwiseArgs {
   float* partial;           // weight_grad: sums of each block, [blocks][R * R][channels]
   int channels;
   int flipped;                    // 1: the filter is read backwards: input_grad of stride 1 as a forward
-  int tiles, blocks;              // of all pictures
+  int tiles, blocks;              // all images' tiles; blocks that share them
   int stages;                     // tiles of the source in shared memory
-  int stage_bytes, copied_bytes;  // of a stage; of the boxes that are copied into it
-  int tile_bytes;                 // of a tile of the result, of which there are two behind the stages; of y, in a stage
-  int barriers;                   // where in shared memory they are
-  int tile_pictures, tile_h, tile_w;   // of the result
-  int source_h, source_w;              // of the source's box
-  int source_halves;                   // of its pixels, from one pixel of the result to the next
+  int stage_bytes, copied_bytes;  // a stage, and the boxes that are copied into it
+  int tile_bytes;  // a tile of the result (two of them lie behind the stages); weight_grad: of y, in a stage
+  int barriers;    // where in shared memory they are
+  int tile_images, tile_h, tile_w;     // the result's tile
+  int source_h, source_w;              // the source's box
+  int source_halves;                   // half pixels of the source from one pixel of the result to the next
   int source_top, source_left;         // where the first tile's box begins
   int odd_h, odd_w;                    // input_grad: 1 if the padding is
-  int rows;                            // of a strip
-  int pairs;                           // of strips
-  Divider tiles_across, tiles_down;    // of a picture
-  Divider strips_across, strips_down;  // of a tile
+  int rows;                            // rows of a strip
+  int pairs;                           // pairs of strips
+  Divider tiles_across, tiles_down;    // an image's tiles
+  Divider strips_across, strips_down;  // a tile's strips
 };
 
 }  // namespace reformer

@@ -8,8 +8,8 @@
 // the products of x at two taps, transposed, and y: 8 x 2 of 16 x 8 sums are wanted.
 //
 // So NaN and infinity reach the 7 channels beside them, by a multiplication by zero.
+#include "../device/grid_dependency.h"
 #include "../device/mma.h"
-#include "../device/overlap.h"
 #include "../device/tma.h"
 #include "tma_depthwise.h"
 
@@ -37,20 +37,20 @@ struct Memory {
 
 // Where a tile begins, in units of tiles.
 struct Place {
-  int across, down, pictures;
+  int across, down, images;
 };
 DEVICE Place place_of(const TmaDepthwiseArgs& p, int tile) {
   Place place{tile, 0, 0};
   place.down = divide_with_rest(place.across, p.tiles_across);
-  place.pictures = divide_with_rest(place.down, p.tiles_down);
+  place.images = divide_with_rest(place.down, p.tiles_down);
   return place;
 }
 
-// The group of 8 channels that a warp computes, and its share of the pairs of strips.
-struct Share {
+// The work of a warp: one group of 8 channels, and every pairs_apart-th pair of strips from first_pair on.
+struct WarpTask {
   int group, groups, first_pair, pairs_apart;
 };
-DEVICE Share share_of(const TmaDepthwiseArgs& p) {
+DEVICE WarpTask warp_task(const TmaDepthwiseArgs& p) {
   const int left = (p.channels - block_x() * kTmaDepthwiseChannels) / 8, groups = left < 8 ? left : 8;
   const int warp = warp_id(), workers = kWarps / groups;
   const int worker = warp / groups;
@@ -61,8 +61,8 @@ DEVICE Share share_of(const TmaDepthwiseArgs& p) {
 DEVICE int line_of(const TmaDepthwiseArgs& p, int strip, int height, int width, int step) {
   int column = strip;
   int row = divide_with_rest(column, p.strips_across);
-  const int picture = divide_with_rest(row, p.strips_down);
-  return (picture * height + row * p.rows * step) * width + column * 8 * step;
+  const int image = divide_with_rest(row, p.strips_down);
+  return (image * height + row * p.rows * step) * width + column * 8 * step;
 }
 
 // --- the filter on diagonals
@@ -86,7 +86,7 @@ struct Diagonal {
   }
 };
 
-// Of the bias, what a lane's pair of columns gets.
+// Loads the bias of a lane's pair of columns.
 template <class T>
 DEVICE void load_bias(const TmaDepthwiseArgs& p, int group, float (&bias)[2]) {
   bias[0] = bias[1] = 0;
@@ -110,12 +110,12 @@ constexpr int half(int x) { return (x + 1) / 2; }
 // --- what a warp does with a tile: forward
 template <class T, int R, int ST>
 struct Forward {
-  static constexpr int kPairs = half(R);  // of taps in a row
+  static constexpr int kPairs = half(R);  // pairs of taps in a row
   unsigned filter[R][kPairs][2];
   float bias[2];
 
-  DEVICE void prepare(const TmaDepthwiseArgs& p, const Share& share) {
-    const Diagonal<T, R> diagonal(p, share.group);
+  DEVICE void prepare(const TmaDepthwiseArgs& p, const WarpTask& task) {
+    const Diagonal<T, R> diagonal(p, task.group);
     UNROLL
     for (int r = 0; r < R; ++r) {
       UNROLL
@@ -124,12 +124,12 @@ struct Forward {
         filter[r][s][1] = diagonal.tap(r, 2 * s + 1);
       }
     }
-    load_bias<T>(p, share.group, bias);
+    load_bias<T>(p, task.group, bias);
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* result) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* result) {
     const int lane = lane_id();
-    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+    for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
       const int strip = pair * 2 + (lane >> 3 & 1);
       const int from = line_of(p, strip, p.source_h, p.source_w, ST) + lane % 8 * ST;
       const int second = lane >> 4;
@@ -139,7 +139,7 @@ struct Forward {
         UNROLL
         for (int s = 0; s < kPairs; ++s) {
           const int tap = 2 * s + 1 < R ? 2 * s + second : 2 * s;
-          mma_sync::load_matrices<false>(chunk(source, from + row * p.source_w + tap, share.group), x[s]);
+          mma_sync::load_matrices<false>(chunk(source, from + row * p.source_w + tap, task.group), x[s]);
         }
       };
       if constexpr (ST == 1) {
@@ -162,9 +162,9 @@ struct Forward {
               UNROLL
               for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums[(u - r + R) % R], x[s], filter[r][s]);
             }
-            if (row + 1 < rows) load_row(row + 1, x);  // on its way while the sums are stored
+            if (row + 1 < rows) load_row(row + 1, x);  // in flight while the sums are stored
             if (row >= R - 1) {
-              put<T>(result, to, share.group, sums[(u + 1) % R]);
+              put<T>(result, to, task.group, sums[(u + 1) % R]);
               to += p.tile_w;
             }
             begin(sums[(u + 1) % R], bias);
@@ -181,7 +181,7 @@ struct Forward {
             UNROLL
             for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums, x[s], filter[r][s]);
           }
-          put<T>(result, to, share.group, sums);
+          put<T>(result, to, task.group, sums);
         }
       }
     }
@@ -193,11 +193,11 @@ struct Forward {
 // that of tap 0; by k steps it is tap f + 2 k, or one less if pad is odd.
 template <class T, int R>
 struct InputGrad {
-  static constexpr int kTaps = half(R), kPairs = half(kTaps);  // steps; and pairs of these in a row
+  static constexpr int kTaps = half(R), kPairs = half(kTaps);  // steps, and pairs of steps in a row
   unsigned filter[kTaps][2][2][kPairs][2];
 
-  DEVICE void prepare(const TmaDepthwiseArgs& p, const Share& share) {
-    const Diagonal<T, R> diagonal(p, share.group);
+  DEVICE void prepare(const TmaDepthwiseArgs& p, const WarpTask& task) {
+    const Diagonal<T, R> diagonal(p, task.group);
     UNROLL
     for (int up = 0; up < kTaps; ++up) {
       UNROLL
@@ -212,9 +212,9 @@ struct InputGrad {
     }
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* result) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* result) {
     const int lane = lane_id();
-    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+    for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
       const int strip = pair * 2 + (lane >> 3 & 1), second = lane >> 4;
       const int from = line_of(p, strip, p.source_h, p.source_w, 1) + lane % 8 + (kTaps - 1) * (p.source_w + 1);
       int to = line_of(p, strip, p.tile_h, p.tile_w, 2) + lane % 8 * 2;
@@ -226,7 +226,7 @@ struct InputGrad {
           for (int d = 0; d < kPairs; ++d) {
             const int left = 2 * d + 1 < kTaps ? 2 * d + second : 2 * d;
             unsigned y[4];
-            mma_sync::load_matrices<false>(chunk(source, from + (row - up) * p.source_w - left, share.group), y);
+            mma_sync::load_matrices<false>(chunk(source, from + (row - up) * p.source_w - left, task.group), y);
             UNROLL
             for (int e = 0; e < 2; ++e) {
               UNROLL
@@ -237,7 +237,7 @@ struct InputGrad {
         UNROLL
         for (int e = 0; e < 2; ++e) {
           UNROLL
-          for (int f = 0; f < 2; ++f) put<T>(result, to + e * p.tile_w + f, share.group, sums[e][f]);
+          for (int f = 0; f < 2; ++f) put<T>(result, to + e * p.tile_w + f, task.group, sums[e][f]);
         }
       }
     }
@@ -250,7 +250,7 @@ struct WeightGrad {
   static constexpr int kPairs = half(R);
   float sums[R][kPairs][4];
 
-  DEVICE void prepare(const TmaDepthwiseArgs&, const Share&) {
+  DEVICE void prepare(const TmaDepthwiseArgs&, const WarpTask&) {
     UNROLL
     for (int r = 0; r < R; ++r) {
       UNROLL
@@ -261,9 +261,9 @@ struct WeightGrad {
     }
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const Share& share, unsigned char* source, unsigned char* y_tile) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* y_tile) {
     const int lane = lane_id();
-    for (int pair = share.first_pair; pair < p.pairs; pair += share.pairs_apart) {
+    for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
       const int second = lane >> 3 & 1;
       const int from = line_of(p, pair * 2 + (lane >> 4), p.source_h, p.source_w, ST) + lane % 8 * ST;
       const int y_from = line_of(p, pair * 2 + (lane >> 3 & 1), p.tile_h, p.tile_w, 1) + lane % 8;
@@ -271,12 +271,12 @@ struct WeightGrad {
         UNROLL
         for (int s = 0; s < kPairs; ++s) {
           const int tap = 2 * s + 1 < R ? 2 * s + second : 2 * s;
-          mma_sync::load_matrices<true>(chunk(source, from + row * p.source_w + tap, share.group), x[s]);
+          mma_sync::load_matrices<true>(chunk(source, from + row * p.source_w + tap, task.group), x[s]);
         }
       };
       const auto load_y = [&](int row, unsigned (&y)[2]) {
         unsigned strips[4];  // and once more
-        mma_sync::load_matrices<true>(chunk(y_tile, y_from + row * p.tile_w, share.group), strips);
+        mma_sync::load_matrices<true>(chunk(y_tile, y_from + row * p.tile_w, task.group), strips);
         y[0] = strips[0];
         y[1] = strips[1];
       };
@@ -320,7 +320,7 @@ struct WeightGrad {
   }
 
   // Adds up the warps' sums, in shared memory, always in the same order.
-  DEVICE void finish(const TmaDepthwiseArgs& p, const Share& share, unsigned char* memory) {
+  DEVICE void finish(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* memory) {
     float* const shared = reinterpret_cast<float*>(memory);
     const int lane = lane_id(), channel = lane / 4;
     tma::group_barrier(1, kWarps * 32);  // all have read the last tile
@@ -334,13 +334,13 @@ struct WeightGrad {
       }
     }
     tma::group_barrier(1, kWarps * 32);
-    if (share.first_pair != 0) return;
+    if (task.first_pair != 0) return;
     float* const to = p.partial + static_cast<long long>(block_y()) * R * R * p.channels +
-                      block_x() * kTmaDepthwiseChannels + share.group * 8;
+                      block_x() * kTmaDepthwiseChannels + task.group * 8;
     for (int i = lane; i < R * R * 8; i += 32) {
       float sum = 0;
-      for (int worker = 0; worker < share.pairs_apart; ++worker)
-        sum += shared[(share.group + worker * share.groups) * R * R * 8 + i];
+      for (int worker = 0; worker < task.pairs_apart; ++worker)
+        sum += shared[(task.group + worker * task.groups) * R * R * 8 + i];
       to[i / 8 * p.channels + i % 8] = sum;
     }
   }
@@ -364,7 +364,7 @@ DEVICE void run(const TmaDepthwiseArgs& p) {
     tma::prefetch(p.other);
   }
   barrier();
-  wait_for_earlier();
+  grid_dependency_wait();
 
   int stage = 0, parity = 0;
   const auto advance = [&] {
@@ -377,44 +377,44 @@ DEVICE void run(const TmaDepthwiseArgs& p) {
       tma::wait(memory.empty(stage), parity ^ 1);
       tma::arrive_expecting(memory.full(stage), p.copied_bytes);
       const unsigned to = tma::shared_address(memory.source(stage));
-      const int picture = place.pictures * p.tile_pictures;
+      const int image = place.images * p.tile_images;
       tma::load(p.source, to, memory.full(stage), channel,
                 p.source_left + place.across * p.tile_w * p.source_halves / 2,
-                p.source_top + place.down * p.tile_h * p.source_halves / 2, picture);
+                p.source_top + place.down * p.tile_h * p.source_halves / 2, image);
       if constexpr (kWeightGrad)
         tma::load(p.other, tma::shared_address(memory.y(stage)), memory.full(stage), channel, place.across * p.tile_w,
-                  place.down * p.tile_h, picture);
+                  place.down * p.tile_h, image);
     }
     return;
   }
 
-  const Share share = share_of(p);
+  const WarpTask task = warp_task(p);
   What what;
-  what.prepare(p, share);
+  what.prepare(p, task);
   int half = 0;
   for (int tile = block_y(); tile < p.tiles; tile += p.blocks, advance()) {
     tma::wait(memory.full(stage), parity);
     unsigned char* const source = memory.source(stage);
     if constexpr (kWeightGrad) {
-      what.compute(p, share, source, memory.y(stage));
+      what.compute(p, task, source, memory.y(stage));
       if (lane_id() == 0) tma::arrive(memory.empty(stage));
     } else {
       const bool starts = thread_id() == 0;
       if (starts) tma::wait_for_reads<1>();
       tma::group_barrier(1, kWarps * 32);  // the store before the last one has read this half
-      what.compute(p, share, source, memory.result(half));
+      what.compute(p, task, source, memory.result(half));
       if (lane_id() == 0) tma::arrive(memory.empty(stage));
       wgmma::publish();
       tma::group_barrier(1, kWarps * 32);
       const Place place = place_of(p, tile);
       if (starts)
         tma::store(p.other, tma::shared_address(memory.result(half)), channel, place.across * p.tile_w,
-                   place.down * p.tile_h, place.pictures * p.tile_pictures);
+                   place.down * p.tile_h, place.images * p.tile_images);
       half ^= 1;
     }
   }
   if constexpr (kWeightGrad)
-    what.finish(p, share, shared);
+    what.finish(p, task, shared);
   else if (thread_id() == 0)
     tma::wait_for_reads<0>();
 }
@@ -436,9 +436,9 @@ DEVICE void weight_grad(const TmaDepthwiseArgs& p) {
 }  // namespace reformer
 
 #define X(what, T, R, ST)                                                                            \
-  KERNEL_TOGETHER(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseTogether_##what<R>)         \
+  KERNEL_OCCUPANCY(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseOccupancy_##what<R>)       \
   tma_depthwise_##what##_##T##_##R##_##ST(const __grid_constant__ reformer::TmaDepthwiseArgs args) { \
-    reformer::let_next_begin();                                                                      \
+    reformer::grid_dependency_launch();                                                              \
     reformer::what<reformer::T, R, ST>(args);                                                        \
   }
 #ifdef REFORMER_ENTRY

@@ -6,27 +6,27 @@
 #include <cmath>
 #include <vector>
 
-#include "../../conv_problem.h"
-#include "../runtime/gpu.h"
+#include "conv/problem.h"
+#include "jit/gpu.h"
 #include "tma_depthwise.h"
 
 namespace reformer {
 
-// One of those in tma_depthwise.inc.
+// A kernel of tma_depthwise.inc.
 struct TmaDepthwiseKernel {
   Direction direction;
   DType dtype;
-  int filter, stride, together;
+  int filter, stride, occupancy;
   gpu::Entry entry;
 };
 
 inline const std::vector<TmaDepthwiseKernel>& tma_depthwise_kernels() {
-#define X(what, T, R, ST)           \
-  {Direction::what,                 \
-   DType::T,                        \
-   R,                               \
-   ST,                              \
-   kTmaDepthwiseTogether_##what<R>, \
+#define X(what, T, R, ST)            \
+  {Direction::what,                  \
+   DType::T,                         \
+   R,                                \
+   ST,                               \
+   kTmaDepthwiseOccupancy_##what<R>, \
    {"tma_depthwise", "tma_depthwise_" #what "_" #T "_" #R "_" #ST, #what ", " #T ", " #R ", " #ST}},
   static const std::vector<TmaDepthwiseKernel> all = {
 #include "tma_depthwise.inc"
@@ -59,17 +59,17 @@ inline const char* refuse_tma_depthwise(const ConvProblem& p) {
   return nullptr;
 }
 
-// A tile: so many strips wide and high, of so many rows each, of so many pictures. The number of strips is even.
+// A tile: so many strips wide and high, of so many rows each, of so many images. The number of strips is even.
 struct TmaDepthwiseTile {
-  int across, down, rows, pictures;
+  int across, down, rows, images;
 };
 
 struct TmaDepthwisePlan {
   TmaDepthwiseArgs args{};
   gpu::Launch launch;
   int64_t workspace_bytes = 0;     // weight_grad: for the blocks' sums
-  int result_w = 0, result_h = 0;  // of pictures that are stored; in weight_grad those of y
-  int work_w = 0, work_h = 0;      // the same in pixels of strips
+  int result_w = 0, result_h = 0;  // the size of images that are stored; in weight_grad y's
+  int work_w = 0, work_h = 0;      // the same in the pixels that strips count
 };
 
 namespace depthwise_plan {
@@ -90,14 +90,15 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
   const bool strided = input_grad && stride == 2;
   a.channels = p.c;
   a.flipped = is_flipped(p);
-  a.tile_pictures = tile.pictures;
+  a.tile_images = tile.images;
   a.rows = tile.rows;
   a.strips_across = make_divider(tile.across);
   a.strips_down = make_divider(tile.down);
-  a.pairs = tile.across * tile.down * tile.pictures / 2;
+  a.pairs = tile.across * tile.down * tile.images / 2;
   plan.result_h = input_grad ? p.h : p.out_h();
   plan.result_w = input_grad ? p.w : p.out_w();
-  const int before = (filter - 1) / 2, size = strided ? 2 : 1;  // of a strip's pixel
+  // before: pixels of the source before a strip's pixel; size: pixels of the result along an axis that it stands for.
+  const int before = (filter - 1) / 2, size = strided ? 2 : 1;
   if (strided) {
     a.odd_h = p.pad_h % 2, a.odd_w = p.pad_w % 2;
     a.source_top = (p.pad_h + 1) / 2 - before, a.source_left = (p.pad_w + 1) / 2 - before;
@@ -115,53 +116,53 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
   const int down = ceil_div(plan.work_h, tile.rows * tile.down), across = ceil_div(plan.work_w, tile.across * 8);
   a.tiles_across = make_divider(across);
   a.tiles_down = make_divider(down);
-  a.tiles = across * down * ceil_div(p.n, tile.pictures);
-  if (std::max({a.source_w, a.source_h, a.tile_w, a.tile_h, a.tile_pictures}) > kMostBox) return false;
-  if (tile.pictures > 1 && across * down > 1) return false;
+  a.tiles = across * down * ceil_div(p.n, tile.images);
+  if (std::max({a.source_w, a.source_h, a.tile_w, a.tile_h, a.tile_images}) > kMostBox) return false;
+  if (tile.images > 1 && across * down > 1) return false;
 
-  const int source_bytes = a.source_h * a.source_w * tile.pictures * kLine;
-  const int tile_bytes = a.tile_h * a.tile_w * tile.pictures * kLine;
+  const int source_bytes = a.source_h * a.source_w * tile.images * kLine;
+  const int tile_bytes = a.tile_h * a.tile_w * tile.images * kLine;
   a.tile_bytes = up(tile_bytes, kAligned);
   a.stage_bytes = up(source_bytes, kAligned) + (weight_grad ? a.tile_bytes : 0);
   a.copied_bytes = source_bytes + (weight_grad ? tile_bytes : 0);
   const int sums_bytes = weight_grad ? kTmaDepthwiseWarps * filter * filter * 8 * 4 : 0;
 
-  // As many blocks as run at once, and of shared memory as much as lets them.
+  // As many blocks as run at once, and no more shared memory than allows this occupancy.
   const int boxes = ceil_div(p.c, kTmaDepthwiseChannels);
   const auto bytes_of = [&](int stages, int results) {
     return std::max(stages * a.stage_bytes + (weight_grad ? 0 : results * a.tile_bytes), up(sums_bytes, 8)) +
            stages * 16;
   };
-  int together = tma_depthwise_kernel(p)->together;
-  if (bytes_of(1, 1) > kMostShared / together - 1024) together = 1;
+  int occupancy = tma_depthwise_kernel(p)->occupancy;
+  if (bytes_of(1, 1) > kMostShared / occupancy - 1024) occupancy = 1;
   if (bytes_of(1, 1) > kMostShared - 1024) return false;
-  a.blocks = std::min(a.tiles, std::max(1, multiprocessors * together / boxes));
+  a.blocks = std::min(a.tiles, std::max(1, multiprocessors * occupancy / boxes));
   const int each = ceil_div(a.tiles, a.blocks);
   a.blocks = ceil_div(a.tiles, each);
   a.stages = std::min(each, 4);
   const int results = std::min(each, 2);
-  while (a.stages > 1 && bytes_of(a.stages, results) > kMostShared / together - 1024) --a.stages;
+  while (a.stages > 1 && bytes_of(a.stages, results) > kMostShared / occupancy - 1024) --a.stages;
   if (bytes_of(a.stages, results) > kMostShared - 1024) return false;
   a.barriers = bytes_of(a.stages, results) - a.stages * 16;
   plan.launch.blocks_x = uint32_t(boxes);
   plan.launch.blocks_y = uint32_t(a.blocks);
   plan.launch.threads = kTmaDepthwiseThreads;
   plan.launch.shared_bytes = uint32_t(bytes_of(a.stages, results));
-  plan.launch.early = true;
+  plan.launch.pdl = true;
   if (weight_grad) plan.workspace_bytes = int64_t{a.blocks} * filter * filter * p.c * 4;
   return true;
 }
 
-// Sets the pointers; of weight_grad, to its blocks' sums. x, y: as in ConvBuffers.
+// Sets the pointers; in weight_grad the result is the blocks' sums. x, y: as in ConvBuffers.
 inline void bind(TmaDepthwisePlan& plan, const ConvProblem& p, void* x, void* y, const void* filter, const void* bias,
                  void* workspace) {
   TmaDepthwiseArgs& a = plan.args;
   constexpr int kChannels = kTmaDepthwiseChannels;
   const auto of_x = [&](int w, int h) {
-    return gpu::tensor_map(x, {p.c, p.w, p.h, p.n}, {kChannels, w, h, a.tile_pictures});
+    return gpu::tensor_map(x, {p.c, p.w, p.h, p.n}, {kChannels, w, h, a.tile_images});
   };
   const auto of_y = [&](int w, int h) {
-    return gpu::tensor_map(y, {p.c, p.out_w(), p.out_h(), p.n}, {kChannels, w, h, a.tile_pictures});
+    return gpu::tensor_map(y, {p.c, p.out_w(), p.out_h(), p.n}, {kChannels, w, h, a.tile_images});
   };
   const bool input_grad = p.direction == Direction::input_grad;
   a.source = input_grad ? of_y(a.source_w, a.source_h) : of_x(a.source_w, a.source_h);
@@ -186,7 +187,9 @@ inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& pla
   const bool weight_grad = p.direction == Direction::weight_grad;
   const bool strided_input_grad = p.direction == Direction::input_grad && p.stride_h == 2;
   const Model& m = weight_grad ? kWeightGrad : strided_input_grad ? kStridedInputGrad : kRing;
-  const double product = weight_grad ? 0.0043 : strided_input_grad ? 0.0089 : 0.0059;  // of a matrix pipe
+  const double product = weight_grad          ? 0.0043
+                         : strided_input_grad ? 0.0089
+                                              : 0.0059;  // us a product, on one multiprocessor's tensor cores
   const int filter = p.r, taps = (filter + 1) / 2;
   const int groups = std::min(8, p.c / 8), workers = kTmaDepthwiseWarps / groups;
   const int rows = p.stride_h == 1 ? a.rows + filter - 1 : a.rows;
@@ -215,16 +218,16 @@ inline std::vector<TmaDepthwiseTile> tma_depthwise_tiles(const ConvProblem& p) {
   std::vector<TmaDepthwiseTile> all;
   for (const int wide : {1, 2, 3, 4, 7, 8}) {
     if (wide > 1 && wide > across) continue;
-    for (const int pictures : {1, 2, 4}) {
-      if (pictures > p.n || (pictures > 1 && wide < across)) continue;
+    for (const int images : {1, 2, 4}) {
+      if (images > p.n || (images > 1 && wide < across)) continue;
       for (const int down : {1, 2}) {
-        if (wide * down * pictures % 2) continue;
+        if (wide * down * images % 2) continue;
         int last = 0;
         for (int parts = 1; parts <= 16; ++parts) {
           const int rows = ceil_div(ceil_div(plan.work_h, down), parts);
-          if (rows == last || (pictures > 1 && parts > 1)) continue;
+          if (rows == last || (images > 1 && parts > 1)) continue;
           last = rows;
-          all.push_back({wide, down, rows, pictures});
+          all.push_back({wide, down, rows, images});
         }
       }
     }

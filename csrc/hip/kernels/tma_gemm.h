@@ -6,7 +6,7 @@
 
 namespace reformer {
 
-constexpr int kTmaDepth = 64;         // of a step: 128 bytes
+constexpr int kTmaDepth = 64;         // elements of a step along the depth: 128 bytes
 constexpr int kTmaStoreBytes = 8192;  // 64 x 64 elements, on their way to global memory; a warpgroup has two of them
 
 // A warpgroup for each 64 rows, and a warp that starts the copies; or, where the sums take more registers than there
@@ -16,7 +16,7 @@ constexpr int tma_gemm_threads(int rows, int columns) {
   return rows * 2 + (tma_gemm_gives_registers(columns) ? 128 : 32);
 }
 
-// What both blocks of a cluster read, each half of it for both.
+// The operand that both blocks of a cluster need: each copies half of it for both.
 enum class TmaShared : int { kNothing, kRows, kColumns };
 
 // result = a b, summed over the depth. All three are matrices of elements of 2 bytes.
@@ -26,22 +26,22 @@ enum class TmaShared : int { kNothing, kRows, kColumns };
 //   input_grad  pixels  c        k       depth               columns       rows                columns
 //   weight_grad k       c        pixels  rows                columns       depth               depth
 //
-// In NHWC the pixels of all pictures are one row of them; in NCHW each picture has matrices of its own, a tile of rows
-// or a step is of one picture's pixels, and the result of the first two lies along rows.
+// In NHWC the pixels of all images are one row of them; in NCHW each image has matrices of its own, a tile of rows
+// or a step is of one image's pixels, and the result of the first two lies along rows.
 //
 // Blocks (in clusters of two along z, which are counted as one here) along x have a tile of columns each and every
 // row_blocks-th tile of rows, those along y a part of the steps.
 struct TmaGemmArgs {
   TensorMap a, b, result;
-  const void* bias;  // of forward: [columns], or null
+  const void* bias;  // forward: [columns], or null
   float* partial;    // [parts of the steps][rows][columns] instead of the result, or null
   int rows, columns, depth;
-  int steps, steps_each;      // all, those of a block
-  int row_tiles, row_blocks;  // of clusters
-  Divider column_tiles;       // of clusters
+  int steps, steps_each;      // all steps, and those of a block
+  int row_tiles, row_blocks;  // counted in clusters
+  Divider column_tiles;       // counted in clusters
   TmaShared shared;
-  Divider by_picture;  // NCHW: tiles of rows of a picture; in weight_grad its steps
-  int kept;  // 1: b's tiles stay in shared memory, where they all find room, for the block's further tiles of rows
+  Divider by_image;  // NCHW: tiles of rows of an image; in weight_grad its steps
+  int b_resident;    // 1: all of b's tiles stay in shared memory for the block's further tiles of rows
 };
 
 }  // namespace reformer

@@ -16,10 +16,10 @@ struct Traits {
   static constexpr Lines kLinesB = kForward || (kWeightGrad && kNchw) ? Lines::kAlongDepth : Lines::kAlongOuter;
 };
 
-// Copies a tile of a tensor in NCHW, which has matrices of its own for each picture.
+// Copies a tile of a tensor in NCHW, which has matrices of its own for each image.
 template <class Tile>
 DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, int outer, int depth, int half,
-                      int picture) {
+                      int image) {
   const int lines = first_line<Tile>(half);
   UNROLL
   for (int panel = 0; panel < Tile::kChunks / 8; ++panel) {
@@ -27,9 +27,9 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
     const int element = (Tile::kAlongDepth ? depth : outer) + panel * tma::kBoxElements;
     const int line = (Tile::kAlongDepth ? outer : depth) + lines;
     if (half < 0)
-      tma::load(map, at, barrier, element, line, picture, 0);
+      tma::load(map, at, barrier, element, line, image, 0);
     else
-      tma::load_for_both(map, at, barrier, element, line, picture, 0);
+      tma::load_for_both(map, at, barrier, element, line, image, 0);
   }
 }
 
@@ -39,7 +39,7 @@ struct Work {
   static constexpr bool kNchw = Traits<kWhat>::kNchw, kWeightGrad = Traits<kWhat>::kWeightGrad;
   static constexpr bool kTransposed = kNchw && !kWeightGrad, kGaps = false, kMayBeEmpty = false;
   struct Tile {
-    int row, picture;  // of pixels in NCHW, the picture that has the row
+    int row, image;  // image: NCHW, where rows are pixels: the image that has the row
   };
   const TmaGemmArgs& p;
   int rank, column;
@@ -52,43 +52,43 @@ struct Work {
   DEVICE void for_each_tile(int first, Function function) const {
     for (int next = first; next < p.row_tiles; next += p.row_blocks) {
       int tile = p.shared == TmaShared::kColumns ? next * 2 + rank : next;
-      int picture = 0;
-      if constexpr (kTransposed) picture = divide_with_rest(tile, p.by_picture);
-      function(Tile{tile * Shape::kRows, picture});
+      int image = 0;
+      if constexpr (kTransposed) image = divide_with_rest(tile, p.by_image);
+      function(Tile{tile * Shape::kRows, image});
     }
   }
 
   struct Copies {
     const Work& work;
-    int row, picture, depth;
+    int row, image, depth;
 
     DEVICE void begin(int step) {
       depth = step;
-      if constexpr (kNchw && kWeightGrad) picture = divide_with_rest(depth, work.p.by_picture);
+      if constexpr (kNchw && kWeightGrad) image = divide_with_rest(depth, work.p.by_image);
       depth *= kTmaDepth;
     }
     DEVICE void a(const typename Shape::TileA& to, unsigned barrier) const {
       const int half = work.p.shared == TmaShared::kRows ? work.rank : -1;
       if constexpr (kNchw)
-        load_tile(work.p.a, to, barrier, row, depth, half, picture);
+        load_tile(work.p.a, to, barrier, row, depth, half, image);
       else
         load_tile(work.p.a, to, barrier, row, depth, half);
     }
     DEVICE void b(const typename Shape::TileB& to, unsigned barrier) const {
       const int half = work.p.shared == TmaShared::kColumns ? work.rank : -1;
       if constexpr (kNchw && kWeightGrad)
-        load_tile(work.p.b, to, barrier, work.column, depth, half, picture);
+        load_tile(work.p.b, to, barrier, work.column, depth, half, image);
       else
         load_tile(work.p.b, to, barrier, work.column, depth, half);
     }
     DEVICE void end() const {}
   };
-  DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.picture, 0}; }
+  DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.image, 0}; }
 
-  // In NCHW rows are a picture's pixels, which lie in lines.
+  // In NCHW rows are an image's pixels, which lie in lines.
   DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {
     if constexpr (kTransposed)
-      tma::store(p.result, from, row, at, tile.picture, 0);
+      tma::store(p.result, from, row, at, tile.image, 0);
     else
       tma::store(p.result, from, at, row);
   }
@@ -112,7 +112,7 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)        \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                 \
   name(const __grid_constant__ reformer::WithProgram<reformer::TmaGemmArgs> args) { \
-    reformer::let_next_begin();                                                     \
+    reformer::grid_dependency_launch();                                             \
     reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(         \
         args.conv, reformer::RunsProgram<reformer::Program>{args.program});         \
   }
@@ -120,7 +120,7 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 #define X(what, T, rows, columns, stages)                                                                     \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                                           \
   tma_gemm_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaGemmArgs args) { \
-    reformer::let_next_begin();                                                                               \
+    reformer::grid_dependency_launch();                                                                       \
     reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});      \
   }
 #ifdef REFORMER_ENTRY

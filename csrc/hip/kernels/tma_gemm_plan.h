@@ -35,10 +35,10 @@ constexpr TmaGemmWhat weight_grad{Direction::weight_grad, Layout::nhwc, true};
 // Whether the problem's pixels are read by windows.
 inline bool has_tma_windows(const ConvProblem& p) { return !p.is_1x1() || p.stride_h != 1 || p.stride_w != 1; }
 
-// The layout that kernels see: pictures of one pixel lie in NCHW as they do in NHWC.
+// The layout that kernels see: images of one pixel lie in NCHW as they do in NHWC.
 inline Layout tma_gemm_layout(const ConvProblem& p) { return p.h * p.w == 1 ? Layout::nhwc : p.layout; }
 
-// One of those in tma_gemm.inc and tma_windows.inc.
+// A kernel of tma_gemm.inc or tma_windows.inc.
 struct TmaGemmKernel {
   TmaGemmWhat what;
   DType dtype;
@@ -75,70 +75,71 @@ inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
   return all;
 }
 
-// What a kernel leaves open: which operand two blocks share, which of the tiles of rows a block computes, and into how
-// many parts the depth is cut.
-struct TmaGemmCut {
+// The tile schedule: which operand two blocks share, among how many blocks the tiles of rows are distributed, and the
+// number of splits of the depth (split-K).
+struct TmaGemmSchedule {
   TmaShared shared = TmaShared::kNothing;
   int row_blocks = 1, splits = 1;
 };
 
 struct TmaGemmPlan {
-  TmaWindowsArgs args{};  // of kernels for 1x1 the part that is TmaGemmArgs
+  TmaWindowsArgs args{};  // kernels for 1x1 take the part that is TmaGemmArgs
   gpu::Launch launch;
   TmaWindowsPlan windows;
-  int pictures = 1;             // with matrices of their own
+  int images = 1;               // with matrices of their own
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
 };
 
-// The products that a direction is: one in NHWC, or one for each class of pixels; in NCHW one for each picture, which
+// The products that a direction is: one in NHWC, or one for each class of pixels; in NCHW one for each image, which
 // weight_grad adds up.
 struct TmaGemmSizes {
-  int pictures = 1, classes = 1;
-  int rows, columns, depth;  // of one product, of classes the largest; the latter two of one tap
+  int images = 1, classes = 1;
+  int rows, columns, depth;  // one product's, the largest class's; columns and depth: one tap's
   int columns_taps = 1, depth_taps = 1;
-  int class_rows[kTmaMostClasses]{};  // of several
+  int class_rows[kTmaMostClasses]{};  // if there are several
   bool weight_grad = false;
 
-  // Of one product; pairs of tiles that share columns, if there are two `together`, are of one class.
-  int row_tiles_of(int product_rows, int tile_rows, int together) const {
-    const int tiles = gemm_plan::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : pictures);
-    return gemm_plan::ceil_div(tiles, together);
+  // The tiles of rows of one product, counted in clusters of cluster_rows (1 or 2) tiles; those of a cluster belong to
+  // one class.
+  int row_tiles_of(int product_rows, int tile_rows, int cluster_rows) const {
+    const int tiles = gemm_plan::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : images);
+    return gemm_plan::ceil_div(tiles, cluster_rows);
   }
-  // Of all products together.
-  int row_tiles(int tile_rows, int together = 1) const {
-    if (classes == 1) return row_tiles_of(rows, tile_rows, together);
+  // The same for all products.
+  int row_tiles(int tile_rows, int cluster_rows = 1) const {
+    if (classes == 1) return row_tiles_of(rows, tile_rows, cluster_rows);
     int tiles = 0;
-    for (int i = 0; i < classes; ++i) tiles += row_tiles_of(class_rows[i], tile_rows, together);
+    for (int i = 0; i < classes; ++i) tiles += row_tiles_of(class_rows[i], tile_rows, cluster_rows);
     return tiles;
   }
   int column_tiles(int tile_columns) const {
     return gemm_plan::ceil_div(gemm_plan::ceil_div(columns, 64) * 64 * columns_taps, tile_columns);
   }
   int64_t result_numel() const { return int64_t{rows} * columns * columns_taps; }
-  // Of a product, or of all classes.
-  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? pictures : 1); }
+  // The steps of a product, or of all classes.
+  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? images : 1); }
 };
-// Of a problem that these kernels compute.
+// The sizes of a problem that these kernels compute.
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
   TmaGemmSizes size;
-  size.pictures = tma_gemm_layout(p) == Layout::nchw ? p.n : 1;
-  const int taps = p.r * p.s, pictures = p.n / size.pictures, pixels = pictures * p.out_h() * p.out_w();
+  size.images = tma_gemm_layout(p) == Layout::nchw ? p.n : 1;
+  const int taps = p.r * p.s, images = p.n / size.images, pixels = images * p.out_h() * p.out_w();
   switch (p.direction) {
     case Direction::forward:
       size.rows = pixels, size.columns = p.k, size.depth = p.c;
       size.depth_taps = taps;
       break;
     case Direction::input_grad:
-      size.rows = pictures * gemm_plan::ceil_div(p.h, p.stride_h) * gemm_plan::ceil_div(p.w, p.stride_w);
+      size.rows = images * gemm_plan::ceil_div(p.h, p.stride_h) * gemm_plan::ceil_div(p.w, p.stride_w);
       size.columns = p.c, size.depth = p.k;
       size.depth_taps = taps;
       size.classes = 0;
       for (int h = 0; h < std::min(p.stride_h, p.h); ++h)
         for (int w = 0; w < std::min(p.stride_w, p.w); ++w)
           size.class_rows[size.classes++] =
-              pictures * gemm_plan::ceil_div(p.h - h, p.stride_h) * gemm_plan::ceil_div(p.w - w, p.stride_w);
+              images * gemm_plan::ceil_div(p.h - h, p.stride_h) * gemm_plan::ceil_div(p.w - w, p.stride_w);
       break;
     case Direction::weight_grad:
       size.rows = p.k, size.columns = p.c, size.depth = pixels;
@@ -155,45 +156,46 @@ inline const char* refuse_tma_gemm(const ConvProblem& p) {
   if (has_tma_windows(p) && p.layout != Layout::nhwc)
     return "in NCHW it is for filters of 1x1 without padding and strides";
   if (p.c % 8 || p.k % 8) return "the channels of input and output are no multiples of 16 bytes";
-  if (tma_gemm_layout(p) == Layout::nchw && p.h * p.w % 8) return "the pixels of a picture are no multiple of 16 bytes";
+  if (tma_gemm_layout(p) == Layout::nchw && p.h * p.w % 8) return "the pixels of an image are no multiple of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 16);
   if (p.input_numel() >= most || p.output_numel() >= most) return "it counts elements by 32 bits";
   return has_tma_windows(p) ? refuse_tma_windows(p) : nullptr;
 }
 
-inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmCut& cut, TmaGemmPlan& plan) {
+inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmSchedule& schedule,
+                          TmaGemmPlan& plan) {
   using gemm_plan::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int cluster = cut.shared == TmaShared::kNothing ? 1 : 2;
+  const int cluster = schedule.shared == TmaShared::kNothing ? 1 : 2;
   plan = {};
   TmaWindowsArgs& a = plan.args;
   a.rows = size.rows, a.columns = size.columns * size.columns_taps, a.depth = size.depth;
   if (kernel.what.windows) plan_tma_windows(p, a, plan.windows);
   a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
-  a.steps_each = std::max(1, ceil_div(a.steps, cut.splits));
-  const int together = cut.shared == TmaShared::kColumns ? 2 : 1;
-  a.row_tiles = size.row_tiles(kernel.rows, together);
+  a.steps_each = std::max(1, ceil_div(a.steps, schedule.splits));
+  const int cluster_rows = schedule.shared == TmaShared::kColumns ? 2 : 1;
+  a.row_tiles = size.row_tiles(kernel.rows, cluster_rows);
   for (int i = 0; i < plan.windows.count; ++i)
-    a.classes[i].tiles = size.row_tiles_of(plan.windows.classes[i].source.count(), kernel.rows, together);
-  a.by_picture = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
-  plan.pictures = size.pictures;
-  a.row_blocks = cut.row_blocks;
-  const int column_tiles = ceil_div(size.column_tiles(kernel.columns), cut.shared == TmaShared::kRows ? 2 : 1);
+    a.classes[i].tiles = size.row_tiles_of(plan.windows.classes[i].source.count(), kernel.rows, cluster_rows);
+  a.by_image = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
+  plan.images = size.images;
+  a.row_blocks = schedule.row_blocks;
+  const int column_tiles = ceil_div(size.column_tiles(kernel.columns), schedule.shared == TmaShared::kRows ? 2 : 1);
   a.column_tiles = make_divider(column_tiles);
-  a.shared = cut.shared;
-  a.kept = a.steps_each <= kernel.stages && cut.row_blocks < a.row_tiles && size.classes == 1;
+  a.shared = schedule.shared;
+  a.b_resident = a.steps_each <= kernel.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
   const int splits = std::max(1, ceil_div(a.steps, a.steps_each));
-  plan.launch.blocks_x = uint32_t(cut.row_blocks * column_tiles);
+  plan.launch.blocks_x = uint32_t(schedule.row_blocks * column_tiles);
   plan.launch.blocks_y = uint32_t(splits);
   plan.launch.blocks_z = plan.launch.cluster_z = uint32_t(cluster);
   plan.launch.threads = uint32_t(kernel.threads());
   plan.launch.shared_bytes = uint32_t(kernel.shared_bytes());
-  plan.launch.early = true;
+  plan.launch.pdl = true;
   if (splits > 1) {
     const int64_t numel = size.result_numel();
     plan.workspace_bytes = numel * 4 * splits;
     plan_implicit_gemm_finish(numel, splits, p.k, 32, plan.finish_args, plan.finish_launch);
-    plan.finish_launch.early = true;
+    plan.finish_launch.pdl = true;
   }
 }
 
@@ -202,7 +204,7 @@ inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
   return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * (kernel.rows / 64);
 }
 
-// As bind() of implicit_gemm_plan.h.
+// Sets the pointers, as bind() of implicit_gemm_plan.h does.
 inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
   TmaWindowsArgs& a = plan.args;
@@ -214,7 +216,7 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
     return gpu::tensor_map(at, {elements, lines}, {64, lines_of(box_lines, both)});
   };
   const auto planes = [&](const void* at, int channels, int box_lines, bool both) {
-    return gpu::tensor_map(at, {pixels, channels, plan.pictures, 1}, {64, lines_of(box_lines, both), 1, 1});
+    return gpu::tensor_map(at, {pixels, channels, plan.images, 1}, {64, lines_of(box_lines, both), 1, 1});
   };
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
   const void* const source = direction == Direction::forward ? x : y;
@@ -237,8 +239,8 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
 }
 
 // Expected microseconds. The numbers were fitted to 37,000 timings of 328 problems of 1x1 in three directions on an
-// H200; with them the cut that is expected to be best takes 1.02 times as long as the best one, geometric mean. Windows
-// were not timed yet.
+// H200; with them the schedule that is expected to be best takes 1.02 times as long as the best one, geometric mean.
+// Windows were not timed yet.
 inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmPlan& plan,
                           int multiprocessors) {
   struct Model {
@@ -250,16 +252,16 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   const Model& m = p.direction == Direction::weight_grad ? kWeightGrad : kCorrelation;
   const TmaWindowsArgs& a = plan.args;
   const TmaGemmSizes size = tma_gemm_sizes(p);
-  const int together = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
+  const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
   const double blocks = double(plan.launch.blocks_x) * plan.launch.blocks_y * plan.launch.blocks_z;
-  double waves = blocks / (multiprocessors * together);
+  double waves = blocks / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
-  const double on_one = std::max(1.0, std::min(double(together), std::ceil(blocks / multiprocessors)));
+  const double on_one = std::max(1.0, std::min(double(occupancy), std::ceil(blocks / multiprocessors)));
   const int tiles = gemm_plan::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.rows * kernel.columns;
   const double step =
       std::max(std::max((kernel.rows + kernel.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
                m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
-  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // of a tile
+  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // a tile's
   double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
   const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
@@ -272,22 +274,23 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   return us;
 }
 
-// Cuts worth trying of a kernel: shared operands where there are two tiles to share them; a tile of rows a block, or so
-// many that the blocks fill the GPU once; the depth whole, or in as many parts as fill it once or, in weight_grad,
-// twice.
-inline std::vector<TmaGemmCut> tma_gemm_cuts(const ConvProblem& p, const TmaGemmKernel& kernel, int multiprocessors) {
+// The schedules worth trying for a kernel: shared operands where there are two tiles to share them; one tile of rows a
+// block, or so many that the blocks fill the GPU once; no split-K, or as many splits as fill the GPU once or, in
+// weight_grad, twice.
+inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, const TmaGemmKernel& kernel,
+                                                       int multiprocessors) {
   using gemm_plan::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int rows = size.row_tiles(kernel.rows), columns = size.column_tiles(kernel.columns);
   const int steps = size.steps();
-  const int together = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
-  std::vector<TmaGemmCut> all;
+  const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
+  std::vector<TmaGemmSchedule> all;
   for (const TmaShared shared : {TmaShared::kNothing, TmaShared::kRows, TmaShared::kColumns}) {
     if ((shared == TmaShared::kRows && columns < 2) || (shared == TmaShared::kColumns && rows / size.classes < 2))
       continue;
     const int row_tiles = size.row_tiles(kernel.rows, shared == TmaShared::kColumns ? 2 : 1);
     const int column_tiles = shared == TmaShared::kRows ? ceil_div(columns, 2) : columns;
-    const int slots = multiprocessors * together / (shared == TmaShared::kNothing ? 1 : 2);
+    const int slots = multiprocessors * occupancy / (shared == TmaShared::kNothing ? 1 : 2);
     all.push_back({shared, row_tiles, 1});
     if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});

@@ -1,4 +1,4 @@
-// What happens to the sums of tma_tiles.h before they are stored: nothing, or a program (docs/epilogue.md).
+// What happens to the sums of tma_tiles.h before they are stored: nothing, or a program (docs/programs.md).
 #pragma once
 
 #include "../device/tma.h"
@@ -17,36 +17,36 @@ struct NoProgram {
   };
 };
 
-// Adds up what lanes have of the same columns, 2 * kHalf of them: those 2 * kHalf, kHalf, ... 4 apart. A lane is left
-// with the sums of two, of 16 those of place 2 * (lane / 4) and the next one.
+// A butterfly reduction of 2 * kHalf columns over the lanes that have them, which are 2 * kHalf, kHalf, ... 4 apart.
+// Each lane ends with the results of two columns: with 16 columns, number 2 * (lane / 4) and the next one.
 template <int kHalf, class Add>
 DEVICE void over_rows(float (&columns)[16], Add add) {
   const bool upper = lane_id() & 2 * kHalf;
   UNROLL
   for (int j = 0; j < kHalf; ++j) {
-    const float kept = upper ? columns[j + kHalf] : columns[j], given = upper ? columns[j] : columns[j + kHalf];
-    columns[j] = add(kept, shuffle_xor(given, 2 * kHalf));
+    const float own = upper ? columns[j + kHalf] : columns[j], given = upper ? columns[j] : columns[j + kHalf];
+    columns[j] = add(own, shuffle_xor(given, 2 * kHalf));
   }
   if constexpr (kHalf > 2) over_rows<kHalf / 2>(columns, add);
 }
 
-// A warp's part of 64 columns, as mma holds it, of each 8 columns: [of a lane's two][in its row and in that 8 further
-// on].
+// A warp's values of 64 columns in mma's accumulator layout: [group of 8 columns][the lane's two columns][its row and
+// the row 8 further on].
 using WarpValues = float[8][2][2];
 
-// What a warp knows of its tiles' columns, of a program's reduction over channels: of two of each 64 in a lane.
+// A warp's partial result of a program's reduction over channels: each lane has two of every 64 columns.
 template <class Program, int kColumns, bool kThere = (Program::kReductions > 0)>
 class TileReduction {
-  // Of channels, and one: more of them would want more registers.
+  // One reduction, over channels: more of them would want more registers.
   static_assert(Program::kReductions == 1 && !Program::of_all(0) && Program::first_number(0) == 0);
   static constexpr Kind kKind = Program::kind(0);
   Known<kKind> known_[kColumns / 64][2];
 
  public:
-  // Of the first so many of 16 rows.
+  // Adds the first `rows` of 16 rows.
   DEVICE void add(const WarpValues& values, int box, int rows) {
     const int row = lane_id() / 4;
-    float columns[16];  // the first two are left of them
+    float columns[16];  // the first two are the result
     const auto reduce = [&](float none, auto of, auto with) {
       UNROLL
       for (int j = 0; j < 16; ++j) {
@@ -61,7 +61,8 @@ class TileReduction {
       reduce(Known<kKind>{}.value, itself, [](float a, float b) { return larger_of(a, b); });
     else
       reduce(0.0f, itself, plus);
-    if constexpr (kKind == Kind::moments) {  // of differences from the mean of these rows, which each lane needs
+    if constexpr (kKind ==
+                  Kind::moments) {  // sums of squared differences from the mean of these rows, which each lane needs
       const float mean[2] = {columns[0] / float(rows), columns[1] / float(rows)};
       float means[16];
       UNROLL
@@ -75,7 +76,7 @@ class TileReduction {
     }
   }
 
-  // Combines what the four warps of a group know, in memory of its own, and stores it as this part.
+  // Combines the partial results of a group's four warps, in shared memory of the group, and stores this part.
   DEVICE void end(float* shared, const StitchArgs& p, int group, int part, int column) const {
     constexpr int kPitch = 4 * kColumns;
     const int lane = lane_id();
@@ -112,43 +113,43 @@ struct RunsProgram {
   static_assert(!Program::kStoresChannels);
   const StitchArgs& p;
 
-  // What a thread has to do with it, whose tiles have 8 * kSums columns, always the same of the result.
+  // A thread's part in running the program. Its tiles have 8 * kSums columns, always the same columns of the result.
   template <int kSums>
   class Thread {
    public:
     DEVICE explicit Thread(const RunsProgram& program) : p(program.p) {}
 
-    // column: of the tiles' first. What belongs to channels is read once, if there are registers to keep it.
+    // column: the tiles' first one. The values of channels are computed once, if there are registers to cache them.
     DEVICE void begin(int column) {
-      if constexpr (kKeeps) {
+      if constexpr (kCachesChannels) {
         UNROLL
-        for (int i = 0; i < kSums; ++i) of_channels(column + lane_id() % 4 * 2 + i * 8, kept[i]);
+        for (int i = 0; i < kSums; ++i) of_channels(column + lane_id() % 4 * 2 + i * 8, channel_values_[i]);
       }
     }
 
-    // Of a tile's sums in pairs, as mma holds them, those of 64 columns: from `column` on, of the warp's rows from
-    // `row` on. What is stored as the result takes their place; what else is stored, is written here.
+    // Runs the program on 64 columns from `column` on of the warp's rows from `row` on; sums: the tile's accumulator,
+    // in pairs as mma holds it. The result replaces the sums; the program's other outputs are written here.
     DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) {
-      // So many times 8 columns' loads are under way together: as many as there are registers for.
-      constexpr bool kMany = Program::kLoaded > 2 || (!kKeeps && Program::kChannelValues > 2);
-      constexpr int kTogether = Program::kLoaded > 1 ? (kMany ? 2 : 4) / (kSums > 16 ? 2 : 1) : kMany ? 4 : 8;
+      // The loop over groups of 8 columns is unrolled, so that as many loads are in flight as there are registers for.
+      constexpr bool kMany = Program::kLoaded > 2 || (!kCachesChannels && Program::kChannelValues > 2);
+      constexpr int kUnroll = Program::kLoaded > 1 ? (kMany ? 2 : 4) / (kSums > 16 ? 2 : 1) : kMany ? 4 : 8;
       WarpValues reduced{};
       UNROLL
-      for (int i = 0; i < 8; i += kTogether) some<kTogether>(sums, first + i, row, column + i * 8, reduced);
+      for (int i = 0; i < 8; i += kUnroll) some<kUnroll>(sums, first + i, row, column + i * 8, reduced);
       if (row < p.lines) reduction.add(reduced, first / 8, least(p.lines - row, 16));
     }
 
-    // After the last tile: the reduction goes to memory, as this part of all. shared: of the group, kTmaStoreBytes
-    // twice.
+    // After the last tile: writes the reduction's partial result, number `part`. shared: the group's, 2 *
+    // kTmaStoreBytes.
     DEVICE void end(unsigned char* shared, int group, int part, int column) const {
       reduction.end(reinterpret_cast<float*>(shared), p, group, part, column);
     }
 
    private:
     static constexpr int kValues = kAtLeastOne<Program::kChannelValues>;
-    static constexpr int kRegisters = (2 * Program::kChannelValues + 4) * kSums;  // with the sums
+    static constexpr int kRegisters = (2 * Program::kChannelValues + 4) * kSums;  // including the sums
     static constexpr int kFree = (Program::kLoaded > 1 ? 112 : 160) - (Program::kReductions > 0 ? 72 : 0);
-    static constexpr bool kKeeps = Program::kChannelValues && kRegisters <= kFree;
+    static constexpr bool kCachesChannels = Program::kChannelValues && kRegisters <= kFree;
 
     // Columns past the end are computed from the last ones' tensors, and not written.
     DEVICE void of_channels(int column, float (&to)[2][kValues]) const {
@@ -158,27 +159,28 @@ struct RunsProgram {
       for (int e = 0; e < 2; ++e) Program::of_channel(p, inputs, e, to[e]);
     }
 
-    // So are rows.
-    template <int kTogether>
+    // Rows past the end are computed from the last row's tensors, and not written.
+    template <int kUnroll>
     DEVICE void some(float (&sums)[kSums][4], int first, int row, int column, WarpValues& reduced) const {
       if (column >= p.width) return;
       const int lane = lane_id();
       row += lane / 4, column += lane % 4 * 2;
-      float channels[kTogether][2][kValues], x[kTogether][2][kAtLeastOne<Program::kLoaded>][2];
+      float channels[kUnroll][2][kValues], x[kUnroll][2][kAtLeastOne<Program::kLoaded>][2];
       UNROLL
-      for (int i = 0; i < kTogether; ++i) {
-        if constexpr (!kKeeps) of_channels(column + i * 8, channels[i]);
+      for (int i = 0; i < kUnroll; ++i) {
+        if constexpr (!kCachesChannels) of_channels(column + i * 8, channels[i]);
         UNROLL
         for (int half = 0; half < 2; ++half)
           Program::template load<2, true>(p, least(row + half * 8, p.lines - 1), least(column + i * 8, p.width - 2),
                                           x[i][half]);
       }
       UNROLL
-      for (int i = 0; i < kTogether; ++i) {
+      for (int i = 0; i < kUnroll; ++i) {
         float stored[2][Program::kStored][2];
         UNROLL
         for (int e = 0; e < 2; ++e) {
-          const float* const channel = kKeeps ? kept[kKeeps ? first + i : 0][e] : channels[i][e];
+          const float* const channel =
+              kCachesChannels ? channel_values_[kCachesChannels ? first + i : 0][e] : channels[i][e];
           UNROLL
           for (int half = 0; half < 2; ++half) {
             float& sum = sums[first + i][half * 2 + e];
@@ -204,7 +206,7 @@ struct RunsProgram {
     DEVICE static int least(int a, int b) { return a < b ? a : b; }
 
     const StitchArgs& p;
-    float kept[kKeeps ? kSums : 1][2][kValues];
+    float channel_values_[kCachesChannels ? kSums : 1][2][kValues];
     TileReduction<Program, kSums * 8> reduction;
   };
 };

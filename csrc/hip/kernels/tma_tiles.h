@@ -8,8 +8,8 @@
 #pragma once
 
 #include "../device/cluster.h"
+#include "../device/grid_dependency.h"
 #include "../device/mma.h"
-#include "../device/overlap.h"
 #include "../device/tma.h"
 #include "tma_gemm.h"
 #include "tma_program.h"
@@ -44,17 +44,17 @@ struct TmaRing {
   DEVICE unsigned char* stores(int group) const { return memory + kStores + group * 2 * kTmaStoreBytes; }
 };
 
-// A place in the ring, and how often it was come by.
+// A stage of the ring, and the parity of the barriers' phase there.
 template <int kStages>
-struct TmaTurn {
+struct TmaPipelineState {
   int stage = 0, parity = 0;
   DEVICE void advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
 
-// Of a tile's lines, the first one that this block copies. half: of which block of the cluster, if both have half of
-// the lines copied for both; else -1.
+// The first line of a tile that this block copies. half: the block's rank in the cluster, if each of two blocks copies
+// half of the lines for both; else -1.
 template <class Tile>
 DEVICE int first_line(int half) {
   return half > 0 ? Tile::kLineCount / 2 : 0;
@@ -82,7 +82,7 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
 }
 
 // Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, or what the program makes of them, as
-// many columns at once as a box has, by one half of the group's memory and the other in turns.
+// many columns at once as a box has, by way of the two halves of the group's memory, which alternate.
 template <class Work, class T, int kColumns, class Program>
 DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
                          unsigned char* stores, int& half, int group, int row, Program& program) {
@@ -94,7 +94,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     for (int box = 0; box < kColumns / 8; box += 8) {
       float two[8][2];
       UNROLL
-      for (int j = 0; j < 8; ++j) {  // without a condition, so that all are under way together
+      for (int j = 0; j < 8; ++j) {  // without a condition, so that all loads are in flight at once
         const int at = column + (box + j) * 8 + lane % 4 * 2;
         widen<T, 2>(load<T, 2>(bias + (at < work.p.columns ? at : work.p.columns - 2)), two[j]);
       }
@@ -115,7 +115,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     tma::group_barrier(1 + group, 128);
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2) {
-      // Of the four matrices of 8 x 8 two have the first rows' sums and two the next ones', of two times 8 columns.
+      // Two of the four 8 x 8 matrices have the first 8 rows' sums and two the next ones', for 2 x 8 columns.
       const int line = Work::kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
       const int chunk = Work::kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
       tma::store_matrices<Work::kTransposed>(
@@ -129,7 +129,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
   }
 }
 
-// The same as they are, where others have to be added.
+// Stores the fp32 sums as they are, where those of other blocks have to be added (split-K).
 template <int kColumns, class Work>
 DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4], int row) {
   const int lane = lane_id();
@@ -151,19 +151,23 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
   }
 }
 
-// Computes the block's tiles; program: NoProgram, or what a result in NHWC runs. Work has:
+// Computes the block's tiles. program: NoProgram, or the program that runs on the sums of a result in NHWC.
 //
-//   Shape, p                          the kernel's arguments
-//   rank, column, first_step, steps   given: which block of the cluster this is, its tiles' first column and its steps
-//   for_each_tile(first, function)    calls function(tile) for the block's tiles of rows; a Tile has `row` and `steps`
-//   copies_of(tile)                   what the copying thread keeps: copies.begin(step), then .a(to, barrier) and
-//   .b(...) columns()                         where the result's columns end store(tile, from, row, column)    has a
-//   box of the result stored partial_column(column)            where it is among partial sums; from p.columns on if it
-//   is none
-//
-//   kTransposed   the result lies along rows
-//   kGaps         among columns() there are some that are none
-//   kMayBeEmpty   tiles may have no steps
+// clang-format off: a table
+// Members of Work:
+//   Shape, p, rank, column           the tile's shape; the kernel's arguments, this block's rank in the cluster and the
+//                                    first column of its tiles, which multiply_tiles() gives
+//   Tile                             a tile of rows: `row` is its first one
+//   for_each_tile(first, function)   calls function(tile) for the block's tiles of rows
+//   steps_of(tile, steps)            how many of the block's steps the tile takes
+//   copies_of(tile, first_step)      the copying thread's state: begin(step), a(to, barrier), b(to, barrier), end()
+//   columns()                        where the result's columns end
+//   store(tile, from, row, column)   starts the store of one box of the result
+//   partial_column(box, at)          where this column of a box is among partial sums; p.columns or more if nowhere
+//   kTransposed                      whether the result lies along rows
+//   kGaps                            whether some of the columns before columns() have no place among partial sums
+//   kMayBeEmpty                      whether tiles may have no steps
+// clang-format on
 template <class Work, class Args, class Program>
 DEVICE void multiply_tiles(const Args& p, const Program& program) {
   using Shape = typename Work::Shape;
@@ -197,10 +201,10 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     cluster_meet();
   else
     barrier();
-  wait_for_earlier();
+  grid_dependency_wait();
 
   bool with_b = true;
-  TmaTurn<kStages> turn;
+  TmaPipelineState<kStages> state;
   if (group == Shape::kGroups) {
     if constexpr (Shape::kGivesRegisters) wgmma::give_registers<40>();
     if (thread_id() == Shape::kGroups * 128) {
@@ -208,15 +212,15 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
         auto copies = work.copies_of(tile, first_step);
         for (int step = 0; step < work.steps_of(tile, steps); ++step) {
           copies.begin(first_step + step);
-          const unsigned full = ring.full(turn.stage);
-          tma::wait(ring.empty(turn.stage), turn.parity ^ 1);
+          const unsigned full = ring.full(state.stage);
+          tma::wait(ring.empty(state.stage), state.parity ^ 1);
           tma::arrive_expecting(full, ring.kBytesA + (with_b ? ring.kBytesB : 0));
-          copies.a(ring.a(turn.stage), full);
-          if (with_b) copies.b(ring.b(p.kept ? step : turn.stage), full);
+          copies.a(ring.a(state.stage), full);
+          if (with_b) copies.b(ring.b(p.b_resident ? step : state.stage), full);
           copies.end();
-          turn.advance();
+          state.advance();
         }
-        with_b = !p.kept;
+        with_b = !p.b_resident;
       });
     }
   } else {
@@ -237,14 +241,14 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
       sums.clear();
       int before = 0;
       for (int step = 0; step < work.steps_of(tile, steps); ++step) {
-        tma::wait(ring.full(turn.stage), turn.parity);
-        sums.start(ring.a(turn.stage), group * 64, ring.b(p.kept ? step : turn.stage));
+        tma::wait(ring.full(state.stage), state.parity);
+        sums.start(ring.a(state.stage), group * 64, ring.b(p.b_resident ? step : state.stage));
         if (step) {
           wgmma::wait<1>();
           release(before);
         }
-        before = turn.stage;
-        turn.advance();
+        before = state.stage;
+        state.advance();
       }
       sums.finish();
       if (!Work::kMayBeEmpty || work.steps_of(tile, steps)) release(before);
@@ -258,7 +262,7 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     const int part = p.shared == TmaShared::kColumns ? first * 2 + rank : first;
     runs.end(ring.stores(group), group, part * Shape::kGroups + group, column);
   }
-  if (pair) cluster_meet();  // nobody sends anything to a block that has ended
+  if (pair) cluster_meet();  // no block sends anything to a block that has ended
 }
 
 }  // namespace

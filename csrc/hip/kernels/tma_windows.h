@@ -5,7 +5,7 @@
 
 namespace reformer {
 
-// Of pixels that read other taps than their neighbours do, in input_grad with strides: two along each axis.
+// input_grad with strides has classes of pixels, which read different taps: two classes along each axis.
 constexpr int kTmaMostClasses = 4;
 
 // The taps of a class along one axis: tap i is the filter's `first + i * step`, and reads the source
@@ -17,9 +17,9 @@ struct TmaTaps {
 struct TmaClass {
   TmaTaps h, w;
   int steps;
-  int tiles;                   // of rows; of clusters
-  Divider by_width;            // taps of a line
-  Divider by_picture_windows;  // windows of a picture, and of a line
+  int tiles;                 // tiles of rows, counted in clusters
+  Divider by_width;          // taps of a line
+  Divider by_image_windows;  // windows of an image, and of a line
   Divider by_line_windows;
 };
 
@@ -35,13 +35,14 @@ struct TmaClass {
 // are the pixels of one class; tiles of the class with the most taps come first, and classes are stored by windows,
 // too.
 struct TmaWindowsArgs : TmaGemmArgs {
-  TensorMap other_sources[kTmaMostClasses - 1], other_results[kTmaMostClasses - 1];  // of classes past the first one
+  TensorMap other_sources[kTmaMostClasses - 1],
+      other_results[kTmaMostClasses - 1];  // for the classes after the first one
   TmaClass classes[kTmaMostClasses];
-  int scattered;         // 1: there are several
+  int scattered;         // 1: there are several classes
   int first_h, first_w;  // where the first window begins in the source
   int window_step_h, window_step_w;
   Divider by_channels;   // a tap's steps or panels
-  int panels, channels;  // weight_grad: of all taps; of a tap
+  int panels, channels;  // weight_grad: all taps' panels; a tap's channels
 };
 
 }  // namespace reformer

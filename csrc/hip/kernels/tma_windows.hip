@@ -1,5 +1,5 @@
 // Convolutions with filters of any size in NHWC as products of matrices, by what is Hopper's own; tma_tiles.h says how.
-// The copy engine gathers windows (its im2col mode): a thread tells it where a tile's first window begins and which tap
+// The copy engine reads windows (its im2col mode): a thread tells it where a tile's first window begins and which tap
 // is meant, and computes no further addresses.
 #include "tma_tiles.h"
 #include "tma_windows.h"
@@ -16,7 +16,7 @@ struct Window {
 };
 DEVICE Window window_of(const TmaClass& of, int number) {
   Window at{number, 0, 0};
-  at.n = divide_with_rest(at.w, of.by_picture_windows);
+  at.n = divide_with_rest(at.w, of.by_image_windows);
   at.h = divide_with_rest(at.w, of.by_line_windows);
   return at;
 }
@@ -38,7 +38,7 @@ DEVICE TapChannels tap_channels_of(const TmaWindowsArgs& p, const TmaClass& of, 
   return at;
 }
 
-// The next ones.
+// Goes on to the next 64 channels.
 DEVICE void advance(const TmaWindowsArgs& p, const TmaClass& of, TapChannels& at) {
   at.channel += 64;
   if (at.channel < int(p.by_channels.divisor) * 64) return;
@@ -55,7 +55,7 @@ DEVICE void load_windows(const TensorMap& map, unsigned to, unsigned barrier, co
     tma::load_windows_for_both(map, to, barrier, at.channel, begin.w, begin.h, begin.n, offset_w, offset_h);
 }
 
-// What the copying thread keeps, of a tile of forward and input_grad: all steps begin in the same window.
+// The state of the copying thread for a tile of forward or input_grad: all steps begin in the same window.
 template <class Work>
 struct CopiesOfWindows {
   using Shape = typename Work::Shape;
@@ -89,7 +89,7 @@ struct CopiesOfWindows {
   DEVICE void end() { advance(work.p, of, at); }
 };
 
-// The same of weight_grad: all steps have the same taps.
+// The same for weight_grad: all steps have the same taps.
 template <class Work>
 struct CopiesOfPanels {
   using Shape = typename Work::Shape;
@@ -110,7 +110,7 @@ struct CopiesOfPanels {
     UNROLL
     for (int panel = 0; panel < Shape::kColumns / 64; ++panel) {
       load_windows(work.p.b, address_of(to, panel, lines), barrier, begin, at, of, half);
-      // Past the last one it is loaded once more, and stored nowhere.
+      // The last panel is loaded again in place of those past the end, whose sums are not stored.
       if (work.column / 64 + panel + 1 < work.p.panels) advance(work.p, of, at);
     }
   }
@@ -199,7 +199,7 @@ constexpr What forward = What::forward, input_grad = What::input_grad, weight_gr
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)           \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                    \
   name(const __grid_constant__ reformer::WithProgram<reformer::TmaWindowsArgs> args) { \
-    reformer::let_next_begin();                                                        \
+    reformer::grid_dependency_launch();                                                \
     reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(            \
         args.conv, reformer::RunsProgram<reformer::Program>{args.program});            \
   }
@@ -207,7 +207,7 @@ constexpr What forward = What::forward, input_grad = What::input_grad, weight_gr
 #define X(what, T, rows, columns, stages)                                                                           \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                                                 \
   tma_windows_##what##_##T##_##rows##x##columns##_##stages(const __grid_constant__ reformer::TmaWindowsArgs args) { \
-    reformer::let_next_begin();                                                                                     \
+    reformer::grid_dependency_launch();                                                                             \
     reformer::multiply<reformer::what, reformer::T, rows, columns, stages>(args, reformer::NoProgram{});            \
   }
 #ifdef REFORMER_ENTRY

@@ -12,11 +12,11 @@
 namespace reformer {
 
 struct TmaWindowsPlan {
-  int taps_h = 0, taps_w = 0;  // of the filter
+  int taps_h = 0, taps_w = 0;  // the filter's size
   struct Class {
     gpu::Windows source;
-    gpu::Windows result;   // of a scattered one: the class's pixels
-    int64_t first_result;  // of them, in elements
+    gpu::Windows result;   // if there are several classes: the class's pixels
+    int64_t first_result;  // the first one's offset, in elements
   };
   Class classes[kTmaMostClasses]{};
   int count = 0;
@@ -32,9 +32,9 @@ struct Class {
 
 // An axis of the result: windows on the source, and classes.
 struct Axis {
-  gpu::Windows::Axis windows{};  // but for their number
+  gpu::Windows::Axis windows{};  // all but their number
   Class classes[2]{};
-  int count = 1;  // of classes
+  int count = 1;  // classes
 
   gpu::Windows::Axis windows_of(int i) const {
     gpu::Windows::Axis of = windows;
@@ -90,7 +90,7 @@ inline const char* refuse_axis(const Axis& axis) {
   for (int i = 0; i < axis.count; ++i) {
     const gpu::Windows::Axis windows = axis.windows_of(i);
     if (windows.first < -128 || windows.first > 127 || windows.end() < -128 || windows.end() > 127)
-      return "the copy engine's windows begin at most 128 pixels outside of a picture";
+      return "the copy engine's windows begin at most 128 pixels outside of an image";
     const TmaTaps taps = axis.taps(i);
     if (taps.count && std::max(taps.offset, taps.offset + (taps.count - 1) * taps.offset_step) > 255)
       return "the copy engine's windows have at most 256 pixels along an axis";
@@ -110,7 +110,7 @@ inline const char* refuse_tma_windows(const ConvProblem& p) {
   return refusal ? refusal : tma_windows_plan::refuse_axis(axes.w);
 }
 
-// Fills in what the problem alone decides. Rows, columns, steps and cuts are tma_gemm_plan.h's.
+// Fills in what the problem alone decides. tma_gemm_plan.h decides rows, columns, steps and the schedule.
 inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsPlan& plan) {
   using gemm_plan::ceil_div;
   const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
@@ -125,7 +125,7 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
   args.panels = p.r * p.s * ceil_div(channels, 64);
   args.scattered = axes.h.count * axes.w.count > 1;
 
-  // Those with the most taps first, as their tiles take longest.
+  // Classes with the most taps come first, as their tiles take longest.
   std::pair<int, int> order[kTmaMostClasses];
   int& count = plan.count;
   for (int h = 0; h < axes.h.count; ++h)
@@ -134,8 +134,8 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
     return axes.h.classes[of.first].taps * axes.w.classes[of.second].taps;
   };
   std::stable_sort(order, order + count, [&](const auto& a, const auto& b) { return taps(a) > taps(b); });
-  const auto windows = [](int channels, gpu::Windows::Axis w, gpu::Windows::Axis h, int n, int64_t picture_pitch) {
-    return gpu::Windows{channels, w, h, n, picture_pitch};
+  const auto windows = [](int channels, gpu::Windows::Axis w, gpu::Windows::Axis h, int n, int64_t image_pitch) {
+    return gpu::Windows{channels, w, h, n, image_pitch};
   };
   for (int i = 0; i < count; ++i) {
     const auto [h, w] = order[i];
@@ -144,7 +144,7 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
     of.h = axes.h.taps(h), of.w = axes.w.taps(w);
     of.steps = taps(order[i]) * ceil_div(channels, 64);
     of.by_width = make_divider(std::max(1, of.w.count));
-    of.by_picture_windows = make_divider(source_h.count * source_w.count);
+    of.by_image_windows = make_divider(source_h.count * source_w.count);
     of.by_line_windows = make_divider(source_w.count);
     source_w.pitch = channels;
     source_h.pitch = source_w.pitch * source_w.size;

@@ -1,13 +1,14 @@
 // Host side of hip/kernels/depthwise.hip.
-#include "../kernels/depthwise.h"
+#include "hip/kernels/depthwise.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "../../solver_list.h"
+#include "conv/solver.h"
 #include "depthwise_finish.h"
-#include "gpu_model.h"
+#include "hip/gpu_model.h"
+#include "jit/gpu.h"
 #include "memo.h"
 #include "rounding.h"
 
@@ -34,14 +35,14 @@ constexpr Kernel kKernels[] = {
    ST,                                                                    \
    V,                                                                     \
    TW},
-#include "../kernels/depthwise.inc"
+#include "hip/kernels/depthwise.inc"
 #undef X
 };
 
 // The kernels of one shape of strips, by direction, data type, filter and stride.
-class Table {
+class KernelTable {
  public:
-  Table(int32_t channels, int32_t columns) {
+  KernelTable(int32_t channels, int32_t columns) {
     for (const Kernel& kernel : kKernels)
       for (size_t direction = 0; direction < 3; ++direction) {
         const bool strided_input_grad = direction == size_t(Direction::input_grad) && kernel.stride > 1;
@@ -68,21 +69,22 @@ const Kernel& finish_of(DType dtype) {
   });
 }
 
-struct Plan {
+struct DepthwisePlan {
   DepthwiseArgs args{};
   gpu::Launch launch;
 };
 
 // How a kernel of V channels and TW columns a strip is launched for a problem.
-Plan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
+DepthwisePlan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
   constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32, kThreads = 128;
-  constexpr double kLanePenalty = 0.12, kSectorPenalty = 0.5;  // of fewer than 32 lanes; of less than 32 bytes a pixel
+  constexpr double kLanePenalty = 0.12,
+                   kSectorPenalty = 0.5;  // for fewer than 32 lanes; for less than 32 bytes a pixel
   const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
   const int32_t most_shared = most_shared_bytes(arch),
                 most_pixel_bytes = bytes == 2 || most_shared <= 64 << 10 ? 128 : 256;
   const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
 
-  Plan plan;
+  DepthwisePlan plan;
   DepthwiseArgs& a = plan.args;
   a.channels = p.c;
   a.h = p.h, a.w = p.w, a.out_h = p.out_h(), a.out_w = p.out_w();
@@ -151,11 +153,11 @@ Plan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& ar
   else
     shared += filter_bytes;
   plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
-  plan.launch.early = true;
+  plan.launch.pdl = true;
   return plan;
 }
 
-// Strips of so many channels and columns.
+// The kernels whose strips have so many channels and columns.
 template <int32_t V, int32_t TW>
 class GpuDepthwise final : public Solver {
  public:
@@ -177,7 +179,7 @@ class GpuDepthwise final : public Solver {
     return nullptr;
   }
 
-  // Columns of a strip that lie outside of the picture are computed in vain; else wide strips and few channels are
+  // Columns of a strip that lie outside of the image are computed in vain; else wide strips and few channels are
   // better. On 364 problems timed on an H200 the least estimate takes 1.03 times as long as the best of these solvers.
   double estimate_us(const ConvProblem& p, const Device&) const override {
     const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
@@ -190,7 +192,7 @@ class GpuDepthwise final : public Solver {
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    Plan plan = this->plan(p, device);
+    DepthwisePlan plan = this->plan(p, device);
     const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, plan.args.splits));
     DepthwiseArgs& a = plan.args;
     a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
@@ -200,13 +202,13 @@ class GpuDepthwise final : public Solver {
   }
 
  private:
-  Plan plan(const ConvProblem& p, const Device& device) const {
+  DepthwisePlan plan(const ConvProblem& p, const Device& device) const {
     return memo_.get(p, device, [&] { return make_plan(p, *kernels_.find(p), device.arch); });
   }
 
   const char* name_;
-  const Table kernels_;
-  const Memo<Plan> memo_;
+  const KernelTable kernels_;
+  const Memo<DepthwisePlan> memo_;
 };
 
 }  // namespace
@@ -218,7 +220,7 @@ void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const Co
   gpu::Launch launch;
   launch.blocks_x = uint32_t(parts(args.taps * args.channels, kDepthwiseFinishOutputs));
   launch.threads = kDepthwiseThreads_finish;
-  launch.early = true;
+  launch.pdl = true;
   gpu::launch(finish_of(p.dtype).entry, launch, b.queue, args);
 }
 

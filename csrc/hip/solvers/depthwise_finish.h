@@ -1,7 +1,7 @@
 // The second kernel of depthwise weight gradients (depthwise.cpp), for all that leave partial sums.
 #pragma once
 
-#include "../../solver.h"
+#include "conv/solver.h"
 
 namespace reformer {
 

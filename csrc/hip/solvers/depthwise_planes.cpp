@@ -1,13 +1,14 @@
 // Host side of hip/kernels/depthwise_planes.hip.
-#include "../kernels/depthwise_planes.h"
+#include "hip/kernels/depthwise_planes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "../../solver_list.h"
+#include "conv/solver.h"
 #include "depthwise_finish.h"
-#include "gpu_model.h"
+#include "hip/gpu_model.h"
+#include "jit/gpu.h"
 #include "memo.h"
 #include "rounding.h"
 
@@ -34,11 +35,11 @@ constexpr Kernel kKernels[] = {
    ST,                                                                                   \
    TR,                                                                                   \
    TW},
-#include "../kernels/depthwise_planes.inc"
+#include "hip/kernels/depthwise_planes.inc"
 #undef X
 };
 
-struct Plan {
+struct PlanesPlan {
   DepthwisePlanesArgs args{};
   gpu::Launch launch;
 };
@@ -61,14 +62,14 @@ class Planner {
         down(parts(h + shift_h, kernel.rows)),
         across(parts(w + shift_w, kernel.columns)) {}
 
-  Plan plan() const {
-    Cut best = cut(1, 1);  // the smallest tiles
+  PlanesPlan plan() const {
+    TileSchedule best = make_schedule(1, 1);  // the smallest tiles
     double least = cost(best);
     for (int32_t threads = warp; threads <= kDepthwisePlanesThreads; threads += warp) {
-      Cut candidates[2];
+      TileSchedule candidates[2];
       int32_t count = 0;
-      if (down * across <= threads) candidates[count++] = cut(std::min(p.c, threads / (down * across)), down);
-      if (across <= threads) candidates[count++] = cut(1, parts(down, parts(down, threads / across)));
+      if (down * across <= threads) candidates[count++] = make_schedule(std::min(p.c, threads / (down * across)), down);
+      if (across <= threads) candidates[count++] = make_schedule(1, parts(down, parts(down, threads / across)));
       for (int32_t i = 0; i < count; ++i)
         if (const double us = cost(candidates[i]); us < least - 1e-9 && tile_bytes(candidates[i]) <= kTileBytes)
           least = us, best = candidates[i];
@@ -88,18 +89,19 @@ class Planner {
  private:
   static constexpr int32_t kTileBytes = 36 << 10, kThreadsPerUnit = 640;
 
-  // Planes of a block, and rows of strips of a band: `down` where planes are not cut into bands.
-  struct Cut {
+  // The tile schedule: planes of a block, and rows of strips of a band (`down` where planes are not divided into
+  // bands).
+  struct TileSchedule {
     int32_t planes, strips_down, bands, workers, threads;
   };
-  Cut cut(int32_t planes, int32_t strips_down) const {
+  TileSchedule make_schedule(int32_t planes, int32_t strips_down) const {
     const int32_t workers = std::min(strips_down * across, kDepthwisePlanesThreads / planes);
     return {planes, strips_down, parts(down, strips_down), workers, up(planes * workers, warp)};
   }
 
-  PlaneTile source_tile(const Cut& cut) const {
+  PlaneTile source_tile(const TileSchedule& schedule) const {
     const int32_t margin = planes_margin(bytes), head = planes_head(p.r, p.stride_h, grad);
-    const int32_t rows_down = cut.strips_down * kernel.rows;
+    const int32_t rows_down = schedule.strips_down * kernel.rows;
     const int32_t end = margin - head + (across - 1) * planes_step(p.stride_h, grad, kernel.columns) +
                         planes_window(p.r, p.stride_h, grad, kernel.columns);
     PlaneTile t{};
@@ -107,133 +109,136 @@ class Planner {
     t.w = grad ? p.out_w() : p.w;
     t.origin = margin - head - planes_first(p.r, p.stride_h, grad, p.pad_w);
     t.band_rows = t.h;
-    if (cut.bands > 1) {
+    if (schedule.bands > 1) {
       t.first = planes_first(p.r, p.stride_h, grad, p.pad_h);
       t.step = planes_step(p.stride_h, grad, rows_down);
       t.band_rows = planes_window(p.r, p.stride_h, grad, rows_down);
     }
     // What windows read past a row's end are the zeros at the next one's beginning. Wide words reach 3 elements
     // further.
-    finish(t, cut, end - t.origin, end + 3);
+    finish(t, schedule, end - t.origin, end + 3);
     return t;
   }
-  PlaneTile y_tile(const Cut& cut) const {
+  PlaneTile y_tile(const TileSchedule& schedule) const {
     PlaneTile t{};
     t.h = h, t.w = w;
-    t.step = t.band_rows = cut.strips_down * kernel.rows;
-    if (cut.bands == 1) t.band_rows = h;
-    finish(t, cut, across * kernel.columns, across * kernel.columns);
+    t.step = t.band_rows = schedule.strips_down * kernel.rows;
+    if (schedule.bands == 1) t.band_rows = h;
+    finish(t, schedule, across * kernel.columns, across * kernel.columns);
     return t;
   }
-  void finish(PlaneTile& t, const Cut& cut, int32_t least_pitch, int32_t zeros) const {
+  void finish(PlaneTile& t, const TileSchedule& schedule, int32_t least_pitch, int32_t zeros) const {
     const int32_t margin = planes_margin(bytes);
-    t.rows = cut.planes * std::min(t.band_rows, t.h);
+    t.rows = schedule.planes * std::min(t.band_rows, t.h);
     t.pitch = up(std::max(t.origin + t.w, least_pitch), margin);
     t.zeros = up(zeros, margin);
     t.copy_bytes = std::gcd(16, std::gcd(t.w, t.origin) * bytes);
     t.by_copies = make_divider(t.w * bytes / t.copy_bytes);
     t.by_margins = make_divider(std::max(1, (t.pitch - t.w) * bytes / t.copy_bytes));
-    const int32_t run_bytes = common_bytes(cut, t.h * t.w, std::gcd(std::gcd(t.first, t.step), t.band_rows) * t.w);
+    const int32_t run_bytes = common_bytes(schedule, t.h * t.w, std::gcd(std::gcd(t.first, t.step), t.band_rows) * t.w);
     if (t.copy_bytes >= 4 || run_bytes < 4) return;
     t.run_bytes = run_bytes;
     t.run_size = up(t.rows * t.w * bytes, 16);
   }
-  // Words at whose multiples the planes of blocks begin, and bands, if there are any.
-  int32_t common_bytes(const Cut& cut, int32_t plane, int32_t of_bands) const {
-    const int64_t common = std::gcd(int64_t{cut.planes} * plane, int64_t{p.c} * plane);
-    return int32_t(std::gcd(int64_t{16}, std::gcd(common, int64_t{cut.bands > 1 ? of_bands : 0}) * bytes));
+  // The widest word (bytes) at whose multiples all blocks' planes begin, and the bands, if there are any.
+  int32_t common_bytes(const TileSchedule& schedule, int32_t plane, int32_t of_bands) const {
+    const int64_t common = std::gcd(int64_t{schedule.planes} * plane, int64_t{p.c} * plane);
+    return int32_t(std::gcd(int64_t{16}, std::gcd(common, int64_t{schedule.bands > 1 ? of_bands : 0}) * bytes));
   }
-  int32_t tile_bytes(const PlaneTile& t, int32_t turns) const {
-    return ((t.run_bytes ? 1 : turns) * t.rows * t.pitch + t.zeros) * bytes + turns * t.run_size;
+  int32_t tile_bytes(const PlaneTile& t, int32_t buffers) const {
+    return ((t.run_bytes ? 1 : buffers) * t.rows * t.pitch + t.zeros) * bytes + buffers * t.run_size;
   }
   void place(PlaneTile& t, int32_t offset) const {
     t.offset = offset;
     t.run_offset = offset + (t.rows * t.pitch + t.zeros) * bytes;
   }
-  int32_t tile_bytes(const Cut& cut, int32_t turns = 1) const {
-    return tile_bytes(source_tile(cut), turns) + (p.direction == weight_grad ? tile_bytes(y_tile(cut), turns) : 0);
+  int32_t tile_bytes(const TileSchedule& schedule, int32_t buffers = 1) const {
+    return tile_bytes(source_tile(schedule), buffers) +
+           (p.direction == weight_grad ? tile_bytes(y_tile(schedule), buffers) : 0);
   }
 
-  // Of results that are not stored from registers.
-  int32_t store_bytes(const Cut& cut) const {
-    return common_bytes(cut, h * w, std::gcd(cut.strips_down * kernel.rows, shift_h) * w);
+  // Bytes of an access that stores results from shared memory.
+  int32_t store_bytes(const TileSchedule& schedule) const {
+    return common_bytes(schedule, h * w, std::gcd(schedule.strips_down * kernel.rows, shift_h) * w);
   }
 
-  // Of a pass over everything, in no unit: idle threads, rows that several bands read, stores by narrow words, blocks
-  // of few threads, and multiprocessors that have less to do than others.
-  double cost(const Cut& cut) const {
-    const double rounds = parts(cut.strips_down * across, cut.workers);
-    const double groups = parts(p.c, cut.planes), rows = cut.bands * cut.strips_down;
-    const double lanes = rounds * cut.threads * groups * cut.bands / (double(p.c) * down * across);
+  // The relative cost of a schedule: idle threads, rows that several bands read, stores by narrow words, blocks of few
+  // threads, and multiprocessors that have less to do than others.
+  double cost(const TileSchedule& schedule) const {
+    const double rounds = parts(schedule.strips_down * across, schedule.workers);
+    const double groups = parts(p.c, schedule.planes), rows = schedule.bands * schedule.strips_down;
+    const double lanes = rounds * schedule.threads * groups * schedule.bands / (double(p.c) * down * across);
     double cost = lanes;
-    if (cut.bands > 1) {
-      const PlaneTile t = source_tile(cut);
+    if (schedule.bands > 1) {
+      const PlaneTile t = source_tile(schedule);
       cost *= 1 + 0.3 * (double(t.band_rows) / t.step - 1) * rows / down;
     }
     if (p.direction != weight_grad && store() != PlaneStore::strips) {
-      const int32_t at_once = store_bytes(cut);
+      const int32_t at_once = store_bytes(schedule);
       cost *= at_once == 16 ? 1 : at_once == 8 ? 1.03 : at_once == 4 ? 1.08 : 1.2;
     }
-    if (cut.threads < 128) cost *= 1 + 0.1 * (128 - cut.threads) / 128;
-    const double blocks = groups * cut.bands * p.n;
+    if (schedule.threads < 128) cost *= 1 + 0.1 * (128 - schedule.threads) / 128;
+    const double blocks = groups * schedule.bands * p.n;
     if (blocks < 4 * units) cost *= std::ceil(blocks / units) * units / blocks;
     return cost;
   }
 
   // Blocks that share the tiles: the more tiles a block has, the more of them it copies while it computes another, and
-  // the fewer blocks there are to keep all slots at work to the end. In times of a tile, of which the first one costs
-  // more; weight_grad's partial sums as well.
+  // the fewer blocks there are to keep all slots at work to the end. The unit of time is one tile; the first tile of a
+  // block costs more, and so do weight_grad's partial sums.
   int32_t splits(int32_t groups, int32_t tiles, int32_t slots) const {
     constexpr int32_t kMostTiles = 32;
     const double start = p.direction == weight_grad ? 2 : 0.7;
     double least = 1e30;
     int32_t best = tiles;
-    for (int32_t turns = 1; turns <= std::min(tiles, kMostTiles); ++turns) {
-      const int32_t splits = parts(tiles, turns);
-      const double time = double((int64_t{groups} * splits + slots - 1) / slots) * (turns + start);
+    for (int32_t tiles_each = 1; tiles_each <= std::min(tiles, kMostTiles); ++tiles_each) {
+      const int32_t splits = parts(tiles, tiles_each);
+      const double time = double((int64_t{groups} * splits + slots - 1) / slots) * (tiles_each + start);
       if (time < least) least = time, best = splits;
     }
     return best;
   }
 
-  Plan plan(const Cut& cut) const {
-    Plan plan;
+  PlanesPlan plan(const TileSchedule& schedule) const {
+    PlanesPlan plan;
     DepthwisePlanesArgs& a = plan.args;
-    a.channels = p.c, a.planes = cut.planes;
-    a.threads = cut.threads, a.workers = cut.workers;
-    a.strips = cut.strips_down * across, a.strips_down = cut.strips_down;
-    a.rows_down = cut.strips_down * kernel.rows;
+    a.channels = p.c, a.planes = schedule.planes;
+    a.threads = schedule.threads, a.workers = schedule.workers;
+    a.strips = schedule.strips_down * across, a.strips_down = schedule.strips_down;
+    a.rows_down = schedule.strips_down * kernel.rows;
     a.shift_h = shift_h, a.shift_w = shift_w;
     a.first_row = planes_first(p.r, p.stride_h, grad, p.pad_h);
     a.h = h, a.w = w;
-    a.tiles = p.n * cut.bands;
-    const int32_t groups = parts(p.c, cut.planes);
-    a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / cut.threads));
-    if (shared_bytes(plan, cut) > most_shared) a.splits = a.tiles;  // two tiles don't fit
-    while (1 << (a.log_lanes + 1) <= std::min(32, cut.workers / 4)) ++a.log_lanes;
-    a.by_workers = make_divider(cut.workers);
+    a.tiles = p.n * schedule.bands;
+    const int32_t groups = parts(p.c, schedule.planes);
+    a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / schedule.threads));
+    if (shared_bytes(plan, schedule) > most_shared) a.splits = a.tiles;  // two tiles don't fit
+    while (1 << (a.log_lanes + 1) <= std::min(32, schedule.workers / 4)) ++a.log_lanes;
+    a.by_workers = make_divider(schedule.workers);
     a.by_across = make_divider(across);
-    a.by_bands = make_divider(cut.bands);
-    plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(cut.threads), uint32_t(shared_bytes(plan, cut))};
+    a.by_bands = make_divider(schedule.bands);
+    plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(schedule.threads),
+                   uint32_t(shared_bytes(plan, schedule))};
     return plan;
   }
 
   // Divides the shared memory, and returns its size.
-  int32_t shared_bytes(Plan& plan, const Cut& cut) const {
+  int32_t shared_bytes(PlanesPlan& plan, const TileSchedule& schedule) const {
     DepthwisePlanesArgs& a = plan.args;
-    const int32_t turns = a.splits < a.tiles ? 2 : 1;
-    a.source_tile = source_tile(cut);
+    const int32_t buffers = a.splits < a.tiles ? 2 : 1;
+    a.source_tile = source_tile(schedule);
     place(a.source_tile, 0);
-    const int32_t source_bytes = tile_bytes(a.source_tile, turns);
+    const int32_t source_bytes = tile_bytes(a.source_tile, buffers);
     if (p.direction == weight_grad) {
-      a.y_tile = y_tile(cut);
+      a.y_tile = y_tile(schedule);
       place(a.y_tile, source_bytes);
-      return std::max(source_bytes + tile_bytes(a.y_tile, turns), up(p.r * cut.threads * int32_t(sizeof(float)), 16));
+      return std::max(source_bytes + tile_bytes(a.y_tile, buffers),
+                      up(p.r * schedule.threads * int32_t(sizeof(float)), 16));
     }
     a.store = store();
-    a.store_bytes = store_bytes(cut);
+    a.store_bytes = store_bytes(schedule);
     a.store_offset = source_bytes;
-    const int32_t staged = cut.planes * std::min(a.rows_down, h) * w * bytes;
+    const int32_t staged = schedule.planes * std::min(a.rows_down, h) * w * bytes;
     return source_bytes + (a.store == PlaneStore::strips ? 0 : up(staged, 16));
   }
 
@@ -245,7 +250,7 @@ class Planner {
   const int32_t down, across;  // strips of a plane
 };
 
-// Strips of so many columns: 8 are wide, and 4 tall, of 7 rows or 8.
+// The kernels whose strips have so many columns: 8 are wide strips, 4 are tall ones, of 7 or 8 rows.
 template <int32_t TW>
 class GpuDepthwisePlanes final : public Solver {
  public:
@@ -289,13 +294,13 @@ class GpuDepthwisePlanes final : public Solver {
   }
 
   void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    Plan plan = this->plan(p, device);
+    PlanesPlan plan = this->plan(p, device);
     DepthwisePlanesArgs& a = plan.args;
     const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, a.splits));
     a.source = p.direction == input_grad ? b.y : b.x;
     a.y = b.y, a.filter = b.w, a.bias = b.bias;
     a.result = p.direction == forward ? b.y : p.direction == input_grad ? b.x : b.workspace;
-    plan.launch.early = true;
+    plan.launch.pdl = true;
     gpu::launch(kernel(p)->entry, plan.launch, b.queue, a);
     if (p.direction == weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
   }
@@ -309,13 +314,13 @@ class GpuDepthwisePlanes final : public Solver {
     if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
     return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
   }
-  Plan plan(const ConvProblem& p, const Device& device) const {
+  PlanesPlan plan(const ConvProblem& p, const Device& device) const {
     return memo_.get(p, device, [&] { return Planner(p, *kernel(p), device.arch).plan(); });
   }
 
   const char* name_;
   const Kernel* table_[3][5][kMostFilter + 1][kMostStride + 1] = {};
-  const Memo<Plan> memo_;
+  const Memo<PlanesPlan> memo_;
 };
 
 }  // namespace

@@ -1,11 +1,12 @@
-// Implicit GEMM as solvers use it: which kernel of a size of tiles computes a problem on a device, and with which cut.
+// Implicit GEMM as solvers use it: which kernel of a size of tiles computes a problem on a device, and with which
+// schedule.
 #pragma once
 
 #include <limits>
 
-#include "../../device.h"
-#include "../kernels/implicit_gemm_plan.h"
-#include "gpu_model.h"
+#include "device.h"
+#include "hip/gpu_model.h"
+#include "hip/kernels/implicit_gemm_plan.h"
 #include "memo.h"
 
 namespace reformer {
@@ -24,7 +25,7 @@ struct GemmLaunch {
   }
 };
 
-// Tiles of so many rows and columns of the product.
+// The kernels whose tiles have so many rows and columns of the product.
 class GemmTiles {
  public:
   GemmTiles(int rows, int columns) {
@@ -61,15 +62,15 @@ class GemmTiles {
     const int32_t units = usual_units(device.arch);
     ImplicitGemmPlan whole, plan;
     plan_implicit_gemm(p, kernel, {}, warp, whole);
-    ImplicitGemmCut best;
+    ImplicitGemmSchedule best;
     double least = std::numeric_limits<double>::infinity();
-    for (const ImplicitGemmCut& cut : implicit_gemm_cuts(whole, units, is_hopper(device))) {
-      const double us = implicit_gemm_us(kernel, whole, cut, units);
-      if (us < least) least = us, best = cut;
+    for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(whole, units, is_hopper(device))) {
+      const double us = implicit_gemm_us(kernel, whole, schedule, units);
+      if (us < least) least = us, best = schedule;
     }
     if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp, units);
     plan_implicit_gemm(p, kernel, best, warp, plan);
-    plan.launch.early = plan.finish_launch.early = true;
+    plan.launch.pdl = plan.finish_launch.pdl = true;
     return {&kernel, plan};
   }
 

@@ -1,7 +1,7 @@
 // Host side of hip/kernels/implicit_gemm.hip: one solver for each size of tiles.
-#include "../../solver_list.h"
-#include "conv_program.h"
+#include "conv/solver.h"
 #include "gemm_launch.h"
+#include "hip/programs/conv_program.h"
 
 namespace reformer {
 namespace {
@@ -36,12 +36,12 @@ class GpuGemm final : public Solver {
   }
 
   // Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
     return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
            tiles_.launch(p, device).plan.partials == 1;
   }
 
-  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
                 const ConvBuffers& b) const override {
     GemmLaunch gemm = tiles_.launch(p, device);
     bind(gemm.plan, p.direction, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "../runtime/cache.h"
-#include "gpu_model.h"
+#include "hip/gpu_model.h"
+#include "jit/cache.h"
 
 namespace reformer {
 namespace {
@@ -17,7 +17,7 @@ struct Instance {
   std::string name, text;
 };
 
-// Of the numbers of a kernel; text(name) is what it is.
+// The kernel for a shape and options; text(name) returns its source under that name.
 gpu::Entry instance(const char* what, const LayerNormShape& shape, int options,
                     const std::function<std::string(const std::string&)>& text) {
   using Key = std::tuple<std::string, int64_t, DType, DType, DType, int>;
@@ -32,7 +32,7 @@ gpu::Entry instance(const char* what, const LayerNormShape& shape, int options,
   return {"layer_norm", made->name.c_str(), "0", made->text.c_str()};
 }
 
-// With what the plan says.
+// Adds what the plan says.
 LayerNormArgs completed(LayerNormArgs args, const LayerNormShape& shape, const LayerNormPlan& plan) {
   args.rows = int(shape.rows), args.width = int(shape.width), args.parts = plan.parts;
   return args;

@@ -5,8 +5,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "../../conv_problem.h"
-#include "../../device.h"
+#include "conv/problem.h"
+#include "device.h"
 
 namespace reformer {
 

@@ -1,8 +1,9 @@
 // Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
-#include "../../solver_list.h"
-#include "../kernels/pack_plan.h"
-#include "conv_program.h"
+#include "conv/solver.h"
 #include "gemm_launch.h"
+#include "hip/kernels/pack_plan.h"
+#include "hip/programs/conv_program.h"
+#include "jit/gpu.h"
 
 namespace reformer {
 namespace {
@@ -11,7 +12,7 @@ gpu::Launch blocks_of(int64_t work, int each, int threads, const Device& device)
   gpu::Launch launch;
   launch.blocks_x = uint32_t((work + each - 1) / each);
   launch.threads = uint32_t(threads);
-  launch.early = true;
+  launch.pdl = true;
   return launch;
 }
 
@@ -86,16 +87,16 @@ class GpuPackedGemm final : public Solver {
   }
 
   // The inner problem's result is the problem's own. Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
     return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
            tiles_.launch(plan(p).inner, device).plan.partials == 1;
   }
 
-  int64_t workspace_bytes_with(const EpilogueCall&, const ConvProblem& p, const Device& device) const override {
+  int64_t workspace_bytes_with(const ProgramCall&, const ConvProblem& p, const Device& device) const override {
     return workspace_bytes(p, device);
   }
 
-  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
                 const ConvBuffers& b) const override {
     const PackPlan pack = plan(p);
     GemmLaunch gemm = tiles_.launch(pack.inner, device);
@@ -123,7 +124,7 @@ class GpuPackedGemm final : public Solver {
     const int elements = int(16 / element_size(p.dtype));
     PackArgs a{};
     a.x = b.x, a.packed_x = x, a.filter = b.w, a.packed_filter = filter;
-    a.pictures = pack.pictures, a.shape = pack.filter;
+    a.images = pack.images, a.shape = pack.filter;
     a.filter_chunks = packs_filter ? int(inner.weight_numel() / elements) : 0;
     a.x_chunks = packs_x ? int(inner.input_numel() / elements) : 0;
     gpu::Launch launch = blocks_of(a.filter_chunks, kPackThreads, kPackThreads, device);
@@ -137,7 +138,7 @@ class GpuPackedGemm final : public Solver {
     UnpackInputGradArgs a{};
     a.packed = packed, a.x = b.x;
     a.all_pixels = p.n * p.h * p.w;
-    a.pictures = pack.pictures;
+    a.images = pack.images;
     gpu::launch(*pack_kernel(PackPart::unpack_input_grad, p.dtype, p.c),
                 blocks_of(a.all_pixels, kPackThreads, kPackThreads, device), b.queue, a);
   }

@@ -1,10 +1,11 @@
 // Host side of hip/kernels/tma_depthwise.hip.
 #include <limits>
 
-#include "../../solver_list.h"
-#include "../kernels/tma_depthwise_plan.h"
+#include "conv/solver.h"
 #include "depthwise_finish.h"
-#include "gpu_model.h"
+#include "hip/gpu_model.h"
+#include "hip/kernels/tma_depthwise_plan.h"
+#include "jit/gpu.h"
 #include "memo.h"
 
 namespace reformer {

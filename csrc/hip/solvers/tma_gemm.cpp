@@ -1,17 +1,17 @@
 // Host side of hip/kernels/tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
 #include <limits>
 
-#include "../../config.h"
-#include "../../solver_list.h"
-#include "../kernels/tma_gemm_plan.h"
-#include "conv_program.h"
-#include "gpu_model.h"
+#include "conv/solver.h"
+#include "hip/gpu_model.h"
+#include "hip/kernels/tma_gemm_plan.h"
+#include "hip/programs/conv_program.h"
+#include "jit/gpu.h"
 #include "memo.h"
 
 namespace reformer {
 namespace {
 
-// Tiles of so many rows and columns of the product.
+// Kernels whose tiles have so many rows and columns of the product.
 class GpuTmaGemm final : public Solver {
  public:
   GpuTmaGemm(const char* name, int rows, int columns) : name_(name) {
@@ -44,20 +44,19 @@ class GpuTmaGemm final : public Solver {
   }
 
   // Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const EpilogueCall& program) const override {
+  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
     if (!takes_program(program, 2, true)) return false;
     const Choice chosen = choose(p, device, program);
-    if (!chosen.kernel || chosen.plan.workspace_bytes) return false;
-    return workspace_bytes_with(program, p, device) <= config().workspace_limit;
+    return chosen.kernel && !chosen.plan.workspace_bytes;
   }
 
-  int64_t workspace_bytes_with(const EpilogueCall& program, const ConvProblem& p, const Device& device) const override {
+  int64_t workspace_bytes_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
     const Choice chosen = choose(p, device, program);
     return partial_bytes(program, tma_gemm_parts(*chosen.kernel, chosen.plan.args));
   }
 
-  void run_with(const EpilogueCall& program, const ConvProblem& p, const Device& device,
+  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
                 const ConvBuffers& b) const override {
     Choice chosen = choose(p, device, program);
     const TmaGemmKernel& kernel = *chosen.kernel;
@@ -82,20 +81,21 @@ class GpuTmaGemm final : public Solver {
   Choice choose(const ConvProblem& p, const Device& device) const {
     return memo_.get(p, device, [&] { return best(p, device, false); });
   }
-  Choice choose(const ConvProblem& p, const Device& device, const EpilogueCall& program) const {
+  Choice choose(const ConvProblem& p, const Device& device, const ProgramCall& program) const {
     if (program.program.reductions.empty()) return choose(p, device);
     return reducing_.get(p, device, [&] { return best(p, device, true); });
   }
-  // reduces: of all rows, so that blocks have to go on to further tiles: each leaves a partial result.
+  // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks have to compute several
+  // tiles.
   Choice best(const ConvProblem& p, const Device& device, bool reduces) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
     for (const TmaGemmKernel* kernel : kernels_) {
       if (!kernel->computes(p)) continue;
-      for (const TmaGemmCut& cut : tma_gemm_cuts(p, *kernel, units)) {
+      for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, *kernel, units)) {
         tried.kernel = kernel;
-        plan_tma_gemm(p, *kernel, cut, tried.plan);
-        if (reduces && (cut.splits > 1 || tma_gemm_parts(*kernel, tried.plan.args) > kMostParts * units)) continue;
+        plan_tma_gemm(p, *kernel, schedule, tried.plan);
+        if (reduces && (schedule.splits > 1 || tma_gemm_parts(*kernel, tried.plan.args) > kMostParts * units)) continue;
         tried.us = tma_gemm_us(p, *kernel, tried.plan, units);
         if (tried.us < best.us) best = tried;
       }
@@ -103,7 +103,8 @@ class GpuTmaGemm final : public Solver {
     return best;
   }
 
-  static constexpr int kMostParts = 6;  // of a channel, a multiprocessor: of the smallest tiles as many fill it once
+  static constexpr int kMostParts =
+      6;  // partial results a channel and multiprocessor: as many of the smallest tiles fill it once
   const char* name_;
   std::vector<const TmaGemmKernel*> kernels_;
   const Memo<Choice> memo_, reducing_;

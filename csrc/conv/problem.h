@@ -1,0 +1,71 @@
+// A convolution problem: everything the choice of a kernel may depend on, except the device.
+// Its text form is MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "types.h"
+
+namespace reformer {
+
+// The three partial derivatives of the trilinear form <conv(x, w), y>: y, x and w are what each computes.
+enum class Direction : uint8_t { forward, input_grad, weight_grad };
+// The families that tables and cost models are grouped by.
+enum class Kind : uint8_t { pointwise, depthwise, grouped, stem, filter_3x3, other };
+
+// Sizes in elements. Plain data with no padding between members: caches hash and compare its bytes,
+// and torch_reformer/problem.py mirrors it member by member.
+struct ConvProblem {
+  int32_t n = 1;                 // batch
+  int32_t c = 1, h = 1, w = 1;   // input channels (of all groups), height, width
+  int32_t k = 1, r = 1, s = 1;   // output channels, filter height and width
+  int32_t pad_h = 0, pad_w = 0;  // on each side
+  int32_t stride_h = 1, stride_w = 1;
+  int32_t dilation_h = 1, dilation_w = 1;
+  int32_t groups = 1;
+  Direction direction = Direction::forward;
+  DType dtype = DType::fp32;
+  Layout layout = Layout::nchw;  // of input, filter and output alike
+  uint8_t bias = 0;              // 1: a bias of k elements is added (forward only)
+
+  // Parses a find-db key. Throws std::invalid_argument with a sentence if it is malformed or inconsistent.
+  static ConvProblem parse(std::string_view key);
+  // The find-db key; parse(p.str()) == p for every valid p.
+  std::string str() const;
+  // Throws std::invalid_argument with a sentence if the members don't make a convolution. What parse() gives passes.
+  void check() const;
+  // Whether 32 bits hold the pixels of a padded image, and the rows and columns that windows reach. Kernels count with
+  // them; PyTorch's own do not.
+  bool fits_32_bits() const;
+
+  int32_t out_h() const { return output_size(h, r, pad_h, stride_h, dilation_h); }
+  int32_t out_w() const { return output_size(w, s, pad_w, stride_w, dilation_w); }
+  int32_t group_c() const { return c / groups; }
+  int32_t group_k() const { return k / groups; }
+
+  int64_t input_numel() const { return int64_t{n} * c * h * w; }
+  int64_t weight_numel() const { return int64_t{k} * group_c() * r * s; }
+  int64_t output_numel() const { return int64_t{n} * k * out_h() * out_w(); }
+  double flops() const { return 2.0 * double(output_numel()) * group_c() * r * s; }
+
+  bool is_1x1() const { return r == 1 && s == 1 && pad_h == 0 && pad_w == 0; }
+  bool is_depthwise() const { return groups > 1 && groups == c; }
+  Kind kind() const;
+
+  static int32_t output_size(int64_t size, int64_t filter, int64_t pad, int64_t stride, int64_t dilation) {
+    return static_cast<int32_t>((size + 2 * pad - dilation * (filter - 1) - 1) / stride + 1);
+  }
+};
+
+static_assert(sizeof(ConvProblem) == 14 * sizeof(int32_t) + 4, "caches compare its bytes: no padding allowed");
+
+bool operator==(const ConvProblem& a, const ConvProblem& b);
+inline bool operator!=(const ConvProblem& a, const ConvProblem& b) { return !(a == b); }
+uint64_t hash(const ConvProblem& problem);
+
+const char* name(Kind kind);            // "1x1", "depthwise", "grouped", "stem" (at most 4 channels), "3x3", "other"
+const char* name(Direction direction);  // "forward", "input_grad", "weight_grad"
+
+}  // namespace reformer

@@ -1,0 +1,90 @@
+// Reductions across lines, for an ISA body, after operations.h; no include guard, as there.
+
+namespace reformer::REFORMER_ISA {
+
+using programs::kBlock;
+using programs::Partial;
+
+// From sums of differences from an origin, and of their squares.
+inline Partial moments(double count, double origin, double sum, double squares) {
+  // Not less than 0; NaN stays NaN.
+  const double rest = squares - sum * sum / count;
+  return {count, origin + sum / count, rest < 0 ? 0 : rest};
+}
+
+// What a reduction has of each element of a block, of all blocks of a unit. Sums of a few blocks are added up in S, and
+// those in fp64.
+template <class S>
+class Columns {
+ public:
+  void begin(Reduction kind) {
+    blocks_ = 0;
+    std::fill(values_, values_ + kBlock, Partial::none(kind).value);
+    std::fill(squares_, squares_ + kBlock, 0);
+    clear();
+  }
+
+  // Adds a block of lines.
+  void add(Reduction kind, const S* from, int64_t lines, int64_t width) {
+    const int64_t count = lines * width, whole = count / kLanes<S> * kLanes<S>;
+    if (kind == Reduction::max) {
+      for (int64_t i = 0; i < count; ++i)
+        if (from[i] != from[i] || double(from[i]) > values_[i]) values_[i] = double(from[i]);
+    } else if (kind == Reduction::sum) {
+      each(few_values_, whole, [&](int64_t i) { return load<S>(few_values_ + i) + load<S>(from + i); });
+      for (int64_t i = whole; i < count; ++i) few_values_[i] += from[i];
+    } else {
+      if (blocks_ == 0)
+        for (int64_t i = 0; i < kBlock; i += width) std::copy(from, from + std::min(width, kBlock - i), origins_ + i);
+      for (int64_t i = 0; i < whole; i += kLanes<S>) {
+        const Vec<S> difference = load<S>(from + i) - load<S>(origins_ + i);
+        store<S>(few_values_ + i, load<S>(few_values_ + i) + difference);
+        store<S>(few_squares_ + i, fma<S>(difference, difference, load<S>(few_squares_ + i)));
+      }
+      for (int64_t i = whole; i < count; ++i) {
+        const S difference = from[i] - origins_[i];
+        few_values_[i] += difference;
+        few_squares_[i] += difference * difference;
+      }
+    }
+    if (++blocks_ % kBlocksAtATime == 0) flush(kind);
+  }
+
+  // Adds what is known of a unit's columns, each of so many elements.
+  void finish(Reduction kind, int64_t width, int64_t elements, Partial* to) {
+    flush(kind);
+    for (int64_t first = width; first + width <= kBlock; first += width)
+      for (int64_t i = 0; i < width; ++i) {
+        values_[i] =
+            kind == Reduction::max ? larger_of(values_[i], values_[first + i]) : values_[i] + values_[first + i];
+        squares_[i] += squares_[first + i];
+      }
+    for (int64_t i = 0; i < width; ++i)
+      to[i].add(kind, kind == Reduction::moments
+                          ? moments(double(elements), double(origins_[i]), values_[i], squares_[i])
+                          : Partial{0, values_[i], 0});
+  }
+
+ private:
+  static constexpr int64_t kBlocksAtATime = std::is_same_v<S, float> ? 4 : 1;
+
+  static double larger_of(double a, double b) { return a > b || a != a ? a : b; }
+  void clear() {
+    std::fill(few_values_, few_values_ + kBlock, S(0));
+    std::fill(few_squares_, few_squares_ + kBlock, S(0));
+  }
+  void flush(Reduction kind) {
+    if (kind == Reduction::max) return;
+    for (int64_t i = 0; i < kBlock; ++i) values_[i] += double(few_values_[i]);
+    if (kind == Reduction::moments)
+      for (int64_t i = 0; i < kBlock; ++i) squares_[i] += double(few_squares_[i]);
+    clear();
+  }
+
+  // The sum or the largest value; of moments, of differences from the first line, which a large mean leaves exact.
+  double values_[kBlock], squares_[kBlock];
+  S origins_[kBlock], few_values_[kBlock], few_squares_[kBlock];
+  int64_t blocks_;
+};
+
+}  // namespace reformer::REFORMER_ISA

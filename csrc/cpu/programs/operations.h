@@ -1,0 +1,110 @@
+// Operations on a block's values, for an ISA body, after functions.h; no include guard, as there. Buffers have room for
+// whole vectors.
+
+namespace reformer::REFORMER_ISA {
+
+using programs::Several;
+
+template <class S, class Function>
+REFORMER_INLINE void each(S* to, int64_t count, Function function) {
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < count; i += kLanes<S>) store<S>(to + i, function(i));
+}
+
+template <class S, class T>
+REFORMER_INLINE Vec<S> rounded(Vec<S> v) {
+  T narrow[kLanes<S>];
+  store<S>(narrow, v);
+  return load<S>(static_cast<const T*>(narrow));
+}
+
+// d = function(a), function(a, b) or function(a, b, c); what it does not take is null.
+template <class S, class Function>
+REFORMER_INLINE void each_of_1(S* d, const S* a, const S*, const S*, int64_t count, Function function) {
+  each(d, count, [&](int64_t i) { return function(load<S>(a + i)); });
+}
+template <class S, class Function>
+REFORMER_INLINE void each_of_2(S* d, const S* a, const S* b, const S*, int64_t count, Function function) {
+  each(d, count, [&](int64_t i) { return function(load<S>(a + i), load<S>(b + i)); });
+}
+template <class S, class Function>
+REFORMER_INLINE void each_of_3(S* d, const S* a, const S* b, const S* c, int64_t count, Function function) {
+  each(d, count, [&](int64_t i) { return function(load<S>(a + i), load<S>(b + i), load<S>(c + i)); });
+}
+
+// d = op(a, b, c), whole vectors.
+template <class S>
+void operate(ProgramOp op, S* d, const S* a, const S* b, const S* c, int64_t count) {
+  [[maybe_unused]] const Vec<S> zero = {}, one = broadcast(S(1));
+  switch (op) {
+#define REFORMER_VECTORS_1 Vec<S> x
+#define REFORMER_VECTORS_2 Vec<S> x, Vec<S> y
+#define REFORMER_VECTORS_3 Vec<S> x, Vec<S> y, Vec<S> z
+#define REFORMER_LEAF(name) case ProgramOp::name:
+#define REFORMER_OP(name, operands, gpu, ...) \
+  case ProgramOp::name:                       \
+    return each_of_##operands(d, a, b, c, count, [&](REFORMER_VECTORS_##operands) { return __VA_ARGS__; });
+#include "program/ops.def"
+#undef REFORMER_VECTORS_1
+#undef REFORMER_VECTORS_2
+#undef REFORMER_VECTORS_3
+  }
+}
+
+// The same for several operations.
+template <class S>
+void operate(Several several, S* d, const S* a, const S* b, const S* c, int64_t count) {
+  const Vec<S> zero = {};
+  const auto x = [&](int64_t i) { return load<S>(a + i); };
+  const auto y = [&](int64_t i) { return load<S>(b + i); };
+  const auto z = [&](int64_t i) { return load<S>(c + i); };
+  const auto positive_part = [&](Vec<S> v) { return v <= zero ? zero : v; };
+  switch (several) {
+    case Several::mul_add: return each(d, count, [&](int64_t i) { return fma<S>(x(i), y(i), z(i)); });
+    case Several::sub_mul: return each(d, count, [&](int64_t i) { return (x(i) - y(i)) * z(i); });
+    case Several::add_relu: return each(d, count, [&](int64_t i) { return positive_part(x(i) + y(i)); });
+    case Several::mul_add_relu:
+      return each(d, count, [&](int64_t i) { return positive_part(fma<S>(x(i), y(i), z(i))); });
+    case Several::positive: return each(d, count, [&](int64_t i) { return x(i) <= zero ? zero : y(i); });
+    default: return;
+  }
+}
+
+template <class S, class T>
+void widen(S* to, const T* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes<S> <= count; i += kLanes<S>) store<S>(to + i, load<S>(from + i));
+  for (; i < count; ++i) to[i] = S(Element<T>::load(from[i]));
+}
+template <class S, class T>
+void narrow(T* to, const S* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + kLanes<S> <= count; i += kLanes<S>) store<S>(to + i, load<S>(from + i));
+  for (; i < count; ++i) to[i] = Element<T>::store(typename Element<T>::Sum(from[i]));
+}
+
+template <class S>
+void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
+  switch (from.type) {
+    case Stored::fp32: return widen(to, static_cast<const float*>(from.data) + at, count);
+    case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
+    case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
+    case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
+    default:
+      for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);
+  }
+}
+
+template <class S>
+void write(void* to, Stored type, int64_t at, const S* from, int64_t count) {
+  switch (type) {
+    case Stored::fp32: return narrow(static_cast<float*>(to) + at, from, count);
+    case Stored::fp64: return narrow(static_cast<double*>(to) + at, from, count);
+    case Stored::fp16: return narrow(static_cast<Half*>(to) + at, from, count);
+    case Stored::bf16: return narrow(static_cast<BFloat16*>(to) + at, from, count);
+    default:
+      for (int64_t i = 0; i < count; ++i) static_cast<uint8_t*>(to)[at + i] = from[i] != 0;
+  }
+}
+
+}  // namespace reformer::REFORMER_ISA

@@ -1,0 +1,91 @@
+// How a program is run on a CPU: its result as matrices, split into units of work and blocks of elements, and the
+// places of its values while a block is computed.
+#pragma once
+
+#include <vector>
+
+#include "program/program.h"
+
+namespace reformer::programs {
+
+// Elements computed at once: a program's values of a block stay in the level-1 cache.
+constexpr int64_t kBlock = 512;
+constexpr int64_t kRoom = kBlock + 64;  // of a value: operations on vectors go beyond a block's end
+
+// The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
+// elements are pixels; in NHWC all pixels are the lines of one matrix and the elements are channels. A unit is a piece
+// of the width of a range of a matrix's lines; one thread computes it, in blocks of one or more lines. The partition
+// depends on the shape only, so sums are the same for any number of threads.
+struct Partition {
+  int64_t images, lines, width;
+  int64_t piece, pieces;  // of the width
+  int64_t range, ranges;  // of lines
+  int64_t block_lines;
+  bool channels_along;  // a line's elements are channels
+
+  explicit Partition(const ProgramShape& shape);
+  int64_t units() const { return images * pieces * ranges; }
+};
+
+// What is done for a block: an operation of a program, or several in one pass over the block.
+enum class Several : uint8_t {
+  one,
+  mul_add,       // a * b + c
+  sub_mul,       // (a - b) * c
+  add_relu,      // relu(a + b)
+  mul_add_relu,  // relu(a * b + c)
+  positive,      // select(a <= 0, 0, b)
+};
+struct Step {
+  int32_t node;  // whose value is computed
+  Several several = Several::one;
+  int32_t operands[3] = {-1, -1, -1};
+};
+
+// The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
+// element to element are computed once, for all channels; those of them that steps need have buffers too.
+struct Steps {
+  std::vector<Varies> varies;  // of each node
+  std::vector<int> buffer;
+  int buffers = 0;
+  std::vector<Step> steps;
+
+  explicit Steps(const Program& program);
+
+ private:
+  void place(const Program& program);
+};
+
+// What is known of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
+// the number of elements, their mean and the sum of squared differences from it.
+struct Partial {
+  double count, value, squares;
+
+  static Partial none(Reduction kind);
+  void add(Reduction kind, const Partial& other);
+};
+
+// Partial results of a reduction of one of a program's values, for each unit that has some.
+struct Partials {
+  Reduction kind;
+  Per per;
+  int32_t node;
+  // along: one for each line of a piece; across: one for each column of a range; all: one for each unit.
+  enum class Side : uint8_t { along, across, all } side;
+  std::vector<Partial> values;
+
+  Partials(const ProgramOutput& output, const Partition& partition);
+  bool is_of(const ProgramOutput& output) const {
+    return kind == output.kind && per == output.per && node == output.node;
+  }
+  Partial* of_line(const Partition& partition, int64_t image, int64_t piece, int64_t line) {
+    return &values[size_t((image * partition.pieces + piece) * partition.lines + line)];
+  }
+  Partial* of_column(const Partition& partition, int64_t image, int64_t range, int64_t column) {
+    return &values[size_t((image * partition.ranges + range) * partition.width + column)];
+  }
+  // Element i of what the reduction gives, from all that belongs to it, in a fixed order.
+  Partial result(const Partition& partition, const ProgramShape& shape, int64_t i) const;
+};
+
+}  // namespace reformer::programs

@@ -1,0 +1,55 @@
+#include "run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cpu/gemm/scratch.h"
+#include "cpu/parallel.h"
+#include "plan.h"
+
+#define REFORMER_ISA_BODY "cpu/programs/run_body.h"
+#include "cpu/simd/foreach_isa.h"
+
+namespace reformer {
+namespace {
+
+constexpr int64_t kGrain = 32768;  // elements that are worth a thread
+
+template <class S>
+void run_as(const ProgramCall& call, const Device& device) {
+  const programs::Partition partition(call.shape);
+  const programs::Steps steps(call.program);
+  std::vector<programs::Partials> partials;  // of each reduction once, though several outputs may be of it
+  const auto partials_of = [&](const ProgramOutput& output) {
+    return std::find_if(partials.begin(), partials.end(), [&](const auto& there) { return there.is_of(output); });
+  };
+  for (size_t i : call.program.reductions) partials.emplace_back(call.program.outputs[i], partition);
+
+  const int64_t grain = std::max<int64_t>(1, kGrain * partition.units() / call.shape.numel());
+  const auto factors = REFORMER_BY_ISA(device.isa, run_units<S>)(call, partition, steps, partials, grain);
+
+  for (size_t i = 0; i < call.program.outputs.size(); ++i) {
+    const ProgramOutput& output = call.program.outputs[i];
+    if (output.kind == Reduction::none) continue;
+    const programs::Partials& from = *partials_of(output);
+    S* const to = static_cast<S*>(call.outputs[i]);
+    const int64_t count = call.shape.count(output.per);
+    for (int64_t j = 0; j < count; ++j) {
+      const programs::Partial result = from.result(partition, call.shape, j);
+      to[j] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
+      if (output.kind == Reduction::moments) to[count + j] = S(result.squares);
+    }
+  }
+}
+
+}  // namespace
+
+void run_program(const ProgramCall& call, const Device& device) {
+  if (call.type == Stored::fp64)
+    run_as<double>(call, device);
+  else
+    run_as<float>(call, device);
+}
+
+}  // namespace reformer

@@ -1,0 +1,134 @@
+// PyTorch's own convolution as candidates: the vendor's library, in the tensors' layout or through the other one.
+#include <algorithm>
+
+#include "conv/solver.h"
+#include "cpu/cost.h"
+#include "hip/gpu_model.h"
+
+namespace reformer {
+
+const Solver& implicit_gemm();  // cpu/solvers/implicit_gemm.cpp
+const Solver& reference();      // cpu/solvers/reference.cpp
+
+namespace {
+
+// Whether some column of the filter meets padding only, wherever the filter is placed.
+bool has_idle_column(const ConvProblem& p) {
+  for (int32_t s = 0; p.pad_w > 0 && s < p.s; ++s) {
+    const int64_t start = int64_t{s} * p.dilation_w - p.pad_w;  // the input's column it meets first; then every stride
+    const int64_t ow = start < 0 ? (p.stride_w - 1 - start) / p.stride_w : 0;
+    if (ow >= p.out_w() || start + ow * p.stride_w >= p.w) return true;
+  }
+  return false;
+}
+
+// What oneDNN (as in PyTorch 2.11 to 2.13) gets wrong:
+// - bf16 weight gradients with a stride along rows are left uninitialised where a column of the filter meets padding
+//   only, and for some outputs of one column.
+// - bf16 input gradients with a stride near 2^31 end in a segmentation fault.
+// And in NHWC:
+// - Where all columns of the filter meet padding only, the forward pass with dilation ends in a segmentation fault.
+// - The weight gradient of a strided 1x1 filter over fewer than 16 channels writes outside its buffers; glibc then
+//   reports a corrupted heap.
+// - A bf16 forward pass with one input channel a group and a stride along rows of one output leaves elements
+//   uninitialised.
+bool is_broken(const ConvProblem& p, const Device& device, Layout via) {
+  if (device.kind != DeviceKind::cpu) return false;
+  const bool weight_grad = p.direction == Direction::weight_grad, bf16 = p.dtype == DType::bf16;
+  if (bf16 && !p.fits_32_bits()) return true;
+  if (p.direction == Direction::input_grad) return false;
+  const bool one_column = p.out_w() == 1 && p.stride_w > 1;
+  if (weight_grad && bf16 && one_column) return true;
+  if (via == Layout::nchw) return weight_grad && bf16 && p.stride_w > 1 && has_idle_column(p);
+  const bool strided_1x1 = p.r == 1 && p.s == 1 && (p.stride_h > 1 || p.stride_w > 1);
+  if (weight_grad && strided_1x1 && p.group_c() < 16) return true;
+  const bool one_channel = p.groups > 1 && p.group_c() == 1;
+  return (!weight_grad && bf16 && one_column && one_channel) || has_idle_column(p);
+}
+
+// How oneDNN sums in fp32 depends on the layout, and the error grows with the root of what it adds up one by one: in
+// NHWC all products of an element, in NCHW blocks of 16 channels, except in matrix products for grouped and odd numbers
+// of channels, which round less. Within these bounds the error through a layout is at most twice that in the other one,
+// or little more than the unit in the last place of the result (benchmarks/accuracy.py).
+bool is_as_accurate(const ConvProblem& p, Layout via) {
+  const bool nhwc = via == Layout::nhwc, in_blocks = p.groups == 1 && p.c % 16 == 0 && p.k % 16 == 0;
+  if (p.direction == Direction::weight_grad) {
+    const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w();
+    return nhwc ? in_blocks || pixels <= 128 : pixels <= 192;
+  }
+  const int32_t channels = p.direction == Direction::forward ? p.group_c() : p.group_k(), taps = p.r * p.s;
+  return nhwc ? taps * int64_t{channels} <= (in_blocks ? 320 : 128) : taps * std::min(channels, 16) <= 144;
+}
+
+// On a GPU, coarsely, what cuDNN reaches on an H200: half as much in NCHW, and a tenth or two of the bandwidth where it
+// has no matrix product. Converting the operands and the result takes at least two more passes.
+double estimate(const CostModel& cost, const ConvProblem& p, const Device& device, Layout via) {
+  if (device.kind == DeviceKind::cpu) return cost.estimate_us(p, device);
+  const double share = (p.kind() == Kind::depthwise ? 0.15 : 0.3) * (via == Layout::nhwc ? 1 : 0.5);
+  return gpu_estimate_us(p, share) + (via == p.layout ? 0 : 2 * gpu_estimate_us(p, 0.8));
+}
+
+// As given. Applies to every problem: where the vendor's kernel is known to be broken, through the other layout, and
+// where both are, by a kernel of ours.
+class Aten final : public Solver {
+ public:
+  const char* name() const override { return "aten"; }
+  bool runs_on(DeviceKind) const override { return true; }
+  const char* refusal(const ConvProblem&, const Device&) const override { return nullptr; }
+  double estimate_us(const ConvProblem& p, const Device& device) const override {
+    return estimate(cost_, p, device, p.layout);
+  }
+  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
+    if (!is_broken(p, device, p.layout)) return call.aten(p.layout);
+    if (!is_broken(p, device, Layout::nchw)) return call.aten(Layout::nchw);
+    (p.fits_32_bits() ? implicit_gemm() : reference()).run(p, device, call);
+  }
+
+ private:
+  const CostModel cost_{"aten"};
+};
+
+// Through the other layout: converts the operands, and the result back.
+template <Layout kVia>
+class AtenThrough final : public Solver {
+ public:
+  const char* name() const override { return kVia == Layout::nhwc ? "aten_nhwc" : "aten_nchw"; }
+  bool runs_on(DeviceKind) const override { return true; }
+  const char* refusal(const ConvProblem& p, const Device& device) const override {
+    if (p.layout == kVia) return "the tensors have this layout already";
+    // Grouped ones are up to 24 times as fast in NCHW on an H200.
+    if (kVia == Layout::nchw && device.is_nvidia() && p.groups == 1) return "in NHWC cuDNN is faster as it is";
+    if (is_broken(p, device, kVia)) return "the vendor's kernel is broken for this geometry in this layout";
+    return nullptr;
+  }
+  bool full_accuracy(const ConvProblem& p, const Device& device) const override {
+    return device.kind != DeviceKind::cpu || p.dtype != DType::fp32 || is_as_accurate(p, kVia);
+  }
+  double estimate_us(const ConvProblem& p, const Device& device) const override {
+    return estimate(cost_, p, device, kVia);
+  }
+  int64_t workspace_bytes(const ConvProblem& p, const Device&) const override {
+    return (p.input_numel() + p.weight_numel() + p.output_numel()) * element_size(p.dtype);
+  }
+  void run(const ConvProblem&, const Device&, ConvCall& call) const override { call.aten(kVia); }
+
+ private:
+  const CostModel cost_{kVia == Layout::nhwc ? "aten_nhwc" : "aten_nchw"};
+};
+
+}  // namespace
+
+const Solver& aten() {
+  static const Aten solver;
+  return solver;
+}
+const Solver& aten_nhwc() {
+  static const AtenThrough<Layout::nhwc> solver;
+  return solver;
+}
+const Solver& aten_nchw() {
+  static const AtenThrough<Layout::nchw> solver;
+  return solver;
+}
+
+}  // namespace reformer

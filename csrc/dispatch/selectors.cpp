@@ -1,0 +1,36 @@
+#include "selectors.h"
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+#include "config.h"
+
+namespace reformer {
+namespace {
+std::mutex mutex;
+std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors;
+}  // namespace
+
+void set_selector(const std::string& arch, std::shared_ptr<const Selector> selector) {
+  if (arch != "cpu" && Device::parse(arch).arch != arch)
+    throw std::invalid_argument("\"" + arch +
+                                "\" is no architecture that a selector is for: give cpu, gfxNNN or sm_NN");
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (selector)
+      selectors[arch].swap(selector);  // the old one is freed outside the lock
+    else
+      selectors.erase(arch);
+  }
+  forget_decisions();
+}
+
+std::shared_ptr<const Selector> find_selector(const Device& device) {
+  const std::string_view arch = device.kind == DeviceKind::cpu ? std::string_view("cpu") : device.arch;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = selectors.find(arch);
+  return found == selectors.end() ? nullptr : found->second;
+}
+
+}  // namespace reformer

@@ -1,0 +1,19 @@
+// The selectors in force, one a kind of device: "cpu" for every CPU, else the architecture's name.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cpu/selector/selector.h"
+#include "device.h"
+
+namespace reformer {
+
+// Replaces the selector of an architecture ("cpu", "gfx942", "sm_90"), or removes it if null. Every thread forgets its
+// decisions. Throws std::invalid_argument for other names.
+void set_selector(const std::string& arch, std::shared_ptr<const Selector> selector);
+
+// Null if there is none for this device.
+std::shared_ptr<const Selector> find_selector(const Device& device);
+
+}  // namespace reformer

@@ -1,0 +1,32 @@
+// The part of a kernel that is a program's own, as text: of a stitch kernel, or of a convolution's.
+//
+// It is a structure Program:
+//   Result               the result's data type
+//   kChannelValues       numbers that depend on the channel only and that elements need; of_channel() computes them
+//                        from those that channel_inputs() has read
+//   kLoaded              numbers read for each element: acc, full inputs, rows, random numbers; load() reads those of
+//                        adjacent elements, but not acc, which is number kAcc (or -1)
+//   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult
+//   kResult              the first of these with the result's data type, if there is any
+//   kReductions          reductions, each once; kind(), of_all() and first_number() (of a partial result) describe them
+//   of_element()         what is stored and reduced, from what was loaded and the channel's numbers
+//   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
+#pragma once
+
+#include <string>
+
+#include "program/program.h"
+
+namespace reformer {
+
+// types: of the inputs. result: what Stored::result is.
+std::string stitch_source(const Program& program, const std::vector<Stored>& types, Stored result);
+std::string stitch_source(const ProgramCall& call);
+
+// A key that differs between calls of interned programs whose texts differ.
+std::vector<int64_t> stitch_key(const ProgramCall& call);
+
+// How many numbers a partial result of all its reductions is.
+int stitch_numbers(const Program& program);
+
+}  // namespace reformer

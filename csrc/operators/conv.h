@@ -1,0 +1,40 @@
+// Convolution and its derivatives, with all checks of arguments. Everything below is free of torch except tensors.cpp
+// and cpu/parallel.cpp.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "tensors.h"
+
+namespace reformer {
+
+using Ints = std::vector<int64_t>;
+
+Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
+              const Ints& padding, const Ints& dilation, int64_t groups);
+
+// A program that follows a convolution, and that its kernel may run itself. The buffers have no result.
+class ConvEpilogue {
+ public:
+  virtual ~ConvEpilogue() = default;
+  virtual const ProgramCall& call(const ConvProblem& problem) = 0;  // as Solver::takes() is asked
+  virtual void run(const Solver& solver, const ConvProblem&, const Device&, const ConvBuffers&) = 0;
+};
+
+// conv2d, whose result is not defined if the program was run.
+Tensor conv2d_with(ConvEpilogue& program, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups);
+
+Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Tensor& grad_output, const Ints& stride,
+                         const Ints& padding, const Ints& dilation, int64_t groups);
+Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
+                          const Ints& padding, const Ints& dilation, int64_t groups);
+
+// The same by a packed geometry (plan/interned.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2.
+Tensor conv2d_of_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                          int64_t geometry);
+std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,
+                                 int64_t wanted);
+
+}  // namespace reformer

@@ -1,0 +1,25 @@
+// Programs after a convolution, and over tensors that are there already.
+#pragma once
+
+#include "conv.h"
+#include "plan/interned.h"
+
+namespace reformer {
+
+// The program's outputs, where its accumulator is `acc` ([N, C, H, W]); `tensors` are its inputs in their order.
+std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program);
+
+// The same where it is a convolution's result.
+std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,
+                                    const Ints& program, const Ints& stride, const Ints& padding, const Ints& dilation,
+                                    int64_t groups);
+
+// The same of a decoded program, and a packed geometry (plan/interned.h). into: dense tensors of channels, to which the
+// program's last outputs are written.
+std::vector<Tensor> stitch_interned(const Tensor& acc, const std::vector<Tensor>& tensors,
+                                    const InternedProgram& program, const std::vector<Tensor>& into);
+std::vector<Tensor> conv2d_epilogue_interned(const Tensor& input, const Tensor& weight,
+                                             const std::vector<Tensor>& tensors, const InternedProgram& program,
+                                             int64_t geometry);
+
+}  // namespace reformer

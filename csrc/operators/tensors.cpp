@@ -1,0 +1,250 @@
+#include "tensors.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace reformer {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::detail::from;
+using torch::stable::detail::to;
+
+// As PyTorch's, which count a size of 0 as one of 1.
+std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
+  const auto size = [&](size_t d) { return std::max<int64_t>(sizes[d], 1); };
+  const int64_t c = size(1), h = size(2), w = size(3);
+  if (layout == Layout::nhwc) return {c * h * w, 1, c * w, c};
+  return {c * h * w, h * w, w, 1};
+}
+
+// Kernels on GPUs load and store 16 bytes at once.
+bool is_aligned(const Tensor& tensor) {
+  return tensor.is_cpu() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+
+bool is_dense(const Tensor& tensor, Layout layout) {
+  if (!is_aligned(tensor)) return false;
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto wanted = dense_strides(sizes, layout);
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] == 0) return true;
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
+  return true;
+}
+
+// The same dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
+// promise.
+Tensor with_strides_of(const Tensor& tensor, Layout layout) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto wanted = dense_strides(sizes, layout);
+  if (std::equal(wanted.begin(), wanted.end(), strides.begin())) return tensor;
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), wanted.data(), tensor.storage_offset(), &handle));
+  return Tensor(handle);
+}
+
+void call_aten(const char* op, StableIValue* stack) {
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION));
+}
+
+// NHWC if the strides of a tensor that is not empty say channels_last, by PyTorch's own rule and in its order of tests
+// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
+Layout suggested_layout(const Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  if (strides[1] == 0) return Layout::nchw;
+  int64_t least = 0;
+  for (size_t d : {1, 3, 2, 0}) {
+    if (strides[d] < least) return Layout::nchw;
+    if (d == 0 && least == strides[1]) return Layout::nchw;
+    least = strides[d];
+    if (sizes[d] > 1) least *= sizes[d];
+  }
+  return Layout::nhwc;
+}
+
+}  // namespace
+
+// torch 2.13 has a function for any accelerator; before that each build has one of its own, of one name.
+void* current_stream(int32_t device) {
+  void* stream = nullptr;
+  using NativeHandle = AOTITorchError (*)(StreamHandle, void**);
+  static const auto native_handle = reinterpret_cast<NativeHandle>(dlsym(RTLD_DEFAULT, "torch_stream_native_handle"));
+  if (native_handle) {
+    StreamHandle handle;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_stream(device, &handle));
+    const AOTITorchError error = native_handle(handle, &stream);
+    aoti_torch_delete_stream(handle);
+    TORCH_ERROR_CODE_CHECK(error);
+    return stream;
+  }
+  using CurrentStream = AOTITorchError (*)(int32_t, void**);
+  static const auto get = [] {
+    for (const char* name : {"libtorch_cuda.so", "libtorch_hip.so"})
+      if (void* library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY))
+        if (void* found = dlsym(library, "aoti_torch_get_current_cuda_stream"))
+          return reinterpret_cast<CurrentStream>(found);
+    throw std::runtime_error("this torch does not tell its current stream: torch_reformer needs torch 2.11 or later");
+  }();
+  TORCH_ERROR_CODE_CHECK(get(device, &stream));
+  return stream;
+}
+
+Layout result_layout(const Tensor& first, const Tensor& second) {
+  // cuDNN's fp64 convolutions, unlike those on the CPU, are NCHW.
+  if (first.is_cuda() && first.scalar_type() == torch::headeronly::ScalarType::Double) return Layout::nchw;
+  if (first.numel() == 0 || second.numel() == 0) return Layout::nchw;
+  const bool nhwc = suggested_layout(first) == Layout::nhwc || suggested_layout(second) == Layout::nhwc;
+  return nhwc ? Layout::nhwc : Layout::nchw;
+}
+
+namespace {
+
+Tensor empty_of(const Tensor& like, Sizes sizes, Layout layout, int32_t dtype) {
+  int32_t device_type;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  std::array<int64_t, 64> strides;  // PyTorch's tensors have no more dimensions
+  if (sizes.size() == 4) {
+    const auto dense = dense_strides(sizes, layout);
+    std::copy(dense.begin(), dense.end(), strides.begin());
+  } else {
+    int64_t step = 1;
+    for (size_t d = sizes.size(); d-- > 0; step *= std::max<int64_t>(sizes[d], 1)) strides[d] = step;
+  }
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(), dtype,
+                                                  device_type, like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+int32_t number_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return aoti_torch_dtype_float32();
+    case ScalarType::Double: return aoti_torch_dtype_float64();
+    case ScalarType::Half: return aoti_torch_dtype_float16();
+    case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
+    case ScalarType::Bool: return aoti_torch_dtype_bool();
+    default: throw std::logic_error("no operator makes tensors of this data type");
+  }
+}
+
+}  // namespace
+
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout) {
+  int32_t dtype;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty_of(like, sizes, layout, dtype);
+}
+Tensor empty(const Tensor& like, Sizes sizes, Layout layout, ScalarType type) {
+  return empty_of(like, sizes, layout, number_of(type));
+}
+
+Tensor dense(const Tensor& tensor, Layout layout) {
+  if (is_dense(tensor, layout)) return tensor;
+  Tensor copy = empty(tensor, tensor.sizes(), layout);
+  return torch::stable::copy_(copy, tensor);
+}
+
+// The dispatcher's way takes longer than the question.
+Tensor contiguous_of(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+Tensor part(const Tensor& tensor, int64_t i) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), tensor.dim() - 1, sizes.data() + 1,
+                                                        strides.data() + 1, tensor.storage_offset() + i * strides[0],
+                                                        &handle));
+  return Tensor(handle);
+}
+
+Tensor aligned(const Tensor& tensor) {
+  const Tensor contiguous = contiguous_of(tensor);
+  if (is_aligned(contiguous)) return contiguous;
+  Tensor copy = torch::stable::empty_like(contiguous);
+  return torch::stable::copy_(copy, contiguous);
+}
+
+std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
+  switch (p.direction) {
+    case Direction::forward: return {p.n, p.k, p.out_h(), p.out_w()};
+    case Direction::input_grad: return {p.n, p.c, p.h, p.w};
+    default: return {p.k, p.group_c(), p.r, p.s};
+  }
+}
+
+ConvBuffers TensorCall::operands() const {
+  ConvBuffers buffers{};
+  const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
+  void *const first = data(first_), *const second = data(second_);
+  switch (problem_.direction) {
+    case Direction::forward: buffers.x = first, buffers.w = second; break;
+    case Direction::input_grad: buffers.w = first, buffers.y = second; break;
+    case Direction::weight_grad: buffers.x = first, buffers.y = second; break;
+  }
+  if (bias_) buffers.bias = bias_->const_data_ptr();
+  if (!first_.is_cpu()) buffers.queue = {first_.get_device_index(), current_stream(first_.get_device_index()), nullptr};
+  return buffers;
+}
+
+ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
+  const auto sizes = result_sizes(problem_);
+  result_ = empty(first_, {sizes.data(), 4}, problem_.layout);
+  ConvBuffers buffers = operands();
+  void** const results[] = {&buffers.y, &buffers.x, &buffers.w};
+  *results[size_t(problem_.direction)] = result_.mutable_data_ptr();
+  if (workspace_bytes > 0) {
+    const int64_t elements = (workspace_bytes + element_size(problem_.dtype) - 1) / element_size(problem_.dtype);
+    const std::array<int64_t, 4> flat = {1, 1, 1, elements};
+    workspace_ = empty(first_, {flat.data(), 4}, Layout::nchw);
+    buffers.workspace = workspace_.mutable_data_ptr();
+  }
+  return buffers;
+}
+
+void TensorCall::aten(Layout via) {
+  const auto& p = problem_;
+  const std::vector<int64_t> stride = {p.stride_h, p.stride_w}, padding = {p.pad_h, p.pad_w},
+                             dilation = {p.dilation_h, p.dilation_w}, zeros = {0, 0};
+  const Tensor a = dense(first_, via), b = dense(second_, via);
+  if (p.direction == Direction::forward) {
+    const auto bias = bias_ ? std::optional<Tensor>(*bias_) : std::nullopt;
+    std::array<StableIValue, 9> stack{from(a),        from(b),     from(bias),  from(stride),           from(padding),
+                                      from(dilation), from(false), from(zeros), from(int64_t{p.groups})};
+    call_aten("aten::convolution", stack.data());
+    result_ = to<Tensor>(stack[0]);
+  } else {
+    // PyTorch reads only the sizes of the tensor that is computed.
+    const auto sizes = result_sizes(p);
+    const Tensor shape = empty(first_, {sizes.data(), 4}, via);
+    const bool for_input = p.direction == Direction::input_grad;
+    const std::optional<std::vector<int64_t>> no_bias;
+    const std::array<bool, 3> mask = {for_input, !for_input, false};
+    std::array<StableIValue, 11> stack{from(b),
+                                       from(for_input ? shape : a),
+                                       from(for_input ? a : shape),
+                                       from(no_bias),
+                                       from(stride),
+                                       from(padding),
+                                       from(dilation),
+                                       from(false),
+                                       from(zeros),
+                                       from(int64_t{p.groups}),
+                                       from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask.data(), 3))};
+    call_aten("aten::convolution_backward", stack.data());
+    const Tensor results[] = {to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
+    result_ = results[for_input ? 0 : 1];
+  }
+  result_ = with_strides_of(dense(result_, p.layout), p.layout);
+}
+
+Tensor TensorCall::take_result() { return std::move(result_); }
+
+}  // namespace reformer

@@ -1,0 +1,145 @@
+#include "program.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "code_reader.h"
+
+namespace reformer {
+namespace {
+
+bool is_input(ProgramOp op) { return op >= ProgramOp::full && op <= ProgramOp::random; }
+
+ProgramNode read_node(CodeReader& reader, int64_t place, const std::vector<ProgramInput>& inputs) {
+  ProgramNode node{};
+  node.op = ProgramOp(reader.next(0, kProgramOpCount - 1, "an unknown operation"));
+  const int count = operands(node.op);
+  for (int i = 0; i < 3; ++i)
+    node.operands[i] = int32_t(i < count ? reader.next(0, place - 1, "an operand is no earlier value")
+                                         : reader.next(-1, -1, "operands"));
+  const int64_t attribute = reader.next();
+  if (is_input(node.op)) {
+    if (attribute < 0 || attribute >= int64_t(inputs.size()) || inputs[size_t(attribute)].kind != node.op)
+      reader.malformed("an input of another kind");
+    node.input = int32_t(attribute);
+  } else {
+    std::memcpy(&node.value, &attribute, sizeof node.value);
+  }
+  return node;
+}
+
+ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
+  ProgramOutput output{};
+  output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
+  output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
+  if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
+  if (output.kind == Reduction::none && output.per > Per::channel)
+    reader.malformed("what is stored is per element or channel");
+  output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
+  output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
+  output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
+  return output;
+}
+
+}  // namespace
+
+int64_t element_size(Stored type) {
+  switch (type) {
+    case Stored::fp64:
+    case Stored::key: return 8;
+    case Stored::fp32: return 4;
+    case Stored::mask: return 1;
+    default: return 2;
+  }
+}
+
+Program Program::decode(const int64_t* code, int64_t size) {
+  constexpr int64_t most = 1 << 12;  // far more than anybody writes
+  CodeReader reader("program", code, size);
+  const int64_t inputs = reader.next(0, most, "inputs"), nodes = reader.next(1, most, "values"),
+                outputs = reader.next(1, most, "outputs");
+  Program program;
+  program.code.assign(code, code + size);
+  for (int64_t i = 0; i < inputs; ++i)
+    program.inputs.push_back(
+        {ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::random), "an unknown kind of input"))});
+  for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
+  for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
+  if (!reader.done()) reader.malformed("something follows it");
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const auto same = [&](size_t j) { return program.outputs[i].reduces_like(program.outputs[j]); };
+    auto& found = program.reductions;
+    if (program.outputs[i].kind != Reduction::none && std::none_of(found.begin(), found.end(), same))
+      found.push_back(i);
+  }
+  const std::vector<Varies> varies = program.varies();
+  for (const ProgramOutput& output : program.outputs) {
+    if (output.is_by_channel() && varies[size_t(output.node)] > Varies::channels)
+      reader.malformed("what is stored of a channel differs from element to element");
+    if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
+                               varies[size_t(output.factor)] > Varies::channels))
+      reader.malformed("a factor that is not the same for all of a channel's sum");
+  }
+  return program;
+}
+
+std::vector<Varies> Program::varies() const {
+  std::vector<Varies> all(
+      nodes.size());  // not grown: the compiler would export that function of an enumeration's vector
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const ProgramNode& node = nodes[i];
+    if (node.op == ProgramOp::channel) all[i] = Varies::channels;
+    if (node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::row ||
+        node.op == ProgramOp::random)
+      all[i] = Varies::elements;
+    for (int j = 0; j < operands(node.op); ++j) all[i] = std::max(all[i], all[size_t(node.operands[j])]);
+  }
+  return all;
+}
+
+int32_t Program::bias_sum() const {
+  int32_t sum = -1;
+  for (size_t i = 0; i < nodes.size(); ++i)
+    for (int j = 0; j < operands(nodes[i].op); ++j)
+      if (nodes[size_t(nodes[i].operands[j])].op == ProgramOp::acc) {
+        if (sum >= 0 || nodes[i].op != ProgramOp::add) return -1;
+        sum = int32_t(i);
+      }
+  for (const ProgramOutput& output : outputs)
+    if (nodes[size_t(output.node)].op == ProgramOp::acc) return -1;
+  if (sum < 0) return -1;
+  for (int j = 0; j < 2; ++j)
+    if (nodes[size_t(nodes[size_t(sum)].operands[j])].op == ProgramOp::channel) return sum;
+  return -1;
+}
+
+int32_t Program::bias() const {
+  const int32_t sum = bias_sum();
+  if (sum < 0) return -1;
+  const int32_t* const added = nodes[size_t(sum)].operands;
+  return nodes[size_t(nodes[size_t(added[0])].op == ProgramOp::channel ? added[0] : added[1])].input;
+}
+
+void Program::take_bias() {
+  const int32_t sum = bias_sum();
+  nodes[size_t(sum)] = {ProgramOp::acc, {-1, -1, -1}, 0, 0};
+  const int64_t node[] = {int64_t(ProgramOp::acc), -1, -1, -1, 0};
+  std::copy(node, node + 5, code.begin() + 3 + int64_t(inputs.size()) + 5 * sum);
+}
+
+bool Program::has_acc() const {
+  for (const ProgramNode& node : nodes)
+    if (node.op == ProgramOp::acc) return true;
+  return false;
+}
+
+int64_t ProgramShape::count(Per per) const {
+  switch (per) {
+    case Per::channel: return channels;
+    case Per::row: return rows();
+    case Per::all: return 1;
+    default: return numel();
+  }
+}
+
+}  // namespace reformer

@@ -1,0 +1,115 @@
+// Program programs: what happens to each element of a result before, or instead of, its being stored. Written in
+// Python (torch_reformer/program), which also says what each operation means; taken by the operators as numbers. No
+// torch, no HIP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "types.h"
+
+namespace reformer {
+
+enum class ProgramOp : uint8_t {
+#define REFORMER_LEAF(name) name,
+#define REFORMER_OP(name, ...) name,
+#include "ops.def"
+};
+
+struct ProgramOpEntry {
+  const char* name;
+  int operands;
+  const char* gpu;  // its text in a kernel, with $0, $1 and $2 for the operands; of a leaf empty
+};
+constexpr ProgramOpEntry kProgramOps[] = {
+#define REFORMER_LEAF(name) {#name, 0, ""},
+#define REFORMER_OP(name, operands, gpu, ...) {#name, operands, gpu},
+#include "ops.def"
+};
+constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0]));
+constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
+
+enum class Reduction : uint8_t { none, sum, max, moments };
+enum class Per : uint8_t { element, channel, row, all };
+
+// The types of a program's tensors: those of DType by the same numbers, and what only programs have.
+enum class Stored : int8_t { result = -1, fp32, fp64, fp16, bf16, mask = 5, key = 6 };  // bytes 0 and 1; int64
+int64_t element_size(Stored type);
+
+struct ProgramNode {
+  ProgramOp op;
+  int32_t operands[3];  // nodes before this one
+  int32_t input;        // its number among the inputs
+  double value;         // of a constant
+};
+
+struct ProgramInput {
+  ProgramOp kind;  // full to random
+};
+
+struct ProgramOutput {
+  Reduction kind;
+  Per per;  // of what is stored: element, or channel for a node that depends on the channel only
+  int32_t node;
+  Stored type;     // of a tensor that is stored
+  int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
+
+  bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
+  bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
+  bool reduces_like(const ProgramOutput& other) const {
+    return kind == other.kind && per == other.per && node == other.node;
+  }
+};
+
+// Where a value changes: it is one number for all of the result, one for each channel, or one for each element.
+enum class Varies : uint8_t { nowhere, channels, elements };
+
+struct Program {
+  std::vector<ProgramInput> inputs;
+  std::vector<ProgramNode> nodes;
+  std::vector<ProgramOutput> outputs;
+  std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
+  std::vector<int64_t> code;       // from which decode() makes it
+  int64_t number = -1;             // its own, of an interned one (plan/interned.h)
+
+  // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
+  static Program decode(const int64_t* code, int64_t size);
+  bool has_acc() const;
+  // If the first thing that happens to acc is that a channel's input is added: that input's number, else -1.
+  int32_t bias() const;
+  // acc is that sum from now on: a convolution gives it with the input for its bias, rounded once.
+  void take_bias();
+  std::vector<Varies> varies() const;  // of each node
+
+ private:
+  int32_t bias_sum() const;  // the node that adds it, or -1
+};
+
+// A result that a program works on, as [images][channels][pixels] or, in NHWC, [images][pixels][channels].
+struct ProgramShape {
+  Layout layout = Layout::nchw;
+  int64_t images = 0, channels = 0, pixels = 0;
+  int64_t rows() const { return images * pixels; }
+  int64_t numel() const { return rows() * channels; }
+  // Elements of what has one for each of these.
+  int64_t count(Per per) const;
+};
+
+struct ProgramOperand {
+  const void* data;
+  Stored type;
+};
+
+// A program's call. Tensors are dense; full ones lie in the result's layout. A tensor that is stored may be `acc`, if
+// it has its type, or a full input; one of channels may be an input of channels that nothing else is computed from.
+struct ProgramCall {
+  const Program& program;
+  ProgramShape shape;
+  Stored type;      // of the result: fp32, fp64, fp16 or bf16
+  const void* acc;  // of that type, or null
+  std::vector<ProgramOperand> inputs;
+  std::vector<void*> outputs;  // reductions: fp32, or fp64 where the result is; moments: means, then squares
+};
+
+}  // namespace reformer

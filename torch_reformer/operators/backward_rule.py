@@ -1,0 +1,126 @@
+"""How a program is differentiated: what its forward saves, and the program of its backward.
+
+A program's derivative is a program again, of the outputs' gradients (program/derivative.py). So the backward is one
+pass over memory, by the same operators, and every order of differentiation is the same rule applied once more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..program.derivative import derivative
+from ..program.program import Program
+from .dispatch import has_batched
+from .fallback import decoded, unfused
+from .rows import Rows
+
+_NARROW = {torch.float16, torch.bfloat16}
+
+
+class BackwardRule:
+    """What the forward saves for the backward of a program, and what the backward makes of it; for all calls alike.
+
+    needed: whether gradients of acc and of each input are. acc_is_there: the backward can read acc. is_double: the
+    result is fp64."""
+
+    def __init__(self, program: Program, needed: tuple[bool, ...], acc_is_there: bool, is_double: bool):
+        self.names, self.kinds = ("acc", *program.names), program.kinds
+        self.wanted = tuple(name for name, need in zip(self.names, needed, strict=True) if need)
+        if not program.has_acc:
+            self.wanted = tuple(name for name in self.wanted if name != "acc")
+        self.acc_is_there, self.is_double = acc_is_there, is_double
+        rule = derivative(program, self.wanted, None, acc_is_there, is_double=is_double)
+        self.forward = rule.forward  # the program, with what it saves after its own outputs
+        self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
+        self.constant = [i for i, output in enumerate(self.forward.outputs) if not output.has_derivative]
+        self.stored = next((i for i, output in enumerate(self.forward.outputs) if output.is_by_element), None)
+        # What is saved: (kind, place) with the place of an input among the tensors, or of an output.
+        self.saved = [
+            (kind, self.names.index(which) - 1 if kind == "input" else which[0] if isinstance(which, tuple) else which)
+            for kind, which in rule.sources
+            if kind != "grad"
+        ]
+        self.saved = list(dict.fromkeys(self.saved))
+        self._rules: dict = {}
+
+    def save(self, ctx, acc: Tensor | None, tensors, outputs, others=()) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(outputs[i] for i in self.constant))
+        found = {"input": tensors, "output": outputs, "acc": (acc,)}
+        ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
+        ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
+        ctx.wide = ()
+        if ctx.dtype in _NARROW:
+            ctx.wide = tuple([tensor.dtype == torch.float32 for tensor in tensors])
+        ctx.rule = self
+
+    def of_rows(self, rows: Rows, saved: Sequence[Tensor]) -> list[Tensor]:
+        """What was saved of a matrix product, as a convolution has it."""
+        return [
+            rows.operand(tensor, self.kinds[place])
+            if kind == "input"
+            else rows.of_result(tensor, self.forward.outputs[place])
+            for (kind, place), tensor in zip(self.saved, saved, strict=True)
+        ]
+
+    def _rule(self, given: tuple[int, ...], wide: tuple[bool, ...]):
+        """The backward for the outputs whose gradients are given, and where its inputs come from. wide: which of the
+        call's tensors are fp32 where the result is not."""
+        names = self.names[1 : 1 + len(wide)]
+        full = {
+            name for name, kind, is_wide in zip(names, self.kinds, wide, strict=False) if is_wide and kind == "full"
+        }
+        rule = derivative(self.forward, self.wanted, given, self.acc_is_there, frozenset(full), self.is_double)
+        assert rule.backward is None or rule.forward == self.forward, "the backward needs what was not saved"
+        sources = []
+        for kind, which in rule.sources:
+            which, part = which if isinstance(which, tuple) else (which, None)
+            place = self.names.index(which) - 1 if kind == "input" else which
+            sources.append((kind, place if kind == "grad" else self.saved.index((kind, place)), part))
+        return rule.backward, sources, rule.wanted, rule.passed
+
+    def gradients(self, ctx, saved: list[Tensor], grads, stitch) -> list[Tensor | None]:
+        """The gradients of acc and of each input, from those of the outputs; None for those that are 0. stitch: what
+        runs the backward's program."""
+        key = tuple([i for i, grad in enumerate(grads) if grad is not None]), ctx.wide
+        if key not in self._rules:
+            self._rules[key] = self._rule(*key)
+        backward, sources, wanted, passed = self._rules[key]
+        found = [grads[passed[name]] if name in passed else None for name in self.names]
+        if backward is None:
+            return found
+        tensors = []
+        for kind, place, part in sources:
+            tensor = grads[place] if kind == "grad" else saved[place]
+            tensors.append(tensor if part is None else tensor[part])
+        # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
+        # forward's.
+        like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
+        if like is None and (full := next((t for t in tensors if t.shape == ctx.size), None)) is not None:
+            like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied, in another layout
+        if like is None:
+            like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
+        results = (unfused if has_batched(grads) else stitch)(like, tensors, backward.code)
+        for name, place in wanted.items():
+            found[self.names.index(name)] = results[place]
+        for name, shape in ctx.scalar_shapes.items():
+            place = self.names.index(name)
+            found[place] = None if found[place] is None else found[place].reshape(shape)
+        return found
+
+
+@functools.lru_cache(512)
+def backward_rule(
+    op: str, code: tuple[int, ...], needed: tuple[bool, ...], acc_is_there: bool, is_double: bool
+) -> BackwardRule:
+    return BackwardRule(decoded(op, code), needed, acc_is_there, is_double)
+
+
+@functools.lru_cache(512)
+def has_max(op: str, code: tuple[int, ...]) -> bool:
+    """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
+    return any(output.kind == "max" for output in decoded(op, code).outputs)

@@ -1,0 +1,247 @@
+"""A convolution and batch norm in training, as one step of autograd.
+
+Made of conv2d_epilogue and stitch it would be two, which hand each other gradients of the result's size. As one, the
+forward is the convolution with the moments of its channels and a pass that normalises; the backward is a pass that
+reduces (to the gradients of scale, shift, mean and variance), a pass that gives the convolution's gradient, to which
+mean and variance add theirs, and the convolution's own two. Each of both is one call of an operator.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..program import Program, channel, full, rows, store
+from ..program import sum as sum_of
+from ..program.derivative import derivative
+from ..program.program import substituted
+from ..runtime import plan as plans
+from ..runtime.arguments import is_number, shown
+from . import autocast, conv, fake, fused_programs, run_plan
+from .conv_epilogue import conv2d_epilogue
+from .dispatch import apply_of, needs_dispatcher, without_autocast
+from .stitch import stitch
+
+_TENSORS = ("input", "weight", "bias", "scale", "shift", "residual", "running_mean", "running_var", "momentum")
+_PARAMETERS = ("scale", "shift", "residual")
+_RUNNING = ("running_mean", "running_var")
+
+
+def _among(names: frozenset[str], wanted: tuple[str, ...]) -> frozenset[str]:
+    """An intersection, which torch.compile is quicker to trace so than as one of sets."""
+    return frozenset([name for name in wanted if name in names])
+
+
+class Settings(NamedTuple):
+    activation: str
+    eps: float
+    momentum: float | None  # None: it is a tensor, or there are no running statistics
+    running: tuple[torch.dtype, ...]  # data types of the running statistics, if there are any
+    cast: tuple[torch.dtype, torch.dtype] | None  # of the weight, where autocast casts it: to what, and its own
+
+    def programs(self, names: frozenset[str]) -> tuple[Program, Program]:
+        """What the forward runs on the convolution's result, and then with its moments. names: of the tensors."""
+        of_norm = _among(names, _PARAMETERS)
+        moments = fused_programs.moments(_among(names, ("bias",)))
+        if not self.running:
+            return moments, fused_programs.normalise(of_norm, self.activation, self.eps)
+        return moments, fused_programs.normalise_and_update(
+            of_norm, self.activation, self.eps, self.momentum, self.running
+        )
+
+
+class _Rule:
+    """The programs and plans for all calls with tensors of these names and settings. needed: whose gradients are,
+    of input, weight, bias and _PARAMETERS.
+
+    In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
+    of that (of several uses the sum of theirs). In the pass `apply`, which gives acc's gradient, it is the residual's
+    if there is one, which is that of the sum before the activation: without one, grad_0 itself."""
+
+    def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
+        self.names, self.needed, self.cast = names, needed, settings.cast
+        given = frozenset(names)
+        of_norm = _among(given, _PARAMETERS)
+        self.moments, self.normalise = settings.programs(given)
+        of_acc = bool(needed & {"input", "weight", "bias"})
+        statistics = ("mean", "squares") if of_acc else ()
+        wanted = (*statistics, *(name for name in _PARAMETERS if name in needed))
+        plain = fused_programs.normalise(of_norm, settings.activation, settings.eps)
+        self.reduce = derivative(plain, wanted, acc_is_there=True)
+        self.apply = self._apply(of_norm, settings) if of_acc else None
+        read = {name for program in (self.reduce.backward, self.apply) if program for name in program.inputs}
+        self.saved = [name for name in ("output_0", "acc", "scale", "shift", "residual") if name in read]
+        self.forward = functools.lru_cache(1024)(self._forward)
+        self.backward = functools.lru_cache(1024)(self._backward)
+
+    def _apply(self, names: frozenset[str], settings: Settings) -> Program:
+        activation = settings.activation
+        if "residual" in self.needed:
+            names, activation = names - {"residual"}, "none"
+        rule = derivative(fused_programs.normalise(names, activation, settings.eps), ("acc",), acc_is_there=True)
+        direct = rule.backward.outputs[rule.wanted["acc"]].value
+        # Mean and sum of squared differences are sums over the channel.
+        grad = direct + channel("grad_mean") / rows()
+        grad = grad + 2 * channel("grad_squares") * (full("acc") - channel("mean"))
+        return Program(store(grad), *([sum_of(grad)] if "bias" in self.needed else []))
+
+    def _forward(self, geometry: int) -> plans.Plan:
+        """From the tensors of `names`: the result, the convolution's, its moments, and the weight if it is cast."""
+        steps = plans.Plan(len(self.names))
+        at = {name: place for place, name in enumerate(self.names)}
+        if self.cast:
+            at["weight"] = conv.cast_step(steps, at["weight"], self.cast[0])
+        biases = [at["bias"]] if "bias" in at else []
+        acc, moments = steps.conv2d(self.moments.code, geometry, at["input"], at["weight"], biases)
+        at["mean"], at["squares"] = steps.parts(moments, 2)
+        running = [at[name] for name in _RUNNING if name in at]
+        tensors = [at[name] for name in self.normalise.inputs]
+        result, *_ = steps.stitch(self.normalise.code, acc, tensors, running)
+        return steps.give(result, acc, moments, *([at["weight"]] if self.cast else []))
+
+    def _backward(self, geometry: int, uses: int) -> plans.Plan:
+        """From the result's gradients of so many uses, input, weight (cast), moments and what is saved: the gradients
+        of what is needed."""
+        of_uses = [f"grad_{i}" for i in range(uses)]
+        given = [*of_uses, "input", "weight", "moments", *self.saved]
+        steps = plans.Plan(len(given))
+        at = {name: place for place, name in enumerate(given)}
+        at["mean"], at["squares"] = steps.parts(at["moments"], 2)
+        like = at.get("acc", at["grad_0"])
+        grad = functools.reduce(operator.add, map(full, of_uses))
+        grads = dict.fromkeys(self.reduce.passed, at["grad_0"])
+        outputs = self.reduce.backward.outputs if self.reduce.backward else ()
+        places = dict(self.reduce.wanted)
+        if grads and uses > 1:  # of the residual: a sum of gradients is none of them
+            places["residual"] = len(outputs)
+            outputs = (*outputs, store(full("grad_0")))
+        if outputs:
+            reduce = substituted(Program(*outputs), "grad_0", grad)
+            found = steps.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
+            grads |= {name: found[place] for name, place in places.items()}
+        if self.apply:
+            at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
+            apply = self.apply
+            if "residual" in grads:
+                at["grad_0"] = grads["residual"]
+            else:
+                apply = substituted(apply, "grad_0", grad)
+            of_acc, *sums = steps.stitch(apply.code, like, [at[name] for name in apply.inputs])
+            operands = [name for name in ("input", "weight") if name in self.needed]
+            wanted = "input" in operands, "weight" in operands
+            found = steps.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
+            grads |= zip(operands, found, strict=True)
+            if self.cast and "weight" in operands:
+                grads["weight"] = conv.cast_step(steps, grads["weight"], self.cast[1])
+            if sums:
+                grads["bias"] = sums[0]
+        return steps.give(*(grads[name] for name in _TENSORS if name in self.needed))
+
+
+@functools.lru_cache(512)
+def _rule(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...]) -> _Rule:
+    names = tuple(name for name, there in zip(_TENSORS, given, strict=True) if there)
+    return _Rule(names, settings, frozenset(name for name, need in zip(_TENSORS, needed, strict=False) if need))
+
+
+class _Train(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, settings, geometry, uses, cast, *tensors):
+        rule = _rule(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[4:-3])
+        given = [tensor for tensor in tensors if tensor is not None]
+        # train() has seen that this is the eager fast path
+        result, acc, moments, *copy = plans.run(rule.forward(geometry), given)
+        input, weight, bias, scale, shift, residual, *_ = tensors
+        found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
+        ctx.rule, ctx.geometry, ctx.cast = rule, geometry, cast
+        (weight,) = copy or [weight]
+        ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in rule.saved])
+        if uses == 1:
+            return result
+        ctx.set_materialize_grads(False)
+        return result, *[result.detach() for _ in range(1, uses)]
+
+    @staticmethod
+    def backward(ctx, *of_uses):
+        rule, of_uses = ctx.rule, [grad for grad in of_uses if grad is not None]
+        if not of_uses:
+            return (None,) * len(ctx.needs_input_grad)
+        input, weight, bias, moments, *saved = ctx.saved_tensors
+        with without_autocast():
+            if torch.is_grad_enabled() and rule.apply:  # acc and moments are functions of the operands
+                weight = weight if ctx.cast is None else ctx.cast.linked(weight)
+                geometry, biases = plans.geometry_of(ctx.geometry), [] if bias is None else [bias]
+                acc, moments = conv2d_epilogue(input, weight, biases, rule.moments.code, *geometry)
+                saved = [acc if name == "acc" else tensor for name, tensor in zip(rule.saved, saved, strict=True)]
+            steps = rule.backward(ctx.geometry, len(of_uses))
+            grads = run_plan.run(steps, [*of_uses, input, weight, moments, *saved])
+        found = iter(grads)
+        # forward takes four settings, the tensors, and those that only the running statistics are made of.
+        needed = ctx.needs_input_grad[4:-3]
+        return None, None, None, None, *[next(found) if need else None for need in needed], None, None, None
+
+
+_apply = apply_of(_Train)
+
+
+def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
+    """Batch norm needs two values a channel."""
+    stride, padding, dilation, _ = geometry
+    if input.dim() != 4 or weight.dim() != 4 or input.shape[0] > 1:
+        return
+    for d in (0, 1):  # whether there are two pixels; else the geometry is looked at more closely
+        if input.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) > stride[d]:
+            return
+    size = fake.output_size("conv2d_batch_norm_act", input.shape, weight.shape, *geometry)
+    if size[2] * size[3] == 1:
+        raise ValueError(
+            f"conv2d_batch_norm_act: training needs more than one value a channel, got a result of {list(size)}"
+        )
+
+
+def train(
+    input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry, uses
+):
+    """:func:`torch_reformer.conv2d_batch_norm_act` in training, for at least one image; geometry in pairs; uses: as for
+    functional._conv2d_batch_norm_act."""
+    _check_count(input, weight, geometry)
+    is_tensor = isinstance(momentum, Tensor)
+    if running_mean is not None and not is_tensor and not is_number(momentum):
+        raise ValueError(
+            "conv2d_batch_norm_act: momentum must be a number or a tensor of one element, got " + shown(momentum)
+        )
+    running = () if running_mean is None else (running_mean.dtype, running_var.dtype)
+    tensors = (input, weight, bias, scale, shift, residual, running_mean, running_var)
+    tensors = (*tensors, momentum if running and is_tensor else None)
+    written = [tensor for tensor in (running_mean, running_var) if tensor is not None]
+    settings = Settings(activation, eps, momentum if running and not is_tensor else None, running, None)
+    if (
+        needs_dispatcher(tensors)
+        or not all([tensor.is_contiguous() for tensor in written])
+        or (number := plans.geometry_number(*geometry)) is None
+    ):
+        result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
+        return result if uses == 1 else (result,) * uses
+    cast = autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    if cast is not None:
+        settings = settings._replace(cast=(cast.dtype, weight.dtype))
+    (input,) = autocast.autocast_cast(input)
+    return _apply(settings, number, uses, cast, input, *tensors[1:])
+
+
+def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:
+    named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    moments, normalise = settings.programs(frozenset(named))
+    biases = [named["bias"]] if "bias" in named else []
+    acc, found = conv2d_epilogue(named["input"], named["weight"], biases, moments.code, *geometry)
+    named["mean"], named["squares"] = found.unbind()
+    inputs = [named[name] for name in normalise.names]
+    result, *running = stitch(acc, inputs, normalise.code)
+    with torch.no_grad():
+        for name, value in zip(_RUNNING, running, strict=bool(running)):
+            named[name].copy_(value)
+    return result

@@ -1,0 +1,140 @@
+"""The operator conv2d_epilogue: a convolution, or a matrix product, and a program on its result, as autograd and
+autocast see it and as this package calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..program.program import Program
+from . import conv, fake
+from .autocast import CastWeight, autocast_cast
+from .backward_rule import backward_rule, has_max
+from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad, without_autocast
+from .fallback import unfused_conv2d
+from .one_step import run_conv2d
+from .rows import Rows, filter_of
+from .stitch import stitch
+
+_library = torch.library.Library("reformer", "IMPL")
+_conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
+
+
+class _Conv2dEpilogue(torch.autograd.Function):
+    """Gives what the program gives after a convolution, or the matrix product of these rows, and after it what is saved
+    for the backward."""
+
+    @staticmethod
+    def forward(ctx, code, geometry, cast, rows, input, weight, *tensors):
+        of_input, of_weight, *of_tensors = ctx.needs_input_grad[4:]
+        rule = backward_rule(
+            "conv2d_epilogue", tuple(code), (of_input or of_weight, *of_tensors), False, input.dtype == torch.float64
+        )
+        images, filter, operands = input, weight, tensors
+        if rows is not None:
+            images, filter = rows.image(input), filter_of(weight)
+            operands = list(map(rows.operand, tensors, rule.kinds))
+        ctx.geometry, ctx.rows, ctx.cast, ctx.dtype = geometry, rows, cast, input.dtype
+        ctx.sizes = images.shape, filter.shape
+        outputs, copy = run_conv2d(images, filter, operands, rule.forward.code, geometry, cast and cast.dtype)
+        if rule.stored is not None:
+            ctx.size = outputs[rule.stored].shape
+        else:
+            ctx.size = torch.Size(fake.output_size("conv2d_epilogue", *ctx.sizes, *geometry))
+        if rows is not None:
+            # For autograd they are no views, as detach() would be: of those nobody may change one in place.
+            outputs = [output.data for output in rows.results(outputs, rule.forward.outputs)]
+        weight = weight if cast is None else copy
+        rule.save(ctx, None, tensors, outputs, (input if of_weight else None, weight if of_input else None))
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        input, filter, *saved = ctx.saved_tensors
+        rule, rows, cast = ctx.rule, ctx.rows, ctx.cast
+        wanted = filter is not None, input is not None, False
+        if cast is not None and filter is not None and torch.is_grad_enabled():
+            filter = cast.linked(filter)
+        if rows is not None:
+            input = None if input is None else rows.image(input)
+            filter = None if filter is None else filter.reshape(ctx.sizes[1])
+            saved = rule.of_rows(rows, saved)
+            grads = list(map(rows.of_result, grads, rule.forward.outputs))
+        grad, *of_tensors = rule.gradients(ctx, saved, grads, stitch)
+        of_input = of_weight = None
+        if grad is not None:
+            dtype = None if cast is None else cast.weight.dtype
+            of_input, of_weight, _ = conv.conv2d_grads(grad, input, filter, ctx.sizes, ctx.geometry, wanted, dtype)
+        if rows is not None:
+            of_input = None if of_input is None else rows.matrix(of_input)
+            of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
+            of_tensors = map(rows.own, of_tensors, rule.kinds)
+        return None, None, None, None, of_input, of_weight, *of_tensors
+
+
+_apply = apply_of(_Conv2dEpilogue)
+
+
+def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
+    geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # from the dispatcher they are lists
+    return _conv2d_and(input, weight, tensors, program, geometry)
+
+
+def _conv2d_and(input, weight, tensors, program, geometry, cast: CastWeight | None = None) -> list[Tensor]:
+    if not is_transformed() and not needs_grad(input, weight, *tensors):
+        return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
+    if is_transformed() or has_max("conv2d_epilogue", tuple(program)):
+        return unfused_conv2d(input, weight if cast is None else weight.to(cast.dtype), tensors, program, *geometry)
+    return list(_apply(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
+
+
+_library.impl(_conv2d_epilogue, _conv2d_kernel, "Autograd")
+
+
+def _register_autocast(device: str) -> None:
+    """The convolution's operands are cast as those of conv2d are. The program's tensors stay: it reads any data type,
+    and computes in fp32."""
+
+    def kernel(input, weight, *rest):
+        input, weight = autocast_cast(input, weight)
+        with without_autocast():
+            return _conv2d_epilogue(input, weight, *rest)
+
+    _library.impl(_conv2d_epilogue, kernel, f"Autocast{device}")
+
+
+_register_autocast("CPU")
+_register_autocast("CUDA")
+
+
+def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, groups):
+    geometry = stride, padding, dilation, groups
+    if needs_dispatcher((input, weight, *tensors)):
+        return (unfused_conv2d if in_eager_functorch() else _conv2d_epilogue)(
+            input, weight, tensors, program, *geometry
+        )
+    cast = CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    (input,) = autocast_cast(input)
+    with without_autocast():
+        return _conv2d_and(input, weight, tensors, program, geometry, cast)
+
+
+_POINTWISE = (1, 1), (0, 0), (1, 1), 1
+
+
+def linear_epilogue(
+    input: Tensor, weight: Tensor, tensors: Sequence[Tensor], program: Program, rows: Rows
+) -> list[Tensor]:
+    """conv2d_epilogue of a matrix product. On the eager fast path autograd knows nothing of the convolution."""
+    given = input, weight, *tensors
+    if not needs_dispatcher(given) and needs_grad(*given) and not has_max("linear_epilogue", program.code):
+        cast = CastWeight.of(input, weight)
+        (input,) = autocast_cast(input)
+        with without_autocast():
+            return list(_apply(program.code, _POINTWISE, cast, rows, input, weight, *tensors))[: program.code[2]]
+    operands = list(map(rows.operand, tensors, program.kinds))
+    results = conv2d_epilogue(rows.image(input), filter_of(weight), operands, program.code, *_POINTWISE)
+    return rows.results(results, program.outputs)

@@ -1,0 +1,103 @@
+"""Every private name of torch that this package uses, and what it asks of PyTorch's dispatcher with them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401  for those that look at operators
+
+from ..runtime import native
+
+below_autograd = _AutoDispatchBelowAutograd
+_NOTHING = contextlib.nullcontext()
+_AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
+# Bound here, since the questions are asked at each call.
+_is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
+_dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+under_functorch, is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
+any_autocast = torch._C._is_any_autocast_enabled
+
+
+def in_forward_mode() -> bool:
+    """Whether tangents are computed."""
+    return forward_ad._current_level >= 0
+
+
+def is_transformed() -> bool:
+    """Whether PyTorch's own operations have to be seen, which know every transform."""
+    return in_forward_mode() or under_functorch()
+
+
+def in_eager_functorch() -> bool:
+    """Whether a transform runs that no compiler traces."""
+    return not _is_compiling() and under_functorch()
+
+
+def needs_dispatcher(tensors) -> bool:
+    """Whether operators called with these tensors are seen by more than autograd, autocast and the kernels: graphs that
+    are recorded, transforms, forward mode, other kinds of tensors. If not, the call is on the eager fast path (no
+    tracing, no transforms) and may be one of private operators, which take numbers that mean something in this process
+    only."""
+    first = tensors[0]
+    return (
+        _is_compiling()
+        or _dispatch_modes() > 0
+        or _tracing_state() is not None
+        or under_functorch()
+        or forward_ad._current_level >= 0
+        or _has_torch_function(tensors)
+        or type(first) not in _PLAIN_TYPES
+        or not (first.is_cpu or first.is_cuda)
+        or is_batched(first)  # autograd.grad's is_grads_batched
+    )
+
+
+def has_batched(grads) -> bool:
+    """Whether autograd.grad's is_grads_batched has made one of them: the vmap that does so knows no operators that take
+    lists of tensors."""
+    return any([grad is not None and is_batched(grad) for grad in grads])
+
+
+def needs_grad(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def tracked_by_outer_levels():
+    """A context inside a Function's forward. Gradients are off there, but in nested transforms (grad of grad) the outer
+    levels, which come below this one's Autograd key, still have to see the operation."""
+    if not under_functorch():
+        return _NOTHING
+    levels = contextlib.ExitStack()
+    levels.enter_context(torch.enable_grad())
+    levels.enter_context(forward_ad._set_fwd_grad_enabled(True))
+    return levels
+
+
+def apply_of(function: type[torch.autograd.Function]):
+    """function.apply for one level of autograd. The public one adds functorch's levels, but the dispatcher has gone
+    down to one level already, and plain tensors have one only."""
+    return super(torch.autograd.Function, function).apply
+
+
+def single_level():
+    """A context in which apply_of() may be called inside of a transform."""
+    return enable_single_level_autograd_function()
+
+
+def without_autocast():
+    """A context in which no operator casts its arguments (again)."""
+    return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if any_autocast() else _NOTHING
+
+
+def _allows_tf32() -> bool:
+    """What cuDNN's convolutions go by. The older getter raises where the newer settings were used."""
+    return torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
+
+
+native.set_tf32_reader(_allows_tf32)

@@ -1,0 +1,83 @@
+"""What programs give without their kernels: tensors of the right sizes (fake kernels), and the same by PyTorch's own
+operations, for programs that no kernel of a GPU runs, for forward mode and for torch.func.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..program.interpreter import computed_type, interpret
+from ..program.program import Program, decode
+from . import fake
+
+_ops = torch.ops.reformer
+
+
+def decoded(op: str, code) -> Program:
+    try:
+        return decode(tuple(code))
+    except ValueError as error:
+        raise RuntimeError(f"reformer::{op}: {error}") from None
+
+
+def unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    """A program's outputs, by PyTorch's operations."""
+    program = decoded("stitch", code)
+    return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
+
+
+def unfused_conv2d(input, weight, tensors, program, *geometry):
+    return unfused(_ops.conv2d(input, weight, None, *geometry), tensors, program)
+
+
+def _memory_format(acc: Tensor) -> torch.memory_format:
+    """The memory format of a kernel's outputs."""
+    return torch.channels_last if fake.result_is_channels_last(acc, acc) else torch.contiguous_format
+
+
+def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    stored = [output.is_by_element for output in decoded("stitch", code).outputs]
+    return [
+        result.contiguous(memory_format=_memory_format(acc)) if is_stored else result
+        for result, is_stored in zip(unfused(acc, tensors, code), stored, strict=True)
+    ]
+
+
+def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    """What a program gives for a result like this one, which has the strides that it gets."""
+    program = decoded(op, code)
+    torch._check(
+        len(tensors) == len(program.inputs),
+        lambda: f"reformer::{op}: the program has {len(program.inputs)} inputs, got {len(tensors)} tensors",
+    )
+    n, k, h, w = like.shape
+    sizes = {"channel": [k], "row": [n, h, w], "all": []}
+    results = []
+    for output in program.outputs:
+        if output.is_by_element:
+            results.append(torch.empty_like(like, dtype=output.dtype))
+        elif output.kind == "store":
+            results.append(like.new_empty(sizes[output.per], dtype=output.dtype))
+        else:
+            size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
+            results.append(like.new_empty(size, dtype=computed_type(like.dtype)))
+    return results
+
+
+def register(library: torch.library.Library) -> None:
+    @torch.library.register_fake("reformer::stitch", lib=library)
+    def _(acc, tensors, program):
+        torch._check(
+            acc.dim() == 4,
+            lambda: f"reformer::stitch: acc must have 4 dimensions, got {acc.dim()} ({list(acc.shape)})",
+        )
+        like = torch.empty(acc.shape, dtype=acc.dtype, device=acc.device, memory_format=_memory_format(acc))
+        return _fake_outputs("stitch", like, tensors, program)
+
+    @torch.library.register_fake("reformer::conv2d_epilogue", lib=library)
+    def _(input, weight, tensors, program, *geometry):
+        return _fake_outputs("conv2d_epilogue", _ops.conv2d(input, weight, None, *geometry), tensors, program)
+
+    for device in ("CPU", "CUDA"):
+        library.impl("_stitch_unfused", _unfused_and_dense, device)

@@ -1,0 +1,93 @@
+"""Layer norm whose result has the data type that its reader wants, as one step of autograd.
+
+On a GPU the forward and the backward are a pass over memory each (csrc/hip/kernels/layer_norm.hip). Elsewhere they are
+PyTorch's, in fp32: those of a half precision data type take weight and bias of that type and give their gradients in
+it, and on the CPU round the mean.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .dispatch import apply_of, needs_dispatcher
+
+_library = torch.library.Library("reformer", "IMPL")
+_forward = torch.ops.reformer._layer_norm.default
+_backward = torch.ops.reformer._layer_norm_backward.default
+_backward_of_pytorch = torch.ops.aten.native_layer_norm_backward.default
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, bias, eps, dtype):
+        result, statistics = _forward(input, weight, bias, eps, dtype)
+        ctx.save_for_backward(input, statistics, weight, bias)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        input, statistics, weight, bias = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        # In a second derivative the statistics are functions of the input, which PyTorch's own backward knows.
+        if torch.is_grad_enabled() or needs_dispatcher((grad,)):
+            grad, x, *parameters = _wide(grad, input, weight, bias)
+            mean_and_rstd = _mean_and_rstd(x, statistics)
+            return *_backward_of_pytorch(grad, x, x.shape[-1:], *mean_and_rstd, *parameters, list(needed)), None, None
+        if weight is not None and bias is not None and weight.dtype != bias.dtype:
+            weight, bias = _wide(weight, bias)  # both gradients have the weight's data type
+        wanted = needed[0] + 2 * needed[1] + 4 * needed[2]
+        found = iter(_backward(grad, input, statistics, weight, wanted))
+        return *(next(found) if need else None for need in needed), None, None
+
+
+_apply = apply_of(_LayerNorm)
+
+
+def layer_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
+    """:func:`torch.nn.functional.layer_norm` over the last dimension, whose result has this data type.
+
+    Args:
+        input: ``[..., C]``.
+        weight, bias: ``[C]``, of any data type, or None.
+    """
+    return _apply(input, weight, bias, eps, dtype)
+
+
+def _wide(*tensors: Tensor | None) -> list[Tensor | None]:
+    """In fp64 if one of them is, else in fp32."""
+    dtype = (
+        torch.float64 if any(each is not None and each.dtype == torch.float64 for each in tensors) else torch.float32
+    )
+    return [None if each is None else each.to(dtype) for each in tensors]
+
+
+def _mean_and_rstd(input: Tensor, statistics: Tensor) -> list[Tensor]:
+    return [each.view(*input.shape[:-1], 1).to(input.dtype) for each in statistics]
+
+
+def _forward_unfused(input, weight, bias, eps, dtype):
+    input, *parameters = _wide(input, weight, bias)
+    result, mean, rstd = torch.native_layer_norm(input, input.shape[-1:], *parameters, eps)
+    return [result.to(dtype), torch.stack((mean.flatten(), rstd.flatten()))]
+
+
+def _backward_unfused(grad, input, statistics, weight, wanted):
+    types = input.dtype, *2 * (torch.float32 if weight is None else weight.dtype,)
+    grad, input, weight = _wide(grad, input, weight)
+    mean, rstd = _mean_and_rstd(input, statistics)
+    found = [None] * 3
+    if wanted & 1:
+        alone = [True, False, False]
+        found[0] = _backward_of_pytorch(grad, input, input.shape[-1:], mean, rstd, weight, None, alone)[0]
+    rows = grad.reshape(-1, grad.shape[-1])
+    if wanted & 2:
+        found[1] = (rows * ((input - mean) * rstd).reshape(rows.shape)).sum(0)
+    if wanted & 4:
+        found[2] = rows.sum(0)
+    return [each.to(dtype) for each, dtype in zip(found, types, strict=True) if each is not None]
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("_layer_norm_unfused", _forward_unfused, _device)
+    _library.impl("_layer_norm_backward_unfused", _backward_unfused, _device)

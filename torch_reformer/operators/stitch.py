@@ -1,0 +1,53 @@
+"""The operator stitch: a program over tensors, as autograd sees it and as this package calls it."""
+
+from __future__ import annotations
+
+import torch
+
+from . import fallback
+from .backward_rule import backward_rule, has_max
+from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
+from .fallback import unfused
+from .one_step import run_stitch
+
+_library = torch.library.Library("reformer", "IMPL")
+fallback.register(_library)
+_stitch = torch.ops.reformer.stitch.default
+
+
+class _Stitch(torch.autograd.Function):
+    """Gives what the program gives, and after it what is saved for the backward."""
+
+    @staticmethod
+    def forward(ctx, code, acc, *tensors):
+        rule = backward_rule("stitch", tuple(code), ctx.needs_input_grad[1:], True, acc.dtype == torch.float64)
+        ctx.size, ctx.dtype = acc.shape, acc.dtype
+        outputs = run_stitch(acc, tensors, rule.forward.code)
+        rule.save(ctx, acc, tensors, outputs)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, *ctx.rule.gradients(ctx, ctx.saved_tensors, grads, stitch)
+
+
+_apply = apply_of(_Stitch)
+
+
+def _stitch_kernel(acc, tensors, program):
+    if is_transformed():
+        return unfused(acc, tensors, program)
+    if needs_grad(acc, *tensors):
+        if has_max("stitch", tuple(program)):
+            return unfused(acc, tensors, program)
+        return list(_apply(program, acc, *tensors))[: program[2]]
+    return run_stitch(acc, tensors, tuple(program))
+
+
+_library.impl(_stitch, _stitch_kernel, "Autograd")
+
+
+def stitch(acc, tensors, program):
+    if needs_dispatcher((acc, *tensors)):
+        return (unfused if in_eager_functorch() else _stitch)(acc, tensors, program)
+    return _stitch_kernel(acc, tensors, program)

@@ -1,0 +1,87 @@
+"""Epilogue programs: what surrounds a kernel, written once, fused into it, forward and backward.
+
+>>> from torch_reformer import program as ep
+>>> z = ep.acc() + ep.channel("bias") + ep.full("residual")
+>>> print(ep.Program(ep.store(ep.relu(z))))
+%0 = acc
+%1 = channel bias
+%2 = add %0 %1
+%3 = full residual
+%4 = add %2 %3
+%5 = relu %4
+store %5
+<BLANKLINE>
+
+docs/programs.md teaches the form.
+"""
+
+from .activations import ACTIVATIONS, activation, gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, relu6, silu
+from .program import Output, Program, max, moments, store, sum
+from .values import (
+    Value,
+    acc,
+    channel,
+    clip,
+    columns,
+    equal,
+    erf,
+    exp,
+    full,
+    log,
+    maximum,
+    minimum,
+    random,
+    relu,
+    round_bf16,
+    round_fp16,
+    row,
+    rows,
+    rsqrt,
+    scalar,
+    select,
+    sigmoid,
+    sqrt,
+    tanh,
+)
+
+__all__ = [
+    "ACTIVATIONS",
+    "Output",
+    "Program",
+    "Value",
+    "acc",
+    "activation",
+    "channel",
+    "clip",
+    "columns",
+    "equal",
+    "erf",
+    "exp",
+    "full",
+    "gelu",
+    "gelu_tanh",
+    "hardsigmoid",
+    "hardswish",
+    "leaky_relu",
+    "log",
+    "max",
+    "maximum",
+    "minimum",
+    "moments",
+    "random",
+    "relu",
+    "relu6",
+    "round_bf16",
+    "round_fp16",
+    "row",
+    "rows",
+    "rsqrt",
+    "scalar",
+    "select",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "store",
+    "sum",
+    "tanh",
+]

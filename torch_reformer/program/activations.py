@@ -1,0 +1,70 @@
+"""Activations, made of the operations. Values and derivatives are those of torch.nn.functional, at edges too."""
+
+from __future__ import annotations
+
+import math
+
+from .values import Value, clip, erf, relu, select, sigmoid, tanh
+
+
+def identity(x: Value) -> Value:
+    """The value itself."""
+    return x
+
+
+def relu6(x: Value) -> Value:
+    """min(relu(x), 6)."""
+    return clip(x, 0, 6)
+
+
+def leaky_relu(x: Value, negative_slope: float = 0.01) -> Value:
+    """x where it is above 0, else negative_slope * x."""
+    return select(x > 0, x, x * negative_slope)
+
+
+def silu(x: Value) -> Value:
+    """x * sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Value) -> Value:
+    """x * Phi(x), by the error function."""
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: Value) -> Value:
+    """GELU's approximation by tanh."""
+    return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def hardswish(x: Value) -> Value:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    return x * clip(x + 3, 0, 6) / 6
+
+
+def hardsigmoid(x: Value) -> Value:
+    """min(max(x + 3, 0), 6) / 6."""
+    return clip(x + 3, 0, 6) / 6
+
+
+# What operators and modules take as their `activation`.
+ACTIVATIONS = {
+    "none": identity,
+    "relu": relu,
+    "relu6": relu6,
+    "leaky_relu": leaky_relu,
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "hardswish": hardswish,
+    "hardsigmoid": hardsigmoid,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+
+
+def activation(name: str):
+    """The function of this name."""
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]

@@ -1,0 +1,315 @@
+"""The derivative of a program: again a program, of the outputs' gradients.
+
+The backward computes values of the forward again from the call's tensors and from outputs where that is possible.
+Otherwise the forward saves them: the one value from which the rest follows, or those that are needed, whichever is
+fewer bytes (a comparison is saved as a mask). Outputs are rounded, which a gradient may be too, but a comparison of
+rounded values may have another result: it is computed again from exact values only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import struct
+
+import torch
+
+from .operations import COMPARISONS
+from .program import Output, Program, store
+from .program import sum as sum_of
+from .values import Value, as_value, channel, columns, exp, full, in_order, row, rows, scalar, select
+
+_LEAVES_OF = {"element": full, "channel": channel, "row": row, "all": scalar}
+_PER_OF = {"acc": "element", "full": "element", "channel": "channel", "row": "row", "scalar": "all"}
+
+
+def _clip_rule(node, g):
+    x, least, most = node.operands
+    of_x = node if _in_all_types(least) and _in_all_types(most) else x
+    above = select(x <= least, 0, _where(x >= most, g))
+    return _where(least < of_x, _where(of_x < most, g)), _where(x <= least, g), above
+
+
+def _select_rule(node, g):
+    condition = node.operands[0]
+    if condition.op not in COMPARISONS and not condition.is_input:
+        condition = Value("ne", condition, 0)
+    return None, _where(condition, g), select(condition, 0, g)
+
+
+def _chosen(loses: Value, other_loses: Value, g):
+    """The gradients of two values, each of which loses if it is not the only one chosen. NaN loses against nothing."""
+    half = 0.5 * g
+    return select(loses, _where(other_loses, half), g), select(other_loses, _where(loses, half), g)
+
+
+def _where(condition: Value, g) -> Value:
+    return select(condition, g, 0)
+
+
+def _in_all_types(value: Value) -> bool:
+    """Whether it is a number that fp16 and bf16 hold as it is."""
+    if value.op != "constant" or not math.isfinite(value.attribute) or abs(value.attribute) > 65504:
+        return False
+    (half,) = struct.unpack("<e", struct.pack("<e", value.attribute))
+    return half == value.attribute and struct.pack("<f", half)[:2] == b"\0\0"
+
+
+def _decides(value: Value) -> bool:
+    """Whether it is a comparison that rounding might change. What relu or clip gave, rounded, is still on the same side
+    of a bound that all data types hold, or at it: there PyTorch's own operators, which round each value, see it too."""
+    is_of_result = any(operand.op in ("relu", "clip") for operand in value.operands)
+    return value.op in COMPARISONS and not (is_of_result and any(map(_in_all_types, value.operands)))
+
+
+# For each operation, the gradients of its operands from that of its value. Where PyTorch's derivative is made of the
+# result (relu, sigmoid, tanh, exp, ...), so it is here: results are often there anyway.
+_RULES = {
+    "neg": lambda node, g: (-g,),
+    "abs": lambda node, g: (_where(node.operands[0] > 0, g) - _where(node.operands[0] < 0, g),),
+    "exp": lambda node, g: (g * node,),
+    "log": lambda node, g: (g / node.operands[0],),
+    "sqrt": lambda node, g: (g / (2 * node),),
+    "rsqrt": lambda node, g: (g * (-0.5 * node * node * node),),
+    "tanh": lambda node, g: (g * (1 - node * node),),
+    "sigmoid": lambda node, g: (g * (node * (1 - node)),),
+    "erf": lambda node, g: (g * (2 / math.sqrt(math.pi) * exp(-(node.operands[0] * node.operands[0]))),),
+    "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes it on, as in PyTorch
+    "round_bf16": lambda node, g: (g,),
+    "round_fp16": lambda node, g: (g,),
+    "add": lambda node, g: (g, g),
+    "sub": lambda node, g: (g, -g),
+    "mul": lambda node, g: (g * node.operands[1], g * node.operands[0]),
+    "div": lambda node, g: (g / node.operands[1], -(g * node) / node.operands[1]),
+    "maximum": lambda node, g: _chosen(node.operands[0] <= node.operands[1], node.operands[1] <= node.operands[0], g),
+    "minimum": lambda node, g: _chosen(node.operands[1] <= node.operands[0], node.operands[0] <= node.operands[1], g),
+    "select": _select_rule,
+    "clip": _clip_rule,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Derivative:
+    """What autograd runs: `forward` has the program's outputs first and then those that are saved for `backward`."""
+
+    forward: Program
+    backward: Program | None  # None where it has nothing to compute
+    # What backward's inputs are, in their order: an input of the program ("input", name), acc, an output of `forward`
+    # ("output", i) or the gradient of one ("grad", i); of a part of an output i is (output, part).
+    sources: tuple[tuple[str, str | int | tuple[int, int]], ...]
+    # Which of backward's outputs is the gradient of each input, and of "acc". Those that are 0 are left out.
+    wanted: dict[str, int]
+    # Those whose gradient is that of an output of `forward` itself, and of which: nothing computes or stores it again.
+    passed: dict[str, int]
+
+
+def _is_zero(value: Value | None) -> bool:
+    return value is None or (value.op == "constant" and value.attribute == 0)
+
+
+class _Reverse:
+    """The gradients of all values, from those of the outputs."""
+
+    def __init__(self, program: Program, given: tuple[int, ...]):
+        self.program = program
+        self.sources: dict[str, tuple[str, str | int]] = {}
+        grads: dict[int, Value] = {}
+
+        def add(value: Value, grad: Value | None) -> None:
+            if not _is_zero(grad):
+                i = program.number(value)
+                grads[i] = grads[i] + grad if i in grads else grad
+
+        for i in given:
+            add(program.outputs[i].value, self._of_output(i, program.outputs[i]))
+        for i in reversed(range(len(program.nodes))):
+            node = program.nodes[i]
+            if i in grads and node.operands and node.op not in COMPARISONS:
+                for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
+                    add(operand, None if grad is None else as_value(grad))
+        self.grads = grads
+
+    def passes(self, name: str, grad: Value) -> int | None:
+        """The output whose gradient this is itself. acc has the result's data type, and what follows takes its gradient
+        as it is; of the program's other tensors autograd casts it."""
+        if grad.op != "full" or grad.attribute not in self.sources:
+            return None
+        _, output = self.sources[grad.attribute]
+        return output if name != "acc" or self.program.outputs[output].dtype is None else None
+
+    def _read(self, name: str, source: tuple[str, str | int], per: str) -> Value:
+        self.sources[name] = source
+        return _LEAVES_OF[per](name)
+
+    def _of_output(self, i: int, output: Output) -> Value:
+        if not output.has_derivative:
+            what = "a mask" if output.is_by_element else "stored of channels"
+            raise ValueError(f"program: output {i}, {what}, has no gradient")
+        if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
+            raise ValueError(f"program: output {i}, max of {output.value.op}, has no program for its gradient")
+        if output.kind == "moments":
+            return self._of_moments(i, output)
+        return self._read(f"grad_{i}", ("grad", i), output.per)
+
+    def _of_moments(self, i: int, output: Output) -> Value:
+        count = {"channel": rows(), "row": columns(), "all": rows() * columns()}[output.per]
+        of_mean, of_squares = (self._read(f"grad_{i}_{j}", ("grad", (i, j)), output.per) for j in (0, 1))
+        mean = self._read(f"output_{i}_0", ("output", (i, 0)), output.per)
+        return of_mean / count + 2 * of_squares * (output.value - mean)
+
+
+@functools.lru_cache(512)
+def derivative(
+    program: Program,
+    wanted: tuple[str, ...],
+    given: tuple[int, ...] | None = None,
+    acc_is_there: bool = False,
+    wide: frozenset[str] = frozenset(),
+    is_double: bool = False,
+) -> Derivative:
+    """The derivative with respect to the inputs (or "acc") that are wanted, of the outputs that are given; by default
+    of all that have one. acc_is_there: the backward can read acc, as it can the call's tensors. wide: full inputs that
+    are fp32 where the result is not, whose gradients are stored in fp32. is_double: the result is fp64, so that outputs
+    in fp32 are rounded.
+
+    Raises:
+        ValueError: if the program has no such input, if it is a random number's key, or if an output that is given has
+            no derivative.
+    """
+    if given is None:
+        given = tuple(i for i, output in enumerate(program.outputs) if output.has_derivative)
+    reverse = _Reverse(program, given)
+    results: list[Output] = []
+    places: dict[str, int] = {}
+    passed: dict[str, int] = {}
+    for name in wanted:
+        leaves = [i for i, node in enumerate(program.nodes) if name == (node.attribute if node.is_input else node.op)]
+        if not leaves:
+            raise ValueError(f"program: there is no input {name!r}")
+        kind = program.nodes[leaves[0]].op
+        if kind == "random":
+            raise ValueError(f"program: {name!r} is a key of random numbers, which has no gradient")
+        if leaves[0] in reverse.grads:
+            per = _PER_OF[kind]
+            grad = reverse.grads[leaves[0]]
+            if per == "element" and (output := reverse.passes(name, grad)) is not None:
+                passed[name] = output
+                continue
+            dtype = torch.float32 if name in wide else None
+            result = store(grad, dtype) if per == "element" else sum_of(grad, per)
+            if result not in results:
+                results.append(result)
+            places[name] = results.index(result)
+    if not results:
+        return Derivative(program, None, (), {}, passed)
+    forward, backward, sources = _with_saved(program, results, reverse.sources, acc_is_there, is_double)
+    return Derivative(forward, backward, sources, places, passed)
+
+
+def _with_saved(
+    program: Program, results: list[Output], sources: dict, acc_is_there: bool, is_double: bool
+) -> tuple[Program, Program, tuple]:
+    """The forward program with what has to be saved; the backward one, which reads that; where its inputs come from."""
+    order = list(in_order([result.value for result in results]))
+    asked = [
+        store(value, torch.bool)
+        for value in order
+        if _decides(value) and all(operand in program or operand.op == "constant" for operand in value.operands)
+    ]
+    values = Program(*program.outputs, *asked)  # all that can be saved
+    needed = {
+        values.number(operand)
+        for value in order
+        if value not in values
+        for operand in value.operands
+        if operand in values
+    }
+    needed |= {values.number(result.value) for result in results if result.value in values}
+
+    stored = {
+        values.number(output.value): i for i, output in enumerate(program.outputs) if _restores(output, is_double)
+    }
+    if not acc_is_there:
+        return _written(program, values, results, sources, needed, stored)
+    # What is read anyway may do without the outputs: relu's result is where acc is, say. The fewer tensors the better.
+    acc = {i: "acc" for i, node in enumerate(values.nodes) if node.op == "acc"}
+    ways = [_written(program, values, results, dict(sources), needed, there) for there in (stored | acc, acc)]
+    return min(ways, key=lambda way: [*way[1].inputs.values()].count("full") + len(way[0].outputs))
+
+
+def _written(
+    program: Program, values: Program, results: list[Output], sources: dict, needed: set[int], there: dict
+) -> tuple[Program, Program, tuple]:
+    """_with_saved, where the values of these numbers can be read: each an output, by its place, or "acc"."""
+    order = in_order([result.value for result in results])
+    there = dict(there)
+    saved = _to_save(values, needed, there)
+    outputs = list(program.outputs)
+    for number in saved:
+        there[number] = len(outputs)
+        node = values.nodes[number]
+        outputs.append(store(node, torch.bool if node.op in COMPARISONS else None))
+    forward = Program(*outputs, inputs=program.inputs)
+
+    replaced: dict[int, Value] = {}
+    for value in order:
+        number = values.number(value) if value in values else None
+        if there.get(number) == "acc":
+            sources["acc"] = ("acc", 0)
+            replaced[id(value)] = full("acc")
+        elif number in there:
+            name = f"output_{there[number]}"
+            sources[name] = ("output", there[number])
+            replaced[id(value)] = full(name)
+        elif value.is_input or not value.operands:
+            if number is not None and value.is_input:
+                sources[value.attribute] = ("input", value.attribute)
+            replaced[id(value)] = value
+        else:
+            operands = [replaced[id(operand)] for operand in value.operands]
+            replaced[id(value)] = Value(value.op, *operands, attribute=value.attribute)
+    backward = Program(*(dataclasses.replace(result, value=replaced[id(result.value)]) for result in results))
+    return forward, backward, tuple(sources[name] for name in backward.inputs)
+
+
+def _restores(output: Output, is_double: bool) -> bool:
+    """Whether a stored tensor can be read for the value it was stored from."""
+    if not output.is_by_element:
+        return False
+    if output.dtype == torch.bool:
+        return output.value.op in COMPARISONS
+    return output.dtype in (None, torch.float64) or (output.dtype == torch.float32 and not is_double)
+
+
+def _recomputable(values: Program, there: dict) -> list[bool]:
+    """Which values follow from the call's tensors and those that are there."""
+    known, exact = [], []
+    for i, node in enumerate(values.nodes):
+        operands = [values.number(operand) for operand in node.operands]
+        is_exact = there.get(i) == "acc" or (i in there and node.op in COMPARISONS)
+        exact.append(is_exact or (node.op != "acc" and all(exact[o] for o in operands)))
+        follows = exact[i] if _decides(node) else node.op != "acc" and all(known[o] for o in operands)
+        known.append(i in there or follows)
+    return known
+
+
+def _to_save(values: Program, needed: set[int], there: dict) -> list[int]:
+    known = _recomputable(values, there)
+    missing = [i for i in sorted(needed) if not known[i]]
+    if not missing:
+        return []
+
+    def size(numbers) -> int:
+        return sum(1 if values.nodes[i].op in COMPARISONS else 2 for i in numbers)
+
+    best = []  # those that are needed and don't follow from the ones before
+    for i in missing:
+        if not _recomputable(values, {**there, **dict.fromkeys(best)})[i]:
+            best.append(i)
+    for i in range(len(values.nodes)):
+        if not known[i] and size([i]) <= size(best):  # the last of them: what follows from it is soonest there
+            follows = _recomputable(values, {**there, i: None})
+            if all(follows[j] for j in missing):
+                best = [i]
+    return best

@@ -1,0 +1,271 @@
+"""A program: values that are computed for each element, and the outputs that are made of them."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+import struct
+from dataclasses import dataclass
+
+import torch
+
+from .operations import INPUTS, NUMBER, OUTPUTS, PER
+from .values import Number, Value, as_value, in_order
+
+# The data types a program can name; their numbers are those of csrc/conv/problem.h, and one more for masks.
+_STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
+_TYPES = {number: dtype for dtype, number in _STORED.items()}
+_NAMES = {number: name for name, number in NUMBER.items()}
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of a program, made of a value by :func:`store`, :func:`sum`, :func:`max` and :func:`moments`."""
+
+    kind: str
+    value: Value
+    per: str = "element"
+    dtype: torch.dtype | None = None  # of a stored tensor; None: that of the result
+
+    @property
+    def is_by_element(self) -> bool:
+        """Whether it is a tensor as large as the result."""
+        return self.kind == "store" and self.per == "element"
+
+    @property
+    def has_derivative(self) -> bool:
+        return self.kind != "store" or (self.per == "element" and self.dtype != torch.bool)
+
+
+def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
+    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``), as a tensor of the result's data
+    type or of this one (float32, float64, float16, bfloat16, or bool for where it is not 0). Masks and what is stored
+    of channels have no derivative.
+
+    Raises:
+        ValueError: for another data type, or if a channel's value differs from element to element.
+    """
+    if dtype not in _STORED:
+        raise ValueError(f"program: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
+    if per not in PER[:2]:
+        raise ValueError(f"program: store is per 'element' or 'channel', got {per!r}")
+    value = as_value(value)
+    if per == "channel" and any(differs(value).values()):
+        raise ValueError("program: what is stored of a channel is computed of channels' values, scalars and numbers")
+    return Output("store", value, per, dtype)
+
+
+def _reduction(kind: str, value: Value | Number, per: str) -> Output:
+    if per not in PER[1:]:
+        raise ValueError(f"program: {kind} is per 'channel', 'row' or 'all', got {per!r}")
+    return Output(kind, as_value(value), per)
+
+
+def sum(value: Value | Number, per: str = "channel") -> Output:
+    """The sum over each channel's elements (``[K]``), over each row's (``[N, H, W]``) or over all (``[]``), in fp32, or
+    fp64 where the result is. The order of additions is fixed."""
+    return _reduction("sum", value, per)
+
+
+def max(value: Value | Number, per: str = "channel") -> Output:
+    """The same for the largest value; NaN where one is."""
+    return _reduction("max", value, per)
+
+
+def moments(value: Value | Number, per: str = "channel") -> Output:
+    """The mean and the sum of squared differences from it, stacked: ``[2, K]``, ``[2, N, H, W]`` or ``[2]``. The
+    differences are from a number near the mean, so a large mean costs no accuracy."""
+    return _reduction("moments", value, per)
+
+
+class Program:
+    """What happens to each element of a result before, or instead of, its being stored.
+
+    Args:
+        outputs: what it gives, in the order in which an operator returns it.
+        inputs: kinds of inputs by name, for an order other than that in which the outputs need them.
+
+    A program knows neither shapes nor data types: those are the call's. ``str(program)`` is its text, an operation a
+    line; equal programs have equal texts and one hash.
+
+    Raises:
+        ValueError: if there is no output, or one name stands for inputs of two kinds.
+    """
+
+    def __init__(self, *outputs: Output, inputs: dict[str, str] | None = None):
+        if not outputs:
+            raise ValueError("program: at least one output is needed")
+        for output in outputs:
+            if not isinstance(output, Output):
+                raise TypeError(f"program: expected store(...), sum(...) or the like, got {type(output).__name__}")
+        self.outputs = outputs
+        self.nodes, self._number = _numbered([output.value for output in outputs])
+        # name: kind, in the order in which the operators take the tensors
+        self.inputs: dict[str, str] = dict(inputs or {})
+        for node in self.nodes:
+            if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
+                raise ValueError(f"program: {node.attribute!r} is both {self.inputs[node.attribute]} and {node.op}")
+        self.names, self.kinds = tuple(self.inputs), tuple(self.inputs.values())
+        self.text = self._text()
+        self.code = self._code()
+
+    @property
+    def has_acc(self) -> bool:
+        return any(node.op == "acc" for node in self.nodes)
+
+    def number(self, value: Value) -> int:
+        """The place of a value of this program among its nodes."""
+        return self._number[id(value)]
+
+    def __contains__(self, value: Value) -> bool:
+        return id(value) in self._number
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Program(\n{self.text})"
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Program) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def _text(self) -> str:
+        lines = []
+        for i, node in enumerate(self.nodes):
+            words = [node.op, *(f"%{self.number(operand)}" for operand in node.operands)]
+            if node.attribute is not None:
+                words.append(node.attribute if node.is_input else repr(node.attribute))
+            lines.append(f"%{i} = {' '.join(words)}\n")
+        for output in self.outputs:
+            words = [output.kind, *([] if output.per == "element" else [output.per]), f"%{self.number(output.value)}"]
+            if output.dtype is not None:
+                words.append(str(output.dtype).removeprefix("torch."))
+            lines.append(" ".join(words) + "\n")
+        return "".join(lines)
+
+    def _code(self) -> tuple[int, ...]:
+        """What the operators take: the number of inputs, nodes and outputs; each input's kind; each node's operation,
+        three operands (-1: none) and input or bits of a double; each output's kind, per, node, data type, and the node
+        that a sum is multiplied by (-1: none)."""
+        split = [factored(output) for output in self.outputs]
+        nodes, number = _numbered([value for pair in split for value in pair if value is not None])
+        code = [len(self.names), len(nodes), len(self.outputs)]
+        code += [NUMBER[kind] for kind in self.kinds]
+        for node in nodes:
+            operands = [number[id(operand)] for operand in node.operands]
+            attribute = 0
+            if node.is_input:
+                attribute = self.names.index(node.attribute)
+            elif node.attribute is not None:
+                (attribute,) = struct.unpack("<q", struct.pack("<d", node.attribute))
+            code += [NUMBER[node.op], *operands, *[-1] * (3 - len(operands)), attribute]
+        for output, (value, factor) in zip(self.outputs, split, strict=True):
+            code += [OUTPUTS.index(output.kind), PER.index(output.per), number[id(value)], _STORED[output.dtype]]
+            code.append(-1 if factor is None else number[id(factor)])
+        return tuple(code)
+
+
+def differs(value: Value) -> dict[int, bool]:
+    """For a value and all that it is made of, by their identity: whether it differs from element to element of a
+    channel."""
+    found: dict[int, bool] = {}
+    for each in in_order([value]):
+        by_element = each.op in ("acc", "full", "row", "random")
+        found[id(each)] = by_element or builtins.any(found[id(operand)] for operand in each.operands)
+    return found
+
+
+def factored(output: Output) -> tuple[Value, Value | None]:
+    """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
+    multiplied by once, after the sum. None: there is no such factor."""
+    if output.kind != "sum" or output.per != "channel":
+        return output.value, None
+    by_element = differs(output.value)
+
+    def product(a: Value | None, b: Value | None) -> Value | None:
+        return b if a is None else a if b is None else a * b
+
+    def split(value: Value) -> tuple[Value, Value | None]:
+        if not by_element[id(value)]:
+            return value, None
+        if value.op == "neg":
+            rest, factor = split(value.operands[0])
+            return rest, Value("constant", attribute=-1.0) if factor is None else -factor
+        if value.op in ("mul", "div"):
+            a, b = value.operands
+            if not by_element[id(b)]:
+                rest, factor = split(a)
+                if value.op == "mul":
+                    return rest, product(factor, b)
+                return rest, 1 / b if factor is None else factor / b
+            if value.op == "mul" and not by_element[id(a)]:
+                rest, factor = split(b)
+                return rest, product(factor, a)
+        return value, None
+
+    return split(output.value)
+
+
+def substituted(program: Program, name: str, value: Value) -> Program:
+    """The program with this value in place of the input of this name."""
+    made: dict[int, Value] = {}
+    for each in in_order([output.value for output in program.outputs]):
+        if each.is_input and each.attribute == name:
+            made[id(each)] = value
+        elif each.operands:
+            operands = [made[id(operand)] for operand in each.operands]
+            made[id(each)] = Value(each.op, *operands, attribute=each.attribute)
+        else:
+            made[id(each)] = each
+    return Program(*(dataclasses.replace(output, value=made[id(output.value)]) for output in program.outputs))
+
+
+@functools.lru_cache(512)
+def decode(code: tuple[int, ...]) -> Program:
+    """The program of this code; its inputs are named t0, t1 and so on.
+
+    Raises:
+        ValueError: if it is no program's.
+    """
+    try:
+        inputs, nodes, outputs = code[:3]
+        kinds = [_NAMES[number] for number in code[3 : 3 + inputs]]
+        values: list[Value] = []
+        at = 3 + inputs
+        for op, *operands, attribute in zip(*[iter(code[at : at + 5 * nodes])] * 5, strict=True):
+            op, operands = _NAMES[op], [values[i] for i in operands if i >= 0]
+            if op in INPUTS:
+                attribute = f"t{attribute}"
+            elif op == "constant":
+                (attribute,) = struct.unpack("<d", struct.pack("<q", attribute))
+            else:
+                attribute = None
+            values.append(Value(op, *operands, attribute=attribute))
+        at += 5 * nodes
+        found = []
+        for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
+            value = values[node] if factor < 0 else values[node] * values[factor]
+            found.append(Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype]))
+        program = Program(*found, inputs={f"t{i}": kind for i, kind in enumerate(kinds)})
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"program: these numbers are no program's code: {list(code)}") from error
+    if len(found) != outputs:
+        raise ValueError(f"program: these numbers are no program's code: {list(code)}")
+    return program
+
+
+def _numbered(values: list[Value]) -> tuple[list[Value], dict[int, int]]:
+    """One of each kind of equal values, in an order in which each follows its operands; and the number of every value,
+    by its identity."""
+    nodes, number, known = [], {}, {}
+    for value in in_order(values):
+        key = (value.op, value.attribute, *(number[id(operand)] for operand in value.operands))
+        if key not in known:
+            known[key] = len(nodes)
+            nodes.append(value)
+        number[id(value)] = known[key]
+    return nodes, number

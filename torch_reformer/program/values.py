@@ -1,0 +1,188 @@
+"""Values of a program while it is written: expressions, with Python's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from .operations import INPUTS, OPERANDS
+
+Number = int | float
+
+
+class Value:
+    """A number for each element of the result: what an operation makes of others. Immutable; compared by identity."""
+
+    __slots__ = ("op", "operands", "attribute")
+
+    def __init__(self, op: str, *operands: Value | Number, attribute: str | float | None = None):
+        if len(operands) != OPERANDS[op]:
+            raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
+        self.op = op
+        self.operands = tuple(as_value(operand) for operand in operands)
+        self.attribute = attribute  # an input's name, a constant's number
+
+    @property
+    def is_input(self) -> bool:
+        return self.op in INPUTS
+
+    def __repr__(self) -> str:
+        inside = [repr(operand) for operand in self.operands]
+        if self.attribute is not None:
+            inside.append(repr(self.attribute))
+        return f"{self.op}({', '.join(inside)})" if inside else self.op
+
+    def __add__(self, other):
+        return Value("add", self, other)
+
+    def __radd__(self, other):
+        return Value("add", other, self)
+
+    def __sub__(self, other):
+        return Value("sub", self, other)
+
+    def __rsub__(self, other):
+        return Value("sub", other, self)
+
+    def __mul__(self, other):
+        return Value("mul", self, other)
+
+    def __rmul__(self, other):
+        return Value("mul", other, self)
+
+    def __truediv__(self, other):
+        return Value("div", self, other)
+
+    def __rtruediv__(self, other):
+        return Value("div", other, self)
+
+    def __neg__(self):
+        return Value("neg", self)
+
+    def __abs__(self):
+        return Value("abs", self)
+
+    def __lt__(self, other):
+        return Value("lt", self, other)
+
+    def __le__(self, other):
+        return Value("le", self, other)
+
+    def __gt__(self, other):
+        return Value("lt", other, self)
+
+    def __ge__(self, other):
+        return Value("le", other, self)
+
+    def __bool__(self):
+        raise TypeError(
+            "program: a value has no truth while the program is written; use select(condition, a, b), and one "
+            "comparison at a time"
+        )
+
+
+def plain(number: Number) -> Number:
+    """The number itself, where torch.compile has made a symbol of it: numbers are part of a program, so a graph is for
+    those that it was recorded with."""
+    if not torch.compiler.is_compiling():
+        return number
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow to import, and not needed without symbols
+
+    return guard_scalar(number)
+
+
+def as_value(value: Value | Number) -> Value:
+    if isinstance(value, Value):
+        return value
+    if isinstance(value, (int, float)):
+        return Value("constant", attribute=float(plain(value)))
+    raise TypeError(f"program: expected a value or a number, got {type(value).__name__}")
+
+
+def in_order(values: list[Value]) -> Iterator[Value]:
+    """The values and all that they are made of, each once, operands first."""
+    seen, stack = set(), [(value, False) for value in reversed(values)]
+    while stack:
+        value, ready = stack.pop()
+        if ready:
+            yield value
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack.append((value, True))
+            stack += [(operand, False) for operand in reversed(value.operands)]
+
+
+def _input(op: str, name: str) -> Value:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"program: {op} needs a name, a Python identifier, got {name!r}")
+    return Value(op, attribute=name)
+
+
+def acc() -> Value:
+    """What the operator computes before the program: the convolution's sum. In :func:`torch_reformer.stitch` it is the
+    element of the tensor that the program runs over."""
+    return Value("acc")
+
+
+def full(name: str) -> Value:
+    """A tensor of the call, as large as the result: ``[N, K, H, W]``."""
+    return _input("full", name)
+
+
+def channel(name: str) -> Value:
+    """A vector of the call, an element for each channel of the result: ``[K]``."""
+    return _input("channel", name)
+
+
+def row(name: str) -> Value:
+    """A tensor of the call, an element for each pixel, the same for all channels: ``[N, H, W]``."""
+    return _input("row", name)
+
+
+def scalar(name: str) -> Value:
+    """A tensor of the call of one element."""
+    return _input("scalar", name)
+
+
+def random(name: str) -> Value:
+    """Independent random numbers, uniform in [0, 1): Philox-4x32-10 (Salmon et al., Parallel random numbers: as easy as
+    1, 2, 3, SC 2011) of the element's place in channels_last order, under the key in the tensor `name` of the call:
+    int64, one element. The same key gives the same numbers, so a derivative sees those of the forward."""
+    return _input("random", name)
+
+
+def rows() -> Value:
+    """How many rows the result has: N * H * W."""
+    return Value("rows")
+
+
+def columns() -> Value:
+    """How many channels the result has."""
+    return Value("columns")
+
+
+def _function(op: str, sentence: str):
+    def function(*operands: Value | Number) -> Value:
+        return Value(op, *operands)
+
+    function.__name__ = function.__qualname__ = op
+    function.__doc__ = sentence
+    return function
+
+
+exp = _function("exp", "e to the power of a value.")
+log = _function("log", "The natural logarithm.")
+sqrt = _function("sqrt", "The square root.")
+rsqrt = _function("rsqrt", "1 by the square root.")
+tanh = _function("tanh", "The hyperbolic tangent.")
+sigmoid = _function("sigmoid", "1 / (1 + exp(-x)).")
+erf = _function("erf", "The error function.")
+relu = _function("relu", "The value where it is above 0, else 0. NaN stays NaN.")
+maximum = _function("maximum", "The larger of two values; NaN if one is.")
+minimum = _function("minimum", "The smaller of two values; NaN if one is.")
+equal = _function("eq", "1 where two values are equal, else 0.")
+select = _function("select", "select(condition, a, b): a where the condition is not 0, else b.")
+clip = _function("clip", "clip(x, least, most): x, but no less and no more than these. NaN stays NaN.")
+round_bf16 = _function("round_bf16", "The nearest number of bfloat16.")
+round_fp16 = _function("round_fp16", "The nearest number of float16.")

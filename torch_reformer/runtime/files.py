@@ -1,0 +1,95 @@
+"""Files that are never seen half written; text that may be compressed (.xz, .bz2, told by the suffix)."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import errno
+import lzma
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_CODECS = {".xz": lzma, ".bz2": bz2}
+
+
+def read_text(path: str | os.PathLike) -> str:
+    """Raises ``OSError`` if the file can't be read, ``ValueError`` if it is damaged or not text."""
+    path = Path(path)
+    data = path.read_bytes()
+    try:
+        if codec := _CODECS.get(path.suffix):
+            data = codec.decompress(data)
+        return data.decode("utf-8-sig")  # some programs begin text with a byte-order mark
+    except (lzma.LZMAError, OSError, EOFError, ValueError) as error:
+        kind = f"{path.suffix[1:]}-compressed text" if path.suffix in _CODECS else "text"
+        raise ValueError(f"{path} is not {kind}, or is damaged: {error}") from error
+
+
+def read_regular(path: str | os.PathLike, most: int = -1, flags: int = 0) -> bytes:
+    """The bytes of a file, at most so many. ``OSError`` for anything but a regular file: a FIFO or a device might never
+    end. flags: more of those of ``os.open``."""
+
+    def opener(path, mode):
+        return os.open(path, mode | os.O_NONBLOCK | flags)  # to open a FIFO would wait for its other end
+
+    with open(path, "rb", opener=opener) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+        return file.read(most)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """As :func:`write_bytes`."""
+    data = text.encode()
+    if codec := _CODECS.get(Path(path).suffix):
+        data = codec.compress(data)
+    write_bytes(path, data)
+
+
+def write_bytes(path: str | os.PathLike, data: bytes) -> None:
+    """Replaces the file as a whole: readers, and whoever comes after a crash, find the old bytes or the new ones. Makes
+    the folders that are missing. Raises ``OSError`` with the file's name if it can't."""
+    target = _target(path)
+    # In the same folder, as os.replace can't cross file systems.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    with _about(path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raises, before hours of work, the ``OSError`` that writing this file would end with. Leaves nothing behind."""
+    folder = next(folder for folder in _target(path).parents if folder.exists())
+    with _about(path):
+        tempfile.TemporaryFile(dir=folder).close()
+
+
+@contextlib.contextmanager
+def _about(path: str | os.PathLike) -> Iterator[None]:
+    """Names the file that was to be written, whatever other one failed."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, f"it can't be written ({error.strerror or error})", os.fspath(path)) from error
+
+
+def _target(path: str | os.PathLike) -> Path:
+    """The file to replace. ``OSError`` for what is there and is no file."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file to write", os.fspath(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "it is no file that can be replaced", os.fspath(path))
+    return target

@@ -1,0 +1,174 @@
+"""The GPU runtime (csrc/jit) without tensors: what it compiles, keeps and launches, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from .native import Problem, _check, _declare, solver_names
+
+
+class Entry(NamedTuple):
+    """A kernel, found by these three names (csrc/jit/gpu.h)."""
+
+    file: str
+    name: str
+    arguments: str
+
+    def _native(self) -> _Entry:
+        return _Entry(*(word.encode() for word in self))
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("name", ctypes.c_char_p), ("arguments", ctypes.c_char_p)]
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("device", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
+        ("blocks", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32),
+        ("shared_bytes", ctypes.c_uint32),
+        ("cluster_z", ctypes.c_uint32),
+        ("pdl", ctypes.c_uint32),
+    ]
+
+
+_kernels = _declare("reformer_gpu_kernels", None, ctypes.c_char_p)
+_architecture = _declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
+_unavailable = _declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
+_launch = _declare(
+    "reformer_gpu_launch",
+    ctypes.c_int32,
+    ctypes.POINTER(_Entry),
+    ctypes.POINTER(_Launch),
+    ctypes.c_void_p,
+    ctypes.c_int64,
+)
+_compile = _declare(
+    "reformer_gpu_compile",
+    ctypes.c_int64,
+    ctypes.POINTER(_Entry),
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_int32),
+)
+Launcher = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(_Entry), ctypes.POINTER(ctypes.c_uint32 * 6), ctypes.c_void_p, ctypes.c_size_t
+)
+_run = _declare(
+    "reformer_run",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.c_int32,
+    *[ctypes.c_void_p] * 4,
+    Launcher,
+)
+_cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
+
+
+def set_kernels_folder(folder: Path) -> None:
+    """Looks for kernels there from now on, instead of in the package: for tests."""
+    _kernels(str(folder).encode())
+
+
+def architecture(device: int) -> str:
+    return _check(_architecture(device)).decode()
+
+
+def unavailable(architecture: str) -> str | None:
+    """Why there are no kernels for an architecture; None if there are."""
+    return _check(_unavailable(architecture.encode())).decode() or None
+
+
+def run(
+    solver: str,
+    problem: Problem,
+    device: str,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    y: torch.Tensor,
+    bias: torch.Tensor | None,
+    launcher: Callable[[Entry, tuple[int, int, int], int, int, bytes], None],
+) -> None:
+    """Runs a solver on CPU tensors that are dense in the problem's layout, as on a GPU of this name.
+
+    Its kernels go to ``launcher(entry, blocks, threads, shared_bytes, arguments)`` instead of a driver: for tests,
+    which emulate them.
+    """
+    failed = []
+
+    def launch(entry, shape, arguments, size):
+        words = (entry.contents.file, entry.contents.name, entry.contents.arguments)
+        *blocks, threads, shared_bytes, cluster = shape.contents
+        try:
+            if cluster > 1:
+                raise ValueError(
+                    f"{solver} on {device} adds up sums in clusters of {cluster} blocks, which a launcher can't run: "
+                    "name an architecture before sm_90"
+                )
+            if not failed:
+                launcher(
+                    Entry(*(word.decode() for word in words)),
+                    tuple(blocks),
+                    threads,
+                    shared_bytes,
+                    ctypes.string_at(arguments, size),
+                )
+        except Exception as error:  # it can't pass through the library
+            failed.append(error)
+
+    pointers = [tensor.data_ptr() for tensor in (x, w, y)] + [None if bias is None else bias.data_ptr()]
+    index = solver_names().index(solver)
+    _check(_run(ctypes.byref(problem), device.encode(), index, *pointers, Launcher(launch)))
+    if failed:
+        raise failed[0]
+
+
+def launch(
+    entry: Entry,
+    arguments: ctypes.Structure,
+    *,
+    blocks: Sequence[int] = (1, 1, 1),
+    threads: int = 1,
+    shared_bytes: int = 0,
+    cluster: int = 1,
+    pdl: bool = False,
+    device: int = 0,
+    stream: int = 0,
+) -> None:
+    """Starts a kernel. The structure is what it takes by value; cluster: blocks of a cluster, along z; pdl: it may
+    begin before the kernels before it have ended, since it waits for them itself.
+    """
+    shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster, pdl)
+    native = entry._native()
+    _check(_launch(ctypes.byref(native), ctypes.byref(shape), ctypes.byref(arguments), ctypes.sizeof(arguments)))
+
+
+class Compiled(NamedTuple):
+    code: bytes
+    from_cache: bool
+
+
+def compile_entry(entry: Entry, architecture: str) -> Compiled:
+    """What a device of this architecture would run if nothing were packaged for it.
+
+    Raises:
+        ValueError: with the compiler's log, or if there is no compiler. hipRTC ends the process for AMD architectures
+            that it doesn't know.
+    """
+    code, cached, native = ctypes.c_void_p(), ctypes.c_int32(), entry._native()
+    size = _check(_compile(ctypes.byref(native), architecture.encode(), ctypes.byref(code), ctypes.byref(cached)))
+    return Compiled(ctypes.string_at(code, size), bool(cached.value))
+
+
+def cache_folder() -> Path | None:
+    """The folder in which kernels compiled at run time are cached; None if they are not."""
+    folder = _cache_folder().decode()
+    return Path(folder) if folder else None

@@ -1,0 +1,478 @@
+"""The native library: loads it, and reads through ctypes what does not involve tensors (problems, candidates, config).
+
+Importing this module registers the operators' schemas and kernels with PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .arguments import shown
+
+PATH = Path(__file__).parent.parent / "_C.abi3.so"
+if not PATH.exists():
+    raise ImportError(
+        f"torch_reformer's native library is missing ({PATH.name}): build it with `make build` or "
+        "`pip install --no-build-isolation -e .`, and do not import from a source tree that hides an installed package"
+    )
+torch.ops.load_library(PATH)
+_lib = ctypes.CDLL(str(PATH))
+
+ISAS = ("plain", "avx2", "avx512")  # reformer::Isa (csrc/device.h)
+
+
+class Problem(ctypes.Structure):
+    """Mirrors reformer::ConvProblem (csrc/conv/problem.h), member by member."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "n c h w k r s".split()),
+        *((f"{name}_{axis}", ctypes.c_int32) for name in ("pad", "stride", "dilation") for axis in "hw"),
+        ("groups", ctypes.c_int32),
+        *((name, ctypes.c_uint8) for name in ("direction", "dtype", "layout", "bias")),
+    ]
+
+
+class Candidate(ctypes.Structure):
+    """Mirrors ReformerCandidate (csrc/c_api.h)."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("refusal", ctypes.c_char_p),
+        ("estimate_us", ctypes.c_double),
+        ("workspace_bytes", ctypes.c_int64),
+        ("solver", ctypes.c_int32),
+        ("probability", ctypes.c_double),
+    ]
+
+
+class Selector(ctypes.Structure):
+    """Mirrors ReformerSelector (csrc/c_api.h)."""
+
+    _fields_ = [
+        ("arch", ctypes.c_char_p),
+        *((name, ctypes.c_int32) for name in "feature_version rows width hidden blocks candidates".split()),
+        ("names", ctypes.POINTER(ctypes.c_char_p)),
+        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
+    ]
+
+
+class _SequenceClassifier(ctypes.Structure):
+    """Mirrors ReformerSequenceClassifier (csrc/c_api.h)."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in "words longest width hidden blocks classes".split()),
+        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
+    ]
+
+
+class Config(ctypes.Structure):
+    """Mirrors ReformerConfig (csrc/c_api.h)."""
+
+    _fields_ = [
+        ("forbidden", ctypes.POINTER(ctypes.c_int32)),
+        ("workspace_limit", ctypes.c_int64),
+        ("forbidden_count", ctypes.c_int32),
+        ("forced", ctypes.c_int32),
+        ("deterministic_only", ctypes.c_int32),
+        ("allow_reduced_accuracy", ctypes.c_int32),
+    ]
+
+
+def _declare(name: str, result: type | None, *arguments: type):
+    function = getattr(_lib, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_error = _declare("reformer_error", ctypes.c_char_p)
+_problem_parse = _declare("reformer_problem_parse", ctypes.c_int32, ctypes.c_char_p, ctypes.POINTER(Problem))
+_problem_str = _declare("reformer_problem_str", ctypes.c_char_p, ctypes.POINTER(Problem))
+_problem_kind = _declare("reformer_problem_kind", ctypes.c_char_p, ctypes.POINTER(Problem))
+_device = _declare("reformer_device", ctypes.c_char_p, ctypes.c_char_p)
+_solver_count = _declare("reformer_solver_count", ctypes.c_int32)
+_solver_name = _declare("reformer_solver_name", ctypes.c_char_p, ctypes.c_int32)
+_decide = _declare("reformer_decide", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p)
+_decide_all = _declare(
+    "reformer_decide_all",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_int64,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int32),
+)
+_candidates = _declare(
+    "reformer_candidates",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.POINTER(Candidate),
+    ctypes.POINTER(ctypes.c_int32),
+)
+_cost_class = _declare("reformer_cost_class", ctypes.c_int32, ctypes.POINTER(Problem))
+_cost_terms = _declare(
+    "reformer_cost_terms", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(ctypes.c_double)
+)
+_feature_shape = _declare("reformer_feature_shape", None, ctypes.POINTER(ctypes.c_int32))
+_features = _declare(
+    "reformer_features",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_int64,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int32),
+    ctypes.POINTER(ctypes.c_float),
+)
+_selector_check = _declare("reformer_selector_check", ctypes.c_int32, ctypes.POINTER(Selector))
+_selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
+_selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p)
+_selector_candidates = _declare("reformer_selector_candidates", ctypes.c_int32, ctypes.c_char_p)
+_selector_logits = _declare(
+    "reformer_selector_logits",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_int64,
+    ctypes.c_char_p,
+    ctypes.c_int32,
+    ctypes.POINTER(ctypes.c_float),
+)
+_sequence_classifier_new = _declare(
+    "reformer_sequence_classifier_new", ctypes.c_void_p, ctypes.POINTER(_SequenceClassifier)
+)
+_sequence_classifier_delete = _declare("reformer_sequence_classifier_delete", None, ctypes.c_void_p)
+_sequence_classifier_logits = _declare(
+    "reformer_sequence_classifier_logits",
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int64,
+    ctypes.c_int32,
+    ctypes.POINTER(ctypes.c_float),
+)
+_set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
+_Tf32Reader = ctypes.CFUNCTYPE(ctypes.c_int32)
+_set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
+_allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
+_operation_count = _declare("reformer_operation_count", ctypes.c_int32)
+_operation_name = _declare("reformer_operation_name", ctypes.c_char_p, ctypes.c_int32)
+_operation_operands = _declare("reformer_operation_operands", ctypes.c_int32, ctypes.c_int32)
+_intern_plan = _declare("reformer_intern_plan", ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64)
+release_plan = _declare("reformer_release_plan", None, ctypes.c_int64)
+_interned_counts = _declare(
+    "reformer_interned_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
+)
+_takes_layer_norm = _declare("reformer_takes_layer_norm", ctypes.c_int32, ctypes.c_int64)
+_cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
+
+
+def _check(result):
+    if result is None or (isinstance(result, int) and result < 0):
+        raise ValueError(_error().decode())
+    return result
+
+
+Problems = ctypes.Array | Iterable[Problem]
+
+
+def _array(problems: Problems) -> ctypes.Array:
+    if isinstance(problems, ctypes.Array):
+        return problems
+    problems = list(problems)
+    return (Problem * len(problems))(*problems)
+
+
+def _text(device: str | None) -> bytes | None:
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"a device is a text such as cpu-avx512-2t or sm_90, got {shown(device)}")
+    return device.encode() if device else None
+
+
+def _floats(tensor: torch.Tensor):
+    return ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_float))
+
+
+def problem_parse(key: str) -> Problem:
+    problem = Problem()
+    _check(_problem_parse(key.encode(), ctypes.byref(problem)))
+    return problem
+
+
+def problem_str(problem: Problem) -> str:
+    return _check(_problem_str(ctypes.byref(problem))).decode()
+
+
+def problem_kind(problem: Problem) -> str:
+    return _check(_problem_kind(ctypes.byref(problem))).decode()
+
+
+def device(text: str | None) -> str:
+    return _check(_device(_text(text))).decode()
+
+
+def solver_names() -> list[str]:
+    return [_check(_solver_name(index)).decode() for index in range(_solver_count())]
+
+
+def decide(problem: Problem, device: str | None = None) -> int:
+    """The index of the chosen solver in solver_names()."""
+    return _check(_decide(ctypes.byref(problem), _text(device)))
+
+
+def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
+    """decide() for each of many problems: indices in solver_names() (int32)."""
+    problems = _array(problems)
+    choices = torch.empty(len(problems), dtype=torch.int32)
+    pointer = ctypes.cast(choices.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+    _check(_decide_all(problems, len(problems), _text(device), pointer))
+    return choices
+
+
+def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
+    """All that run on the device, in the order of solver_names(), and the chosen one's index there."""
+    array, count = (Candidate * _solver_count())(), ctypes.c_int32()
+    chosen = _check(_candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
+    return array[: count.value], chosen
+
+
+def cost_class(problem: Problem) -> int:
+    """The CPU cost model's class of the problem (csrc/cpu/cost.h)."""
+    return _check(_cost_class(ctypes.byref(problem)))
+
+
+def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, float]:
+    """The terms of the CPU cost model: flop, bytes and 1, in microseconds of the nominal machine."""
+    terms = (ctypes.c_double * 3)()
+    _check(_cost_terms(ctypes.byref(problem), _text(device), terms))
+    return tuple(terms)
+
+
+class FeatureShape(NamedTuple):
+    """The shape of the sequence that the selector reads (csrc/cpu/selector/features.h)."""
+
+    version: int
+    tokens: int
+    terms: int  # of each token
+    rows: int  # of the embedding matrix
+
+
+def feature_shape() -> FeatureShape:
+    shape = (ctypes.c_int32 * 4)()
+    _feature_shape(shape)
+    return FeatureShape(*shape)
+
+
+def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of the embedding matrix (int32) and their weights (fp32), ``[problem, token, term]``."""
+    problems = _array(problems)
+    shape = len(problems), *feature_shape()[1:3]
+    rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
+    row_pointer = ctypes.cast(rows.data_ptr(), ctypes.POINTER(ctypes.c_int32))
+    _check(_features(problems, len(problems), _text(device), row_pointer, _floats(weights)))
+    return rows, weights
+
+
+def _isa(name: str | None) -> int:
+    return -1 if name is None else ISAS.index(name)
+
+
+def _block_shapes(width: int, hidden: int, blocks: int) -> dict[str, tuple[int, ...]]:
+    """The parameters of selector.model.GammaBlock, in the order of csrc/cpu/selector/packing.h."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for block in (f"blocks.{index}." for index in range(blocks)):
+        shapes[block + "taps"] = 3, width
+        shapes[block + "qkv.weight"], shapes[block + "qkv.bias"] = (3 * width, width), (3 * width,)
+        shapes[block + "up.weight"], shapes[block + "up.bias"] = (hidden, width), (hidden,)
+        shapes[block + "down.weight"], shapes[block + "down.bias"] = (width, hidden), (width,)
+    return shapes
+
+
+def _dense(what: str, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in the order of shapes, as C++ reads them."""
+    if different := set(shapes) ^ set(tensors):
+        raise ValueError(f"the tensors do not make a {what}: {', '.join(sorted(different))} missing or too many")
+    for name, shape in shapes.items():
+        if (found := tuple(tensors[name].shape)) != shape:
+            raise ValueError(f"the {what.split()[0]}'s {name} must have shape {shape}, got {found}")
+    return [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
+
+
+def _pointers(tensors: list[torch.Tensor]):
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+_selectors: dict[str, dict[str, Any]] = {}
+
+
+class _Described(NamedTuple):
+    """A Selector with all that it points to."""
+
+    selector: Selector
+    tensors: list[torch.Tensor]
+
+
+def _describe(
+    arch: str,
+    *,
+    feature_version: int,
+    width: int,
+    hidden: int,
+    blocks: int,
+    candidates: list[str],
+    tensors: Mapping[str, torch.Tensor],
+) -> _Described:
+    rows = len(tensors.get("embedding", ()))
+    shapes = {
+        **{"embedding": (rows, width), "device": (1, width)},
+        **_block_shapes(width, hidden, blocks),
+        **{"head.weight": (len(candidates), width), "head.bias": (len(candidates),)},
+    }
+    dense = _dense(f"selector of {blocks} blocks", shapes, tensors)
+    names = (ctypes.c_char_p * len(candidates))(*(name.encode() for name in candidates))
+    pointers = _pointers(dense)
+    selector = Selector(arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers)
+    return _Described(selector, dense)
+
+
+def check_selector(arch: str, **description) -> None:
+    """Raises what set_selector() with the same arguments would."""
+    described = _describe(arch, **description)
+    _check(_selector_check(ctypes.byref(described.selector)))
+
+
+def set_selector(arch: str, **description) -> None:
+    """Makes a selector decide for every device of an architecture, in the whole process.
+
+    Args:
+        arch: ``cpu``, or a GPU's architecture (``gfx942``, ``sm_90``).
+        feature_version: of the features that it was trained on.
+        width, hidden: multiples of 16.
+        blocks: how many Γ-blocks.
+        candidates: what the rows of the head stand for, by solvers' names.
+        tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
+
+    Raises:
+        ValueError: for anything that does not fit, another version of the features included.
+    """
+    described = _describe(arch, **description)
+    _check(_selector_set(ctypes.byref(described.selector)))
+    _selectors[arch] = {**description, "candidates": list(description["candidates"])}
+
+
+def selector(arch: str) -> dict[str, Any] | None:
+    """What set_selector() was last given for an architecture, to set it again; None if there is no selector."""
+    return _selectors.get(arch)
+
+
+def remove_selector(arch: str) -> None:
+    """Lets the static rule decide for an architecture again."""
+    _check(_selector_remove(arch.encode()))
+    _selectors.pop(arch, None)
+
+
+def logits(problems: Problems, device: str | None = None, isa: str | None = None) -> torch.Tensor:
+    """What the device's selector says of its candidates, ``[problem, candidate]``. ``isa`` (``plain``, ``avx2``,
+    ``avx512``) is the instruction set to compute with: this machine's best if None."""
+    problems = _array(problems)
+    result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
+    _check(_selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
+    return result
+
+
+class SequenceClassifier:
+    """The classifier of texts of benchmarks/gamma_block.py in C++: words and learned positions, Γ-blocks, mean over the
+    positions, linear layer. It computes on the calling thread alone, and one thread may call it at a time.
+
+    Args:
+        tensors: the state_dict(). They are copied.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]):
+        words, width = tensors["embedding.weight"].shape
+        longest, self.classes = len(tensors["positions"]), len(tensors["head.weight"])
+        blocks, hidden = sum(name.endswith(".taps") for name in tensors), len(tensors["blocks.0.up.weight"])
+        shapes = {
+            **{"positions": (longest, width), "embedding.weight": (words, width)},
+            **_block_shapes(width, hidden, blocks),
+            **{"head.weight": (self.classes, width), "head.bias": (self.classes,)},
+        }
+        dense = _dense(f"classifier of {blocks} blocks", shapes, tensors)
+        description = _SequenceClassifier(words, longest, width, hidden, blocks, self.classes, _pointers(dense))
+        self._handle = _check(_sequence_classifier_new(ctypes.byref(description)))
+        weakref.finalize(self, _sequence_classifier_delete, self._handle)
+
+    def logits(self, words: torch.Tensor, isa: str | None = None) -> torch.Tensor:
+        """``[class]`` of one text's ``words`` (int64, ``[length]``). ``isa`` as in logits()."""
+        if words.dtype != torch.int64 or words.ndim != 1:
+            raise ValueError(f"words must be int64 [length], got {words.dtype} {list(words.shape)}")
+        words, result = words.cpu().contiguous(), torch.empty(self.classes)
+        pointer = ctypes.cast(words.data_ptr(), ctypes.POINTER(ctypes.c_int64))
+        _check(_sequence_classifier_logits(self._handle, pointer, len(words), _isa(isa), _floats(result)))
+        return result
+
+
+def set_config(
+    forbidden: Iterable[int],
+    forced: int,
+    workspace_limit: int,
+    deterministic_only: bool,
+    allow_reduced_accuracy: bool,
+) -> None:
+    """As csrc/config.h; solvers by their indices in solver_names()."""
+    indices = list(forbidden)
+    array = (ctypes.c_int32 * len(indices))(*indices)
+    values = Config(array, workspace_limit, len(indices), forced, deterministic_only, allow_reduced_accuracy)
+    _check(_set_config(ctypes.byref(values)))
+
+
+_tf32_readers = []  # the one that the library has, which must live
+
+
+def set_tf32_reader(reader: Callable[[], bool]) -> None:
+    """Says how the library asks for PyTorch's setting (csrc/dispatch/tf32.h)."""
+    _tf32_readers[:] = [_Tf32Reader(reader)]
+    _set_tf32_reader(*_tf32_readers)
+
+
+def allows_tf32(device: str | None) -> bool:
+    """Whether PyTorch's fp32 convolutions may round to tf32 on such a device, by its settings of now."""
+    return bool(_check(_allows_tf32(_text(device))))
+
+
+def cache_counts() -> tuple[int, int]:
+    """Hits and misses of the calling thread's decision cache."""
+    hits, misses = ctypes.c_int64(), ctypes.c_int64()
+    _cache_counts(ctypes.byref(hits), ctypes.byref(misses))
+    return hits.value, misses.value
+
+
+def operations() -> dict[str, int]:
+    """How many operands each operation of a program takes, in the order of their numbers (csrc/program/ops.def)."""
+    return {_operation_name(number).decode(): _operation_operands(number) for number in range(_operation_count())}
+
+
+def intern_plan(code: list[int]) -> int:
+    """The number by which a private operator takes a plan, until release_plan(number);
+    csrc/plan/plan.h has the code."""
+    return _check(_intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
+
+
+def interned_counts() -> tuple[int, int]:
+    """How many programs and plans the library holds now."""
+    programs, plans = ctypes.c_int64(), ctypes.c_int64()
+    _interned_counts(ctypes.byref(programs), ctypes.byref(plans))
+    return programs.value, plans.value
+
+
+@functools.lru_cache(1024)
+def takes_layer_norm(width: int) -> bool:
+    """Whether GPUs' kernels compute layer norms of rows of so many elements."""
+    return bool(_takes_layer_norm(width))

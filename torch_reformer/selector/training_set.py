@@ -1,0 +1,104 @@
+"""The training set of a selector: measured problems, and problems near them for which only teachers give targets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .dataset import Dataset, sequence
+from .model import Reformer
+from .synthetic import similar_problems
+from .targets import of_entries, optimality
+from .training_loop import logits_of
+
+MOST_SIMILAR = 5  # problems that only the teachers know, at most, for each measured one
+ENTRIES = 6  # such a problem has so many: the teachers' most probable candidates
+
+
+def measured_targets(data: Dataset, sharpness: float) -> Tensor:
+    return optimality(data.log_ratio, data.valid, sharpness)
+
+
+class Teachers:
+    """Models that know all architectures, asked about the candidates of one of them."""
+
+    def __init__(self, models: Sequence[Reformer], number: int, columns: Tensor, device: torch.device):
+        self.models, self.number, self.columns, self.device = models, number, columns, device
+
+    def log_probabilities(self, data: Dataset) -> Tensor:
+        """The mean of their log-probabilities ``[n, candidates of the architecture]``."""
+        asked = replace(data, device=torch.full_like(data.device, self.number)).to(self.device)
+        answers = [logits_of(model, asked)[:, self.columns].log_softmax(1) for model in self.models]
+        return torch.stack(answers).mean(0).cpu()
+
+
+def _invented(near: Dataset, count: int, devices: Sequence[str], seed: int) -> Dataset:
+    """Problems near measured ones, each on one of the devices, with as many empty entries as `ENTRIES` says."""
+    problems = similar_problems(near.problems, count, seed)
+    random.Random(seed).shuffle(problems)
+    shares = [problems[i :: len(devices)] for i in range(len(devices))]
+    sequences = [sequence(share, device) for share, device in zip(shares, devices, strict=True)]
+    entries = min(ENTRIES, len(near.candidates))
+    return replace(
+        near,
+        keys=[""] * len(problems),
+        problems=[problem for share in shares for problem in share],
+        rows=torch.cat([rows for rows, _ in sequences]),
+        weights=torch.cat([weights for _, weights in sequences]),
+        entries=torch.full((len(problems), entries), -1),
+        log_ratio=torch.zeros(len(problems), entries),
+        best_ms=torch.ones(len(problems)),
+        device=torch.zeros(len(problems), dtype=torch.long),
+        fold=torch.full((len(problems),), -1),
+    )
+
+
+def training_set(
+    measured: Dataset, teachers: Teachers, devices: Sequence[str], sharpness: float, share: float, count: int, seed: int
+) -> tuple[Dataset, Tensor]:
+    """Problems and their targets.
+
+    A measured problem's target is the weighted mean of the teachers' probabilities (weight ``share``) and the measured
+    ones. ``count`` other problems (at most MOST_SIMILAR for each measured one) have the teachers' probabilities alone.
+    ``devices`` are those of the architecture, such as one CPU with several numbers of threads.
+    """
+    targets = measured_targets(measured, sharpness)
+    if not teachers.models:
+        return measured, targets
+    known = of_entries(teachers.log_probabilities(measured), measured.entries).softmax(1)
+    targets = share * known + (1 - share) * targets
+    count = min(count, MOST_SIMILAR * len(measured))
+    if not count:
+        return measured, targets
+    invented = _invented(measured, count, devices, seed)
+    likely = teachers.log_probabilities(invented).topk(invented.entries.shape[1], 1)
+    invented.entries.copy_(likely.indices)
+    return _joined(measured, targets, invented, likely.values.softmax(1))
+
+
+_WHOLE = ("rows", "weights", "best_ms", "device", "fold")
+
+
+def _joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tuple[Dataset, Tensor]:
+    width = max(a.entries.shape[1], b.entries.shape[1])
+
+    def rows(x: Tensor, y: Tensor, fill: float) -> Tensor:
+        return torch.cat([F.pad(part, (0, width - part.shape[1]), value=fill) for part in (x, y)])
+
+    data = replace(
+        a,
+        keys=a.keys + b.keys,
+        problems=a.problems + b.problems,
+        entries=rows(a.entries, b.entries, -1),
+        log_ratio=rows(a.log_ratio, b.log_ratio, 0),
+        **{
+            name: torch.cat([getattr(a, name), getattr(b, name)])
+            for name in ("rows", "weights", "best_ms", "device", "fold")
+        },
+    )
+    return data, rows(a_targets, b_targets, 0)

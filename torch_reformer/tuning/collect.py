@@ -1,0 +1,150 @@
+"""Times every applicable candidate of each problem on this machine, into a database that a selector can learn from.
+
+Interrupted, it goes on where it was when the same command is given again. Under torchrun the problems are dealt out
+over the processes, which should have cores of their own; each writes ``DB.rankR``, and the last to finish merges them
+into DB (``--merge`` does so by hand).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from ..problem import DIRECTIONS, LAYOUTS, TORCH_DTYPES, ConvProblem
+from ..runtime.files import check_writable
+from ..selector.problems import read_problems
+from ..selector.timing_database import Database, merge, part_path, parts
+from .measure import applicable, measure
+from .workload import device_name, usable_device
+
+SAVE_SECONDS = 10  # at most so much work is lost
+
+
+def _listed(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        words = text.upper().split(",")
+        if unknown := [word for word in words if word not in allowed]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(allowed)}")
+        return words
+
+    return parse
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--problems", type=Path, metavar="FILE", help="JSON lines, find-db keys or MIOpenDriver lines, one a line"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
+    parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
+    parser.add_argument("--batch", type=_positive, metavar="N", help="instead of the batch that the problems name")
+    parser.add_argument("--dtype", type=str.upper, choices=list(TORCH_DTYPES), help="instead of the problems' own")
+    parser.add_argument("--directions", type=_listed(DIRECTIONS), help="such as F,B,W; instead of the problems' own")
+    parser.add_argument("--layouts", type=_listed(LAYOUTS), help="such as NCHW,NHWC; instead of the problems' own")
+    parser.add_argument("--threads", type=_positive, help="of the CPU (default: torch's number)")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N problems")
+    parser.add_argument("--repeats", type=_positive, default=5, metavar="N", help="of each timing, at least (5)")
+    parser.add_argument("--merge", action="store_true", help="only merge the shares DB.rank* that are there into DB")
+
+
+def _pending(problems: list[ConvProblem], known: Iterable[Database], device: torch.device) -> list[ConvProblem]:
+    """Those that no database has timings of for just the solvers that apply."""
+    measured = {key: set(record.times) for database in known for key, record in database.records.items()}
+    return [problem for problem in problems if measured.get(str(problem)) != applicable(problem, device).keys()]
+
+
+def _collect(problems: list[ConvProblem], total: int, database: Database, repeats: int, device: torch.device) -> int:
+    """Measures the problems into the database. Returns how many could not be run."""
+    skipped, disturbed, saved = 0, 0, time.monotonic()
+    bar = tqdm(total=total, initial=total - len(problems), unit="problem", mininterval=0.5, dynamic_ncols=True)
+    try:
+        for problem in problems:
+            bar.set_postfix_str(str(problem))
+            try:
+                found = measure(problem, repeats, device)
+            except ValueError as error:
+                skipped += 1
+                tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
+            else:
+                database.add(found.record, found.wrong)
+                disturbed += found.disturbed
+                for solver, what in found.wrong.items():
+                    tqdm.write(f"WRONG: {problem}: {solver}: {what}", file=sys.stderr)
+            bar.update()
+            if time.monotonic() - saved > SAVE_SECONDS:
+                database.save()
+                saved = time.monotonic()
+        database.complete = True
+    finally:  # an interruption too
+        bar.close()
+        database.save()
+        if disturbed:
+            print(
+                f"warning: other programs disturbed the timing of {disturbed} of {len(problems)} problems, whose times "
+                "may be too long: stop them, and collect into a new database",
+                file=sys.stderr,
+            )
+    return skipped
+
+
+def _report(database: Database, skipped: int = 0) -> int:
+    timings = sum(len(record.timings) for record in database.records.values())
+    print(f"{database.path}: {len(database.records)} problems, {timings} timings")
+    if skipped:
+        print(f"{skipped} problems could not be run: see above")
+    if not database.wrong:
+        return 0
+    print(f"WRONG RESULTS for {len(database.wrong)} problems, left out of the timings:", file=sys.stderr)
+    for key, solvers in database.wrong.items():
+        for solver, what in solvers.items():
+            print(f"  {key}: {solver}: {what}", file=sys.stderr)
+    return 1
+
+
+def run(options: argparse.Namespace) -> int:
+    """Status 0; 1 if a solver computed something wrong, 130 if interrupted."""
+    if options.threads:
+        torch.set_num_threads(options.threads)  # a CPU's number of threads is part of its name
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
+    name = device_name(device)
+    if options.merge:
+        return _report(merge(options.out, device=name))
+    if options.problems is None:
+        raise ValueError("--problems is missing: which problems should be timed?")
+    problems = read_problems(options.problems, options.batch, options.dtype, options.directions, options.layouts)
+    share = problems[: options.limit][rank::world_size]
+    check_writable(options.out)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    whole = Database(options.out, name)
+    database = whole if world_size == 1 else Database(part_path(options.out, rank), name)
+    pending = _pending(share, [whole, *parts(options.out, name)], device)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # torchrun stops its processes so; saves on the way out
+    database.complete = False
+    database.save()  # finds out now whether it can
+    try:
+        skipped = _collect(pending, len(share), database, options.repeats, device)
+    except KeyboardInterrupt:
+        print(f"interrupted; {database.path} has {len(database.records)} problems, the same command goes on")
+        return 130
+    if world_size == 1:
+        return _report(database, skipped)
+    # Wrong results make the process that merges fail, not this one: torchrun would stop the others.
+    if merged := merge(options.out, world_size, name):
+        return _report(merged)
+    print(f"{database.path} is complete; whoever finishes last merges it into {options.out.name}")
+    return 0

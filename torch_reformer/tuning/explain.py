@@ -1,0 +1,160 @@
+"""Which kernel is chosen for a problem, and why: every candidate's estimate, or the reason why it does not apply."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+import torch
+
+from ..problem import TORCH_DTYPES, ConvProblem
+from ..runtime import config, native
+from ..selector import weights_file
+from ..selector.candidates import Candidate, candidates, check_problem
+from ..selector.dataset import architecture
+from ..selector.problems import parse_problems
+
+_DIRECTION_WORDS = {"F": "forward", "B": "gradient of the input", "W": "gradient of the weight"}
+
+
+def amount(bytes: int) -> str:
+    """Bytes in words: 0 B, 12.3 KiB, 4.0 MiB."""
+    if bytes < 1024:
+        return f"{bytes} B"
+    value, unit = bytes / 1024, "KiB"
+    for larger in ("MiB", "GiB"):
+        if value >= 1024:
+            value, unit = value / 1024, larger
+    return f"{value:.1f} {unit}"
+
+
+def in_words(problem: ConvProblem) -> str:
+    """The problem as a person would say it."""
+    p = problem
+    dtype = str(TORCH_DTYPES[p.dtype]).removeprefix("torch.") if p.dtype in TORCH_DTYPES else p.dtype.lower()
+    geometry = [f"stride {p.stride_h}x{p.stride_w}", f"padding {p.pad_h}x{p.pad_w}"]
+    if (p.dilation_h, p.dilation_w) != (1, 1):
+        geometry.append(f"dilation {p.dilation_h}x{p.dilation_w}")
+    if p.groups > 1:
+        geometry.append(f"{p.groups} groups")
+    if p.bias:
+        geometry.append("bias")
+    input, filter, output = ("x".join(map(str, size)) for size in (p.input_size, p.weight_size, p.output_size))
+    return (
+        f"{_DIRECTION_WORDS[p.direction]} of a {p.kind} convolution, {dtype} in {p.layout}\n"
+        f"input {input}, filter {filter}, output {output}\n"
+        f"{', '.join(geometry)}; {p.flops / 1e6:,.1f} MFLOP"
+    )
+
+
+def _reason(found: list[Candidate]) -> str:
+    applicable = [candidate for candidate in found if candidate.refusal is None]
+    chosen = next(candidate for candidate in found if candidate.chosen)
+    forced = config.settings().force
+    if forced == chosen.name:
+        return "the configuration forces it"
+    if len(applicable) == 1:
+        why = "nothing else applies"
+    elif chosen.probability is not None:
+        why = f"the selector's most probable of the {len(applicable)} that apply"
+    else:
+        why = f"it has the least estimate of the {len(applicable)} that apply"
+    return f"{why}; {forced}, which the configuration forces, does not apply" if forced else why
+
+
+def explain(problem: ConvProblem, device: str | None = None) -> str:
+    """The problem, the candidates, and the choice.
+
+    A candidate has its estimate and workspace, or the reason why it does not apply, and its probability where a
+    selector decides.
+    For a GPU whose weights know only kernels that are not of this package, such as MIOpen's: the most probable of them.
+
+    Args:
+        device: as for :func:`candidates`; :class:`torch_reformer.record_problems` gives it with each problem.
+    """
+    check_problem(problem)
+    device = native.device(device)
+    lines = [f"problem  {problem}"]
+    lines += [f"         {line}" for line in in_words(problem).splitlines()]
+    lines += [f"device   {device}", ""]
+    arch = architecture(device)
+    path = weights_file.find(arch)
+    weights = weights_file.load(path) if path and arch != "cpu" else None
+    if weights and not weights.knows_solvers():
+        return "\n".join([*lines, *_ranking(problem, weights, device)])
+    return "\n".join([*lines, *_candidate_lines(problem, device)])
+
+
+def _family(candidate: Candidate) -> tuple[str, str | None]:
+    """The same for sizes of one algorithm that are refused for the same reason."""
+    return candidate.name.rpartition("_")[0], candidate.refusal
+
+
+def _joined(names: list[str]) -> str:
+    """The names of one family, as gpu_gemm_128x64, 64x64."""
+    return ", ".join([names[0], *(name.rpartition("_")[2] for name in names[1:])])
+
+
+def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
+    found = candidates(problem, device)
+    chosen = next(candidate for candidate in found if candidate.chosen)
+    width = max(len(candidate.name) for candidate in found)
+    lines = []
+    selected = any(candidate.probability is not None for candidate in found)
+    for (_, refusal), family in itertools.groupby(found, _family):
+        if refusal is not None:
+            lines.append(f"   {_joined([candidate.name for candidate in family]):{width}}  no: {refusal}")
+            continue
+        for candidate in family:
+            mark = "->" if candidate.chosen else "  "
+            word = f"{candidate.estimate_us:10.1f} us  {amount(candidate.workspace_bytes):>10} workspace"
+            if selected:
+                unknown = candidate.probability is None
+                word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
+            lines.append(f"{mark} {candidate.name:{width}}  {word}")
+    reason = _reason(found)
+    lines += ["", f"choice   {chosen.name}: {reason}"]
+    weights = weights_file.deciding(architecture(device))
+    if weights and reason.startswith("the selector's"):
+        lines.append(f"         {weights.experience(chosen.probability, problem, device)}")
+    return lines
+
+
+def _ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, most: int = 5) -> list[str]:
+    """What weights say of kernels that are not this package's."""
+    rows, terms = native.features([problem.native()], device)
+    with torch.no_grad():
+        probabilities = weights.model()(rows, terms)[0].softmax(0)
+    best = probabilities.topk(min(most, len(weights.candidates)))
+    names = [weights.candidates[index] for index in best.indices.tolist()]
+    width = max(map(len, names))
+    lines = [
+        f"{mark} {name:{width}}  {probability:>6.1%}"
+        for mark, name, probability in zip(["->", *["  "] * most], names, best.values.tolist(), strict=False)
+    ]
+    return [
+        *lines,
+        "",
+        f"choice   {names[0]}: the selector's most probable of the {len(weights.candidates)} kernels that it knows",
+        f"         {weights.experience(best.values[0].item(), problem, device)}",
+        "         (a kernel of another library: what torch_reformer itself would run is the least estimate of its own)",
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "problem",
+        help="a find-db key, such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or a MIOpenDriver command "
+        "line in quotes",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        help="cpu-ISA-THREADSt (such as cpu-avx512-2t), gfxNNN or sm_NN (default: this machine's CPU)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    problems = parse_problems(options.problem)
+    print("\n\n".join(explain(problem, options.device) for problem in problems))
+    return 0

@@ -1,0 +1,78 @@
+"""What is installed and in force: the first thing to send with a report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from ..runtime import config, native
+from ..selector import weights_file
+from ..version import VERSION
+
+
+def gpus() -> list[str]:
+    """Name and architecture of each GPU that torch sees."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        arch = getattr(properties, "gcnArchName", "").partition(":")[0] if torch.version.hip else ""
+        found.append(f"{properties.name} ({arch or f'sm_{properties.major}{properties.minor}'})")
+    return found
+
+
+def settings_lines() -> list[str]:
+    """Every setting: name, value in force, environment variable with its value."""
+    lines = []
+    for name, value in vars(config.settings()).items():
+        shown = ", ".join(value) if isinstance(value, tuple) else value
+        shown = "none" if shown in (None, "") else str(shown)
+        lines.append(_setting_line(name, shown))
+    return [*lines, _setting_line("isa", native.device(None).split("-")[1])]
+
+
+def _setting_line(name: str, shown: str) -> str:
+    variable = f"TORCH_REFORMER_{name.upper()}"
+    return f"  {name:15} {shown:12} {variable} {os.environ.get(variable, 'is not set')}"
+
+
+def weights_lines() -> list[str]:
+    """Which files decide, for the CPU and for each architecture that the user names or the package knows."""
+    shipped = {path.stem for path in weights_file.FOLDER.glob("*.pt")}
+    found = {arch: weights_file.find(arch) for arch in sorted({"cpu", *shipped, *weights_file.given()})}
+    lines = [f"{arch}: {'the static rule decides' if path is None else _origin(path)}" for arch, path in found.items()]
+    return [f"{title:16}{line}" for title, line in zip(["weights", *[""] * len(lines)], lines, strict=False)]
+
+
+def _origin(path: Path) -> str:
+    return f"the package's {path.name}" if path.parent == weights_file.FOLDER else str(path)
+
+
+def info() -> str:
+    hits, misses = native.cache_counts()
+    lines = [
+        f"torch_reformer  {VERSION}",
+        f"torch           {torch.__version__}",
+        f"Python          {platform.python_version()}",
+        f"CPU             {native.device(None)}",
+        f"GPUs            {', '.join(gpus()) or 'none'}",
+        *weights_lines(),
+        f"solvers         {', '.join(config.solvers())}",
+        f"decision cache  {hits} hits, {misses} misses in this thread",
+        "",
+        "configuration",
+        *settings_lines(),
+    ]
+    return "\n".join(lines)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """There are none."""
+
+
+def run(options: argparse.Namespace) -> int:
+    print(info())
+    return 0

@@ -1,0 +1,3 @@
+"""The version, for all parts of the package."""
+
+VERSION = "0.1.0"
