@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hip/programs/conv_program.cpp"
+#include "hip/programs/stitch_contents.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "jit/cache.cpp"
 #include "plan_problem.h"

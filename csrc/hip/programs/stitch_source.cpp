@@ -5,6 +5,8 @@
 #include <limits>
 #include <sstream>
 
+#include "stitch_contents.h"
+
 namespace reformer {
 namespace {
 
@@ -44,22 +46,14 @@ std::string expression(const ProgramNode& node) {
 
 class Writer {
  public:
-  Writer(const Program& program, const std::vector<Stored>& types, Stored result)
-      : program_(program), types_(types), result_(result), varies_(program.varies()), reductions_(program.reductions) {
-    for (size_t o = 0; o < program.outputs.size(); ++o) {
-      if (program.outputs[o].is_by_element()) stored_.push_back(o);
-      if (program.outputs[o].is_by_channel()) of_channels_.push_back(o);
-    }
-  }
+  explicit Writer(const StitchContents& contents) : contents_(contents) {}
 
   std::string write() {
     body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
-    // The elements' values come first: they decide which of the channels' values are needed.
-    const std::string element = of_element();
     constants();
     of_channel();
     load();
-    body_ << element;
+    of_element();
     store();
     store_channel();
     store_reduction();
@@ -68,80 +62,59 @@ class Writer {
   }
 
  private:
-  bool by_element(int32_t node) const { return varies_[size_t(node)] == Varies::elements; }
-  const ProgramNode& node(int32_t i) const { return program_.nodes[size_t(i)]; }
+  const ProgramNode& node(int32_t i) const { return contents_.node(i); }
+  const ProgramOutput& output(size_t o) const { return contents_.output(o); }
+  const std::vector<size_t>& reductions() const { return contents_.program.reductions; }
+  const char* type_of_input(size_t input) const { return type_name(contents_.types[input]); }
 
-  // All that these nodes are made of, in order.
-  std::vector<int32_t> needed(std::vector<int32_t> nodes, bool elements) const {
-    std::vector<char> wanted(program_.nodes.size(), false);
-    for (int32_t i : nodes) wanted[size_t(i)] = true;
-    for (int32_t i = int32_t(program_.nodes.size()) - 1; i >= 0; --i)
-      if (wanted[size_t(i)] && by_element(i) == elements)
-        for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
-    std::vector<int32_t> found;
-    for (int32_t i = 0; i < int32_t(program_.nodes.size()); ++i)
-      if (wanted[size_t(i)]) found.push_back(i);
-    return found;
+  static size_t place_of(const std::vector<int32_t>& among, int32_t node) {
+    return size_t(std::find(among.begin(), among.end(), node) - among.begin());
   }
 
-  std::string of_element() {
-    std::vector<int32_t> results;
-    for (size_t o : stored_) results.push_back(program_.outputs[o].node);
-    for (size_t o : reductions_) results.push_back(program_.outputs[o].node);
-    std::ostringstream text;
-    text << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, float* stored, "
-            "float* reduced) {\n";
-    for (int32_t i : needed(results, true)) {
-      text << "    const float " << name(i) << " = ";
-      if (!by_element(i)) {
-        text << (varies_[size_t(i)] == Varies::nowhere && expression(node(i)) != "" && !operands(node(i).op)
-                     ? expression(node(i))
-                     : "c[" + std::to_string(place_of(channel_values_, i)) + "]");
-      } else if (!operands(node(i).op)) {
-        text << "x[" << place_of(loaded_, i) << "]";
-      } else {
-        text << expression(node(i));
-      }
-      text << ";\n";
+  void of_element() {
+    body_ << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, float* stored, "
+             "float* reduced) {\n";
+    for (int32_t i : contents_.element_values) {
+      const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
+      body_ << "    const float " << name(i) << " = ";
+      if (of_channel < contents_.channel_values.size())
+        body_ << "c[" << of_channel << "]";
+      else if (loaded < contents_.loaded.size())
+        body_ << "x[" << loaded << "]";
+      else
+        body_ << expression(node(i));
+      body_ << ";\n";
     }
-    for (size_t i = 0; i < stored_.size(); ++i)
-      text << "    stored[" << i << "] = " << name(program_.outputs[stored_[i]].node) << ";\n";
-    for (size_t i = 0; i < reductions_.size(); ++i)
-      text << "    reduced[" << i << "] = " << name(program_.outputs[reductions_[i]].node) << ";\n";
-    text << "  }\n";
-    return text.str();
+    for (size_t i = 0; i < contents_.stored.size(); ++i)
+      body_ << "    stored[" << i << "] = " << name(output(contents_.stored[i]).node) << ";\n";
+    for (size_t i = 0; i < reductions().size(); ++i)
+      body_ << "    reduced[" << i << "] = " << name(output(reductions()[i]).node) << ";\n";
+    body_ << "  }\n";
   }
 
   // An output that is acc itself may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 
-  static size_t place_of(std::vector<int32_t>& among, int32_t node) {
-    const auto found = std::find(among.begin(), among.end(), node);
-    if (found != among.end()) return size_t(found - among.begin());
-    among.push_back(node);
-    return among.size() - 1;
-  }
-
   void constants() {
-    body_ << "  using Result = " << type_name(result_) << ";\n"
-          << "  static constexpr int kChannelValues = " << channel_values_.size() << ", kLoaded = " << loaded_.size()
-          << ", kAcc = " << acc() << ", kStored = " << stored_.size() << ", kReductions = " << reductions_.size()
-          << ";\n  static constexpr bool kStoresChannels = " << (of_channels_.empty() ? "false" : "true") << ";\n";
-    if (first_result() >= 0) body_ << "  static constexpr int kResult = " << first_result() << ";\n";
-    if (reductions_.empty()) return;
+    body_ << "  using Result = " << type_name(contents_.result) << ";\n"
+          << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
+          << ", kLoaded = " << contents_.loaded.size() << ", kAcc = " << contents_.acc
+          << ", kStored = " << contents_.stored.size() << ", kReductions = " << reductions().size()
+          << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
+          << ";\n";
+    if (contents_.first_result >= 0) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
+    if (reductions().empty()) return;
     const auto table = [&](const char* type, const char* name, auto value) {
       body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
-      for (size_t i = 0; i < reductions_.size(); ++i) body_ << "i == " << i << " ? " << value(i) << " : ";
-      body_ << value(reductions_.size()) << ";\n  }\n";
+      for (size_t i = 0; i < reductions().size(); ++i) body_ << "i == " << i << " ? " << value(i) << " : ";
+      body_ << value(reductions().size()) << ";\n  }\n";
     };
-    const auto kind = [&](size_t i) {
-      return i < reductions_.size() ? program_.outputs[reductions_[i]].kind : Reduction::sum;
-    };
+    const auto kind = [&](size_t i) { return i < reductions().size() ? output(reductions()[i]).kind : Reduction::sum; };
     table("Kind", "kind", [&](size_t i) {
       return kind(i) == Reduction::max ? "Kind::max" : kind(i) == Reduction::moments ? "Kind::moments" : "Kind::sum";
     });
     table("bool", "of_all", [&](size_t i) {
-      return i < reductions_.size() && program_.outputs[reductions_[i]].per == Per::all ? "true" : "false";
+      return i < reductions().size() && output(reductions()[i]).per == Per::all ? "true" : "false";
     });
     table("int", "first_number", [&](size_t i) {
       int before = 0;
@@ -150,42 +123,23 @@ class Writer {
     });
   }
 
-  // Its place among what is loaded, or -1.
-  int acc() const {
-    for (size_t i = 0; i < loaded_.size(); ++i)
-      if (node(loaded_[i]).op == ProgramOp::acc) return int(i);
-    return -1;
-  }
-
-  Stored type_of(const ProgramOutput& output) const { return output.type == Stored::result ? result_ : output.type; }
-
-  // The first stored output that has the result's type, or -1.
-  int first_result() const {
-    for (size_t i = 0; i < stored_.size(); ++i)
-      if (type_of(program_.outputs[stored_[i]]) == result_) return int(i);
-    return -1;
-  }
-
-  bool is_channel_input(int32_t i) const { return node(i).op == ProgramOp::channel || node(i).op == ProgramOp::scalar; }
   std::string read_channel_input(int32_t i) const {
     const size_t input = size_t(node(i).input);
-    return std::string("read_one<") + type_name(types_[input]) + ">(p.in[" + std::to_string(input) + "], " +
+    return std::string("read_one<") + type_of_input(input) + ">(p.in[" + std::to_string(input) + "], " +
            (node(i).op == ProgramOp::channel ? "channel)" : "0)");
   }
 
   // Writes the statements that compute these nodes, which depend on the channel at most. read(i): the text of an input.
   template <class Read>
   void statements(const std::vector<int32_t>& nodes, const char* indent, const Read& read) {
-    for (int32_t i : needed(nodes, false))
-      body_ << indent << "const float " << name(i) << " = " << (is_channel_input(i) ? read(i) : expression(node(i)))
-            << ";\n";
+    for (int32_t i : contents_.needed(nodes, false))
+      body_ << indent << "const float " << name(i) << " = "
+            << (contents_.is_channel_input(i) ? read(i) : expression(node(i))) << ";\n";
   }
 
   // Reads are separate from arithmetic, so that a thread's loads for all of its channels are in flight at once.
   void of_channel() {
-    std::vector<int32_t> inputs;
-    for (int32_t i : needed(channel_values_, false))
-      if (is_channel_input(i)) inputs.push_back(i);
+    const std::vector<int32_t>& inputs = contents_.channel_inputs;
     body_ << "  static constexpr int kChannelInputs = " << inputs.size()
           << ";\n  template <int kCount, int kSize>\n"
              "  DEVICE static void channel_inputs(const StitchArgs& p, int channel, float (&to)[kSize][kCount]) {\n";
@@ -193,20 +147,19 @@ class Writer {
       const size_t input = size_t(node(inputs[i]).input);
       const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
       if (node(inputs[i]).op == ProgramOp::scalar)
-        body_ << "    fill(read_one<" << type_name(types_[input]) << ">(" << from << ", 0), " << to << ");\n";
-      else if (types_[input] == Stored::mask)
+        body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
+      else if (contents_.types[input] == Stored::mask)
         body_ << "    read_mask<kCount>(" << from << ", channel, " << to << ");\n";
       else
-        body_ << "    read<" << type_name(types_[input]) << ", kCount>(" << from << ", channel, " << to << ");\n";
+        body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", channel, " << to << ");\n";
     }
     body_ << "  }\n  template <int kCount, int kSize>\n"
              "  DEVICE static void of_channel(const StitchArgs& p, const float (&in)[kSize][kCount], int j, float* to) "
              "{\n";
-    statements(channel_values_, "    ", [&](int32_t i) {
-      return "in[" + std::to_string(std::find(inputs.begin(), inputs.end(), i) - inputs.begin()) + "][j]";
-    });
-    for (size_t i = 0; i < channel_values_.size(); ++i)
-      body_ << "    to[" << i << "] = " << name(channel_values_[i]) << ";\n";
+    statements(contents_.channel_values, "    ",
+               [&](int32_t i) { return "in[" + std::to_string(place_of(inputs, i)) + "][j]"; });
+    for (size_t i = 0; i < contents_.channel_values.size(); ++i)
+      body_ << "    to[" << i << "] = " << name(contents_.channel_values[i]) << ";\n";
     body_ << "  }\n";
   }
 
@@ -214,13 +167,13 @@ class Writer {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
              "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
     const auto is_full = [&](int32_t i) { return node(i).op == ProgramOp::full; };
-    if (std::any_of(loaded_.begin(), loaded_.end(), is_full))
+    if (std::any_of(contents_.loaded.begin(), contents_.loaded.end(), is_full))
       body_ << "    const long long at = static_cast<long long>(line) * p.width + column;\n";
-    for (size_t i = 0; i < loaded_.size(); ++i) {
-      const ProgramNode& of = node(loaded_[i]);
+    for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+      const ProgramNode& of = node(contents_.loaded[i]);
       if (of.op == ProgramOp::acc) continue;
       const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
-      const Stored type = types_[size_t(of.input)];
+      const Stored type = contents_.types[size_t(of.input)];
       if (of.op == ProgramOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
       else if (of.op == ProgramOp::row)
@@ -237,30 +190,32 @@ class Writer {
   void store() {
     body_ << "  template <bool kAll, int kCount, int kSize>\n"
              "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount]) {\n";
-    for (size_t i = 0; i < stored_.size(); ++i) {
-      const ProgramOutput& output = program_.outputs[stored_[i]];
-      const Stored type = type_of(output);
+    for (size_t i = 0; i < contents_.stored.size(); ++i) {
+      const ProgramOutput& output = contents_.output(contents_.stored[i]);
+      const Stored type = contents_.type_of(output);
       body_ << "    ";
-      if (first_result() >= 0) body_ << "if constexpr (kAll || kResult != " << i << ") ";
+      if (contents_.first_result >= 0) body_ << "if constexpr (kAll || kResult != " << i << ") ";
       if (type == Stored::mask)
-        body_ << "write_mask<kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+        body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], at, from[" << i << "]);\n";
       else
-        body_ << (node(output.node).op == ProgramOp::acc && type == result_ ? unless_there(stored_[i]) : "") << "write<"
-              << type_name(type) << ", kCount>(p.out[" << stored_[i] << "], at, from[" << i << "]);\n";
+        body_ << (node(output.node).op == ProgramOp::acc && type == contents_.result ? unless_there(contents_.stored[i])
+                                                                                     : "")
+              << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], at, from[" << i
+              << "]);\n";
     }
     body_ << "  }\n";
   }
 
   // Its inputs are read here, by the one thread that may write there.
   void store_channel() {
-    if (of_channels_.empty()) return;
+    if (contents_.of_channels.empty()) return;
     body_ << "  DEVICE static void store_channel(const StitchArgs& p, int channel) {\n";
     std::vector<int32_t> nodes;
-    for (size_t o : of_channels_) nodes.push_back(program_.outputs[o].node);
+    for (size_t o : contents_.of_channels) nodes.push_back(output(o).node);
     statements(nodes, "    ", [&](int32_t i) { return read_channel_input(i); });
-    for (size_t o : of_channels_) {
-      const ProgramOutput& output = program_.outputs[o];
-      const Stored type = type_of(output);
+    for (size_t o : contents_.of_channels) {
+      const ProgramOutput& output = contents_.output(o);
+      const Stored type = contents_.type_of(output);
       const std::string write =
           type == Stored::mask ? "write_mask<1>" : std::string("write<") + type_name(type) + ", 1>";
       body_ << "    const float to_" << o << "[1] = {" << name(output.node) << "};\n    " << write << "(p.out[" << o
@@ -273,11 +228,11 @@ class Writer {
     body_
         << "  template <int i, class Known>\n"
            "  DEVICE static void store_reduction(const StitchArgs& p, int channel, int count, const Known& known) {\n";
-    for (size_t r = 0; r < reductions_.size(); ++r) {
-      const ProgramOutput& reduction = program_.outputs[reductions_[r]];
+    for (size_t r = 0; r < reductions().size(); ++r) {
+      const ProgramOutput& reduction = contents_.output(reductions()[r]);
       body_ << "    if constexpr (i == " << r << ") {\n";
-      for (size_t o = 0; o < program_.outputs.size(); ++o) {
-        const ProgramOutput& output = program_.outputs[o];
+      for (size_t o = 0; o < contents_.program.outputs.size(); ++o) {
+        const ProgramOutput& output = contents_.output(o);
         if (!output.reduces_like(reduction)) continue;
         const std::string to = "static_cast<float*>(p.out[" + std::to_string(o) + "])";
         body_ << "      {\n";
@@ -293,20 +248,14 @@ class Writer {
     body_ << "  }\n";
   }
 
-  const Program& program_;
-  const std::vector<Stored> types_;
-  const Stored result_;
-  const std::vector<Varies> varies_;
-  const std::vector<size_t>& reductions_;  // outputs, as those that are stored
-  std::vector<size_t> stored_, of_channels_;
-  std::vector<int32_t> channel_values_, loaded_;
+  const StitchContents& contents_;
   std::ostringstream body_;
 };
 
 }  // namespace
 
 std::string stitch_source(const Program& program, const std::vector<Stored>& types, Stored result) {
-  return Writer(program, types, result).write();
+  return Writer(StitchContents(program, types, result)).write();
 }
 
 std::string stitch_source(const ProgramCall& call) {

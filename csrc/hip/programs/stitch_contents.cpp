@@ -1,0 +1,43 @@
+#include "stitch_contents.h"
+
+namespace reformer {
+
+StitchContents::StitchContents(const Program& of, const std::vector<Stored>& input_types, Stored result_type)
+    : program(of), types(input_types), result(result_type), varies(of.varies()) {
+  std::vector<int32_t> results;
+  for (size_t o = 0; o < program.outputs.size(); ++o) {
+    if (output(o).is_by_channel()) of_channels.push_back(o);
+    if (!output(o).is_by_element()) continue;
+    if (first_result < 0 && type_of(output(o)) == result) first_result = int(stored.size());
+    stored.push_back(o);
+    results.push_back(output(o).node);
+  }
+  for (size_t o : program.reductions) results.push_back(output(o).node);
+  element_values = needed(results, true);
+  for (int32_t i : element_values) {
+    const bool is_number =
+        node(i).op == ProgramOp::constant || node(i).op == ProgramOp::rows || node(i).op == ProgramOp::columns;
+    if (!by_element(i)) {
+      if (!is_number) channel_values.push_back(i);
+    } else if (!operands(node(i).op)) {
+      if (node(i).op == ProgramOp::acc) acc = int(loaded.size());
+      loaded.push_back(i);
+    }
+  }
+  for (int32_t i : needed(channel_values, false))
+    if (is_channel_input(i)) channel_inputs.push_back(i);
+}
+
+std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
+  std::vector<char> wanted(program.nodes.size(), false);
+  for (int32_t i : nodes) wanted[size_t(i)] = true;
+  for (int32_t i = int32_t(program.nodes.size()) - 1; i >= 0; --i)
+    if (wanted[size_t(i)] && by_element(i) == elements)
+      for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
+  std::vector<int32_t> found;
+  for (int32_t i = 0; i < int32_t(program.nodes.size()); ++i)
+    if (wanted[size_t(i)]) found.push_back(i);
+  return found;
+}
+
+}  // namespace reformer
