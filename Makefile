@@ -14,7 +14,7 @@ INSTALLED := .venv/.installed
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
 TABLES = $(shell find csrc -name '*.def')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
-FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip -name '*.h' -o -name '*.cpp' -o -name '*.hip')
+FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
 # Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
 # be reached. TORCH=... asks for another version.
@@ -45,7 +45,7 @@ build: $(LIBRARY)
 lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	@echo "$(BIN)/clang-format --dry-run -Werror csrc test"
+	@echo "$(BIN)/clang-format --dry-run -Werror csrc test benchmarks"
 	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 
 format: $(INSTALLED)
@@ -73,5 +73,5 @@ $(LIBRARY): $(INSTALLED) setup.py csrc/exports.map $(shell find csrc -type d) $(
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
 	@$(BIN)/python setup.py build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
-	@grep '^GPU kernels:' build/build.log
+	@grep -a '^GPU kernels:' build/build.log
 	@touch $@

@@ -7,7 +7,7 @@ Both models are word embedding + learned positions, blocks, mean over the words,
 alone. Each takes what suits it best of the learning rates and dropouts in `GRID`; all else in training is the same.
 Setting and epoch are chosen on a tenth of the training texts. The last 512 words of a text are read (Keras' customary
 end of a text; 93% of IMDB and 96% of Reuters fit). Latencies are PyTorch's, and on one thread also the Γ-model's in
-this package's C++ (`gamma_cpp`), which uses no more.
+this package's C++ (`gamma_cpp`, in sequence_classifier/), which uses no more.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ import torch
 import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 from results import Row, geomean, write_csv
+from sequence_classifier import SequenceClassifier
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from torch_reformer.runtime import native
 from torch_reformer.selector.model import GammaBlock, TransformerBlock
 from torch_reformer.tuning.timing import interleaved
 
@@ -350,7 +350,7 @@ def latency_rows(options: argparse.Namespace, recipe: Recipe):
         order = test.lengths.argsort()
         chosen = [order[int((i + 0.5) / options.texts * len(order))] for i in range(options.texts)]
         models = {m: Classifier(m, int(training.labels.max()) + 1, recipe).eval() for m in options.models}
-        in_cpp = native.SequenceClassifier(models["gamma"].state_dict()) if "gamma" in models else None
+        in_cpp = SequenceClassifier(models["gamma"].state_dict()) if "gamma" in models else None
         for threads in options.threads:
             torch.set_num_threads(threads)
             for i, text in enumerate(chosen):

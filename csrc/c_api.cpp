@@ -8,7 +8,6 @@
 
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
-#include "cpu/selector/sequence_classifier.h"
 #include "dispatch/decide.h"
 #include "dispatch/selectors.h"
 #include "dispatch/solver_list.h"
@@ -69,11 +68,6 @@ class PlainCall final : public ConvCall {
 
 int32_t index_of(const Solver& solver) {
   return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
-}
-
-Isa isa_of(int32_t index) {
-  if (index > int32_t(cpu_isa())) throw std::invalid_argument("this machine does not have that instruction set");
-  return index < 0 ? cpu_isa() : Isa(index);
 }
 
 std::shared_ptr<const Selector> selector_of(const Device& device) {
@@ -248,22 +242,6 @@ int32_t reformer_selector_logits(const ConvProblem* problems, int64_t count, con
       problems[i].check();
       selector->logits(features(problems[i], device), logits, chosen);
     }
-    return 0;
-  });
-}
-
-void* reformer_sequence_classifier_new(const ReformerSequenceClassifier* c) {
-  return guarded<void*>(nullptr, [&] {
-    return new SequenceClassifier({c->words, c->longest, c->width, c->hidden, c->blocks, c->classes}, c->tensors);
-  });
-}
-
-void reformer_sequence_classifier_delete(void* classifier) { delete static_cast<SequenceClassifier*>(classifier); }
-
-int32_t reformer_sequence_classifier_logits(void* classifier, const int64_t* words, int64_t length, int32_t isa,
-                                            float* logits) {
-  return guarded(-1, [&] {
-    static_cast<SequenceClassifier*>(classifier)->logits(words, length, logits, isa_of(isa));
     return 0;
   });
 }

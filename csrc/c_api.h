@@ -29,11 +29,6 @@ struct ReformerSelector {
   const float* const* tensors;  // in the order of cpu/selector/selector.h
 };
 
-struct ReformerSequenceClassifier {
-  int32_t words, longest, width, hidden, blocks, classes;
-  const float* const* tensors;  // in the order of cpu/selector/sequence_classifier.h
-};
-
 struct ReformerConfig {
   const int32_t* forbidden;  // indices of solvers
   int64_t workspace_limit;
@@ -89,13 +84,6 @@ REFORMER_API int32_t reformer_selector_remove(const char* arch);
 REFORMER_API int32_t reformer_selector_candidates(const char* device);
 REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                               int32_t isa, float* logits);
-
-// A classifier of sequences in C++, to measure Γ-blocks with: copies the tensors; null if it can't be. One call at a
-// time; `isa` as above.
-REFORMER_API void* reformer_sequence_classifier_new(const ReformerSequenceClassifier* description);
-REFORMER_API void reformer_sequence_classifier_delete(void* classifier);
-REFORMER_API int32_t reformer_sequence_classifier_logits(void* classifier, const int64_t* words, int64_t length,
-                                                         int32_t isa, float* logits);
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 

@@ -67,6 +67,11 @@ Isa cpu_isa() {
   return isa;
 }
 
+Isa isa_of(int32_t index) {
+  if (index > int32_t(cpu_isa())) throw std::invalid_argument("this machine does not have that instruction set");
+  return index < 0 ? cpu_isa() : Isa(index);
+}
+
 Device Device::cpu(int32_t threads) { return {DeviceKind::cpu, cpu_isa(), threads, {}}; }
 
 Device Device::parse(std::string_view text) {

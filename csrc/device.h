@@ -32,6 +32,9 @@ struct Device {
 // TORCH_REFORMER_ISA=avx2 or plain, read once.
 Isa cpu_isa();
 
+// The instruction set of this index in Isa; cpu_isa() for -1. Throws std::invalid_argument for one better than that.
+Isa isa_of(int32_t index);
+
 namespace gpu {
 
 struct Entry;  // jit/gpu.h

@@ -1,5 +1,8 @@
 """Γ-blocks in C++ on sequences of any length: equal to PyTorch's."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +10,9 @@ from torch import nn
 
 from torch_reformer.runtime import native
 from torch_reformer.selector.model import GammaBlock
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+from sequence_classifier import SequenceClassifier  # noqa: E402
 
 ISAS = native.ISAS[: native.ISAS.index(native.device(None).split("-")[1]) + 1]
 WORDS, LONGEST = 100, 512
@@ -36,7 +42,7 @@ class Classifier(nn.Module):
 
 def assert_equal(model: Classifier, words: torch.Tensor, isa: str) -> None:
     want = model(words)
-    got = native.SequenceClassifier(model.state_dict()).logits(words, isa)
+    got = SequenceClassifier(model.state_dict()).logits(words, isa)
     torch.testing.assert_close(got, want, atol=1e-5 * want.abs().max().item(), rtol=0)
 
 
@@ -60,9 +66,9 @@ def test_a_call_leaves_nothing_to_the_next():
     torch.manual_seed(0)
     texts = [torch.randint(WORDS, (length,)) for length in (30, 512, 30, 1)]
     state = Classifier().state_dict()
-    classifier = native.SequenceClassifier(state)
+    classifier = SequenceClassifier(state)
     for words in texts:
-        assert torch.equal(classifier.logits(words), native.SequenceClassifier(state).logits(words))
+        assert torch.equal(classifier.logits(words), SequenceClassifier(state).logits(words))
 
 
 @pytest.mark.parametrize(
@@ -78,16 +84,16 @@ def test_a_call_leaves_nothing_to_the_next():
 )
 def test_words_that_are_refused(words, sentence):
     with pytest.raises(ValueError, match=sentence):
-        native.SequenceClassifier(Classifier().state_dict()).logits(words)
+        SequenceClassifier(Classifier().state_dict()).logits(words)
 
 
 def test_weights_that_are_refused():
     with pytest.raises(ValueError, match="a sequence classifier's width must be a multiple of 16 up to 128, got 24"):
-        native.SequenceClassifier(Classifier(width=24).state_dict())
+        SequenceClassifier(Classifier(width=24).state_dict())
     state = Classifier().state_dict()
     state["blocks.1.up.bias"] = state["blocks.1.up.bias"][:-1]
     with pytest.raises(ValueError, match=r"blocks.1.up.bias must have shape \(256,\), got \(255,\)"):
-        native.SequenceClassifier(state)
+        SequenceClassifier(state)
     del state["blocks.1.up.bias"]
     with pytest.raises(ValueError, match="do not make a classifier of 2 blocks: blocks.1.up.bias missing"):
-        native.SequenceClassifier(state)
+        SequenceClassifier(state)

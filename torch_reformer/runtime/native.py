@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,15 +58,6 @@ class Selector(ctypes.Structure):
         ("arch", ctypes.c_char_p),
         *((name, ctypes.c_int32) for name in "feature_version rows width hidden blocks candidates".split()),
         ("names", ctypes.POINTER(ctypes.c_char_p)),
-        ("tensors", ctypes.POINTER(ctypes.c_void_p)),
-    ]
-
-
-class _SequenceClassifier(ctypes.Structure):
-    """Mirrors ReformerSequenceClassifier (csrc/c_api.h)."""
-
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in "words longest width hidden blocks classes".split()),
         ("tensors", ctypes.POINTER(ctypes.c_void_p)),
     ]
 
@@ -139,19 +129,6 @@ _selector_logits = _declare(
     ctypes.POINTER(Problem),
     ctypes.c_int64,
     ctypes.c_char_p,
-    ctypes.c_int32,
-    ctypes.POINTER(ctypes.c_float),
-)
-_sequence_classifier_new = _declare(
-    "reformer_sequence_classifier_new", ctypes.c_void_p, ctypes.POINTER(_SequenceClassifier)
-)
-_sequence_classifier_delete = _declare("reformer_sequence_classifier_delete", None, ctypes.c_void_p)
-_sequence_classifier_logits = _declare(
-    "reformer_sequence_classifier_logits",
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_int64),
-    ctypes.c_int64,
     ctypes.c_int32,
     ctypes.POINTER(ctypes.c_float),
 )
@@ -382,41 +359,6 @@ def logits(problems: Problems, device: str | None = None, isa: str | None = None
     result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
     _check(_selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
     return result
-
-
-class SequenceClassifier:
-    """The classifier of texts of benchmarks/gamma_block.py in C++: words and learned positions, Γ-blocks, mean over the
-    positions, linear layer. It computes on the calling thread alone, and one thread may call it at a time.
-
-    Args:
-        tensors: the state_dict(). They are copied.
-
-    Raises:
-        ValueError: for shapes that do not fit.
-    """
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]):
-        words, width = tensors["embedding.weight"].shape
-        longest, self.classes = len(tensors["positions"]), len(tensors["head.weight"])
-        blocks, hidden = sum(name.endswith(".taps") for name in tensors), len(tensors["blocks.0.up.weight"])
-        shapes = {
-            **{"positions": (longest, width), "embedding.weight": (words, width)},
-            **_block_shapes(width, hidden, blocks),
-            **{"head.weight": (self.classes, width), "head.bias": (self.classes,)},
-        }
-        dense = _dense(f"classifier of {blocks} blocks", shapes, tensors)
-        description = _SequenceClassifier(words, longest, width, hidden, blocks, self.classes, _pointers(dense))
-        self._handle = _check(_sequence_classifier_new(ctypes.byref(description)))
-        weakref.finalize(self, _sequence_classifier_delete, self._handle)
-
-    def logits(self, words: torch.Tensor, isa: str | None = None) -> torch.Tensor:
-        """``[class]`` of one text's ``words`` (int64, ``[length]``). ``isa`` as in logits()."""
-        if words.dtype != torch.int64 or words.ndim != 1:
-            raise ValueError(f"words must be int64 [length], got {words.dtype} {list(words.shape)}")
-        words, result = words.cpu().contiguous(), torch.empty(self.classes)
-        pointer = ctypes.cast(words.data_ptr(), ctypes.POINTER(ctypes.c_int64))
-        _check(_sequence_classifier_logits(self._handle, pointer, len(words), _isa(isa), _floats(result)))
-        return result
 
 
 def set_config(

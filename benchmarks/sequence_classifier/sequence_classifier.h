@@ -1,10 +1,10 @@
-// A classifier of sequences (Classifier in benchmarks/gamma_block.py): the embeddings of words plus learned positions,
+// A classifier of sequences (Classifier in gamma_block.py): the embeddings of words plus learned positions,
 // Γ-blocks, the mean over the positions, a linear layer. It runs on one thread and keeps its scratch, for the longest
 // sequence, so that logits() allocates nothing: one call at a time.
 #pragma once
 
+#include "cpu/selector/packing.h"
 #include "device.h"
-#include "packing.h"
 
 namespace reformer {
 

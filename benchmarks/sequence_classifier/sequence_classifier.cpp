@@ -7,7 +7,7 @@
 
 #include "cpu/gemm/kernel.h"
 
-#define REFORMER_ISA_BODY "cpu/selector/sequence_classifier_body.h"
+#define REFORMER_ISA_BODY "sequence_classifier_body.h"
 #include "cpu/simd/foreach_isa.h"
 
 namespace reformer {
