@@ -4,25 +4,30 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from functools import cache
 from pathlib import Path
 
 import pytest
 from torch.utils.cpp_extension import include_paths
 
-CSRC = Path(__file__).parent.parent / "csrc"
-SOURCES = sorted(CSRC.glob("cpu/**/*.cpp"))
+ROOT = Path(__file__).parent.parent
+CSRC, BENCHMARKS = ROOT / "csrc", ROOT / "benchmarks"
+SOURCES = sorted([*CSRC.glob("cpu/**/*.cpp"), *BENCHMARKS.rglob("*.cpp")])
+FOLDERS = [CSRC, BENCHMARKS / "sequence_classifier"]
 CLANG = shutil.which("clang++")
 CLANG_19 = shutil.which("clang++-19")
 FLAGS = ["-std=c++17", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unknown-warning-option"]
-FLAGS += [f"-I{CSRC}", "-DTORCH_TARGET_VERSION=0x020b000000000000", *(f"-isystem{path}" for path in include_paths())]
+FLAGS += ["-DTORCH_TARGET_VERSION=0x020b000000000000", "-DTORCH_EXTENSION_NAME=extension"]
+FLAGS += [f"-I{folder}" for folder in FOLDERS]
+FLAGS += [f"-isystem{folder}" for folder in (*include_paths(), sysconfig.get_path("include"))]
 
 
 @cache
 def files_of(path: Path) -> frozenset[Path]:
-    """The file and all of csrc that it includes, by way of others too."""
+    """The file and all of this repository that it includes, by way of others too."""
     names = re.findall(r'"([\w./]+)"', "".join(re.findall(r"^#(?:include|define) .*$", path.read_text(), re.MULTILINE)))
-    included = {(folder / name).resolve() for name in names for folder in (path.parent, CSRC)}
+    included = {(folder / name).resolve() for name in names for folder in (path.parent, *FOLDERS)}
     return frozenset([path]).union(*(files_of(file) for file in included if file.is_file()))
 
 
@@ -30,13 +35,13 @@ def files_of(path: Path) -> frozenset[Path]:
 # body for example; those that no .cpp includes are for the compilers of device code.
 HEADERS = sorted(
     path
-    for path in frozenset().union(*(files_of(source) for source in CSRC.rglob("*.cpp")))
+    for path in frozenset().union(*(files_of(source) for folder in FOLDERS for source in folder.rglob("*.cpp")))
     if path.suffix == ".h" and "#pragma once" in path.read_text()
 )
 
 
 def name_of(path: Path) -> str:
-    return str(path.relative_to(CSRC))
+    return str(path.relative_to(ROOT))
 
 
 @cache
