@@ -3,9 +3,9 @@
 import torch
 
 import emulator
+from emulator import host_side
 from torch_reformer import ConvProblem
 from torch_reformer.problem import TORCH_DTYPES
-from torch_reformer.runtime import gpu
 
 ARCHITECTURES = {32: "sm_80", 64: "gfx90a"}  # by the size of a warp; sm_90 has clusters that read each other
 
@@ -38,7 +38,7 @@ def result_of(solver: str, problem: ConvProblem, x, weight, y, bias=None, *, war
             defines=(f"REFORMER_ENTRY={entry.arguments}",),
         )
 
-    gpu.run(solver, problem.native(), ARCHITECTURES[warp], *tensors, bias, launch)
+    host_side.run(solver, problem.native(), ARCHITECTURES[warp], *tensors, bias, launch)
     result = tensors["BWF".index(problem.direction)]
     return result.permute(0, 3, 1, 2) if problem.layout == "NHWC" else result
 
@@ -75,7 +75,7 @@ MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx94
 def shared_bytes(solver: str, problem: ConvProblem, arch: str) -> list[int]:
     """What each kernel that the solver launches would take of a block's shared memory; none runs."""
     asked, nothing = [], torch.empty(0)
-    gpu.run(
+    host_side.run(
         solver, problem.native(), arch, nothing, nothing, nothing, None,
         lambda entry, blocks, threads, shared_bytes, arguments: asked.append(shared_bytes),
     )  # fmt: skip

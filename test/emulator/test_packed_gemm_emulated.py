@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from marks import slow
 
 import emulator
-from emulator import solvers
+from emulator import host_side, solvers
 from torch_reformer import ConvProblem
 from torch_reformer.runtime import gpu, native
 from torch_reformer.selector.candidates import candidates
@@ -64,7 +64,7 @@ def problem_of(sizes, direction, dtype) -> ConvProblem:
 def refusal_of(solver, problem, architecture) -> str | None:
     nothing = torch.empty(0)  # no kernel runs
     try:
-        gpu.run(solver, problem.native(), architecture, nothing, nothing, nothing, None, lambda *launch: None)
+        host_side.run(solver, problem.native(), architecture, nothing, nothing, nothing, None, lambda *launch: None)
     except ValueError as refusal:
         return str(refusal)
     return None
