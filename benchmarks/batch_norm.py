@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from results import Row, write_csv
 
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.operators import fused_programs
+from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
 from torch_reformer.tuning.workload import device_name
 
@@ -29,11 +30,11 @@ def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
     channels = size[1]
     x, grad = (torch.randn(size).contiguous(memory_format=torch.channels_last) for _ in range(2))
     tensors = {"scale": torch.rand(channels) + 0.5, "shift": torch.randn(channels)}
-    mean, squares = torch.ops.reformer.stitch(x, [], ep.Program(ep.moments(ep.acc())).code)[0].unbind()
+    mean, squares = torch.ops.reformer.stitch(x, [], Program(program.moments(program.acc())).code)[0].unbind()
     tensors |= {"mean": mean, "squares": squares}
 
-    def run(program: ep.Program, inputs: list[torch.Tensor]) -> Callable[[], object]:
-        return lambda: torch.ops.reformer.stitch(x, inputs, program.code)
+    def run(stitched: Program, inputs: list[torch.Tensor]) -> Callable[[], object]:
+        return lambda: torch.ops.reformer.stitch(x, inputs, stitched.code)
 
     normalise = fused_programs.normalise(frozenset(tensors), "relu", 1e-5)
     inputs = [tensors[name] for name in normalise.inputs]
@@ -53,7 +54,7 @@ def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
 
     whole = theirs()
     return {
-        "moments": run(ep.Program(ep.moments(ep.acc())), []),
+        "moments": run(Program(program.moments(program.acc())), []),
         "normalise": run(normalise, inputs),
         "backward, first": run(first.backward, [known[source] for source in first.sources]),
         "backward, second": run(second.backward, [of_moments[source] for source in second.sources]),

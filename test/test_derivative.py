@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
 from torch_reformer.program.operations import COMPARISONS, COMPUTED, OPERANDS
 from torch_reformer.program.values import Value
@@ -16,38 +17,42 @@ OF_POSITIVE = {"log", "sqrt", "rsqrt"}
 
 
 def of_tensors(op):
-    return ep.store(Value(op, *[ep.acc(), ep.full("a"), ep.full("b")][: OPERANDS[op]]))
+    return program.store(Value(op, *[program.acc(), program.full("a"), program.full("b")][: OPERANDS[op]]))
 
 
 def stored_in_fp32(op):
-    return ep.store(of_tensors(op).value, torch.float32)
+    return program.store(of_tensors(op).value, torch.float32)
 
 
 def of_what_is_stored(op):
     """Of a value that is often exactly 0.1, which no data type of 16 bits has, and which is stored besides."""
-    clipped = ep.clip(ep.acc(), -0.1, 0.1)
-    first = clipped - 0.1 + (op in OF_POSITIVE) + 0 * ep.full("a") if OPERANDS[op] == 1 or op == "select" else clipped
-    return ep.store(clipped), ep.store(Value(op, *[first, 0.1 + 0 * ep.full("a"), 0.3][: OPERANDS[op]]), torch.float32)
+    clipped = program.clip(program.acc(), -0.1, 0.1)
+    first = (
+        clipped - 0.1 + (op in OF_POSITIVE) + 0 * program.full("a") if OPERANDS[op] == 1 or op == "select" else clipped
+    )
+    return program.store(clipped), program.store(
+        Value(op, *[first, 0.1 + 0 * program.full("a"), 0.3][: OPERANDS[op]]), torch.float32
+    )
 
 
-def stitched(x, program, tensors):
-    return torch_reformer.stitch(x, program, tensors)
+def stitched(x, tested, tensors):
+    return torch_reformer.stitch(x, tested, tensors)
 
 
-def after_a_convolution(x, program, tensors):
-    return torch_reformer.conv2d_epilogue(x, torch.ones(1, 1, 1, 1, dtype=x.dtype), program, tensors)
+def after_a_convolution(x, tested, tensors):
+    return torch_reformer.conv2d_epilogue(x, torch.ones(1, 1, 1, 1, dtype=x.dtype), tested, tensors)
 
 
-def by_pytorch(x, program, tensors):
-    return interpret(program, x.shape, x.dtype, tensors, x)
+def by_pytorch(x, tested, tensors):
+    return interpret(tested, x.shape, x.dtype, tensors, x)
 
 
-def gradients(run, program, dtype, numbers):
+def gradients(run, tested, dtype, numbers):
     """Of acc and of the inputs, where every number meets every other."""
     grid = torch.cartesian_prod(*[torch.tensor(numbers, dtype=torch.float64)] * 3).to(dtype)
     x, *others = (column.clone().view(1, 1, len(numbers), -1).requires_grad_() for column in grid.unbind(1))
-    tensors = {name: other for name, other in zip(("a", "b"), others, strict=True) if name in program.inputs}
-    results = run(x, program, tensors)
+    tensors = {name: other for name, other in zip(("a", "b"), others, strict=True) if name in tested.inputs}
+    results = run(x, tested, tensors)
     results = [results] if isinstance(results, torch.Tensor) else results
     weights = [torch.arange(1, y.numel() + 1).remainder(7).view(y.shape).to(y.dtype) for y in results]
     return torch.autograd.grad(results, (x, *tensors.values()), weights, materialize_grads=True)
@@ -59,10 +64,10 @@ def gradients(run, program, dtype, numbers):
 @pytest.mark.parametrize("op", [op for op in COMPUTED if op not in COMPARISONS])
 def test_gradients(op, written, run, dtype):
     outputs = written(op)
-    program = ep.Program(*(outputs if isinstance(outputs, tuple) else [outputs]))
+    tested = Program(*(outputs if isinstance(outputs, tuple) else [outputs]))
     # Of a value that is clipped, PyTorch's own operators differ in what the gradient of NaN is.
     numbers = NUMBERS if op == "clip" or written is of_what_is_stored else [*NUMBERS, float("nan")]
-    ours, theirs = (gradients(each, program, dtype, numbers) for each in (run, by_pytorch))
+    ours, theirs = (gradients(each, tested, dtype, numbers) for each in (run, by_pytorch))
     tolerance = 4 * torch.finfo(dtype).eps if op in SMOOTH else 0
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
 
@@ -70,12 +75,14 @@ def test_gradients(op, written, run, dtype):
 def test_clip_in_half_precision():
     """A bound that no fp16 number is: what was clipped to it, and rounded, is not inside."""
     x = torch.tensor([-5.0, -0.01, 0.01, 5.0]).half().view(1, 1, 2, 2).requires_grad_()
-    y = torch_reformer.stitch(x, ep.Program(ep.store(ep.clip(ep.acc(), -0.1, 0.1))))
+    y = torch_reformer.stitch(x, Program(program.store(program.clip(program.acc(), -0.1, 0.1))))
     assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [0, 1, 1, 0]
 
 
 def test_inputs_in_an_order_of_their_own():
     """The forward that keeps something for the backward takes them in the program's order, too."""
-    program = ep.Program(ep.store(ep.full("b") - ep.full("a") * ep.acc()), inputs={"a": "full", "b": "full"})
+    tested = Program(
+        program.store(program.full("b") - program.full("a") * program.acc()), inputs={"a": "full", "b": "full"}
+    )
     x, a, b = (torch.randn(1, 2, 3, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    torch.testing.assert_close(torch_reformer.stitch(x, program, {"a": a, "b": b}), b - a * x)
+    torch.testing.assert_close(torch_reformer.stitch(x, tested, {"a": a, "b": b}), b - a * x)

@@ -9,9 +9,9 @@ from cases import ops
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
-from torch_reformer import conv2d
-from torch_reformer import program as ep
+from torch_reformer import conv2d, program
 from torch_reformer.operators import layer_norm
+from torch_reformer.program import Program
 
 
 def huge(*size):
@@ -270,9 +270,9 @@ def fused_batch_norm(x, w, b):
 
 
 def stitched(x, w, b):
-    value = ep.acc() * ep.channel("b") + ep.full("other")
+    value = program.acc() * program.channel("b") + program.full("other")
     tensors = {"b": b, "other": w.mean().expand(x.shape)}
-    return torch_reformer.stitch(x, ep.Program(ep.store(value)), tensors)
+    return torch_reformer.stitch(x, Program(program.store(value)), tensors)
 
 
 def layer_normed(x, w, b):

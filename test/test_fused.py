@@ -7,8 +7,8 @@ from cases import Case, ops, strided
 from unfused import ACTIVATIONS, compare
 
 import torch_reformer
-from torch_reformer import conv2d_act, linear_act, linear_epilogue
-from torch_reformer import program as ep
+from torch_reformer import conv2d_act, linear_act, linear_epilogue, program
+from torch_reformer.program import Program
 
 CASES = {
     "3x3": Case(padding=(1, 1)),
@@ -87,8 +87,8 @@ def test_the_gradient_of_a_residual_is_not_rounded():
     """It is that of the sum itself, in the sum's data type, where that is another than the result's."""
     x, w = (small_integers(size, torch.bfloat16).requires_grad_() for size in ((2, 8, 5, 5), (8, 8, 1, 1)))
     residual = torch.randn(2, 8, 5, 5, requires_grad=True)
-    program = ep.Program(ep.store(ep.acc() * 2 + ep.full("residual"), torch.float32))
-    y = torch_reformer.conv2d_epilogue(x, w, program, {"residual": residual})
+    tested = Program(program.store(program.acc() * 2 + program.full("residual"), torch.float32))
+    y = torch_reformer.conv2d_epilogue(x, w, tested, {"residual": residual})
     gradient = torch.randn(y.shape, requires_grad=True)
     of_residual, of_x = torch.autograd.grad(y, (residual, x), gradient, create_graph=True)
     assert y.dtype == torch.float32 and of_residual.data_ptr() == gradient.data_ptr()
@@ -158,10 +158,14 @@ def test_strided_rows_of_linear():
 @pytest.mark.parametrize("rows", [(), (4,), (2, 3), (2, 2, 2), (2, 1, 2, 2)], ids=str)
 def test_gradients_of_a_matrix_products_programs(rows):
     """Of all kinds of inputs and outputs, any number of times."""
-    value = ep.acc() * ep.row("row") + ep.full("full") * ep.channel("channel") - ep.scalar("scalar")
-    program = ep.Program(
-        *(ep.store(ep.tanh(value)), ep.sum(value * value, "row"), ep.moments(value, "row")),
-        *(ep.sum(value * value), ep.moments(value), ep.sum(value, "all")),
+    value = (
+        program.acc() * program.row("row")
+        + program.full("full") * program.channel("channel")
+        - program.scalar("scalar")
+    )
+    tested = Program(
+        *(program.store(program.tanh(value)), program.sum(value * value, "row"), program.moments(value, "row")),
+        *(program.sum(value * value), program.moments(value), program.sum(value, "all")),
     )
     sizes = dict(row=rows, full=(*rows, 5), channel=(5,), scalar=())
     x, w, *others = (
@@ -169,7 +173,7 @@ def test_gradients_of_a_matrix_products_programs(rows):
     )
 
     def function(x, w, *others):
-        return linear_epilogue(x, w, program, dict(zip(sizes, others, strict=True)))
+        return linear_epilogue(x, w, tested, dict(zip(sizes, others, strict=True)))
 
     assert [tuple(y.shape) for y in function(x, w, *others)] == [(*rows, 5), rows, (2, *rows), (5,), (2, 5), ()]
     assert torch.autograd.gradcheck(function, (x, w, *others))
@@ -189,8 +193,8 @@ def test_results_of_linear_may_be_changed_in_place(activation):
 
 def test_gradients_in_fp64_beside_outputs_in_fp32():
     x, r = torch.randn(2, 3, 4, 4, dtype=torch.float64), torch.randn(2, 3, 4, 4, dtype=torch.float64)
-    program = ep.Program(ep.store(ep.acc() * ep.full("r")), ep.store(ep.full("r"), torch.float32))
-    a, b = torch_reformer.stitch(x, program, {"r": r.requires_grad_()})
+    tested = Program(program.store(program.acc() * program.full("r")), program.store(program.full("r"), torch.float32))
+    a, b = torch_reformer.stitch(x, tested, {"r": r.requires_grad_()})
     (grad,) = torch.autograd.grad(a.sum() + 0 * b.sum(), r)
     torch.testing.assert_close(grad, x, rtol=0, atol=0)
 
@@ -298,19 +302,19 @@ BAD = {
         "conv2d_batch_norm_act: training needs more than one value a channel, got a result of [1, 6, 1, 1]",
     ),
     "dimensions of stitch": (
-        lambda: torch_reformer.stitch(x()[0], ep.Program(ep.store(ep.acc()))),
+        lambda: torch_reformer.stitch(x()[0], Program(program.store(program.acc()))),
         "reformer::stitch: acc must have 4 dimensions, got 3 ([4, 6, 5])",
     ),
     "missing name": (
-        lambda: torch_reformer.stitch(x(), ep.Program(ep.store(ep.acc() + ep.full("z")))),
+        lambda: torch_reformer.stitch(x(), Program(program.store(program.acc() + program.full("z")))),
         "stitch: no tensor z",
     ),
     "unknown name": (
-        lambda: torch_reformer.conv2d_epilogue(x(), w(), ep.Program(ep.store(ep.acc())), {"z": w()}),
+        lambda: torch_reformer.conv2d_epilogue(x(), w(), Program(program.store(program.acc())), {"z": w()}),
         "conv2d_epilogue: z not among the program's inputs",
     ),
     "number of tensors": (
-        lambda: ops.stitch(x(), [x()], ep.Program(ep.store(ep.acc())).code),
+        lambda: ops.stitch(x(), [x()], Program(program.store(program.acc())).code),
         "reformer::stitch: the program has 0 inputs, got 1 tensors",
     ),
     "no program": (

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from unfused import ACTIVATIONS
 
 import torch_reformer
-from torch_reformer import conv2d_act, conv2d_batch_norm_act, linear_act
-from torch_reformer import program as ep
+from torch_reformer import conv2d_act, conv2d_batch_norm_act, linear_act, program
 from torch_reformer.nn import Conv2dAct, Conv2dBatchNormAct, LinearAct
+from torch_reformer.program import Program
 
 
 @pytest.fixture(autouse=True)
@@ -300,8 +300,8 @@ def normalised(x, w, share):
 
 
 def programmed(x, w, share):
-    program = ep.Program(ep.store(ep.maximum(ep.acc() * share, share - 2)))
-    return torch_reformer.conv2d_epilogue(x, w, program)
+    tested = Program(program.store(program.maximum(program.acc() * share, share - 2)))
+    return torch_reformer.conv2d_epilogue(x, w, tested)
 
 
 def dropped(x, w, share):
@@ -346,24 +346,27 @@ def test_dynamic_module(training):
 
 def test_export():
     model = network().eval()
-    program = torch.export.export(model, (torch.randn(3, 3, 8, 10),), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    assert sum(node.target is ops.conv2d_epilogue.default for node in program.graph.nodes) == 3
+    exported = torch.export.export(model, (torch.randn(3, 3, 8, 10),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    assert sum(node.target is ops.conv2d_epilogue.default for node in exported.graph.nodes) == 3
     images = torch.randn(5, 3, 8, 10)
-    torch.testing.assert_close(program.module()(images), model(images))
+    torch.testing.assert_close(exported.module()(images), model(images))
 
 
 # --- PyTorch's own checks ---------------------------------------------------------------------------------------------
 
-ACC, BIAS, FULL = ep.acc(), ep.channel("bias"), ep.full("residual")
+ACC, BIAS, FULL = program.acc(), program.channel("bias"), program.full("residual")
 PROGRAMS = {
-    "relu": ep.Program(ep.store(ep.relu(ACC + BIAS + FULL))),
-    "silu": ep.Program(ep.store(ep.silu(ACC + BIAS))),
-    "moments": ep.Program(ep.store(ACC + BIAS), ep.moments(ACC + BIAS)),
-    "several": ep.Program(
-        ep.store(ACC, torch.float32), ep.store(ACC > 0, torch.bool), ep.sum(ACC * FULL, "row"), ep.max(ACC)
+    "relu": Program(program.store(program.relu(ACC + BIAS + FULL))),
+    "silu": Program(program.store(program.silu(ACC + BIAS))),
+    "moments": Program(program.store(ACC + BIAS), program.moments(ACC + BIAS)),
+    "several": Program(
+        program.store(ACC, torch.float32),
+        program.store(ACC > 0, torch.bool),
+        program.sum(ACC * FULL, "row"),
+        program.max(ACC),
     ),
-    "dropout": ep.Program(ep.store(ACC * ep.select(ep.random("key") < 0.5, 0, 2))),
-    "no acc": ep.Program(ep.store(ep.row("pixels") * BIAS)),
+    "dropout": Program(program.store(ACC * program.select(program.random("key") < 0.5, 0, 2))),
+    "no acc": Program(program.store(program.row("pixels") * BIAS)),
 }
 
 
@@ -373,17 +376,17 @@ PROGRAMS = {
 )
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_opcheck(name, layout, dtype, requires_grad):
-    program = PROGRAMS[name]
+    tested = PROGRAMS[name]
     x, w, *_ = (t.to(dtype) for t in conv_tensors(dtype, n=2, c=3, size=6, k=4).values())
     sizes = dict(bias=(4,), residual=(2, 4, 4, 4), pixels=(2, 4, 4))
-    tensors = [torch.tensor([7]) if n == "key" else torch.randn(sizes[n]).to(dtype) for n in program.inputs]
+    tensors = [torch.tensor([7]) if n == "key" else torch.randn(sizes[n]).to(dtype) for n in tested.inputs]
     acc = torch.randn(2, 4, 4, 4).to(dtype)
     if layout == "channels_last":
         x, acc = (t.contiguous(memory_format=torch.channels_last) for t in (x, acc))
     for t in (x, w, acc, *tensors):
         t.requires_grad_(requires_grad and t.is_floating_point())
-    torch.library.opcheck(ops.stitch.default, (acc, tensors, program.code))
-    torch.library.opcheck(ops.conv2d_epilogue.default, (x, w, tensors, program.code))
+    torch.library.opcheck(ops.stitch.default, (acc, tensors, tested.code))
+    torch.library.opcheck(ops.conv2d_epilogue.default, (x, w, tensors, tested.code))
 
 
 def test_opcheck_of_batch_norm_as_it_is_called():

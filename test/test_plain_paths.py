@@ -6,7 +6,8 @@ import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 
 
 def batch_norm(x, w, stride=1):
@@ -68,10 +69,12 @@ def fused_training(x, w, bias, residual):
 
 
 def reductions(x, w, bias, residual):
-    value = ep.silu(ep.acc() * ep.scalar("share")) + ep.channel("bias")
-    program = ep.Program(ep.moments(value), ep.sum(value * ep.full("residual"), per="row"), ep.max(value, per="all"))
+    value = program.silu(program.acc() * program.scalar("share")) + program.channel("bias")
+    tested = Program(
+        program.moments(value), program.sum(value * program.full("residual"), per="row"), program.max(value, per="all")
+    )
     tensors = {"share": bias.mean(), "bias": bias, "residual": residual}
-    return torch.cat([each.flatten() for each in torch_reformer.conv2d_epilogue(x, w, program, tensors)])
+    return torch.cat([each.flatten() for each in torch_reformer.conv2d_epilogue(x, w, tested, tensors)])
 
 
 def fused_linear(x, w, bias, residual):
@@ -88,7 +91,9 @@ FUSED = {
     "reductions": reductions,
     "linear": fused_linear,
     "stitch": lambda x, w, bias, residual: torch_reformer.stitch(
-        residual * x.mean() * w.mean(), ep.Program(ep.store(ep.tanh(ep.acc()) * ep.channel("bias"))), {"bias": bias}
+        residual * x.mean() * w.mean(),
+        Program(program.store(program.tanh(program.acc()) * program.channel("bias"))),
+        {"bias": bias},
     ),
 }
 

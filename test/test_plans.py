@@ -6,15 +6,16 @@ import pytest
 import torch
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.operators import run_plan
+from torch_reformer.program import Program
 from torch_reformer.runtime import native, plan
 
 GEOMETRY = (1, 1), (1, 1), (1, 1), 1
-DOUBLED = ep.Program(ep.store(ep.acc() * 2), ep.moments(ep.acc()))
-UPDATE = ep.Program(
-    ep.store(ep.acc() - ep.channel("mean")),
-    ep.store(ep.channel("running") + 0.5 * ep.channel("mean"), torch.float32, per="channel"),
+DOUBLED = Program(program.store(program.acc() * 2), program.moments(program.acc()))
+UPDATE = Program(
+    program.store(program.acc() - program.channel("mean")),
+    program.store(program.channel("running") + 0.5 * program.channel("mean"), torch.float32, per="channel"),
 )
 
 
@@ -89,8 +90,8 @@ def test_sentences():
     with pytest.raises(RuntimeError, match="_run: there are not so many parts"):
         torch.ops.reformer._run([x[:1]], number)
     steps = plan.Plan(2)
-    program = ep.Program(ep.store(ep.acc()), ep.store(ep.channel("c"), torch.float32, per="channel"))
-    steps.give(*steps.stitch(program.code, 0, [1], [1]))
+    tested = Program(program.store(program.acc()), program.store(program.channel("c"), torch.float32, per="channel"))
+    steps.give(*steps.stitch(tested.code, 0, [1], [1]))
     for wrong in (torch.ones(6)[::2], torch.ones(3, dtype=torch.float16)):
         with pytest.raises(RuntimeError, match="stitch: output 1 can't be written to a tensor of size"):
             torch.ops.reformer._run([torch.ones(1, 3, 2, 2), wrong], steps.number)

@@ -14,8 +14,8 @@ from cases import Case, by_pytorch, directions, solvers_for
 from torch._C import _AutoDispatchBelowAutograd
 
 import torch_reformer
-from torch_reformer import config
-from torch_reformer import program as ep
+from torch_reformer import config, program
+from torch_reformer.program import Program
 from torch_reformer.runtime import native
 
 CASES = [
@@ -255,9 +255,9 @@ def step_with(kind: str, number: float) -> None:
     elif kind == "dropout":
         y = torch_reformer.linear_act(x, torch.ones(4, 4, requires_grad=True), dropout=number)
     else:
-        program = ep.Program(ep.store(ep.acc() * number))
+        tested = Program(program.store(program.acc() * number))
         with _AutoDispatchBelowAutograd():
-            (y,) = torch.ops.reformer.stitch(x.detach(), [], program.code)
+            (y,) = torch.ops.reformer.stitch(x.detach(), [], tested.code)
         return
     y.sum().backward()
 

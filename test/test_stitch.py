@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
 from torch_reformer.program.operations import COMPUTED, OPERANDS
 from torch_reformer.program.program import decode, differs
@@ -41,13 +42,13 @@ def acc_for(size, dtype, layout):
     return tensors_for((*size[:3], size[3] + 1), dtype)["full"][..., :-1].contiguous(memory_format=FORMATS[layout])
 
 
-def check(program, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-6):
+def check(tested, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-6):
     acc, tensors = acc_for(size, dtype, layout), tensors_for(size, dtype, layout)
-    tensors = {name: tensors[name] for name in program.inputs}
-    results = torch.ops.reformer.stitch(acc, list(tensors.values()), program.code)
+    tensors = {name: tensors[name] for name in tested.inputs}
+    results = torch.ops.reformer.stitch(acc, list(tensors.values()), tested.code)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, size, torch.float64, wide, acc.double())
-    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+    expected = interpret(tested, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
         stored = (output.dtype or dtype) if output.kind == "store" else torch.promote_types(dtype, torch.float32)
         assert result.dtype == stored and result.shape == exact.shape
         if output.is_by_element:
@@ -55,30 +56,30 @@ def check(program, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-
         torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol, atol=atol)
 
 
-FULL, CHANNEL = ep.full("full"), ep.channel("channel")
+FULL, CHANNEL = program.full("full"), program.channel("channel")
 OPERATIONS = {
-    **{op: ep.Value(op, *(ep.acc(), FULL, CHANNEL)[: OPERANDS[op]]) for op in COMPUTED},
-    "log": ep.log(abs(ep.acc())),
-    "sqrt": ep.sqrt(abs(ep.acc())),
-    "rsqrt": ep.rsqrt(abs(ep.acc())),
-    "clip": ep.clip(ep.acc(), -0.5, 0.5 + 0 * CHANNEL),
-    "equal": ep.equal(ep.acc(), ep.acc()),
-    "row": ep.acc() * ep.row("row"),
-    "scalar": ep.acc() - ep.scalar("scalar"),
-    "mask": ep.select(ep.full("mask"), ep.acc(), 1),
-    "half": ep.full("half") + 1,
-    "random": ep.random("key"),
-    "rows": ep.acc() + ep.rows(),
-    "columns": ep.acc() / ep.columns(),
+    **{op: program.Value(op, *(program.acc(), FULL, CHANNEL)[: OPERANDS[op]]) for op in COMPUTED},
+    "log": program.log(abs(program.acc())),
+    "sqrt": program.sqrt(abs(program.acc())),
+    "rsqrt": program.rsqrt(abs(program.acc())),
+    "clip": program.clip(program.acc(), -0.5, 0.5 + 0 * CHANNEL),
+    "equal": program.equal(program.acc(), program.acc()),
+    "row": program.acc() * program.row("row"),
+    "scalar": program.acc() - program.scalar("scalar"),
+    "mask": program.select(program.full("mask"), program.acc(), 1),
+    "half": program.full("half") + 1,
+    "random": program.random("key"),
+    "rows": program.acc() + program.rows(),
+    "columns": program.acc() / program.columns(),
     "channel alone": CHANNEL * 2,
-    "constant alone": ep.Value("constant", attribute=0.5),
+    "constant alone": program.Value("constant", attribute=0.5),
     # Done in one pass over a block.
-    "mul_add": ep.acc() * FULL + CHANNEL,
-    "sub_mul": (ep.acc() - CHANNEL) * FULL,
-    "add_relu": ep.relu(ep.acc() + FULL),
-    "mul_add_relu": ep.relu(FULL + ep.acc() * CHANNEL),
-    "positive": ep.select(ep.acc() <= 0, 0, FULL),
-    **{name: activation(ep.acc() * 4) for name, activation in ep.ACTIVATIONS.items()},
+    "mul_add": program.acc() * FULL + CHANNEL,
+    "sub_mul": (program.acc() - CHANNEL) * FULL,
+    "add_relu": program.relu(program.acc() + FULL),
+    "mul_add_relu": program.relu(FULL + program.acc() * CHANNEL),
+    "positive": program.select(program.acc() <= 0, 0, FULL),
+    **{name: activation(program.acc() * 4) for name, activation in program.ACTIVATIONS.items()},
 }
 
 
@@ -87,15 +88,17 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(name, dtype, layout):
     tight = 1e-12 if dtype == torch.float64 else 5e-7
-    check(ep.Program(ep.store(OPERATIONS[name])), SIZES[0], dtype, layout, rtol=tight, atol=tight)
+    check(Program(program.store(OPERATIONS[name])), SIZES[0], dtype, layout, rtol=tight, atol=tight)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_reductions(size, layout):
-    value = ep.acc() * CHANNEL + FULL
-    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "row", "all")]
-    check(ep.Program(*kinds), size, layout=layout, rtol=2e-6, atol=1e-6 * max(size[1], size[0] * size[2] * size[3]))
+    value = program.acc() * CHANNEL + FULL
+    kinds = [
+        kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "row", "all")
+    ]
+    check(Program(*kinds), size, layout=layout, rtol=2e-6, atol=1e-6 * max(size[1], size[0] * size[2] * size[3]))
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -104,29 +107,33 @@ def test_integers_are_exact(size, layout):
     acc = torch.randint(-8, 9, size).float().contiguous(memory_format=FORMATS[layout])
     other = torch.randint(-8, 9, size).to(torch.bfloat16)
     weight = torch.randint(-4, 5, size[1:2]).float()
-    value = ep.acc() * CHANNEL - FULL
-    outputs = [ep.store(value), ep.store(ep.relu(value), torch.float16), ep.store(value > 0, torch.bool)]
-    outputs += [kind(value, per) for kind in (ep.sum, ep.max) for per in ("channel", "row", "all")]
-    program = ep.Program(*outputs)
+    value = program.acc() * CHANNEL - FULL
+    outputs = [
+        program.store(value),
+        program.store(program.relu(value), torch.float16),
+        program.store(value > 0, torch.bool),
+    ]
+    outputs += [kind(value, per) for kind in (program.sum, program.max) for per in ("channel", "row", "all")]
+    tested = Program(*outputs)
     tensors = {"channel": weight, "full": other}
-    results = torch.ops.reformer.stitch(acc, [tensors[name] for name in program.inputs], program.code)
-    expected = interpret(program, size, torch.float64, {n: t.double() for n, t in tensors.items()}, acc.double())
+    results = torch.ops.reformer.stitch(acc, [tensors[name] for name in tested.inputs], tested.code)
+    expected = interpret(tested, size, torch.float64, {n: t.double() for n, t in tensors.items()}, acc.double())
     for result, exact in zip(results, expected, strict=True):
         assert torch.equal(result.double(), exact.double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
-    program = ep.Program(ep.store(ep.gelu(ep.acc() + FULL)), ep.sum(FULL))
+    tested = Program(program.store(program.gelu(program.acc() + FULL)), program.sum(FULL))
     check(
-        program, SIZES[1], dtype, "nhwc", rtol=torch.finfo(dtype).eps, atol=1e-5
+        tested, SIZES[1], dtype, "nhwc", rtol=torch.finfo(dtype).eps, atol=1e-5
     )  # rounded once, to a neighbour at most
 
 
 def test_moments_of_a_large_mean():
     for layout in FORMATS.values():
         x = (torch.randn(8, 24, 20, 20, dtype=torch.float64) + 1e4).float().contiguous(memory_format=layout)
-        mean, squares = torch_reformer.stitch(x, ep.Program(ep.moments(ep.acc()))).unbind()
+        mean, squares = torch_reformer.stitch(x, Program(program.moments(program.acc()))).unbind()
         exact = torch.var_mean(x.double(), (0, 2, 3), correction=0)
         torch.testing.assert_close(mean.double(), exact[1], rtol=1e-7, atol=0)
         torch.testing.assert_close(squares.double() / 3200, exact[0], rtol=2e-6, atol=0)
@@ -135,11 +142,13 @@ def test_moments_of_a_large_mean():
 def test_what_is_not_finite():
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e38, -1e38, 1e-40]).view(1, 1, 1, 7)
     for name, function in {op: COMPUTED[op] for op in COMPUTED if OPERANDS[op] == 1}.items():
-        result = torch_reformer.stitch(x, ep.Program(ep.store(ep.Value(name, ep.acc()))))
+        result = torch_reformer.stitch(x, Program(program.store(program.Value(name, program.acc()))))
         assert torch.equal(result.isnan(), function(x).isnan()), name
         assert torch.equal(result.isinf(), function(x).isinf()), name
-    program = ep.Program(ep.max(ep.acc(), "all"), ep.sum(ep.acc(), "all"), ep.moments(ep.acc(), "all"))
-    assert all(result.isnan().any() for result in torch_reformer.stitch(x, program))
+    tested = Program(
+        program.max(program.acc(), "all"), program.sum(program.acc(), "all"), program.moments(program.acc(), "all")
+    )
+    assert all(result.isnan().any() for result in torch_reformer.stitch(x, tested))
 
 
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "log", "rsqrt"])
@@ -153,25 +162,29 @@ def test_functions_of_fp32_are_accurate(op):
         unit = 2.0 ** (torch.log2(exact.abs()).floor() - 23)
         return ((result.double() - exact).abs() / unit)[normal].max().item()
 
-    assert units(torch_reformer.stitch(at, ep.Program(ep.store(ep.Value(op, ep.acc()))))) <= 2 * units(COMPUTED[op](at))
+    assert units(torch_reformer.stitch(at, Program(program.store(program.Value(op, program.acc()))))) <= 2 * units(
+        COMPUTED[op](at)
+    )
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_the_same_for_any_number_of_threads(layout):
     acc, full = torch.randn(2, *SIZES[-1]).unbind()
     acc, full = (tensor.contiguous(memory_format=FORMATS[layout]) for tensor in (acc, full))
-    value = ep.acc() * FULL
-    program = ep.Program(ep.store(value), *(ep.sum(value, per) for per in ("channel", "row", "all")), ep.moments(value))
+    value = program.acc() * FULL
+    tested = Program(
+        program.store(value), *(program.sum(value, per) for per in ("channel", "row", "all")), program.moments(value)
+    )
     results = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        results.append(torch_reformer.stitch(acc, program, {"full": full}))
+        results.append(torch_reformer.stitch(acc, tested, {"full": full}))
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
 def test_random_numbers():
-    draw = ep.Program(ep.store(ep.random("key")))
+    draw = Program(program.store(program.random("key")))
     key = torch.tensor(7)
     x = torch.empty(8, 16, 32, 32)
     numbers = torch_reformer.stitch(x, draw, {"key": key})
@@ -191,7 +204,7 @@ def test_random_numbers():
 def test_philox_is_the_published_one():
     """Random123's known answer for counter and key 0: 6627e8d5 e169c58d bc57ac4c 9b00dbd8."""
     numbers = torch_reformer.stitch(
-        torch.empty(1, 4, 1, 1), ep.Program(ep.store(ep.random("k"))), {"k": torch.tensor(0)}
+        torch.empty(1, 4, 1, 1), Program(program.store(program.random("k"))), {"k": torch.tensor(0)}
     )
     words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert numbers.flatten().tolist() == [(word >> 8) * 2.0**-24 for word in words]
@@ -200,14 +213,14 @@ def test_philox_is_the_published_one():
 # --- random programs --------------------------------------------------------------------------------------------------
 
 LEAVES = [
-    ep.acc(),
+    program.acc(),
     FULL,
-    ep.full("half"),
-    ep.full("mask"),
+    program.full("half"),
+    program.full("mask"),
     CHANNEL,
-    ep.row("row"),
-    ep.scalar("scalar"),
-    ep.Value("constant", attribute=0.5),
+    program.row("row"),
+    program.scalar("scalar"),
+    program.Value("constant", attribute=0.5),
 ]
 # None of those that jump, or whose error grows without bound: those are tested one by one.
 SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "maximum", "minimum"]
@@ -225,42 +238,42 @@ def programs(
         op = draw(st.sampled_from(SMOOTH))
         # Between -1 and 1 again, so that errors don't grow.
         operands = [draw(st.sampled_from(values)) for _ in range(OPERANDS[op])]
-        values.append(ep.Value(op, *operands) * 0.5)
-    outputs = [ep.store(values[-1])]
+        values.append(program.Value(op, *operands) * 0.5)
+    outputs = [program.store(values[-1])]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=3)):
         value = draw(st.sampled_from(values))
         if kind == "store":
-            outputs.append(ep.store(value, draw(st.sampled_from(types))))
+            outputs.append(program.store(value, draw(st.sampled_from(types))))
         elif kind == "store of channels":
             of_channels = [value for value in values if not any(differs(value).values())]
-            outputs.append(ep.store(draw(st.sampled_from(of_channels)), draw(st.sampled_from(types)), "channel"))
+            outputs.append(program.store(draw(st.sampled_from(of_channels)), draw(st.sampled_from(types)), "channel"))
         else:
-            outputs.append(getattr(ep, kind)(value, draw(st.sampled_from(per))))
-    return ep.Program(*outputs)
+            outputs.append(getattr(program, kind)(value, draw(st.sampled_from(per))))
+    return Program(*outputs)
 
 
 @settings(max_examples=examples(150))
 @given(programs(), st.sampled_from(SIZES[:5]), st.sampled_from([*FORMATS]), st.sampled_from(["fp32", "fp64"]))
-def test_random_programs(program, size, layout, dtype):
+def test_random_programs(tested, size, layout, dtype):
     dtype, tight = {"fp32": (torch.float32, 4e-6), "fp64": (torch.float64, 1e-13)}[dtype]
-    check(program, size, dtype, layout, rtol=tight, atol=tight * size[0] * size[1] * size[2] * size[3])
+    check(tested, size, dtype, layout, rtol=tight, atol=tight * size[0] * size[1] * size[2] * size[3])
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_channels_are_stored(dtype, layout):
-    value = CHANNEL * 2 + ep.scalar("scalar") / ep.rows()
-    outputs = [ep.store(value, to, "channel") for to in (None, torch.float32)]
-    outputs.append(ep.store(CHANNEL > 0, torch.bool, "channel"))
+    value = CHANNEL * 2 + program.scalar("scalar") / program.rows()
+    outputs = [program.store(value, to, "channel") for to in (None, torch.float32)]
+    outputs.append(program.store(CHANNEL > 0, torch.bool, "channel"))
     for size in SIZES:
-        check(ep.Program(*outputs, ep.store(ep.acc() * CHANNEL)), size, dtype, layout)
-    check(ep.Program(*outputs), (2, 24, 6, 6), dtype, layout)
+        check(Program(*outputs, program.store(program.acc() * CHANNEL)), size, dtype, layout)
+    check(Program(*outputs), (2, 24, 6, 6), dtype, layout)
 
 
 def test_what_is_stored_of_channels_has_no_derivative():
     x, scale = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 4, 4), (3,)))
-    program = ep.Program(ep.store(CHANNEL + 1, per="channel"), ep.store(ep.acc() * CHANNEL))
-    of_channels, result = torch_reformer.stitch(x, program, {"channel": scale})
+    tested = Program(program.store(CHANNEL + 1, per="channel"), program.store(program.acc() * CHANNEL))
+    of_channels, result = torch_reformer.stitch(x, tested, {"channel": scale})
     assert not of_channels.requires_grad and torch.equal(of_channels, scale.detach() + 1)
     assert torch.allclose(torch.autograd.grad(result.sum(), scale)[0], x.sum((0, 2, 3)))
 
@@ -286,12 +299,12 @@ def test_what_is_stored_of_channels_has_no_derivative():
     ],
 )
 def test_sentences(acc, tensors, sentence):
-    kinds = {"full": FULL, "channel": CHANNEL, "row": ep.row("row"), "scalar": ep.scalar("scalar")}
-    value = ep.acc()
+    kinds = {"full": FULL, "channel": CHANNEL, "row": program.row("row"), "scalar": program.scalar("scalar")}
+    value = program.acc()
     for name in tensors:
-        value = value + (ep.random("key") if name == "key" else kinds[name])
+        value = value + (program.random("key") if name == "key" else kinds[name])
     with pytest.raises(RuntimeError) as error:
-        torch_reformer.stitch(acc, ep.Program(ep.store(value)), tensors)
+        torch_reformer.stitch(acc, Program(program.store(value)), tensors)
     assert "reformer::stitch: " in str(error.value) and sentence in str(error.value)
 
 
@@ -318,19 +331,23 @@ def test_malformed_code(code):
 
 def test_empty_results():
     x, c = torch.empty(0, 3, 4, 4), torch.arange(3.0)
-    program = ep.Program(ep.store(ep.acc() + 1), ep.sum(ep.acc()), ep.store(CHANNEL + ep.rows(), per="channel"))
-    stored, summed, of_channels = torch_reformer.stitch(x, program, {"channel": c})
+    tested = Program(
+        program.store(program.acc() + 1),
+        program.sum(program.acc()),
+        program.store(CHANNEL + program.rows(), per="channel"),
+    )
+    stored, summed, of_channels = torch_reformer.stitch(x, tested, {"channel": c})
     assert stored.shape == x.shape and torch.equal(summed, torch.zeros(3)) and torch.equal(of_channels, c)
     with pytest.raises(RuntimeError, match="has no maximum"):
-        torch_reformer.stitch(x, ep.Program(ep.max(ep.acc())))
+        torch_reformer.stitch(x, Program(program.max(program.acc())))
 
 
 @pytest.mark.parametrize("per", ["channel", "row", "all"])
 def test_equal_largest_values_share_the_gradient(per):
     x = torch.randint(0, 3, (2, 3, 4, 4), dtype=torch.float64).requires_grad_()
-    program = ep.Program(ep.max(ep.acc() * 2, per), ep.store(ep.acc()))
-    largest, _ = torch_reformer.stitch(x, program)
-    (expected,) = interpret(ep.Program(ep.max(ep.acc() * 2, per)), x.shape, x.dtype, {}, x)
+    tested = Program(program.max(program.acc() * 2, per), program.store(program.acc()))
+    largest, _ = torch_reformer.stitch(x, tested)
+    (expected,) = interpret(Program(program.max(program.acc() * 2, per)), x.shape, x.dtype, {}, x)
     weights = torch.randn_like(expected)
     grads = [torch.autograd.grad(result, x, weights)[0] for result in (largest, expected)]
     torch.testing.assert_close(*grads)
@@ -338,9 +355,9 @@ def test_equal_largest_values_share_the_gradient(per):
 
 def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
     """What C++ makes of it, and gives to Python where no kernel of a GPU runs the program."""
-    program = ep.Program(ep.store(ep.relu(ep.acc() + CHANNEL) * FULL))
-    code, node = list(program.code), [n.op for n in program.nodes].index("add")
-    at = 3 + len(program.inputs) + 5 * node
+    tested = Program(program.store(program.relu(program.acc() + CHANNEL) * FULL))
+    code, node = list(tested.code), [n.op for n in tested.nodes].index("add")
+    at = 3 + len(tested.inputs) + 5 * node
     code[at : at + 5] = [0, -1, -1, -1, 0]
     changed = decode(tuple(code))
     assert [*changed.inputs.values()] == ["channel", "full"]
@@ -350,7 +367,7 @@ def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
 def test_numbers_are_for_private_operators():
     """A program is its code, wherever one is handed over that others may see."""
     x = torch.ones(1, 2, 3, 3)
-    torch_reformer.stitch(x, ep.Program(ep.store(ep.acc() * 2)))
+    torch_reformer.stitch(x, Program(program.store(program.acc() * 2)))
     with pytest.raises(RuntimeError, match="the program is malformed: it ends early"):
         torch.ops.reformer.stitch(x, [], [0])
     with pytest.raises(RuntimeError, match="_run: no plan has the number -1"):

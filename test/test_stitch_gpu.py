@@ -5,21 +5,22 @@ import torch
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, tensors_for
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 from torch_reformer.program.interpreter import interpret
 
 pytestmark = pytest.mark.gpu
 SIZES = [(2, 24, 9, 8), (4, 64, 56, 56), (3, 3, 7, 7), (2, 2048, 7, 7), (8, 40, 1, 1), (1, 1, 5, 3)]
 
 
-def check(program, size, dtype, layout):
+def check(tested, size, dtype, layout):
     acc = acc_for(size, dtype, layout).cuda().contiguous(memory_format=FORMATS[layout])
     everything = tensors_for(size, dtype, layout)
-    tensors = {name: everything[name].cuda() for name in program.inputs}
-    results = torch.ops.reformer.stitch(acc, list(tensors.values()), program.code)
+    tensors = {name: everything[name].cuda() for name in tested.inputs}
+    results = torch.ops.reformer.stitch(acc, list(tensors.values()), tested.code)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, size, torch.float64, wide, acc.double())
-    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+    expected = interpret(tested, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
         eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
         atol = 3e-6 if output.kind == "store" else 1e-6 * acc.numel()
         torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=eps + 3e-6, atol=atol)
@@ -28,48 +29,57 @@ def check(program, size, dtype, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_every_operation(layout):
-    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    outputs = [program.store(value) for value in OPERATIONS.values()]
     for first in range(0, len(outputs), 12):
-        check(ep.Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout)
+        check(Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_reductions(size, dtype, layout):
-    value = ep.acc() * CHANNEL + FULL
-    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "all")]
-    program = ep.Program(ep.store(ep.relu(value)), *kinds, ep.sum(value / 3))
-    first, again = (check(program, size, dtype, layout) for _ in range(2))
+    value = program.acc() * CHANNEL + FULL
+    kinds = [kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "all")]
+    tested = Program(program.store(program.relu(value)), *kinds, program.sum(value / 3))
+    first, again = (check(tested, size, dtype, layout) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_channels_are_stored(layout):
-    value = CHANNEL * 2 + ep.scalar("scalar") / ep.rows()
-    outputs = [ep.store(value, to, "channel") for to in (None, torch.float32, torch.float16, torch.bool)]
+    value = CHANNEL * 2 + program.scalar("scalar") / program.rows()
+    outputs = [program.store(value, to, "channel") for to in (None, torch.float32, torch.float16, torch.bool)]
     for size in SIZES:
-        check(ep.Program(*outputs, ep.store(ep.acc() * CHANNEL), ep.sum(ep.acc())), size, torch.bfloat16, layout)
-        check(ep.Program(*outputs), size, torch.float32, layout)
+        check(
+            Program(*outputs, program.store(program.acc() * CHANNEL), program.sum(program.acc())),
+            size,
+            torch.bfloat16,
+            layout,
+        )
+        check(Program(*outputs), size, torch.float32, layout)
 
 
 def test_random_numbers_are_those_of_the_cpu():
-    program, x, key = ep.Program(ep.store(ep.random("key"))), torch.empty(3, 20, 7, 9), torch.tensor(-98765432198765)
-    on_cpu = torch_reformer.stitch(x, program, {"key": key})
-    assert torch.equal(torch_reformer.stitch(x.cuda(), program, {"key": key.cuda()}).cpu(), on_cpu)
+    tested, x, key = (
+        Program(program.store(program.random("key"))),
+        torch.empty(3, 20, 7, 9),
+        torch.tensor(-98765432198765),
+    )
+    on_cpu = torch_reformer.stitch(x, tested, {"key": key})
+    assert torch.equal(torch_reformer.stitch(x.cuda(), tested, {"key": key.cuda()}).cpu(), on_cpu)
 
 
 def test_in_a_graph_and_on_a_side_stream():
-    program = ep.Program(ep.store(ep.gelu(ep.acc())), ep.moments(ep.acc()))
+    tested = Program(program.store(program.gelu(program.acc())), program.moments(program.acc()))
     x = torch.randn(4, 32, 14, 14, device="cuda", dtype=torch.bfloat16)
-    expected = torch_reformer.stitch(x, program)
+    expected = torch_reformer.stitch(x, tested)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        on_side = torch_reformer.stitch(x, program)
+        on_side = torch_reformer.stitch(x, tested)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = torch_reformer.stitch(x, program)
+        captured = torch_reformer.stitch(x, tested)
     graph.replay()
     for results in (on_side, captured):
         assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
@@ -85,20 +95,20 @@ def kernels_of(function):
     return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
 
 
-BIASED = ep.acc() + CHANNEL
+BIASED = program.acc() + CHANNEL
 INSIDE = {
-    "residual, silu": [ep.store(ep.silu(BIASED + FULL))],
-    "gelu and what it is of": [ep.store(BIASED), ep.store(ep.gelu(BIASED))],
-    "relu and its mask": [ep.store(BIASED > 0, torch.bool), ep.store(ep.relu(BIASED))],
-    "dropout": [ep.store(ep.select(ep.random("key") < 0.5, 0, BIASED * ep.row("row")))],
+    "residual, silu": [program.store(program.silu(BIASED + FULL))],
+    "gelu and what it is of": [program.store(BIASED), program.store(program.gelu(BIASED))],
+    "relu and its mask": [program.store(BIASED > 0, torch.bool), program.store(program.relu(BIASED))],
+    "dropout": [program.store(program.select(program.random("key") < 0.5, 0, BIASED * program.row("row")))],
 }
 
 
 REDUCED = {  # by kernels that can, where they are forced
-    "moments": [ep.store(ep.acc()), ep.moments(ep.acc())],
-    "moments with a bias": [ep.store(BIASED), ep.moments(BIASED)],
-    "sum": [ep.store(ep.relu(BIASED)), ep.sum(BIASED * FULL)],
-    "max": [ep.store(BIASED), ep.max(BIASED)],
+    "moments": [program.store(program.acc()), program.moments(program.acc())],
+    "moments with a bias": [program.store(BIASED), program.moments(BIASED)],
+    "sum": [program.store(program.relu(BIASED)), program.sum(BIASED * FULL)],
+    "max": [program.store(BIASED), program.max(BIASED)],
 }
 
 
@@ -114,20 +124,20 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1):
     x, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, weight))
     geometry = dict(stride=stride, padding=filter // 2, groups=groups)
     acc = torch.conv2d(x.double(), weight.double(), **geometry)
-    program = ep.Program(*(INSIDE | REDUCED)[name])
+    tested = Program(*(INSIDE | REDUCED)[name])
     everything = tensors_for(acc.shape, dtype, "nhwc")
-    tensors = {name: everything[name].cuda() for name in program.inputs}
+    tensors = {name: everything[name].cuda() for name in tested.inputs}
     results = []
 
     def run():
-        made = torch_reformer.conv2d_epilogue(x, weight, program, tensors, **geometry)
+        made = torch_reformer.conv2d_epilogue(x, weight, tested, tensors, **geometry)
         results[:] = [made] if isinstance(made, torch.Tensor) else made
 
     with torch_reformer.config(force=solver):
         kernels = kernels_of(run)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, acc.shape, torch.float64, wide, acc)
-    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+    expected = interpret(tested, acc.shape, torch.float64, wide, acc)
+    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
         eps = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
         atol = 1e-7 * n * h * w if output.kind == "sum" else 1e-5  # of terms that cancel each other
         assert result.dim() < 4 or result.is_contiguous(memory_format=torch.channels_last)
@@ -217,7 +227,7 @@ def test_inside_of_implicit_gemm_with_a_cut_depth(name, size):
     assert kinds in (["forward"], ["finish", "forward", "stitch"]), kernels
 
 
-@pytest.mark.parametrize("activation", ep.ACTIVATIONS)
+@pytest.mark.parametrize("activation", program.ACTIVATIONS)
 def test_batch_norm_trains_as_pytorch(activation):
     x = torch.randn(4, 16, 14, 14, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
     ours = torch_reformer.nn.Conv2dBatchNormAct(16, 32, 3, padding=1, activation=activation).cuda()
@@ -226,7 +236,7 @@ def test_batch_norm_trains_as_pytorch(activation):
         torch.nn.functional.conv2d(x, ours.conv.weight, padding=1), None, None, ours.norm.weight, ours.norm.bias, True
     )
     (expected,) = interpret(
-        ep.Program(ep.store(ep.ACTIVATIONS[activation](ep.acc()))), value.shape, torch.float32, {}, value
+        Program(program.store(program.ACTIVATIONS[activation](program.acc()))), value.shape, torch.float32, {}, value
     )
     weights = torch.randn_like(result)
     wanted = [x, *ours.parameters()]

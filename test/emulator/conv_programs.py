@@ -12,24 +12,24 @@ from test_stitch import CHANNEL, FULL, tensors_for
 import emulator
 from emulator.plans import Problem
 from emulator.stitching import STORED
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.program.interpreter import interpret
 
 GUARD = 7  # elements behind each output, which nobody may write
 
-BIASED = ep.acc() + CHANNEL
-KEPT = ep.random("key") < 0.75
+BIASED = program.acc() + CHANNEL
+KEPT = program.random("key") < 0.75
 NAMED = {
-    "bias, relu": [ep.store(ep.relu(BIASED))],
-    "residual, silu": [ep.store(ep.silu(BIASED + FULL))],
-    "gelu and what it is of": [ep.store(BIASED), ep.store(ep.gelu(BIASED))],
-    "relu and its mask": [ep.store(BIASED > 0, torch.bool), ep.store(ep.relu(BIASED))],
-    "in fp32, too": [ep.store(BIASED * FULL, torch.float32), ep.store(BIASED)],
-    "dropout": [ep.store(ep.select(KEPT, ep.gelu(BIASED) / 0.75, 0)), ep.store(KEPT, torch.bool)],
-    "rows": [ep.store(ep.acc() * ep.row("row") + ep.scalar("scalar"))],
-    "mask": [ep.store(ep.select(ep.full("mask"), ep.acc(), ep.full("half")))],
-    "without acc": [ep.store(FULL * CHANNEL)],
-    "acc alone": [ep.store(ep.acc())],
+    "bias, relu": [program.store(program.relu(BIASED))],
+    "residual, silu": [program.store(program.silu(BIASED + FULL))],
+    "gelu and what it is of": [program.store(BIASED), program.store(program.gelu(BIASED))],
+    "relu and its mask": [program.store(BIASED > 0, torch.bool), program.store(program.relu(BIASED))],
+    "in fp32, too": [program.store(BIASED * FULL, torch.float32), program.store(BIASED)],
+    "dropout": [program.store(program.select(KEPT, program.gelu(BIASED) / 0.75, 0)), program.store(KEPT, torch.bool)],
+    "rows": [program.store(program.acc() * program.row("row") + program.scalar("scalar"))],
+    "mask": [program.store(program.select(program.full("mask"), program.acc(), program.full("half")))],
+    "without acc": [program.store(FULL * CHANNEL)],
+    "acc alone": [program.store(program.acc())],
 }
 
 
@@ -90,11 +90,11 @@ class _Launch(NamedTuple):
     options: dict
 
 
-def _prepare(problem, kernel, program, tensors, outputs) -> tuple[list[_Launch], list[torch.Tensor]]:
+def _prepare(problem, kernel, tested, tensors, outputs) -> tuple[list[_Launch], list[torch.Tensor]]:
     """The kernel with the program, and what adds up its reductions; the convolution's operands, which they read."""
     n, k, h, w = problem.expected.shape
     operands = [problem.tensor(problem.x), problem.tensor(problem.filter)]
-    code = (ctypes.c_int64 * len(program.code))(*program.code)
+    code = (ctypes.c_int64 * len(tested.code))(*tested.code)
     shape = (ctypes.c_int64 * 3)(n, k, h * w)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
     given = _Given(code, len(code), shape, types, _pointers(tensors), _pointers(outputs))
@@ -115,15 +115,15 @@ def _prepare(problem, kernel, program, tensors, outputs) -> tuple[list[_Launch],
     return launches, operands
 
 
-def source(problem, kernel, program, tensors) -> Path:
-    outputs = [_guarded(output, problem)[0] for output in program.outputs]
-    return _prepare(problem, kernel, program, tensors, outputs)[0][0].file
+def source(problem, kernel, tested, tensors) -> Path:
+    outputs = [_guarded(output, problem)[0] for output in tested.outputs]
+    return _prepare(problem, kernel, tested, tensors, outputs)[0][0].file
 
 
-def run(problem, kernel, program, tensors, *, seed=0):
+def run(problem, kernel, tested, tensors, *, seed=0):
     """The program's outputs, on the convolution without a bias."""
-    made = [_guarded(output, problem) for output in program.outputs]
-    launches, operands = _prepare(problem, kernel, program, tensors, [output for output, _ in made])
+    made = [_guarded(output, problem) for output in tested.outputs]
+    launches, operands = _prepare(problem, kernel, tested, tensors, [output for output, _ in made])
     for file, name, options in launches:
         emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **options)
     del operands  # alive until here
@@ -133,18 +133,18 @@ def run(problem, kernel, program, tensors, *, seed=0):
     return [output for output, _ in made]
 
 
-def check(program, problem, kernel, *, seed=0):
+def check(tested, problem, kernel, *, seed=0):
     """Compares with the interpreter in fp64, and with what the CPU makes of the same sums."""
     size, dtype = problem.expected.shape, problem.type[0]
     everything = tensors_for(size, dtype, "nhwc")
     for name in ("half", "mask"):
         everything[name] = everything[name].contiguous(memory_format=torch.channels_last)
-    tensors = {name: everything[name] for name in program.inputs}
-    results = run(problem, kernel, program, [*tensors.values()], seed=seed)
+    tensors = {name: everything[name] for name in tested.inputs}
+    results = run(problem, kernel, tested, [*tensors.values()], seed=seed)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, size, torch.float64, wide, problem.expected)
+    expected = interpret(tested, size, torch.float64, wide, problem.expected)
     sums = problem.expected.float().contiguous(memory_format=torch.channels_last)
-    on_cpu = torch.ops.reformer.stitch(sums, [*tensors.values()], program.code)
+    on_cpu = torch.ops.reformer.stitch(sums, [*tensors.values()], tested.code)
     for result, *others in zip(results, expected, on_cpu, strict=True):
         rounding = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
         for other in others:

@@ -13,7 +13,8 @@ from emulator import conv_programs
 from emulator.conv_programs import BIASED, NAMED
 from emulator.implicit_gemm import tiles_of, with_program
 from emulator.plans import TYPES
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 
@@ -31,25 +32,25 @@ KINDS = {
 }
 
 
-def check(program, kind, type_name="bf16", tile="32x32_2x2_4", path="mma_sync", *, seed=0, **options):
+def check(tested, kind, type_name="bf16", tile="32x32_2x2_4", path="mma_sync", *, seed=0, **options):
     problem = conv_programs.problem_of(*KINDS[kind], type_name)
-    conv_programs.check(program, problem, with_program(problem, tile, path, **options), seed=seed)
+    conv_programs.check(tested, problem, with_program(problem, tile, path, **options), seed=seed)
 
 
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("path", ["mma_sync", *slow("mfma")])
 def test_named(path, name):
     for seed, (kind, type_name) in enumerate([("1x1", "bf16"), ("groups", "fp32")]):
-        check(ep.Program(*NAMED[name]), kind, type_name, path=path, seed=seed)
+        check(Program(*NAMED[name]), kind, type_name, path=path, seed=seed)
 
 
 # Outputs of every type, and inputs of every kind: all that has a place in a tensor.
-EVERYTHING = ep.Program(
-    ep.store(BIASED > FULL, torch.bool),
-    ep.store(ep.silu(BIASED + FULL) * ep.row("row") + ep.scalar("scalar")),
-    ep.store(ep.select(ep.full("mask"), ep.full("half"), BIASED), torch.float32),
-    ep.store(ep.acc() * ep.random("key"), torch.float16),
-    ep.store(ep.acc() - CHANNEL, torch.bfloat16),
+EVERYTHING = Program(
+    program.store(BIASED > FULL, torch.bool),
+    program.store(program.silu(BIASED + FULL) * program.row("row") + program.scalar("scalar")),
+    program.store(program.select(program.full("mask"), program.full("half"), BIASED), torch.float32),
+    program.store(program.acc() * program.random("key"), torch.float16),
+    program.store(program.acc() - CHANNEL, torch.bfloat16),
 )
 
 
@@ -73,8 +74,8 @@ def test_several_tiles_a_block(kind, tiles):
 )
 @pytest.mark.parametrize("path", PATHS)
 def test_rows_together(path, type_name, tile):
-    for program in (EVERYTHING, ep.Program(ep.store(ep.silu(BIASED + FULL)))):
-        check(program, "3x3", type_name, tile, path)
+    for tested in (EVERYTHING, Program(program.store(program.silu(BIASED + FULL)))):
+        check(tested, "3x3", type_name, tile, path)
 
 
 # Those of wgmma's, too, which hold and store their sums as mma.sync's do.
@@ -84,10 +85,10 @@ def test_rows_together(path, type_name, tile):
 @pytest.mark.parametrize("path", PATHS)
 def test_all_tiles(path, type_name):
     problem = conv_programs.problem_of((1, 8, 12, 13, 136, 3, 3), dict(pad=(1, 1)), type_name)
-    one, two = ep.store(ep.silu(BIASED + FULL)), ep.store(FULL - BIASED > ep.row("row"), torch.bool)
+    one, two = program.store(program.silu(BIASED + FULL)), program.store(FULL - BIASED > program.row("row"), torch.bool)
     for tile in tiles_of("forward", type_name):
-        for program in (ep.Program(ep.store(ep.relu(BIASED))), ep.Program(one), ep.Program(one, two)):
-            conv_programs.check(program, problem, with_program(problem, tile, path))
+        for tested in (Program(program.store(program.relu(BIASED))), Program(one), Program(one, two)):
+            conv_programs.check(tested, problem, with_program(problem, tile, path))
 
 
 def test_bf16_of_gfx908():
@@ -98,9 +99,9 @@ def test_bf16_of_gfx908():
 @emulator.without_sanitizers
 @pytest.mark.parametrize("path", PATHS)
 def test_every_operation(path):
-    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    outputs = [program.store(value) for value in OPERATIONS.values()]
     for first in range(0, len(outputs), 12):
-        check(ep.Program(*outputs[first : first + 12]), "1x1", path=path)
+        check(Program(*outputs[first : first + 12]), "1x1", path=path)
 
 
 @emulator.without_sanitizers
@@ -113,11 +114,13 @@ def test_every_operation(path):
     st.sampled_from(PATHS),
     st.integers(1, 3),
 )
-def test_random_programs(program, kind, type_name, tile, path, tiles):
-    check(program, kind, type_name, tile, path, tiles=tiles)
+def test_random_programs(tested, kind, type_name, tile, path, tiles):
+    check(tested, kind, type_name, tile, path, tiles=tiles)
 
 
-@pytest.mark.parametrize("output", [ep.sum(ep.acc()), ep.store(ep.acc(), torch.float64)], ids=["sum", "fp64"])
+@pytest.mark.parametrize(
+    "output", [program.sum(program.acc()), program.store(program.acc(), torch.float64)], ids=["sum", "fp64"]
+)
 def test_what_is_refused(output):
     with pytest.raises(AssertionError, match="the kernels don't take this program"):
-        check(ep.Program(ep.store(ep.acc()), output), "1x1")
+        check(Program(program.store(program.acc()), output), "1x1")

@@ -10,8 +10,9 @@ from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, t
 
 import emulator
 from emulator.stitching import stitch
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.operators import fused_programs
+from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
 from torch_reformer.program.interpreter import interpret
 
@@ -20,17 +21,17 @@ pytestmark = emulator.needed
 WARPS = (32, 64)
 
 
-def check(program, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
+def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
     acc = acc_for(size, dtype, layout)
     everything = tensors_for(size, dtype, layout)
-    tensors = {name: everything[name] for name in program.inputs}
+    tensors = {name: everything[name] for name in tested.inputs}
     for name in ("half", "mask"):
         if name in tensors:
             tensors[name] = tensors[name].contiguous(memory_format=FORMATS[layout])
-    results = stitch(program, acc, [*tensors.values()], warp=warp, **options)
+    results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(program, size, torch.float64, wide, acc.double())
-    for output, result, exact in zip(program.outputs, results, expected, strict=True):
+    expected = interpret(tested, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
         stored = result.dtype if output.kind == "store" else torch.float32
         rounding = torch.finfo(stored).eps if stored in (torch.bfloat16, torch.float16) else 0
         torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)
@@ -39,9 +40,9 @@ def check(program, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options
 @pytest.mark.parametrize("warp", [32, *slow(64)])
 @pytest.mark.parametrize("layout", FORMATS)
 def test_every_operation(layout, warp):
-    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    outputs = [program.store(value) for value in OPERATIONS.values()]
     for first in range(0, len(outputs), 12):
-        check(ep.Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout, warp)
+        check(Program(*outputs[first : first + 12]), (2, 6, 5, 9), torch.float32, layout, warp)
 
 
 SIZES = [(2, 24, 9, 8), (1, 40, 3, 5), (3, 3, 7, 7), (2, 264, 2, 2), (2, 16, 1, 1), (1, 2, 33, 64)]
@@ -52,29 +53,31 @@ TWO_SIZES = [*SIZES[:2], *slow(*SIZES[2:])]
 @pytest.mark.parametrize("size", TWO_SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
 def test_reductions(dtype, size, layout):
-    value = ep.acc() * CHANNEL + FULL
-    kinds = [kind(value, per) for kind in (ep.sum, ep.max, ep.moments) for per in ("channel", "all")]
-    program = ep.Program(ep.store(ep.relu(value)), *kinds, ep.sum(value / 3), ep.store(value < 0, torch.bool))
+    value = program.acc() * CHANNEL + FULL
+    kinds = [kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "all")]
+    tested = Program(
+        program.store(program.relu(value)), *kinds, program.sum(value / 3), program.store(value < 0, torch.bool)
+    )
     for warp in WARPS:
-        check(program, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+        check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", TWO_SIZES, ids=str)
 def test_channels_are_stored_in_place(size, layout):
     """By one thread each, though other blocks read other inputs of theirs."""
-    running, share = ep.channel("running"), ep.scalar("scalar")
-    program = ep.Program(
-        ep.store(ep.acc() * CHANNEL),
-        ep.store(running + share * (CHANNEL - running), torch.float32, "channel"),
-        ep.store(CHANNEL > 0, torch.bool, "channel"),
+    running, share = program.channel("running"), program.scalar("scalar")
+    tested = Program(
+        program.store(program.acc() * CHANNEL),
+        program.store(running + share * (CHANNEL - running), torch.float32, "channel"),
+        program.store(CHANNEL > 0, torch.bool, "channel"),
     )
     acc, everything = acc_for(size, torch.bfloat16, layout), tensors_for(size, torch.bfloat16, layout)
-    tensors = [torch.ones(size[1]) if name == "running" else everything[name] for name in program.inputs]
-    at = [*program.inputs].index("running")
+    tensors = [torch.ones(size[1]) if name == "running" else everything[name] for name in tested.inputs]
+    at = [*tested.inputs].index("running")
     for warp in WARPS:
         before = tensors[at].clone()
-        _, running, above = stitch(program, acc, tensors, warp=warp, into={1: tensors[at]})
+        _, running, above = stitch(tested, acc, tensors, warp=warp, into={1: tensors[at]})
         assert running is tensors[at] and torch.equal(above, everything["channel"] > 0)
         expected = before + everything["scalar"] * (everything["channel"] - before)
         torch.testing.assert_close(running, expected)
@@ -82,15 +85,15 @@ def test_channels_are_stored_in_place(size, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_batch_norm_and_its_derivative(layout):
-    program = fused_programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
+    tested = fused_programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "relu", 1e-5)
     size = (2, 24, 6, 6)
     acc = acc_for(size, torch.bfloat16, layout)
     generator = torch.Generator().manual_seed(0)
     tensors = {name: torch.rand(24, generator=generator) + 0.5 for name in ("mean", "squares", "scale", "shift")}
     tensors["squares"] *= 72
     tensors["residual"] = tensors_for(size, torch.bfloat16, layout)["full"]
-    (result,) = stitch(program, acc, [tensors[name] for name in program.inputs])
-    rule = derivative(program, ("acc", *program.inputs), None, True)
+    (result,) = stitch(tested, acc, [tensors[name] for name in tested.inputs])
+    rule = derivative(tested, ("acc", *tested.inputs), None, True)
     grad = tensors_for((*size[:3], 7), torch.bfloat16)["full"][..., 1:].contiguous(memory_format=FORMATS[layout])
     known = {("input", name): tensor for name, tensor in tensors.items()}
     known |= {("acc", 0): acc, ("output", 0): result, ("grad", 0): grad}
@@ -104,11 +107,11 @@ def test_batch_norm_and_its_derivative(layout):
 
 
 def test_random_numbers_are_those_of_the_cpu():
-    program = ep.Program(ep.store(ep.random("key")))
+    tested = Program(program.store(program.random("key")))
     for layout in FORMATS.values():
         acc = torch.empty(2, 12, 3, 5).contiguous(memory_format=layout)
         key = torch.tensor(-987654321987654321)
-        assert torch.equal(stitch(program, acc, [key])[0], torch.ops.reformer.stitch(acc, [key], program.code)[0])
+        assert torch.equal(stitch(tested, acc, [key])[0], torch.ops.reformer.stitch(acc, [key], tested.code)[0])
 
 
 @emulator.without_sanitizers
@@ -119,6 +122,6 @@ def test_random_numbers_are_those_of_the_cpu():
     st.sampled_from([*FORMATS]),
     st.sampled_from(WARPS),
 )
-def test_random_programs(program, size, layout, warp):
+def test_random_programs(tested, size, layout, warp):
     count = size[0] * size[1] * size[2] * size[3]
-    check(program, size, torch.float32, layout, warp, rtol=1e-5, atol=4e-6 * count)
+    check(tested, size, torch.float32, layout, warp, rtol=1e-5, atol=4e-6 * count)

@@ -12,7 +12,8 @@ import emulator
 from emulator import conv_programs
 from emulator.conv_programs import BIASED, NAMED
 from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, with_program
-from torch_reformer import program as ep
+from torch_reformer import program
+from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 
@@ -21,15 +22,15 @@ POINTWISE, WINDOWS = (2, 72, 9, 10, 88, 1, 1), (2, 40, 9, 10, 88, 3, 3)
 KINDS = {"1x1": (POINTWISE, {}), "3x3": (WINDOWS, dict(pad=(1, 1))), "3x3, stride 2": (WINDOWS, dict(stride=(2, 2)))}
 
 
-def check(program, kind, type_name="bf16", tile="64x64_3", *, seed=0, **cut):
+def check(tested, kind, type_name="bf16", tile="64x64_3", *, seed=0, **cut):
     problem = conv_programs.problem_of(*KINDS[kind], type_name)
-    conv_programs.check(program, problem, with_program(problem, tile, **cut), seed=seed)
+    conv_programs.check(tested, problem, with_program(problem, tile, **cut), seed=seed)
 
 
 @pytest.mark.parametrize("kind", ["3x3", *slow("1x1", "3x3, stride 2")])
 @pytest.mark.parametrize("name", NAMED)
 def test_named(name, kind):
-    check(ep.Program(*NAMED[name]), kind, seed=len(name))
+    check(Program(*NAMED[name]), kind, seed=len(name))
 
 
 # Tiles that end beyond the columns, whole ones beyond them, several tiles of rows a block, and clusters that share.
@@ -49,16 +50,16 @@ def test_named(name, kind):
     ids=str,
 )
 def test_tiles(tile, cut, kind):
-    program = ep.Program(ep.store(ep.silu(BIASED + FULL)), ep.store(BIASED > FULL, torch.bool))
-    check(program, kind, "fp16", tile, **cut)
+    tested = Program(program.store(program.silu(BIASED + FULL)), program.store(BIASED > FULL, torch.bool))
+    check(tested, kind, "fp16", tile, **cut)
 
 
 @pytest.mark.slow
 @emulator.without_sanitizers
 def test_every_operation():
-    outputs = [ep.store(value) for value in OPERATIONS.values()]
+    outputs = [program.store(value) for value in OPERATIONS.values()]
     for first in range(0, len(outputs), 12):
-        check(ep.Program(*outputs[first : first + 12]), "1x1")
+        check(Program(*outputs[first : first + 12]), "1x1")
 
 
 @emulator.without_sanitizers
@@ -69,16 +70,20 @@ def test_every_operation():
     st.sampled_from([NOTHING, ROWS, COLUMNS]),
     st.sampled_from([1, 2, 1000]),
 )
-def test_random_programs(program, kind, shared, row_blocks):
-    check(program, kind, shared=shared, row_blocks=row_blocks)
+def test_random_programs(tested, kind, shared, row_blocks):
+    check(tested, kind, shared=shared, row_blocks=row_blocks)
 
 
 REDUCTIONS = {
-    "moments": [ep.store(ep.acc()), ep.moments(ep.acc())],
-    "moments with a bias": [ep.moments(BIASED), ep.store(BIASED)],
-    "sum": [ep.store(ep.relu(BIASED)), ep.sum(BIASED * FULL)],
-    "two outputs of a sum": [ep.store(BIASED), ep.sum(BIASED), ep.sum(BIASED * ep.channel("channel"))],
-    "max": [ep.store(BIASED, torch.float32), ep.store(BIASED), ep.max(ep.acc())],
+    "moments": [program.store(program.acc()), program.moments(program.acc())],
+    "moments with a bias": [program.moments(BIASED), program.store(BIASED)],
+    "sum": [program.store(program.relu(BIASED)), program.sum(BIASED * FULL)],
+    "two outputs of a sum": [
+        program.store(BIASED),
+        program.sum(BIASED),
+        program.sum(BIASED * program.channel("channel")),
+    ],
+    "max": [program.store(BIASED, torch.float32), program.store(BIASED), program.max(program.acc())],
 }
 
 
@@ -86,7 +91,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name, kind):
     """Of channels: gathered from the sums in registers, in the rows and columns that there are."""
-    check(ep.Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
+    check(Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
 
 
 @pytest.mark.parametrize("kind", ["1x1", *slow("3x3")])
@@ -103,15 +108,15 @@ def test_reductions(name, kind):
     ids=str,
 )
 def test_reductions_in_tiles(tile, cut, kind):
-    check(ep.Program(*REDUCTIONS["moments with a bias"]), kind, "fp16", tile, **cut)
+    check(Program(*REDUCTIONS["moments with a bias"]), kind, "fp16", tile, **cut)
 
 
 def test_moments_of_a_large_mean():
     """Of numbers with a mean 4096 times their deviation: squares are of differences from the mean."""
-    program = ep.Program(ep.store(ep.acc()), ep.moments(ep.acc() + 1024))
+    tested = Program(program.store(program.acc()), program.moments(program.acc() + 1024))
     problem = conv_programs.problem_of(*KINDS["1x1"])
     kernel = with_program(problem, "64x64_3", row_blocks=2)
-    _, (mean, squares) = conv_programs.run(problem, kernel, program, [])
+    _, (mean, squares) = conv_programs.run(problem, kernel, tested, [])
     exact = (problem.expected + 1024).transpose(0, 1).flatten(1)
     differences = exact - exact.mean(1, keepdim=True)
     torch.testing.assert_close(mean.double(), exact.mean(1), rtol=2**-23, atol=0)
@@ -122,26 +127,26 @@ def test_moments_of_a_large_mean():
 @settings(max_examples=examples(8))
 @given(
     programs(types=(None, torch.float32), kinds=("store",)),
-    st.sampled_from([ep.sum, ep.max, ep.moments]),
+    st.sampled_from([program.sum, program.max, program.moments]),
     st.sampled_from([*KINDS]),
     st.sampled_from([NOTHING, ROWS, COLUMNS]),
     st.sampled_from([1, 2, 1000]),
 )
-def test_random_programs_with_reductions(program, reduction, kind, shared, row_blocks):
-    program = ep.Program(*program.outputs, reduction(program.outputs[-1].value))
-    check(program, kind, shared=shared, row_blocks=row_blocks)
+def test_random_programs_with_reductions(tested, reduction, kind, shared, row_blocks):
+    tested = Program(*tested.outputs, reduction(tested.outputs[-1].value))
+    check(tested, kind, shared=shared, row_blocks=row_blocks)
 
 
 @pytest.mark.parametrize(
     "outputs",
     [
-        [ep.sum(ep.acc(), "all")],
-        [ep.sum(ep.acc()), ep.max(ep.acc())],
-        [ep.store(ep.acc(), torch.float64)],
-        [ep.store(ep.channel("channel"), per="channel")],
+        [program.sum(program.acc(), "all")],
+        [program.sum(program.acc()), program.max(program.acc())],
+        [program.store(program.acc(), torch.float64)],
+        [program.store(program.channel("channel"), per="channel")],
     ],
     ids=["sum of all", "two reductions", "fp64", "of channels"],
 )
 def test_what_is_refused(outputs):
     with pytest.raises(AssertionError, match="the kernels don't take this program"):
-        check(ep.Program(ep.store(ep.acc()), *outputs), "1x1")
+        check(Program(program.store(program.acc()), *outputs), "1x1")

@@ -9,14 +9,15 @@ from emulator.plans import Problem
 from marks import slow
 from test_mma_code import need, ptx_of
 
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.operators import fused_programs
+from torch_reformer.program import Program
 
-BIASED = ep.acc() + ep.channel("bias")
+BIASED = program.acc() + program.channel("bias")
 PROGRAMS = {
-    "residual, silu": ep.Program(ep.store(ep.silu(BIASED + ep.full("residual")))),
-    "gelu and what it is of": ep.Program(ep.store(BIASED), ep.store(ep.gelu(BIASED))),
-    "dropout": ep.Program(ep.store(ep.select(ep.random("key") < 0.1, 0, ep.relu(BIASED)))),
+    "residual, silu": Program(program.store(program.silu(BIASED + program.full("residual")))),
+    "gelu and what it is of": Program(program.store(BIASED), program.store(program.gelu(BIASED))),
+    "dropout": Program(program.store(program.select(program.random("key") < 0.1, 0, program.relu(BIASED)))),
     "normalise": fused_programs.normalise(frozenset(["mean", "squares", "scale", "shift", "residual"]), "silu", 1e-5),
 }
 
@@ -26,7 +27,7 @@ KINDS = [*((name, 3) for name in PROGRAMS), ("normalise", 1)]
 REDUCING = {
     "moments": fused_programs.moments(frozenset()),
     "moments with a bias": fused_programs.moments(frozenset(["bias"])),
-    "sum": ep.Program(ep.store(ep.relu(BIASED)), ep.sum(BIASED * ep.full("residual"))),
+    "sum": Program(program.store(program.relu(BIASED)), program.sum(BIASED * program.full("residual"))),
 }
 
 
@@ -37,10 +38,10 @@ def tensor(kind):
 
 
 def source(with_program, name, filter, tile, type_name="bf16"):
-    program, half = (PROGRAMS | REDUCING)[name], filter // 2
+    tested, half = (PROGRAMS | REDUCING)[name], filter // 2
     problem = Problem("forward", type_name, 2, 8, 4, 4, 24, filter, filter, pad=(half, half))
     kernel = with_program(problem, tile)
-    return conv_programs.source(problem, kernel, program, [tensor(kind) for kind in program.inputs.values()])
+    return conv_programs.source(problem, kernel, tested, [tensor(kind) for kind in tested.inputs.values()])
 
 
 def check_hopper(file, instruction):

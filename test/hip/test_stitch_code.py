@@ -10,8 +10,9 @@ from marks import slow
 from test_mma_code import check_generated
 
 import torch_reformer
-from torch_reformer import program as ep
+from torch_reformer import program
 from torch_reformer.operators import fused_programs
+from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
 
 
@@ -20,10 +21,13 @@ def programs():
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
     normalise = fused_programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward
-    everything = ep.Program(
-        *(ep.store(function(ep.acc())) for function in ep.ACTIVATIONS.values()), ep.moments(ep.acc())
+    everything = Program(
+        *(program.store(function(program.acc())) for function in program.ACTIVATIONS.values()),
+        program.moments(program.acc()),
     )
-    dropout = ep.Program(ep.store(ep.select(ep.random("key") < 0.5, 0, ep.acc())), ep.max(ep.acc(), "all"))
+    dropout = Program(
+        program.store(program.select(program.random("key") < 0.5, 0, program.acc())), program.max(program.acc(), "all")
+    )
     return {"normalise": normalise, "backward": backward, "everything": everything, "dropout": dropout}
 
 
@@ -37,9 +41,9 @@ def tensor(kind):
 @pytest.mark.parametrize("name", programs())
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_compiles(architecture, name, layout):
-    program = programs()[name]
+    tested = programs()[name]
     acc = torch.empty(2, 24, 4, 4, dtype=torch.bfloat16).contiguous(memory_format=layout)
-    file = source(program, acc, [tensor(kind) for kind in program.inputs.values()])
+    file = source(tested, acc, [tensor(kind) for kind in tested.inputs.values()])
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 

@@ -1,8 +1,8 @@
 """Epilogue programs: what surrounds a kernel, written once, fused into it, forward and backward.
 
->>> from torch_reformer import program as ep
->>> z = ep.acc() + ep.channel("bias") + ep.full("residual")
->>> print(ep.Program(ep.store(ep.relu(z))))
+>>> from torch_reformer import program
+>>> z = program.acc() + program.channel("bias") + program.full("residual")
+>>> print(program.Program(program.store(program.relu(z))))
 %0 = acc
 %1 = channel bias
 %2 = add %0 %1
