@@ -26,7 +26,7 @@ ROUNDS = 15
 
 
 def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
-    """Of one size: this package's two passes forward and two backward, PyTorch's forward and backward, and a copy."""
+    """For one size: this package's two passes forward and two backward, PyTorch's forward and backward, and a copy."""
     channels = size[1]
     x, grad = (torch.randn(size).contiguous(memory_format=torch.channels_last) for _ in range(2))
     tensors = {"scale": torch.rand(channels) + 0.5, "shift": torch.randn(channels)}

@@ -2,7 +2,7 @@
 
 The model of a solver is time = a * flop / peak + b * bytes / bandwidth + c, with a, b, c >= 0 fitted (scipy's nnls, to
 relative errors) for each direction, layout and class of convolution where at least ENOUGH timings exist, and for all
-classes together, which also serves the others. For data types other than fp32 there is a factor for each solver and
+classes at once, which also serves the others. For data types other than fp32 there is a factor for each solver and
 direction. Peak and bandwidth are nominal (csrc/cpu/cost.cpp): only their ratio over machines matters.
 
     python -m torch_reformer collect --problems timm.jsonl --batch 4 --limit ... --out cpu.fdb.txt.xz
@@ -25,7 +25,7 @@ from torch_reformer.selector.timings import read_timings
 
 TABLE = Path(__file__).parent.parent / "csrc" / "cpu" / "cost_table.inc"
 ENOUGH = 6
-ALL = -1  # classes together
+ALL = -1  # classes
 
 
 def terms(problem: ConvProblem) -> np.ndarray:

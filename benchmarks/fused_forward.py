@@ -1,5 +1,5 @@
 """What a bias and an activation cost behind a convolution, forward: the convolution alone, with bias and ReLU fused
-into it, and PyTorch's three operations, in turns; and the moments of its channels, which batch norm needs, gathered by
+into it, and PyTorch's three operations, in turns; and the moments of its channels, which batch norm needs, computed by
 a pass after it and in each of the kernels that can. The convolutions of ResNet-50, channels_last.
 
     python benchmarks/fused_forward.py --csv benchmarks/results/h200/fused_forward.csv

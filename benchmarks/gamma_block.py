@@ -104,7 +104,7 @@ class Classifier(nn.Module):
 
 
 def multiply_adds(model: str, length: int, classes: int, recipe: Recipe) -> int:
-    """Of the matrix products, for one text of so many words."""
+    """Counts those of the matrix products, for one text of so many words."""
     w, hidden = recipe.width, recipe.expansion * recipe.width
     block = length * (3 * w * w + 2 * w * hidden)
     if model != "gamma":
@@ -204,7 +204,7 @@ def train(run: Run, data: Path, epochs: int | None, device: str) -> Run:
     torch.set_float32_matmul_precision("high")
     training, test = (texts.to(device) for texts in load(data / f"{run.set}.npz"))
     torch.manual_seed(run.seed)  # the same held-out texts for both models
-    held_out, kept = torch.randperm(len(training.labels)).tensor_split([len(training.labels) // 10])
+    held_out, used = torch.randperm(len(training.labels)).tensor_split([len(training.labels) // 10])
     model = Classifier(run.model, int(training.labels.max()) + 1, recipe).to(device)
 
     matrices = [p for name, p in model.named_parameters() if p.ndim > 1 and not name.endswith(("positions", "taps"))]
@@ -216,7 +216,7 @@ def train(run: Run, data: Path, epochs: int | None, device: str) -> Run:
         fused=True,
     )
     epochs = epochs or SETS[run.set]
-    steps = epochs * math.ceil(len(kept) / recipe.batch)
+    steps = epochs * math.ceil(len(used) / recipe.batch)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm_up, (1 + math.cos(math.pi * step / steps)) / 2)
@@ -225,7 +225,7 @@ def train(run: Run, data: Path, epochs: int | None, device: str) -> Run:
     best, state = (-1.0, -math.inf), None
     for epoch in range(1, epochs + 1):
         model.train()
-        for words, labels, mask, _ in training.batches(kept, recipe.batch, shuffled=True):
+        for words, labels, mask, _ in training.batches(used, recipe.batch, shuffled=True):
             loss = F.cross_entropy(model(words, mask), labels, label_smoothing=recipe.smoothing)
             optimizer.zero_grad()
             loss.backward()
@@ -292,7 +292,7 @@ def described(run: Run) -> str:
 
 
 def accuracy_rows(run: Run, compared: bool, device: str) -> list[Row]:
-    """Of runs that only helped to choose a setting, test accuracies are left out."""
+    """Runs that only helped to choose a setting have no test accuracies here."""
     rows = []
     for of, value in run.accuracy.items():
         if not compared and of != "validation":

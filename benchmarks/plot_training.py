@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from results import read_csv
 
-# Of each panel the sides, the first of which is the peer, and how a bar is named.
+# Each panel's sides, the first of which is the peer, and how a bar is named.
 PANELS = {
     "kernels launched one by one": {"torch": "PyTorch", "compiled": "torch.compile", "fused": "torch_reformer"},
     "CUDA graphs": {"torch_graphed": "PyTorch", "compiled_graphed": "torch.compile", "fused_graphed": "torch_reformer"},

@@ -22,18 +22,18 @@ PEERS = ("heuristic", "tunanet")
 
 
 def held_out(records: list, test: list[int]) -> list:
-    kept = []
+    found = []
     for record in records:
         try:
             if fold_of(record.problem) in test:
-                kept.append(record)
+                found.append(record)
         except ValueError:  # an impossible problem
             continue
-    return kept
+    return found
 
 
 def figures(folder: Path, database: Path) -> dict[str, float]:
-    """Of one architecture; a peer's with its name in front."""
+    """One architecture's figures; a peer's have its name in front."""
     arch = database.name.partition(".")[0]
     weights = load(shipped(arch))
     replay = Replay(weights, held_out(read_timings(database), weights.metadata["folds"]["test"]), arch)

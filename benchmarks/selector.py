@@ -73,8 +73,8 @@ def untrained(candidates: int) -> dict:
 
 
 def multiply_adds(selector: dict) -> int:
-    """Of the linear layers: a part of what is computed, but nearly all of it. The last block needs all positions only
-    for keys and values."""
+    """Counts those of the linear layers, which are nearly all of what is computed. The last block needs all positions
+    only for keys and values."""
     width, hidden, tokens = selector["width"], selector["hidden"], native.feature_shape().tokens
     mlp = 2 * width * hidden
     whole = tokens * (3 * width * width + mlp)
@@ -124,7 +124,7 @@ def measure(selector: dict, repeats: int) -> dict[str, list[float]]:
     native.set_selector("cpu", **selector)
 
     both = zip(times["features and network"], times["features"], strict=True)
-    times["network"] = [together - features for together, features in both]
+    times["network"] = [whole - features for whole, features in both]
     times["network by PyTorch"] = pytorch["network"]
     times["decision by the static rule"] = [value / PROBLEMS for value in static["decision"]]
     return times

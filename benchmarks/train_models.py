@@ -52,7 +52,7 @@ class Training:
 
 
 def milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """Of one step, over a few."""
+    """The time of one step, measured over a few."""
     if device.type == "cpu":
         begin = time.perf_counter()
         for _ in range(STEPS_A_ROUND):

@@ -77,7 +77,7 @@ class Case:
 
 
 def examples(count: int) -> int:
-    """Of a random test: REFORMER_EXAMPLES is the share that is taken, 1 in `make test-all`."""
+    """How many a random test takes: REFORMER_EXAMPLES is the share, 1 in `make test-all`."""
     return max(1, round(count * float(os.environ.get("REFORMER_EXAMPLES", "0.2"))))
 
 

@@ -15,7 +15,7 @@ class Resources(NamedTuple):
     registers: int  # of a thread; AMD: vector registers, AGPRs included from gfx90a on
     shared_bytes: int  # static, of a block
     stack_bytes: int  # of a thread: scratch, local memory
-    spills: int  # AMD: registers kept where others could be: scratch, AGPRs or, for scalars, lanes of vector registers
+    spills: int  # AMD: registers that are elsewhere: in scratch, AGPRs or, if scalar, lanes of vector registers
 
 
 def find_llvm(tool: str) -> str | None:

@@ -148,7 +148,7 @@ def test_biases_of_any_type(weight, dtype):
 
 @weighted
 def test_second_derivatives_inside_of_autocast(call, size, weight):
-    """Of a forward outside of it: autocast may round, as in PyTorch, but data types fit together."""
+    """The forward is outside of it: autocast may round, as in PyTorch, but data types fit each other."""
     x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
     y = call(x, w)
     with torch.autocast("cpu", torch.bfloat16):

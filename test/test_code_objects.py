@@ -1,6 +1,6 @@
 """What the compilers made of the kernels: no memory that stands in for registers, and no more of anything than allowed.
 
-Of one kernel of each file, and, which takes minutes, of all that `make build` compiles for a package.
+Tests take one kernel of each file, and, which takes minutes, all that `make build` compiles for a package.
 """
 
 import os
@@ -82,7 +82,7 @@ FILES = [file for file in FILES if for_architectures(file)]
 ALL = [each for file in FILES for each in for_architectures(file)]
 
 
-# Of the module's scope, so that tests of one code object follow each other, and only one process compiles it.
+# The scope is the module, so that tests of one code object follow each other, and only one process compiles it.
 parts = pytest.mark.parametrize("part", ["one kernel", *slow("all")], scope="module")
 
 

@@ -163,8 +163,8 @@ def test_wrong_solver_is_measured_again_once_it_is_right(tmp_path, monkeypatch):
 
 def _without_nhwc(problem):
     found = measure(problem)
-    kept = tuple(timing for timing in found.record.timings if timing.solver != "aten_nhwc")
-    found.record = found.record._replace(timings=kept)
+    others = tuple(timing for timing in found.record.timings if timing.solver != "aten_nhwc")
+    found.record = found.record._replace(timings=others)
     found.wrong["aten_nhwc"] = "its result is wrong"
     return found
 

@@ -115,13 +115,13 @@ def test_unbacked_batch():
     """A batch size that only the data decide."""
 
     @torch.compile(backend="aot_eager", fullgraph=True)
-    def kept(images, keep, w):
+    def chosen(images, keep, w):
         return torch_reformer.conv2d(images[keep.nonzero().squeeze(1)], w)
 
     images, w = torch.randn(5, 3, 6, 6), torch.randn(4, 3, 3, 3)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for keep in (torch.tensor([1, 0, 1, 1, 0]), torch.tensor([0, 1, 0, 0, 1])):
-            torch.testing.assert_close(kept(images, keep, w), torch.conv2d(images[keep.bool()], w))
+            torch.testing.assert_close(chosen(images, keep, w), torch.conv2d(images[keep.bool()], w))
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -60,7 +60,7 @@ def test_what_there_is_a_compiler_for(package, capsys):
 
 
 def test_everything_is_packaged(package, tree, monkeypatch):
-    """Of the kernels that there are, for each architecture that has what they are made of."""
+    """All kernels that there are, for each architecture that has what they are made of."""
     monkeypatch.setattr(compile_kernels, "HERE", kernel_folders.HIP)
     monkeypatch.setattr(compile_kernels, "find_nvcc", compile_kernels.find_clang)
     monkeypatch.setenv("REFORMER_ARCHS", " ".join(compile_kernels.ARCHITECTURES))

@@ -151,7 +151,7 @@ def test_environment_is_read_at_import():
 
 
 def test_another_threads_settings_are_not_taken_back():
-    """Of two that overlap, the first to begin ends first."""
+    """Two overlap, and the first to begin ends first."""
     before = config.settings()
     entered, left = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ def test_all_networks_learn_alike(capsys):
     table, _, deciding = shown.partition("convolution problem")[2].partition("\n\n")
     table = [line.split() for line in table.splitlines()[1:]]
     assert re.search(r"decided each of these in [\d.]+ us, and remembers a decision in [\d.]+ us", deciding)
-    # Of the 11 distinct problems each has three directions, but the images need no gradient.
+    # Each of the 11 distinct problems has three directions, but the images need no gradient.
     assert len(table) == 3 * 11 - 1
     assert sum(int(calls) for _, calls, _ in table) == 3 * 15 - 1
 

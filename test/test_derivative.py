@@ -25,7 +25,7 @@ def stored_in_fp32(op):
 
 
 def of_what_is_stored(op):
-    """Of a value that is often exactly 0.1, which no data type of 16 bits has, and which is stored besides."""
+    """The value is often exactly 0.1, which no data type of 16 bits has, and it is stored besides."""
     clipped = program.clip(program.acc(), -0.1, 0.1)
     first = (
         clipped - 0.1 + (op in OF_POSITIVE) + 0 * program.full("a") if OPERANDS[op] == 1 or op == "select" else clipped
@@ -48,7 +48,7 @@ def by_pytorch(x, tested, tensors):
 
 
 def gradients(run, tested, dtype, numbers):
-    """Of acc and of the inputs, where every number meets every other."""
+    """With respect to acc and the inputs, where every number meets every other."""
     grid = torch.cartesian_prod(*[torch.tensor(numbers, dtype=torch.float64)] * 3).to(dtype)
     x, *others = (column.clone().view(1, 1, len(numbers), -1).requires_grad_() for column in grid.unbind(1))
     tensors = {name: other for name, other in zip(("a", "b"), others, strict=True) if name in tested.inputs}
@@ -65,7 +65,7 @@ def gradients(run, tested, dtype, numbers):
 def test_gradients(op, written, run, dtype):
     outputs = written(op)
     tested = Program(*(outputs if isinstance(outputs, tuple) else [outputs]))
-    # Of a value that is clipped, PyTorch's own operators differ in what the gradient of NaN is.
+    # PyTorch's own operators differ in what the gradient of a clipped NaN is.
     numbers = NUMBERS if op == "clip" or written is of_what_is_stored else [*NUMBERS, float("nan")]
     ours, theirs = (gradients(each, tested, dtype, numbers) for each in (run, by_pytorch))
     tolerance = 4 * torch.finfo(dtype).eps if op in SMOOTH else 0

@@ -71,7 +71,7 @@ def test_non_finite_reaches_what_it_should(shape, layout, value):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_non_finite_does_not_outlive_its_call(layout):
-    """The packing buffers are kept between calls, and weight_grad multiplies by zero what lies beside an image."""
+    """The packing buffers stay between calls, and weight_grad multiplies by zero what lies beside an image."""
     with torch_reformer.config(force="direct"):
         for shape in (SHAPES[16], SHAPES[0]):
             x, weight, bias, dy, arguments = make(shape, torch.float32, layout)

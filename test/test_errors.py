@@ -149,7 +149,7 @@ BAD = {
         lambda: ops.conv2d_bias_grad(torch.zeros(3, 4)),
         "conv2d_bias_grad: grad_output must have 4 dimensions, got 2 ([3, 4])",
     ),
-    # Of data types each side says its own names.
+    # Each side has its own names of data types.
     "data type of weight": (
         lambda: conv2d(images(), filters().double()),
         "conv2d: weight has data type Double, but input has Float",

@@ -353,7 +353,7 @@ def test_dropout(p):
 
 
 def test_gradients_of_a_block_are_added_up_where_they_are_read():
-    """Of the result of a residual block, which the next one uses twice, no sum is computed by itself."""
+    """The next residual block uses this one's result twice, but no sum of gradients is computed by itself."""
 
     class Additions(TorchDispatchMode):
         count = 0

@@ -75,7 +75,7 @@ class LayerNorm2d(nn.LayerNorm):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_layer_norm_of_channels_under_autocast(memory_format, dtype, norms_as_on_gpus):
-    """Of images, before a convolution: downsampling in ConvNeXt. What else reads it gets it as before."""
+    """The layer norm of images before a convolution: downsampling in ConvNeXt. What else reads it gets it as before."""
     torch.manual_seed(7)
     exact = filled(nn.Sequential(LayerNorm2d(24), nn.Conv2d(24, 16, 2, 2)))
     x = torch.randn(4, 24, 8, 8).to(dtype).to(memory_format=memory_format)

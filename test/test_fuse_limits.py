@@ -154,7 +154,7 @@ def scaled_before_it_is_permuted(self, x):
 
 
 def scaled_by_rows(self, x):
-    """Of a parameter of as many elements as there are columns, but not for them."""
+    """The parameter has as many elements as there are columns, but is not for them."""
     return self.rows * self.lin(x) + x
 
 
@@ -263,7 +263,7 @@ def test_blocks_whose_modules_change_later(where):
 @pytest.mark.parametrize("size", [(0, 5, 7, 6), (3, 0, 7, 6)], ids=str)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_tails_of_nothing(size, autocast):
-    """Of no images, and of images without pixels."""
+    """There are no images, or images without pixels."""
 
     def tail(self, x, y):
         return self.drop(self.scale * self.lin(x).permute(0, 3, 1, 2)) + y

@@ -107,7 +107,7 @@ def test_state_dict_goes_both_ways():
 
 
 def losses(model, forward, steps=4, scaler=None):
-    """Of training by momentum, and what the model's parameters and statistics are after it."""
+    """Trains by momentum: the losses, and what the model's parameters and statistics are afterwards."""
     torch.manual_seed(3)
     x, labels = torch.randn(8, 3, 12, 12), torch.arange(8) % 4
     optimizer, history = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), []
@@ -142,7 +142,7 @@ def test_training(make, channels_last):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoint(use_reentrant):
-    """Of a fused model, and of fused blocks that a model's forward checkpoints."""
+    """A fused model is checkpointed as a whole, and fused blocks are by a model's forward."""
     model, x = filled(SqueezeExcite(3)), images()
     fuse(model)
     expected = outcome(model, x)
@@ -205,8 +205,8 @@ def test_compiled_training(make, backend):
 
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 def test_what_torch_compile_traces(training, monkeypatch):
-    """Of a layer a few times as many instructions of Python as of PyTorch's own, and none that write programs: with
-    them it took a second a layer."""
+    """A layer has a few times as many instructions of Python as PyTorch's own, and none that write programs: with them
+    it took a second a layer."""
     traced = collections.Counter()
 
     def step(self, of_torch=InstructionTranslatorBase.step):

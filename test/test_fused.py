@@ -54,7 +54,7 @@ def test_exact(case, layout, dtype, residual):
 
 
 def conv_tensors(dtype, n=4, c=8, size=10, k=16, **more):
-    """Of a 3x3 convolution with a result of size - 2, scaled so that activations meet both of their ends."""
+    """The tensors of a 3x3 convolution with a result of size - 2, scaled so that activations meet both their ends."""
     sizes = dict(x=(n, c, size, size), w=(k, c, 3, 3), bias=(k,), residual=(n, k, size - 2, size - 2)) | more
     scales = dict(w=0.3)
     return {name: (torch.randn(size) * scales.get(name, 1)).to(dtype) for name, size in sizes.items()}
@@ -157,7 +157,7 @@ def test_strided_rows_of_linear():
 
 @pytest.mark.parametrize("rows", [(), (4,), (2, 3), (2, 2, 2), (2, 1, 2, 2)], ids=str)
 def test_gradients_of_a_matrix_products_programs(rows):
-    """Of all kinds of inputs and outputs, any number of times."""
+    """All kinds of inputs and outputs, any number of times."""
     value = (
         program.acc() * program.row("row")
         + program.full("full") * program.channel("channel")

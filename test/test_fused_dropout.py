@@ -9,23 +9,23 @@ import torch_reformer
 from torch_reformer import linear_act
 
 
-def kept(p, size=(64, 32), activation="none"):
-    """Which elements of a result are kept, where without dropout none is 0."""
+def mask_of(p, size=(64, 32), activation="none"):
+    """Which elements of a result dropout leaves, where without it none is 0."""
     return linear_act(torch.ones(size[0], 1), torch.ones(size[1], 1), activation=activation, dropout=p) != 0
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_rate(p):
-    """Of n elements, within five standard deviations; in every row and column within six."""
-    mask = kept(p, (2000, 500))
+    """It is within six standard deviations in all, in every row and in every column."""
+    mask = mask_of(p, (2000, 500))
     for dropped, count in ((~mask).sum(), mask.numel()), ((~mask).sum(0), 2000), ((~mask).sum(1), 500):
         deviation = math.sqrt(count * p * (1 - p))
         assert ((dropped - count * p).abs() <= 6 * deviation + 1).all()
 
 
 def test_elements_and_calls_are_independent():
-    """The masks of neighbours along both dimensions, and of two calls, agree as often as chance says."""
-    first, second = kept(0.5, (1000, 1000)), kept(0.5, (1000, 1000))
+    """The masks of adjacent elements along both dimensions, and of two calls, agree as often as chance says."""
+    first, second = mask_of(0.5, (1000, 1000)), mask_of(0.5, (1000, 1000))
     pairs = (first[1:], first[:-1]), (first[:, 1:], first[:, :-1]), (first[:, 4:], first[:, :-4]), (first, second)
     for a, b in pairs:
         assert abs((a == b).double().mean() - 0.5) < 6 * 0.5 / math.sqrt(a.numel())
@@ -35,7 +35,7 @@ def test_seed():
     draws = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        draws.append([kept(0.3), kept(0.3)])
+        draws.append([mask_of(0.3), mask_of(0.3)])
     assert all(map(torch.equal, draws[0], draws[1]))
     assert not torch.equal(draws[0][0], draws[0][1]) and not torch.equal(draws[0][0], draws[2][0])
 
@@ -76,5 +76,5 @@ def test_not_in_evaluation():
 
 def test_without_dropout_nothing_is_drawn():
     before = torch.get_rng_state()
-    kept(0.0), kept(1.0)
+    mask_of(0.0), mask_of(1.0)
     assert torch.equal(torch.get_rng_state(), before)

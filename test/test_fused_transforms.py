@@ -174,7 +174,7 @@ def test_per_sample_gradients():
 
 
 def saved_bytes(function, *arguments, **keywords) -> int:
-    """Of the storages that the backward holds on to."""
+    """The bytes of the storages that the backward holds on to."""
     storages = {}
 
     def pack(tensor):

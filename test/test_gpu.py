@@ -148,7 +148,7 @@ def test_every_candidate_is_right(problem, gpu):
 
 
 def workloads(solver, direction, gpu):
-    """Of problems that the solver is made for."""
+    """Problems that the solver is made for."""
     if "depthwise" in solver:
         layout = "NCHW" if "planes" in solver else "NHWC"
         problems = [depthwise(direction, 3, 1, 192, (28, 28), "BF16", n=8, layout=layout)]

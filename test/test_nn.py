@@ -85,11 +85,11 @@ def test_conversion_is_in_place():
     parameters, state = list(map(id, model.parameters())), model.state_dict()
     seen = []
     model[0].register_forward_hook(lambda *_: seen.append("hook"))
-    model[0].note = "kept"
+    model[0].note = "stays"
     convert(model)
     assert list(map(id, model.parameters())) == parameters
     assert model.state_dict().keys() == state.keys()
-    assert model[0].note == "kept" and not model[0].training
+    assert model[0].note == "stays" and not model[0].training
     model(torch.randn(2, 1, 8, 8))
     assert seen == ["hook"]
     assert convert(model).converted == []  # nothing is left to do

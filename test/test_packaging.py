@@ -67,7 +67,7 @@ def test_links_lead_somewhere(page):
 
 
 def anchors(text: str) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -20,7 +20,7 @@ UPDATE = Program(
 
 
 def sequence():
-    """Of an input, a weight and a running mean: a convolution, its moments, and a pass that uses and updates them."""
+    """For an input, a weight and a running mean: a convolution, its moments, a pass that uses and updates them."""
     steps = plan.Plan(3)
     doubled, moments = steps.conv2d(DOUBLED.code, plan.geometry_number(*GEOMETRY), 0, 1, [])
     mean, squares = steps.parts(moments, 2)

@@ -138,7 +138,7 @@ store %2
         )
         self.assertEqual(rule.sources, (("grad", 0), ("output", 1)))
 
-    def test_a_comparison_is_kept_as_a_mask(self):
+    def test_a_comparison_is_saved_as_a_mask(self):
         rule = derivative(Program(program.store(program.leaky_relu(program.acc()))), ("acc",))
         self.assertExpectedInline(
             str(rule.forward),
@@ -155,8 +155,8 @@ store %2 bool
         )
 
     def test_random_numbers_are_drawn_again(self):
-        kept = program.select(program.random("key") < 0.5, 0, program.acc() * 2)
-        rule = derivative(Program(program.store(kept)), ("acc",))
+        dropped = program.select(program.random("key") < 0.5, 0, program.acc() * 2)
+        rule = derivative(Program(program.store(dropped)), ("acc",))
         self.assertEqual(len(rule.forward.outputs), 1)
         self.assertEqual(rule.sources, (("input", "key"), ("grad", 0)))
 

@@ -54,7 +54,7 @@ def test_is_quick():
     assert min(seconds(compile_scale) for _ in range(10)) < 5e-3
 
 
-def test_is_kept():
+def test_is_cached():
     first = compile_scale()
     assert not first.from_cache
     assert compile_scale() == (first.code, True)
@@ -99,7 +99,7 @@ def test_damaged_files_count_as_none(damage):
         data[-100] ^= 1
     elif damage == "other":
         compile_scale("sm_80")
-        (other,) = (kept for kept in cache.cached() if kept.path != entry.path)
+        (other,) = (each for each in cache.cached() if each.path != entry.path)
         data = other.path.read_bytes()
     else:
         data = b""
@@ -128,13 +128,13 @@ def test_the_limit_removes_what_was_used_longest_ago(monkeypatch):
     archs = ["sm_80", "sm_86", "sm_89", "sm_90"]
     for age, arch in enumerate(archs[:3]):
         compile_scale(arch)
-        path = next(kept.path for kept in cache.cached() if kept.words["architecture"] == arch)
+        path = next(each.path for each in cache.cached() if each.words["architecture"] == arch)
         os.utime(path, (1e9 + age, 1e9 + age))
     assert compile_scale("sm_80").from_cache  # now it is sm_86 that was used longest ago
-    size = max(kept.bytes for kept in cache.cached())
+    size = max(each.bytes for each in cache.cached())
     monkeypatch.setenv("TORCH_REFORMER_CACHE_LIMIT", str(3 * size + size // 2))
     compile_scale("sm_90")
-    assert [kept.words["architecture"] for kept in cache.cached()] == ["sm_90", "sm_80", "sm_89"]
+    assert [each.words["architecture"] for each in cache.cached()] == ["sm_90", "sm_80", "sm_89"]
 
 
 def test_limit_of_nothing(monkeypatch, folder):

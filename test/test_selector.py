@@ -122,8 +122,8 @@ def test_databases_of_other_solvers_than_now():
     here = native.device(None)
     assert of_this_version([whole], here) == ([whole], [])
     less = whole._replace(timings=(*whole.timings[:2], Timing("tile_7", 0.5, 0, "")))
-    kept, warnings = of_this_version([whole, less], here)
-    assert kept == [whole, less._replace(timings=less.timings[:2])]
+    left, warnings = of_this_version([whole, less], here)
+    assert left == [whole, less._replace(timings=less.timings[:2])]
     assert warnings[0] == "no solvers of this version: tile_7, of which 1 timings are left out"
     assert warnings[1].startswith("not timed for up to 1 records that they apply to: ")
     assert of_this_version(learnable(5), "gfx906") == (learnable(5), [])

@@ -166,9 +166,9 @@ def test_little_data_is_warned_of(tmp_path, capsys):
     arguments = ["train", "--timings", f"{tmp_path}/db", "--arch", "gfx906", "--out", f"{tmp_path}/x.pt"]
     assert main([*arguments, "--epochs", "1", "--teachers", "0"]) == 0
     assert "warning: scores on so few problems mean little" in capsys.readouterr().err
-    kept = weights_file.load(tmp_path / "x.pt")
-    assert kept.metadata["timings"][0]["dtypes"] == ["FP32"]
-    trained_on = [r for r in learnable(90) if fold_of(r.problem) not in kept.metadata["folds"]["test"]]
+    loaded = weights_file.load(tmp_path / "x.pt")
+    assert loaded.metadata["timings"][0]["dtypes"] == ["FP32"]
+    trained_on = [r for r in learnable(90) if fold_of(r.problem) not in loaded.metadata["folds"]["test"]]
     write_timings(tmp_path / "db", trained_on)
     assert main(["replay", "--timings", f"{tmp_path}/db", "--weights", f"{tmp_path}/x.pt", "--held-out"]) == 2
     assert f"none of the {len(trained_on)} records of {tmp_path}/db is of a geometry" in capsys.readouterr().err

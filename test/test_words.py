@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 KINDS = (".h", ".cpp", ".hip", ".inc", ".def", ".py", ".md")
-GENERATED = [ROOT / "torch_reformer/kernels", ROOT / "torch_reformer/selector/weights"]
+FOLDERS = ("csrc", "torch_reformer", "docs", "test", "benchmarks")
+LEFT_OUT = [ROOT / "torch_reformer/kernels", ROOT / "torch_reformer/selector/weights", Path(__file__)]
 RETIRED = re.compile(
     r"pictures?|kept|together|lessons?|gathered|neighbours|looks\s+on|wait_for_earlier|Epilogue", re.IGNORECASE
 )
@@ -19,8 +20,8 @@ OF = re.compile(r"(?:^[^\w\n]*|[.:;!?][\"'`)*]* +[\"'`(*]*)Of\b.*", re.MULTILINE
 @functools.cache
 def texts() -> dict[str, str]:
     found = {"README.md": (ROOT / "README.md").read_text()}
-    for path in (path for folder in ("csrc", "torch_reformer", "docs") for path in (ROOT / folder).rglob("*")):
-        if path.suffix in KINDS and not any(path.is_relative_to(folder) for folder in GENERATED):
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
+        if path.suffix in KINDS and not any(path.is_relative_to(folder) for folder in LEFT_OUT):
             found[path.relative_to(ROOT).as_posix()] = path.read_text()
     return found
 

@@ -68,8 +68,8 @@ def shuffled(tensor):
 
 def compare(ours, theirs, tensors: dict, wanted=None):
     """In fp64: equal but for rounding. Else the error, as a root of the mean square against fp64, is at most twice
-    PyTorch's; below a fourth of eps nobody can be told from exact. Of few numbers either's error may be small by luck:
-    then it is that of several draws."""
+    PyTorch's; below a fourth of eps nobody can be told from exact. If numbers are few, either's error may be small by
+    luck: then it is that of several draws."""
     got, expected = (with_gradients(function, tensors, wanted) for function in (ours, theirs))
     if got[0].dtype == torch.float64:
         return torch.testing.assert_close(got, expected)

@@ -38,7 +38,7 @@ FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
 FLAGS += ["-Wno-psabi"]  # -w leaves GCC its notes on how structures are passed
 SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
-# Of a block, in bytes: that the launches of kernels may ask for.
+# How many bytes for a block the launches of kernels may ask for.
 MOST_SHARED = {32: 227 << 10, 64: 64 << 10}
 
 

@@ -18,14 +18,14 @@ from torch_reformer.program.interpreter import interpret
 GUARD = 7  # elements behind each output, which nobody may write
 
 BIASED = program.acc() + CHANNEL
-KEPT = program.random("key") < 0.75
+STAYS = program.random("key") < 0.75
 NAMED = {
     "bias, relu": [program.store(program.relu(BIASED))],
     "residual, silu": [program.store(program.silu(BIASED + FULL))],
     "gelu and what it is of": [program.store(BIASED), program.store(program.gelu(BIASED))],
     "relu and its mask": [program.store(BIASED > 0, torch.bool), program.store(program.relu(BIASED))],
     "in fp32, too": [program.store(BIASED * FULL, torch.float32), program.store(BIASED)],
-    "dropout": [program.store(program.select(KEPT, program.gelu(BIASED) / 0.75, 0)), program.store(KEPT, torch.bool)],
+    "dropout": [program.store(program.select(STAYS, program.gelu(BIASED) / 0.75, 0)), program.store(STAYS, torch.bool)],
     "rows": [program.store(program.acc() * program.row("row") + program.scalar("scalar"))],
     "mask": [program.store(program.select(program.full("mask"), program.acc(), program.full("half")))],
     "without acc": [program.store(FULL * CHANNEL)],

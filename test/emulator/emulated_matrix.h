@@ -45,7 +45,7 @@ template <bool kTransposed>
 void load_matrices(const void* line, unsigned (&to)[4], const Place& place) {
   if (reinterpret_cast<uintptr_t>(line) % 16) fail(place, "a line's address is not a multiple of 16");
   LoadMatrices call{line, to};
-  together<LoadMatrices, &load_matrices<kTransposed>>(place, call);
+  collective<LoadMatrices, &load_matrices<kTransposed>>(place, call);
 }
 
 struct MultiplyAdd {
@@ -77,7 +77,7 @@ void multiply_add_16x8(MultiplyAdd* const* lanes) {
 template <class T>
 void multiply_add_16x8(float (&c)[4], const unsigned* a, const unsigned* b, const Place& place) {
   MultiplyAdd call{a, b, c};
-  together<MultiplyAdd, &multiply_add_16x8<T>>(place, call);
+  collective<MultiplyAdd, &multiply_add_16x8<T>>(place, call);
 }
 
 template <class T, int kSide, int kBytes>
@@ -99,7 +99,7 @@ void multiply_add_square(MultiplyAdd* const* lanes) {
 template <class T, int kSide, class Operand, class Sums>
 void multiply_add_square(const Operand& a, const Operand& b, Sums& c, const Place& place) {
   MultiplyAdd call{&a, &b, reinterpret_cast<float*>(&c)};
-  together<MultiplyAdd, &multiply_add_square<T, kSide, int(sizeof(Operand))>>(place, call);
+  collective<MultiplyAdd, &multiply_add_square<T, kSide, int(sizeof(Operand))>>(place, call);
 }
 
 }  // namespace emulator

@@ -75,7 +75,7 @@ struct Line {
   unsigned char bytes[kLineBytes];
 };
 
-// Where a copy begins: innermost first. Of windows also by how many pixels it is shifted, w and h.
+// Where a copy begins: innermost first. For windows also by how many pixels it is shifted, w and h.
 struct Begin {
   int first[4], offset[2];
 };

@@ -114,11 +114,11 @@ void wait_for_reads(REFORMER_CALLER) {
 template <bool kTransposed>
 void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d, REFORMER_CALLER) {
   emulator::StoreMatrices<4> call{to, {a, b, c, d}, REFORMER_PLACE("tma::store_matrices")};
-  emulator::together<emulator::StoreMatrices<4>, emulator::store_matrices<4, kTransposed>>(call.place, call);
+  emulator::collective<emulator::StoreMatrices<4>, emulator::store_matrices<4, kTransposed>>(call.place, call);
 }
 inline void store_matrices(unsigned to, unsigned a, unsigned b, REFORMER_CALLER) {
   emulator::StoreMatrices<2> call{to, {a, b}, REFORMER_PLACE("tma::store_matrices")};
-  emulator::together<emulator::StoreMatrices<2>, emulator::store_matrices<2, false>>(call.place, call);
+  emulator::collective<emulator::StoreMatrices<2>, emulator::store_matrices<2, false>>(call.place, call);
 }
 
 inline void group_barrier(int id, int threads, REFORMER_CALLER) {

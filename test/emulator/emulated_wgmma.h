@@ -74,7 +74,7 @@ void start_product(const TileA& a, int row, const TileB& b, float (&sums)[kColum
   if (reinterpret_cast<uintptr_t>(a.memory) % 1024 || reinterpret_cast<uintptr_t>(b.memory) % 1024)
     fail(place, "an operand does not begin at a multiple of 1024 bytes");
   ProductLane lane{a.memory, b.memory, row, sums[0], position.thread / kWarp, place};
-  together<ProductLane, &start_product<T, kColumns, TileA, TileB>>(place, lane);
+  collective<ProductLane, &start_product<T, kColumns, TileA, TileB>>(place, lane);
 }
 
 struct WaitForProducts {
@@ -86,7 +86,7 @@ inline void wait_for_products(WaitForProducts* const* lanes) {
 }
 inline void wait_for_products(int pending, const Place& place) {
   WaitForProducts call{position.thread / kWarp, pending};
-  together<WaitForProducts, &wait_for_products>(place, call);
+  collective<WaitForProducts, &wait_for_products>(place, call);
 }
 
 }  // namespace emulator

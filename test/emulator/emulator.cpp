@@ -223,7 +223,7 @@ class Cluster {
     event.happen();
   }
 
-  // Lets a warp's threads run until each waits or ends, and does what they wait for together.
+  // Lets a warp's threads run until each waits or ends, and computes the collective that they wait for.
   void step(int warp) {
     const int first = warp * kWarp, last = first + kWarp;
     std::vector<int> order(kWarp);
@@ -339,7 +339,7 @@ void block_barrier(const Place& place) { wait(State::kAtBarrier, place); }
 void cluster_barrier(const Place& place) { wait(State::kAtCluster, place); }
 int cluster_size() { return cluster; }
 
-void together(const Place& place, Operation operation, void* lane) {
+void collective(const Place& place, Operation operation, void* lane) {
   running->operation = operation;
   running->lane = lane;
   wait(State::kInWarp, place);

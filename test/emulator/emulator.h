@@ -48,15 +48,15 @@ struct Place {
   int line;
 };
 
-// What a warp does together: lanes[i] is what lane i gave to `together`.
+// What a warp's threads compute as one: lanes[i] is what lane i gave to `collective`.
 using Operation = void (*)(void* const* lanes);
 
 // Waits until all threads of the warp have come to this place, and does the operation once for all of them.
-void together(const Place& place, Operation operation, void* lane);
+void collective(const Place& place, Operation operation, void* lane);
 void block_barrier(const Place& place);
 void cluster_barrier(const Place& place);
 int cluster_size();
-// Of a block of the cluster, by default the own one.
+// The shared memory of a block of the cluster, by default of this one.
 unsigned char* dynamic_shared(int rank = position.rank);
 size_t dynamic_shared_bytes();
 
@@ -75,10 +75,10 @@ void async_wait(int groups);
 // Ends the launch with an error that says in which block and thread.
 [[noreturn]] void fail(const Place& place, const char* sentence);
 
-// Together, with a function of what the kWarp lanes gave.
+// The same with a function of what the kWarp lanes gave.
 template <class Lane, void (*function)(Lane* const*)>
-void together(const Place& place, Lane& lane) {
-  together(place, [](void* const* lanes) { function(reinterpret_cast<Lane* const*>(lanes)); }, &lane);
+void collective(const Place& place, Lane& lane) {
+  collective(place, [](void* const* lanes) { function(reinterpret_cast<Lane* const*>(lanes)); }, &lane);
 }
 
 struct Shuffle {
@@ -117,7 +117,7 @@ inline unsigned shuffle_from(unsigned value, int lane, const char* file = __buil
   const emulator::Place place{"a shuffle", file, line};
   if (lane < 0 || lane >= kWarp) emulator::fail(place, "no lane of the warp has this number");
   emulator::Shuffle call{value, lane, 0};
-  emulator::together<emulator::Shuffle, emulator::shuffle>(place, call);
+  emulator::collective<emulator::Shuffle, emulator::shuffle>(place, call);
   return call.received;
 }
 inline float shuffle_from(float value, int lane, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

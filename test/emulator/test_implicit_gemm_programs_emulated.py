@@ -68,12 +68,12 @@ def test_several_tiles_a_block(kind, tiles):
     check(EVERYTHING, kind, tiles=tiles, seed=tiles)
 
 
-# So many of a column's rows that some have their tensors read together: of two tensors, and of one.
+# So many of a column's rows that the tensors of several are read at once: of two tensors, and of one.
 @pytest.mark.parametrize(
     "type_name, tile", [("bf16", "64x64_2x2_4"), pytest.param("fp32", "128x64_2x2_3", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("path", PATHS)
-def test_rows_together(path, type_name, tile):
+def test_rows_read_at_once(path, type_name, tile):
     for tested in (EVERYTHING, Program(program.store(program.silu(BIASED + FULL)))):
         check(tested, "3x3", type_name, tile, path)
 

@@ -52,7 +52,7 @@ def assert_near(got, exact, sums=1, mean=0.0):
     torch.testing.assert_close(got.double(), exact, rtol=unit, atol=error * size)
 
 
-# One lane a row and idle ones, each number of neighbours, several groups a lane, as many as there may be.
+# One lane a row and idle ones, each number of adjacent elements, several groups a lane, as many as there may be.
 WIDTHS = [1, 12, 96, 767, 1024, *slow(2, 7, 20, 31, 40, 100, 192, 768, 1000)]
 
 

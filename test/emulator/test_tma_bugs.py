@@ -119,7 +119,7 @@ def test_pairs_need_clusters():
 
 # --- windows
 class Windows:
-    """Of images [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
+    """Windows of images [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
 
     def __init__(self, images, w, h, pixels=BOX):
         self.images, self.w, self.h = images, w, h
@@ -212,7 +212,7 @@ def test_windows_are_stored(w, h):
 
 
 @pytest.mark.parametrize("w, h", [((0, 10, 1), (0, 7, 1)), ((-1, 9, 1), (0, 7, 1)), ((0, 9, 1), (1, 4, 2))])
-def test_windows_outside_of_a_picture_are_not_stored(w, h):
+def test_windows_outside_of_an_image_are_not_stored(w, h):
     arguments, source = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
     matrix_map(arguments, 0, source)
     windows = Windows(images_of(), w, h)

@@ -43,7 +43,7 @@ def test_gemm_in_nchw(direction, tile):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_pictures_of_one_pixel_are_the_same_in_both_layouts(direction):
+def test_images_of_one_pixel_are_the_same_in_both_layouts(direction):
     for layout in ("nchw", "nhwc"):
         check_gemm(Problem(direction, "bf16", 70, 40, 1, 1, 72, 1, 1, layout=layout), "64x64_3")
 
@@ -75,12 +75,12 @@ def test_all_tiles_of_gemm(direction, type_name):
 
 # The filter stays in shared memory if all its tiles find room, and is read anew for each tile of rows if not.
 @pytest.mark.parametrize("row_blocks", [1, 2])
-@pytest.mark.parametrize("tile, kept", [("64x64_6", True), ("64x64_3", False), ("64x128_4", True)])
+@pytest.mark.parametrize("tile, resident", [("64x64_6", True), ("64x64_3", False), ("64x128_4", True)])
 @pytest.mark.parametrize("direction", ["forward", "input_grad"])
-def test_several_tiles_of_rows_a_block(direction, tile, kept, row_blocks):
+def test_several_tiles_of_rows_a_block(direction, tile, resident, row_blocks):
     problem = Problem(direction, "bf16", 3, 200, 9, 11, 232, 1, 1)  # 5 tiles of rows, 4 steps
     for seed in range(2):
-        assert check_gemm(problem, tile, row_blocks=row_blocks, seed=seed) == kept
+        assert check_gemm(problem, tile, row_blocks=row_blocks, seed=seed) == resident
 
 
 @pytest.mark.parametrize("tile", ["64x64_3", "128x128_6"])
@@ -184,7 +184,7 @@ def test_channels(channels):
 
 @pytest.mark.parametrize("filter, stride", [(3, 1), (3, 2)])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_several_pictures_a_tile_and_tiles_a_block(direction, filter, stride):
+def test_several_images_a_tile_and_tiles_a_block(direction, filter, stride):
     problem = depthwise(direction, "bf16", filter, stride, n=9, channels=24, size=(6, 7))
     rows = 3 if stride == 2 else 6  # of an image; of input_grad's classes
     for seed in range(3):

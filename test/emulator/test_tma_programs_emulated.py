@@ -90,7 +90,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("kind", ["1x1", *slow("3x3", "3x3, stride 2")])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name, kind):
-    """Of channels: gathered from the sums in registers, in the rows and columns that there are."""
+    """They are reduced from the accumulators, in the rows and columns that there are."""
     check(Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
 
 
@@ -112,7 +112,7 @@ def test_reductions_in_tiles(tile, cut, kind):
 
 
 def test_moments_of_a_large_mean():
-    """Of numbers with a mean 4096 times their deviation: squares are of differences from the mean."""
+    """The mean is 4096 times the deviation: squares are of differences from the mean."""
     tested = Program(program.store(program.acc()), program.moments(program.acc() + 1024))
     problem = conv_programs.problem_of(*KINDS["1x1"])
     kernel = with_program(problem, "64x64_3", row_blocks=2)

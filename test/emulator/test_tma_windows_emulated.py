@@ -87,18 +87,18 @@ def test_all_tiles(direction, type_name):
 
 # The filter stays in shared memory if all its taps' tiles find room, but not where classes have different taps.
 @pytest.mark.parametrize(
-    "filter, stride, tile, kept",
+    "filter, stride, tile, resident",
     [(1, 2, "64x64_3", True), (2, 1, "64x64_6", True), (3, 1, "64x64_6", False), (2, 2, "64x64_6", True)],
 )
 @pytest.mark.parametrize("direction", ["forward", "input_grad"])
-def test_several_tiles_of_rows_a_block(direction, filter, stride, tile, kept):
-    kept = kept and (direction == "forward" or stride == 1)
+def test_several_tiles_of_rows_a_block(direction, filter, stride, tile, resident):
+    resident = resident and (direction == "forward" or stride == 1)
     sizes = (3, 40, 15, 17, 72, filter, filter, dict(stride=(stride, stride)))
     if direction == "input_grad":
         sizes = (3, 72, 15, 17, 40, *sizes[5:])
     for row_blocks in (1, 2):
         for seed in range(2):
-            assert check_gemm(problem_of(direction, sizes), tile, row_blocks=row_blocks, seed=seed) == kept
+            assert check_gemm(problem_of(direction, sizes), tile, row_blocks=row_blocks, seed=seed) == resident
 
 
 @pytest.mark.parametrize("splits", [2, 5])

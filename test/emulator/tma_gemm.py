@@ -49,7 +49,7 @@ def with_program(problem, tile, *, shared=NOTHING, row_blocks=1000) -> conv_prog
 
 
 def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):
-    """Returns whether the blocks kept the second operand's tiles."""
+    """Returns whether the second operand's tiles were resident."""
     kernel = kernel_of(problem, tile)
     index = gemm_kernels()[kernel]
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))

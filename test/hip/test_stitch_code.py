@@ -17,7 +17,7 @@ from torch_reformer.program.derivative import derivative
 
 
 def programs():
-    """Of batch norm, its derivative, and one with every activation: the program, and the types of its tensors."""
+    """Batch norm, its derivative, one with every activation, and dropout."""
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
     normalise = fused_programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward

@@ -63,7 +63,8 @@ const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DTy
 const char* finish_arguments(int dtype) { return implicit_gemm_finish(static_cast<DType>(dtype))->entry.arguments; }
 
 // shared: a TmaShared. row_blocks: at most one for each tile of rows. pointers: x, y, filter, bias, result, workspace.
-// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; workspace bytes, kept.
+// numbers: blocks x, y, z, threads, shared bytes, cluster; the same of the finish; workspace bytes, whether the second
+// operand is resident.
 const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_blocks, int splits, void* const* pointers,
                       void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
@@ -84,7 +85,7 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
 }
 
 // A program in the kernel. tensors: x and the filter. Returns a sentence, or null. The partial results of reductions
-// are in memory that is kept until the next one.
+// are in memory that stays until the next one.
 const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
                               int shared, int row_blocks) {
   static std::vector<float> partial;

@@ -137,14 +137,14 @@ class Gemm {
 // Not in the class, from where it would be inlined for each combination of operands.
 template <class S>
 void Gemm<S>::run(const GemmPart& part) const {
-  const int64_t cuts = std::max<int64_t>(1, ceil_div(part.d1 - part.d0, kMaxDepth<S>));
-  const int64_t max_depth = ceil_div(part.d1 - part.d0, cuts);
+  const int64_t depths = std::max<int64_t>(1, ceil_div(part.d1 - part.d0, kMaxDepth<S>));
+  const int64_t max_depth = ceil_div(part.d1 - part.d0, depths);
   const int64_t right_panel_size = kTileCols<S> * max_depth;
   const int64_t panels =
       std::clamp<int64_t>(kResidentBytes / int64_t(sizeof(S)) / std::max<int64_t>(1, right_panel_size), 1,
                           std::min<int64_t>(kResidentPanels, ceil_div(part.n1 - part.n0, kTileCols<S>)));
   const int64_t block_cols = panels * kTileCols<S>;
-  const bool unrounded = out_.rounds && cuts > 1;
+  const bool unrounded = out_.rounds && depths > 1;
   const int64_t block_rows =
       unrounded ? std::max<int64_t>(1, kUnroundedSize / block_cols / kTileRows) * kTileRows : part.m1 - part.m0;
 

@@ -8,7 +8,7 @@
 namespace reformer {
 namespace {
 
-gpu::Launch blocks_of(int64_t work, int each, int threads, const Device& device) {
+gpu::Launch blocks_of(int64_t work, int each, int threads) {
   gpu::Launch launch;
   launch.blocks_x = uint32_t((work + each - 1) / each);
   launch.threads = uint32_t(threads);
@@ -76,14 +76,14 @@ class GpuPackedGemm final : public Solver {
     void* const filter = in_workspace(workspace.filter);
     void* const results[] = {b.y, x, filter};
 
-    pack_operands(p, pack, device, b, x, filter);
+    pack_operands(p, pack, b, x, filter);
     bind(gemm.plan, p.direction, x, b.y, filter, b.bias, results[size_t(p.direction)],
          in_workspace(workspace.partials));
     gemm.multiply(b.queue);
     if (p.direction == Direction::weight_grad)
       return unpack_weight_grad(p, pack, device, gemm.plan, b, gemm.plan.args.result);
     gemm.finish(b.queue);
-    if (p.direction == Direction::input_grad && pack.packs_x) unpack_input_grad(p, pack, device, b, x);
+    if (p.direction == Direction::input_grad && pack.packs_x) unpack_input_grad(p, pack, b, x);
   }
 
   // The inner problem's result is the problem's own. Partial sums are added up by another kernel.
@@ -103,7 +103,7 @@ class GpuPackedGemm final : public Solver {
     const Workspace workspace(pack, gemm.plan);
     void* const x = pack.packs_x ? static_cast<char*>(b.workspace) + workspace.x : b.x;
     void* const filter = static_cast<char*>(b.workspace) + workspace.filter;
-    pack_operands(p, pack, device, b, x, filter);
+    pack_operands(p, pack, b, x, filter);
     bind(gemm.plan, p.direction, x, nullptr, filter, nullptr, result_of(program), nullptr);
     launch_with_program(gemm.kernel->entry, gemm.plan.launch, b.queue, gemm.plan.args, program);
   }
@@ -115,8 +115,7 @@ class GpuPackedGemm final : public Solver {
     return pack;
   }
 
-  static void pack_operands(const ConvProblem& p, const PackPlan& pack, const Device& device, const ConvBuffers& b,
-                            void* x, void* filter) {
+  static void pack_operands(const ConvProblem& p, const PackPlan& pack, const ConvBuffers& b, void* x, void* filter) {
     const ConvProblem& inner = pack.inner;
     const bool packs_x = pack.packs_x && p.direction != Direction::input_grad;
     const bool packs_filter = p.direction != Direction::weight_grad;
@@ -127,20 +126,19 @@ class GpuPackedGemm final : public Solver {
     a.images = pack.images, a.shape = pack.filter;
     a.filter_chunks = packs_filter ? int(inner.weight_numel() / elements) : 0;
     a.x_chunks = packs_x ? int(inner.input_numel() / elements) : 0;
-    gpu::Launch launch = blocks_of(a.filter_chunks, kPackThreads, kPackThreads, device);
+    gpu::Launch launch = blocks_of(a.filter_chunks, kPackThreads, kPackThreads);
     a.filter_blocks = int(launch.blocks_x);
-    launch.blocks_x += blocks_of(a.x_chunks, kPackThreads, kPackThreads, device).blocks_x;
+    launch.blocks_x += blocks_of(a.x_chunks, kPackThreads, kPackThreads).blocks_x;
     gpu::launch(*pack_kernel(PackPart::pack, p.dtype, packs_x ? p.c : 0), launch, b.queue, a);
   }
 
-  static void unpack_input_grad(const ConvProblem& p, const PackPlan& pack, const Device& device, const ConvBuffers& b,
-                                const void* packed) {
+  static void unpack_input_grad(const ConvProblem& p, const PackPlan& pack, const ConvBuffers& b, const void* packed) {
     UnpackInputGradArgs a{};
     a.packed = packed, a.x = b.x;
     a.all_pixels = p.n * p.h * p.w;
     a.images = pack.images;
     gpu::launch(*pack_kernel(PackPart::unpack_input_grad, p.dtype, p.c),
-                blocks_of(a.all_pixels, kPackThreads, kPackThreads, device), b.queue, a);
+                blocks_of(a.all_pixels, kPackThreads, kPackThreads), b.queue, a);
   }
 
   static void unpack_weight_grad(const ConvProblem& p, const PackPlan& pack, const Device& device,
@@ -152,7 +150,7 @@ class GpuPackedGemm final : public Solver {
     a.shape = pack.filter;
     const int warp = warp_size(device.arch);
     gpu::launch(*pack_kernel(PackPart::unpack_weight_grad, p.dtype, 0),
-                blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp, device), b.queue, a);
+                blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp), b.queue, a);
   }
 
   const char* name_;
