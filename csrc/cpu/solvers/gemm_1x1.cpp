@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "conv/solver.h"
-#include "cpu/cost.h"
-#include "cpu/gemm/bias.h"
 #include "cpu/gemm/grid.h"
 #include "cpu/gemm/kernel.h"
 #include "cpu/gemm/scratch.h"
 #include "cpu/parallel.h"
+#include "gemm_solver.h"
 
 #define REFORMER_ISA_BODY "cpu/solvers/gemm_1x1_body.h"
 #include "cpu/simd/foreach_isa.h"
@@ -16,39 +14,21 @@
 namespace reformer {
 namespace {
 
-int64_t sum_parts(const ConvProblem& p, const Device& device) {
-  const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w();
-  return weight_grad_sum_parts(p.group_k(), p.group_c(), pixels, p.groups, device.threads);
-}
-
-template <class T>
-void run_as(const ConvProblem& p, const Device& device, const ConvBuffers& b) {
-  const SumBias<T> bias(b.bias, p.k);
-  REFORMER_BY_ISA(device.isa, gemm_1x1<T>)(p, device, b, bias.data(), sum_parts(p, device));
-}
-
-class Gemm1x1 final : public Solver {
+class Gemm1x1 final : public GemmSolver<Gemm1x1> {
  public:
-  const char* name() const override { return "gemm_1x1"; }
+  Gemm1x1() : GemmSolver("gemm_1x1") {}
+
   const char* refusal(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (!p.is_1x1()) return "the filter is not 1x1 without padding";
     return nullptr;
   }
-  // The parts of a weight gradient's sum.
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    const int64_t parts = sum_parts(p, device);
-    if (p.direction != Direction::weight_grad || parts == 1) return 0;
-    return parts * p.weight_numel() * (p.dtype == DType::fp64 ? 8 : 4);
-  }
-  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
-    dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, device, buffers); });
-  }
 
- private:
-  const CostModel cost_{"gemm_1x1"};
+  template <class T>
+  static void multiply(const ConvProblem& p, const Device& device, const ConvBuffers& b,
+                       const typename Element<T>::Sum* bias, int64_t sum_parts) {
+    REFORMER_BY_ISA(device.isa, gemm_1x1<T>)(p, device, b, bias, sum_parts);
+  }
 };
 
 }  // namespace
