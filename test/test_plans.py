@@ -97,6 +97,14 @@ def test_sentences():
             torch.ops.reformer._run([torch.ones(1, 3, 2, 2), wrong], steps.number)
 
 
+def test_parts_of_a_tensor_that_begins_within_another():
+    steps = plan.Plan(1)
+    steps.give(*steps.parts(0, 2))
+    x = torch.arange(12.0).view(4, 3)
+    for found, expected in zip(plan.run(steps, [x[1:]]), x[1:3], strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_numbers_are_not_given_twice():
     before = native.interned_counts()[1]
     number = native.intern_plan(code())

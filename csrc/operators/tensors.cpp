@@ -45,8 +45,7 @@ Tensor with_strides_of(const Tensor& tensor, Layout layout) {
   const auto wanted = dense_strides(sizes, layout);
   if (std::equal(wanted.begin(), wanted.end(), strides.begin())) return tensor;
   AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), wanted.data(), tensor.storage_offset(), &handle));
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), wanted.data(), 0, &handle));
   return Tensor(handle);
 }
 
@@ -158,10 +157,9 @@ Tensor contiguous_of(const Tensor& tensor) {
 
 Tensor part(const Tensor& tensor, int64_t i) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
-  AtenTensorHandle handle;
+  AtenTensorHandle handle;  // the offset counts from the tensor's own, whatever the parameter's name says
   TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), tensor.dim() - 1, sizes.data() + 1,
-                                                        strides.data() + 1, tensor.storage_offset() + i * strides[0],
-                                                        &handle));
+                                                        strides.data() + 1, i * strides[0], &handle));
   return Tensor(handle);
 }
 
