@@ -50,10 +50,18 @@ def test_is_what_its_steps_are():
 
 
 def code(**changes):
-    """A sequence of one step, the parts of its one tensor, with changes."""
-    parts = dict(inputs=1, outputs=[1], kind=3, what=2, geometry=-1, operands=[0], into=[]) | changes
-    numbers = [parts["inputs"], len(parts["outputs"]), *parts["outputs"], parts["kind"], parts["what"]]
-    return [*numbers, parts["geometry"], len(parts["operands"]), *parts["operands"], len(parts["into"]), *parts["into"]]
+    """A plan of one step, the parts of its one tensor, with changes."""
+    parts = dict(inputs=1, outputs=[1], kind=3, what=[2], operands=[0], into=[], frees=[]) | changes
+    numbers = [parts["inputs"], len(parts["outputs"]), *parts["outputs"], parts["kind"]]
+    for name in ("what", "operands", "into", "frees"):
+        numbers += [len(parts[name]), *parts[name]]
+    return numbers
+
+
+def aten_code(name=b"aten::relu", arguments=((2, 0),), results=(-1,), **changes):
+    """A plan of one step, a call of an operator, with changes."""
+    what = [len(name), *name, 0, len(arguments), *(each for argument in arguments for each in argument)]
+    return code(kind=5, what=[*what, len(results), *results], **changes)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +71,42 @@ def code(**changes):
         (code()[:-1], "it ends early"),
         (code(inputs=-1), "a count"),
         (code(outputs=[3]), "a tensor that is not there"),
-        (code(kind=4), "an unknown step"),
+        (code(kind=6), r"an unknown step \(step 0\)"),
         (code(operands=[1]), "a tensor that is not there"),
         (code(operands=[0, 0]), "a step has another number of inputs"),
         (code(into=[0]), "what a step writes to"),
-        (code(what=2**33), "a count"),
-        (code(what=-1), "a count"),
-        (code(kind=2, what=8, operands=[0, 0, 0]), "gradients that there are not"),
-        (code(kind=1, what=-1), "the plan is malformed: it ends early"),
-        (code(kind=1, what=2**40), "the plan is malformed: it ends early"),
-        (code(kind=2, what=1, operands=[0, 0, 0]), "-1 is not a geometry"),
+        (code(frees=[3]), "a tensor that is not there"),
+        (code(frees=[1]), "a tensor that was freed"),
+        (code(frees=[0, 0]), "a tensor that was freed"),
+        (code() + [3, 1, 2, 1, 3, 0, 0], "a tensor that is not there \\(step 1\\)"),
+        (code(frees=[2]) + [3, 1, 2, 1, 2, 0, 0], "a tensor that was freed"),
+        (code(frees=[2]) + [1, 0, 0, 0, 0], "it ends early \\(step 1\\)"),
+        (code(what=[2**33]), "a count"),
+        (code(what=[-1]), "a count"),
+        (code(what=[2, 2]), "a step is longer than what it says"),
+        (code(what=[]), "it ends early"),
+        (code()[:4] + [2**40], "it ends early"),
+        (code()[:4] + [-1], "it ends early"),
+        (code(kind=2, what=[0, 8], operands=[0, 0, 0]), "gradients that there are not"),
+        (code(kind=2, what=[-1, 1], operands=[0, 0, 0]), "-1 is not a geometry"),
+        (code(kind=1, what=[]), "it ends early"),
+        (code(kind=4, what=[0, 65]), "a count"),
+        (code(kind=4, what=[0, 1, -1, 1]), "a size"),
+        (code(kind=4, what=[0, 1, 1, -1]), "a stride"),
+        (code(kind=4, what=[2**60, 0]), "an offset"),
+        (code(kind=4, what=[0, 2, 2**50, 2**50, 2**50, 1]), "a view of more memory than there is"),
+        (code(kind=4, what=[0, 1, 3]), "it ends early"),
+        (aten_code(b"\0"), "an operator's name"),
+        (aten_code(arguments=[(5, 0)]), "an unknown kind of argument"),
+        (aten_code(arguments=[(2, 2)]), "an unknown kind of argument"),
+        (aten_code(arguments=[(2, 0)] * 2), "a step has another number of inputs"),
+        (aten_code(arguments=[(3, 0, 2)]), "a step has another number of inputs"),
+        (aten_code(arguments=[(3, 0, -1)]), "a count"),
+        (aten_code(arguments=[(1, 0, 2**40)]), "a count"),
+        (aten_code(arguments=[(1, 0, 7, 1)]), "it ends early"),
+        (aten_code(results=[-2]), "a count"),
+        (aten_code(results=[0]), "a tensor that is not there"),
+        (aten_code(into=[0]), "what a step writes to"),
     ],
 )
 def test_malformed(numbers, sentence):

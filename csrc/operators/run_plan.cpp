@@ -1,5 +1,8 @@
 #include "run_plan.h"
 
+#include <torch/csrc/stable/accelerator.h>
+
+#include "aten_step.h"
 #include "checks.h"
 #include "plan/interned.h"
 #include "program.h"
@@ -7,30 +10,67 @@
 namespace reformer {
 namespace {
 
-std::vector<Tensor> run(const PlanStep& step, const std::vector<Tensor>& there) {
-  using Kind = PlanStep::Kind;
-  const auto input = [&](size_t i) -> const Tensor& { return there[size_t(step.inputs[i])]; };
-  const auto from = [&](size_t first) {
-    std::vector<Tensor> some;
-    for (size_t i = first; i < step.inputs.size(); ++i) some.push_back(input(i));
-    return some;
-  };
-  switch (step.kind) {
-    case Kind::conv2d: return conv2d_epilogue_interned(input(0), input(1), from(2), *step.program, step.geometry);
-    case Kind::conv2d_grads: return conv2d_grads(input(0), input(1), input(2), step.geometry, step.wanted);
-    case Kind::stitch: {
-      std::vector<Tensor> into;
-      for (int32_t i : step.into) into.push_back(there[size_t(i)]);
-      return stitch_interned(input(0), from(1), *step.program, into);
-    }
-    default: break;
+using torch::stable::accelerator::DeviceGuard;
+
+// One run of a plan: its tensors, by their numbers, and the stack of calls by PyTorch's dispatcher.
+class Run {
+ public:
+  Run(const Plan& plan, std::vector<Tensor> given) : plan_(plan), there_(std::move(given)), stack_(plan.stack_size) {
+    there_.reserve(size_t(plan.tensors));
   }
-  const Tensor& whole = input(0);
-  if (whole.dim() < 1 || whole.size(0) < step.results) fail("_run", "there are not so many parts");
-  std::vector<Tensor> parts;
-  for (int64_t i = 0; i < step.results; ++i) parts.push_back(part(whole, i));
-  return parts;
-}
+
+  std::vector<Tensor> operator()() {
+    for (const PlanStep& step : plan_.steps) {
+      run(step);
+      for (int32_t i : step.frees) Tensor(std::move(there_[size_t(i)]));
+    }
+    return tensors(plan_.outputs, 0);
+  }
+
+ private:
+  void run(const PlanStep& step) {
+    try {
+      std::visit([&](const auto& what) { run(what, step); }, step.what);
+    } catch (const std::exception& error) {
+      if (plan_.steps.size() == 1 && !std::holds_alternative<AtenCall>(step.what)) throw;  // it names itself
+      throw std::runtime_error(std::string(error.what()) + " [step " + std::to_string(&step - plan_.steps.data()) +
+                               " of the plan: " + step.name() + "]");
+    }
+  }
+
+  void run(const Conv2dStep& conv, const PlanStep& step) {
+    append(conv2d_epilogue_interned(input(step, 0), input(step, 1), tensors(step.inputs, 2), *conv.program,
+                                    conv.geometry));
+  }
+  void run(const StitchStep& stitch, const PlanStep& step) {
+    append(stitch_interned(input(step, 0), tensors(step.inputs, 1), *stitch.program, tensors(step.into, 0)));
+  }
+  void run(const Conv2dGradsStep& grads, const PlanStep& step) {
+    append(conv2d_grads(input(step, 0), input(step, 1), input(step, 2), grads.geometry, grads.wanted));
+  }
+  void run(const PartsStep&, const PlanStep& step) {
+    const Tensor& whole = input(step, 0);
+    if (whole.dim() < 1 || whole.size(0) < step.results) fail("_run", "there are not so many parts");
+    for (int64_t i = 0; i < step.results; ++i) there_.push_back(part(whole, i));
+  }
+  void run(const ViewStep& view, const PlanStep& step) { there_.push_back(view_of(input(step, 0), view)); }
+  void run(const AtenCall& call, const PlanStep& step) { call_aten(call, step.inputs, there_, stack_.data()); }
+
+  const Tensor& input(const PlanStep& step, size_t i) const { return there_[size_t(step.inputs[i])]; }
+  std::vector<Tensor> tensors(const std::vector<int32_t>& numbers, size_t first) const {
+    std::vector<Tensor> some;
+    some.reserve(numbers.size() - first);
+    for (size_t i = first; i < numbers.size(); ++i) some.push_back(there_[size_t(numbers[i])]);
+    return some;
+  }
+  void append(std::vector<Tensor> made) {
+    for (Tensor& tensor : made) there_.push_back(std::move(tensor));
+  }
+
+  const Plan& plan_;
+  std::vector<Tensor> there_;
+  std::vector<StableIValue> stack_;
+};
 
 std::shared_ptr<const Plan> plan_of(int64_t number) {
   try {
@@ -40,21 +80,29 @@ std::shared_ptr<const Plan> plan_of(int64_t number) {
   }
 }
 
+// The GPU that all tensors are on, but numbers (tensors without dimensions), which may be on the CPU; -1 for the CPU.
+int32_t device_of(const std::vector<Tensor>& tensors) {
+  const Tensor* first = nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    if (tensor.is_cpu() && tensor.dim() == 0) continue;
+    if (!first) first = &tensor;
+    if (tensor.is_cpu() != first->is_cpu() || tensor.get_device_index() != first->get_device_index())
+      fail("_run", "tensor ", i, " of the plan is on another device than those before it; move all to one device");
+  }
+  return first && !first->is_cpu() ? first->get_device_index() : -1;
+}
+
 }  // namespace
 
-std::vector<Tensor> run_plan(const std::vector<Tensor>& tensors, int64_t number) {
-  const std::shared_ptr<const Plan> held = plan_of(number);
-  const Plan& plan = *held;
-  if (tensors.size() != size_t(plan.inputs))
-    fail("_run", "the plan takes ", plan.inputs, " tensors, got ", tensors.size());
-  std::vector<Tensor> there = tensors;
-  for (const PlanStep& step : plan.steps) {
-    std::vector<Tensor> made = run(step, there);
-    there.insert(there.end(), made.begin(), made.end());
-  }
-  std::vector<Tensor> outputs;
-  for (int32_t i : plan.outputs) outputs.push_back(there[size_t(i)]);
-  return outputs;
+std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
+  const std::shared_ptr<const Plan> plan = plan_of(number);  // which may be released meanwhile
+  if (tensors.size() != size_t(plan->inputs))
+    fail("_run", "the plan takes ", plan->inputs, " tensors, got ", tensors.size());
+  const int32_t device = device_of(tensors);
+  std::optional<DeviceGuard> guard;
+  if (device >= 0) guard.emplace(device);
+  return Run(*plan, std::move(tensors))();
 }
 
 }  // namespace reformer

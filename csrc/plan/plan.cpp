@@ -1,12 +1,16 @@
 #include "plan.h"
 
+#include <algorithm>
+
 #include "interned.h"
 #include "program/code_reader.h"
 
 namespace reformer {
 namespace {
 
-constexpr int64_t kMost = 1 << 12;  // tensors, far more than anybody gives
+constexpr int64_t kMost = 1 << 16;            // tensors, more than any graph has
+constexpr int64_t kMostElements = 1LL << 56;  // far more than any memory has, and sums of a few don't overflow
+constexpr int64_t kMostDimensions = 64;       // as PyTorch
 
 int64_t read_count(CodeReader& reader) { return reader.next(0, kMost, "a count"); }
 
@@ -18,58 +22,132 @@ std::vector<int32_t> read_tensors(CodeReader& reader, int64_t end) {
   return numbers;
 }
 
+int64_t read_geometry(CodeReader& reader) {
+  const int64_t geometry = reader.next();
+  unpacked_geometry(geometry);
+  return geometry;
+}
+
+std::shared_ptr<const InternedProgram> read_program(CodeReader& reader) {
+  const int64_t length = reader.left();
+  return interned_program(reader.next_numbers(length), length);
+}
+
+ViewStep read_view(CodeReader& reader) {
+  ViewStep view;
+  view.offset = reader.next(-kMostElements, kMostElements, "an offset");
+  const int64_t dimensions = reader.next(0, kMostDimensions, "a count");
+  for (int64_t d = 0; d < dimensions; ++d) view.sizes.push_back(reader.next(0, kMostElements, "a size"));
+  for (int64_t d = 0; d < dimensions; ++d) view.strides.push_back(reader.next(0, kMostElements, "a stride"));
+  view.end = view.offset;
+  if (std::count(view.sizes.begin(), view.sizes.end(), 0)) return view;
+  ++view.end;
+  for (int64_t d = 0; d < dimensions; ++d) {
+    int64_t reach;
+    if (__builtin_mul_overflow(view.sizes[d] - 1, view.strides[d], &reach) || reach > kMostElements)
+      reader.malformed("a view of more memory than there is");
+    view.end += reach;
+  }
+  return view;
+}
+
+// What a step does, and how many inputs that takes, and makes. The reader holds nothing else.
+struct Read {
+  decltype(PlanStep::what) what;
+  int64_t inputs, results;
+};
+Read read_what(int64_t kind, CodeReader& reader) {
+  switch (kind) {
+    case 0: {
+      const int64_t geometry = read_geometry(reader);
+      Conv2dStep step{geometry, read_program(reader)};
+      const Program& program = step.program->whole;
+      const int64_t inputs = int64_t(program.inputs.size()) + 2, results = int64_t(program.outputs.size());
+      return {std::move(step), inputs, results};
+    }
+    case 1: {
+      StitchStep step{read_program(reader)};
+      const Program& program = step.program->whole;
+      const int64_t inputs = int64_t(program.inputs.size()) + 1, results = int64_t(program.outputs.size());
+      return {std::move(step), inputs, results};
+    }
+    case 2: {
+      const int64_t geometry = read_geometry(reader);
+      const int64_t wanted = reader.next(0, 3, "gradients that there are not");
+      return {Conv2dGradsStep{geometry, wanted}, 3, (wanted & 1) + (wanted >> 1)};
+    }
+    case 3: return {PartsStep{}, 1, read_count(reader)};
+    case 4: return {read_view(reader), 1, 1};
+    case 5: {
+      AtenCall call = AtenCall::decode(reader);
+      const int64_t inputs = call.inputs(), results = call.tensors();
+      return {std::move(call), inputs, results};
+    }
+    default: reader.malformed("an unknown step");
+  }
+}
+
 PlanStep read_step(CodeReader& reader, int32_t there) {
-  using Kind = PlanStep::Kind;
-  PlanStep step{};
-  const int64_t kind = reader.next();
-  if (kind < 0 || kind > int64_t(Kind::parts)) reader.malformed("an unknown step");
-  step.kind = Kind(kind);
-  const bool has_program = step.kind == Kind::conv2d || step.kind == Kind::stitch;
-  const int64_t what = reader.next();
-  if (has_program) step.program = interned_program(reader.next_numbers(what), what);
-  step.geometry = reader.next();
+  const int64_t kind = reader.next(), length = reader.next();
+  CodeReader own("plan", reader.next_numbers(length), length);
+  Read read = read_what(kind, own);
+  if (!own.done()) reader.malformed("a step is longer than what it says");
+  PlanStep step{std::move(read.what), {}, {}, {}, int32_t(read.results)};
   step.inputs = read_tensors(reader, there);
   step.into = read_tensors(reader, there);
-  size_t operands = 0;
-  switch (step.kind) {
-    case Kind::conv2d:
-    case Kind::stitch:
-      step.results = int32_t(step.program->whole.outputs.size());
-      operands = step.program->whole.inputs.size() + (step.kind == Kind::conv2d ? 2 : 1);
-      break;
-    case Kind::conv2d_grads:
-      if (what < 0 || what > 3) reader.malformed("gradients that there are not");
-      step.wanted = what;
-      step.results = int32_t((what & 1) + (what >> 1));
-      operands = 3;
-      break;
-    case Kind::parts:
-      if (what < 0 || what > kMost) reader.malformed("a count");
-      step.results = int32_t(what);
-      operands = 1;
-  }
-  if (step.kind == Kind::conv2d || step.kind == Kind::conv2d_grads) unpacked_geometry(step.geometry);
-  if (step.inputs.size() != operands) reader.malformed("a step has another number of inputs");
-  if (step.into.size() > size_t(step.results) || (!step.into.empty() && step.kind != Kind::stitch))
-    reader.malformed("what a step writes to");
+  step.frees = read_tensors(reader, there + read.results);
+  if (int64_t(step.inputs.size()) != read.inputs) reader.malformed("a step has another number of inputs");
+  const bool writes = std::holds_alternative<StitchStep>(step.what);
+  if (int64_t(step.into.size()) > (writes ? read.results : 0)) reader.malformed("what a step writes to");
   return step;
+}
+
+// No tensor is used after the step that frees it.
+void check_frees(const Plan& plan, const CodeReader& reader) {
+  std::vector<bool> freed(size_t(plan.tensors));
+  const auto check = [&](const std::vector<int32_t>& used) {
+    for (int32_t tensor : used)
+      if (freed[size_t(tensor)]) reader.malformed("a tensor that was freed");
+  };
+  for (const PlanStep& step : plan.steps) {
+    check(step.inputs);
+    check(step.into);
+    for (int32_t tensor : step.frees) {
+      if (freed[size_t(tensor)]) reader.malformed("a tensor that was freed");
+      freed[size_t(tensor)] = true;
+    }
+  }
+  check(plan.outputs);
 }
 
 }  // namespace
 
+const char* PlanStep::name() const {
+  if (const auto* call = std::get_if<AtenCall>(&what)) return call->name.c_str();
+  constexpr const char* names[] = {"conv2d", "stitch", "conv2d_grads", "parts", "view"};
+  return names[what.index()];
+}
+
 Plan Plan::decode(const int64_t* code, int64_t size) {
   CodeReader reader("plan", code, size);
-  Plan plan;
-  plan.inputs = int32_t(read_count(reader));
-  int32_t there = plan.inputs;
-  const std::vector<int32_t> outputs = read_tensors(reader, kMost);
+  Plan plan{};
+  plan.inputs = plan.tensors = int32_t(read_count(reader));
+  plan.outputs = read_tensors(reader, kMost);
   while (!reader.done()) {
-    plan.steps.push_back(read_step(reader, there));
-    there += plan.steps.back().results;
+    try {
+      plan.steps.push_back(read_step(reader, plan.tensors));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(std::string(error.what()) + " (step " + std::to_string(plan.steps.size()) + ")");
+    }
+    const PlanStep& step = plan.steps.back();
+    plan.tensors += step.results;
+    if (plan.tensors > kMost) reader.malformed("a count");
+    if (const auto* call = std::get_if<AtenCall>(&step.what))
+      plan.stack_size = std::max(plan.stack_size, call->words());
   }
-  for (int32_t output : outputs)
-    if (output >= there) reader.malformed("a tensor that is not there");
-  plan.outputs = outputs;
+  for (int32_t output : plan.outputs)
+    if (output >= plan.tensors) reader.malformed("a tensor that is not there");
+  check_frees(plan, reader);
   return plan;
 }
 

@@ -1,41 +1,72 @@
-// Operators that follow one another, run as one. What autograd's rules do in a forward or a backward is one call from
-// Python so: each takes longer than most kernels.
+// Operators that follow one another, run as one: what autograd's rules or a compiler do in a forward or a backward is
+// one call from Python so. A call of each takes longer than most kernels.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <variant>
 #include <vector>
+
+#include "aten_call.h"
 
 namespace reformer {
 
 struct InternedProgram;
 
+// A convolution of input, weight and a program's inputs: the program's outputs.
+struct Conv2dStep {
+  int64_t geometry;  // packed (interned.h)
+  std::shared_ptr<const InternedProgram> program;
+};
+
+// A program of acc and its inputs: its outputs, the last of which are written to tensors that are there.
+struct StitchStep {
+  std::shared_ptr<const InternedProgram> program;
+};
+
+// From a result's gradient, input and weight: the operands' gradients that are wanted, of the input 1, the weight 2.
+struct Conv2dGradsStep {
+  int64_t geometry, wanted;
+};
+
+// A tensor's parts along its first dimension.
+struct PartsStep {};
+
+// A tensor's memory, read with other sizes and strides from so many elements after its first on.
+struct ViewStep {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+  int64_t end;  // behind the last element that it reaches, counted from the tensor's first; or no more than offset
+};
+
 // Tensors have numbers: those that are given, then what the steps make, in order.
 struct PlanStep {
-  enum class Kind : uint8_t {
-    conv2d,        // of input, weight and a program's inputs: the program's outputs
-    stitch,        // of acc and a program's inputs: the same
-    conv2d_grads,  // of the result's gradient, input and weight: the operands' gradients that are wanted
-    parts,         // of a tensor: those along its first dimension
-  };
-  Kind kind;
+  std::variant<Conv2dStep, StitchStep, Conv2dGradsStep, PartsStep, ViewStep, AtenCall> what;
   std::vector<int32_t> inputs;
-  std::vector<int32_t> into;                       // tensors that a program's last outputs are written to
-  int32_t results;                                 // how many it makes
-  std::shared_ptr<const InternedProgram> program;  // of conv2d and stitch
-  int64_t geometry;                                // of conv2d and conv2d_grads, packed (interned.h)
-  int64_t wanted;                                  // of conv2d_grads: as for that
+  std::vector<int32_t> into;   // what a stitched program's last outputs are written to
+  std::vector<int32_t> frees;  // what nobody needs after it
+  int32_t results;             // how many it makes
+
+  const char* name() const;  // the operator's, for sentences
 };
 
 struct Plan {
   int32_t inputs;
+  int32_t tensors;    // that are given or made
+  size_t stack_size;  // the most words of an AtenCall
   std::vector<PlanStep> steps;
   std::vector<int32_t> outputs;
 
-  // code: how many tensors are given; the number of outputs, and each; then each step: its kind; the length of a
-  // program's code, and that (conv2d, stitch), what is wanted (conv2d_grads) or how many there are (parts); a packed
-  // geometry or -1; how many inputs, and each; how many to write to, and each. Throws std::invalid_argument with a
-  // sentence.
+  // code: how many tensors are given; the number of outputs, and each; then each step: its kind, which is its place in
+  // PlanStep::what; the length of what follows, and that; how many inputs, and each; the same of what it writes to, and
+  // of what it frees. What follows a kind:
+  //   conv2d        a packed geometry, the program's code
+  //   stitch        the program's code
+  //   conv2d_grads  a packed geometry, what is wanted
+  //   parts         how many
+  //   view          the offset, the number of dimensions, the sizes, the strides
+  //   aten          see AtenCall
+  // Throws std::invalid_argument with a sentence.
   static Plan decode(const int64_t* code, int64_t size);
 };
 

@@ -13,6 +13,7 @@ class CodeReader {
   CodeReader(const char* of, const int64_t* code, int64_t size) : of_(of), at_(code), end_(code + size) {}
 
   bool done() const { return at_ == end_; }
+  int64_t left() const { return end_ - at_; }
   int64_t next() {
     if (done()) malformed("it ends early");
     return *at_++;

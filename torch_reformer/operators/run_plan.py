@@ -20,25 +20,33 @@ def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     transforms need them."""
     if not torch.is_grad_enabled() and not needs_dispatcher(tensors):
         return plans.run(plan, tensors)
-    there = list(tensors)
-    for step in plan.steps:
+    there: list[Tensor | None] = list(tensors)
+    for step, frees in zip(plan.steps, plan.frees, strict=True):
         there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])
+        for i in frees:
+            there[i] = None
     return [there[i] for i in plan.outputs]
 
 
 def _one_by_one(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:
+    if step.call:
+        return step.call.run(inputs)
     if step.kind == "parts":
-        return inputs[0].unbind()
+        return inputs[0].unbind()[: len(step.made)]
+    if step.kind == "view":
+        sizes, strides, offset = step.view()
+        return [inputs[0].as_strided(sizes, strides, inputs[0].storage_offset() + offset)]
     if step.kind == "conv2d":
-        return conv2d_epilogue(inputs[0], inputs[1], inputs[2:], step.what, *plans.geometry_of(step.geometry))
+        geometry, *code = step.what
+        return conv2d_epilogue(inputs[0], inputs[1], inputs[2:], tuple(code), *plans.geometry_of(geometry))
     if step.kind == "stitch":
         results = (unfused if has_batched(inputs) else stitch)(inputs[0], inputs[1:], step.what)
         with torch.no_grad():
             for tensor, result in zip(into, results[len(results) - len(into) :], strict=True):
                 tensor.copy_(result)
         return results
-    grad, input, weight = inputs
-    wanted = bool(step.what[0] & 1), bool(step.what[0] & 2), False
-    sizes, geometry = (input.shape, weight.shape), plans.geometry_of(step.geometry)
-    grads = conv.conv2d_grads(grad, input, weight, sizes, geometry, wanted)
+    (grad, input, weight), (geometry, bits) = inputs, step.what
+    wanted = bool(bits & 1), bool(bits & 2), False
+    sizes = input.shape, weight.shape
+    grads = conv.conv2d_grads(grad, input, weight, sizes, plans.geometry_of(geometry), wanted)
     return [each for each in grads if each is not None]

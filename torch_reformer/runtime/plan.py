@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import native
 from .arguments import shown
+from .aten_call import AtenCall
 
 
 @functools.lru_cache(4096)
@@ -50,18 +51,47 @@ def geometry_of(number: int) -> tuple:
 
 class Step(NamedTuple):
     kind: str
-    what: tuple[int, ...]  # a program's code, or a number
-    geometry: int  # packed, or -1
+    what: tuple[int, ...]  # as csrc/plan/plan.h has it for this kind
     inputs: tuple[int, ...]
+    made: range
     into: tuple[int, ...] = ()
+    call: AtenCall | None = None
+
+    def writes(self) -> tuple[int, ...]:
+        return self.call.writes if self.call else self.into
+
+    def view(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """Sizes, strides and offset of a view."""
+        offset, dimensions, *numbers = self.what
+        return tuple(numbers[:dimensions]), tuple(numbers[dimensions:]), offset
+
+    def __str__(self) -> str:
+        if self.call:
+            return str(self.call)
+        told = [_names(self.inputs)]
+        if self.kind in ("conv2d", "conv2d_grads"):
+            stride, padding, dilation, groups = geometry_of(self.what[0])
+            told += [f"stride={stride}", f"padding={padding}", f"dilation={dilation}", f"groups={groups}"]
+        elif self.kind == "view":
+            sizes, strides, offset = self.view()
+            told += [f"sizes={sizes}", f"strides={strides}", f"offset={offset}"]
+        return f"{self.kind}({', '.join(told)})"
 
 
-_KINDS = ("conv2d", "stitch", "conv2d_grads", "parts")  # in the order of csrc/plan/plan.h
+_KINDS = ("conv2d", "stitch", "conv2d_grads", "parts", "view", "aten")  # in the order of csrc/plan/plan.h
+_MOST = 1 << 12  # tensors of one step, far more than any makes
+
+
+def _names(tensors: Iterable[int]) -> str:
+    return ", ".join(f"%{tensor}" for tensor in tensors)
 
 
 class Plan:
     """Steps, written once and run for many tensors. Tensors have numbers: those that are given, then what the steps
     make. Each method adds a step and returns the numbers of what it makes. Geometries are packed.
+
+    A tensor is freed after the step that needs it last; the references to those that are given are, too. str() shows
+    the steps, a line each.
 
     Args:
         inputs: how many tensors are given.
@@ -72,27 +102,61 @@ class Plan:
         self.steps: list[Step] = []
         self.outputs: tuple[int, ...] = ()
 
-    def _add(self, step: Step, results: int) -> range:
-        self.steps.append(step)
+    def _add(
+        self,
+        kind: str,
+        what: Iterable[int],
+        inputs: Iterable[int],
+        results: int,
+        into: Iterable[int] = (),
+        call: AtenCall | None = None,
+    ) -> range:
+        if not 0 <= results <= _MOST:
+            raise ValueError(f"a step makes at most {_MOST} tensors, got {results}")
+        made = range(self._count, self._count + results)
+        self.steps.append(Step(kind, tuple(what), tuple(inputs), made, tuple(into), call))
         self._count += results
-        return range(self._count - results, self._count)
+        return made
 
     def conv2d(self, code: tuple[int, ...], geometry: int, input: int, weight: int, tensors: Iterable[int]) -> range:
         """A convolution, and the program of this code on its result."""
-        return self._add(Step("conv2d", code, geometry, (input, weight, *tensors)), code[2])
+        return self._add("conv2d", (geometry, *code), (input, weight, *tensors), code[2])
 
     def stitch(self, code: tuple[int, ...], acc: int, tensors: Iterable[int], into: Iterable[int] = ()) -> range:
         """The program of this code, whose last outputs are written to these tensors of channels."""
-        return self._add(Step("stitch", code, -1, (acc, *tensors), tuple(into)), code[2])
+        return self._add("stitch", code, (acc, *tensors), code[2], into)
 
     def conv2d_grads(self, wanted: tuple[bool, bool], geometry: int, grad: int, input: int, weight: int) -> range:
         """The gradients of input and weight, those that are wanted, from that of the result."""
         bits = wanted[0] + 2 * wanted[1]
-        return self._add(Step("conv2d_grads", (bits,), geometry, (grad, input, weight)), sum(wanted))
+        return self._add("conv2d_grads", (geometry, bits), (grad, input, weight), sum(wanted))
 
     def parts(self, tensor: int, count: int) -> range:
         """The tensors along the first dimension of one."""
-        return self._add(Step("parts", (count,), -1, (tensor,)), count)
+        return self._add("parts", (count,), (tensor,), count)
+
+    def view(self, tensor: int, sizes: Sequence[int], strides: Sequence[int], offset: int = 0) -> range:
+        """The same memory with other sizes and strides, from so many elements after the tensor's first on.
+
+        Raises:
+            ValueError: if there are not as many strides as sizes.
+        """
+        if len(sizes) != len(strides):
+            raise ValueError(f"a view has as many strides as sizes, got {shown(strides)} and {shown(sizes)}")
+        return self._add("view", (offset, len(sizes), *sizes, *strides), (tensor,), 1)
+
+    def aten(
+        self, name: str, args: Sequence = (), kwargs: Mapping[str, Any] | None = None, lengths: Iterable[int] = ()
+    ) -> range:
+        """Any operator of PyTorch's dispatcher, such as aten::mm or aten::add.out: called as from Python, but tensors
+        are numbers. lengths: of each list of tensors that it gives, whose elements count as results.
+
+        Raises:
+            TypeError: an argument is missing, too many, or of another type than the schema says.
+            ValueError: there is no such operator, or torch's stable ABI can't call it with these arguments.
+        """
+        call = AtenCall(name, args, kwargs or {}, lengths)
+        return self._add("aten", call.code(), call.inputs, call.result_count, call=call)
 
     def give(self, *outputs: int) -> Plan:
         """Says what it gives, after its last step."""
@@ -100,18 +164,39 @@ class Plan:
         return self
 
     @functools.cached_property
+    def frees(self) -> list[list[int]]:
+        """What each step frees: what it needs last, and what it makes that nobody needs."""
+        last = dict.fromkeys(range(self._inputs), 0)
+        for place, step in enumerate(self.steps):
+            last.update(dict.fromkeys((*step.inputs, *step.into, *step.made), place))
+        frees: list[list[int]] = [[] for _ in self.steps]
+        for tensor, place in last.items():
+            if self.steps and tensor not in self.outputs:
+                frees[place].append(tensor)
+        return frees
+
+    @functools.cached_property
     def number(self) -> int:
         """By which reformer::_run takes it, as long as this object lives.
 
         Raises:
-            ValueError: if a program's code is malformed.
+            ValueError: if a step is malformed.
         """
         code = [self._inputs, len(self.outputs), *self.outputs]
-        for step in self.steps:
-            length = [len(step.what)] if step.kind in ("conv2d", "stitch") else []
-            code += [_KINDS.index(step.kind), *length, *step.what, step.geometry]
-            code += [len(step.inputs), *step.inputs, len(step.into), *step.into]
+        for step, frees in zip(self.steps, self.frees, strict=True):
+            code += [_KINDS.index(step.kind)]
+            for numbers in (step.what, step.inputs, step.into, frees):
+                code += [len(numbers), *numbers]
         return native.intern_plan(code)
+
+    def __str__(self) -> str:
+        lines = [f"given {_names(range(self._inputs))}"]
+        for step, frees in zip(self.steps, self.frees, strict=True):
+            notes = [("writes", step.writes()), ("frees", frees)]
+            told = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
+            made = f"{_names(step.made)} = " if step.made else ""
+            lines.append(f"{made}{step}{told and f'  # {told}'}")
+        return "\n".join([*lines, f"gives {_names(self.outputs)}"])
 
     def __del__(self, release=native.release_plan):  # bound here: modules may be gone when the process ends
         if "number" in self.__dict__:
