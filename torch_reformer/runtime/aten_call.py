@@ -95,14 +95,13 @@ class _Argument(NamedTuple):
         return [*head, *self.words]
 
 
-def _argument(type_, value, count: int | None) -> _Argument:
-    """count: of a list that one number may stand for. Raises TypeError with what the value must be, or ValueError with
-    why no plan can have it."""
+def _argument(type_, value) -> _Argument:
+    """Raises TypeError with what the value must be, or ValueError with why no plan can have it."""
     kind = type_.kind()
     if kind == "OptionalType":
         if value is None:
             return _Argument("word", False, (0,))
-        return _argument(type_.getElementType(), value, count)._replace(is_optional=True)
+        return _argument(type_.getElementType(), value)._replace(is_optional=True)
     if kind in _WORDS:
         what, word = _WORDS[kind]
         return _Argument("word", False, (_word(word, value, what),))
@@ -111,18 +110,17 @@ def _argument(type_, value, count: int | None) -> _Argument:
     element = type_.getElementType() if kind == "ListType" else None
     if element is None or (element.kind() not in _WORDS and str(element) not in ("Tensor", "Optional[Tensor]")):
         raise ValueError(_REFUSED.get(kind, f"is of the type {type_}, which torch's stable ABI does not hand over"))
-    values = [value] * count if count and isinstance(value, int | float) else value
-    if not isinstance(values, list | tuple | range | torch.Size):
+    if not isinstance(value, list | tuple | range):
         raise TypeError("a list")
     if element.kind() in _WORDS:
         what, word = _WORDS[element.kind()]
-        return _Argument("words", False, tuple(_word(word, each, f"a list, each {what}") for each in values))
-    numbers = tuple(_word(_int, each, "a list of tensors' numbers") for each in values if each is not None)
+        return _Argument("words", False, tuple(_word(word, each, f"a list, each {what}") for each in value))
+    numbers = tuple(_word(_int, each, "a list of tensors' numbers") for each in value if each is not None)
     if str(element) == "Tensor":
-        if len(numbers) < len(values):
+        if len(numbers) < len(value):
             raise TypeError("a list of tensors' numbers")
         return _Argument("tensors", False, (len(numbers),), numbers)
-    return _Argument("optional_tensors", False, tuple(int(each is not None) for each in values), numbers)
+    return _Argument("optional_tensors", False, tuple(int(each is not None) for each in value), numbers)
 
 
 def _word(word: Callable[[Any], int], value, what: str) -> int:
@@ -172,7 +170,7 @@ class AtenCall:
         self.result_count = sum(1 if length == TENSOR else length for length in self.results)
 
     def _bound(self, args: Sequence, kwargs: dict[str, Any]) -> list:
-        """The values in the order of the schema, with defaults."""
+        """The values in the order of the schema, with defaults; lists where one number stands for all (int[2])."""
         values, left = [], list(args)
         for argument in self.schema.arguments:
             if left and not argument.kwarg_only:
@@ -183,6 +181,8 @@ class AtenCall:
                 values.append(argument.default_value)
             else:
                 raise TypeError(f"{self.name}: {argument.name} is missing")
+            if argument.N and isinstance(values[-1], int | float):
+                values[-1] = [values[-1]] * argument.N
         if left or kwargs:
             names = f"an argument {next(iter(kwargs))}" if kwargs else f"{len(args)} arguments"
             raise TypeError(f"{self.name} does not take {names}; its schema is {self.schema}")
@@ -190,7 +190,7 @@ class AtenCall:
 
     def _encoded(self, argument, value) -> _Argument:
         try:
-            return _argument(argument.real_type, value, argument.N)
+            return _argument(argument.real_type, value)
         except TypeError as error:
             raise TypeError(f"{self.name}: {argument.name} must be {error}, got {shown(value)}") from None
         except ValueError as error:

@@ -70,8 +70,8 @@ class Step(NamedTuple):
             return str(self.call)
         told = [_names(self.inputs)]
         if self.kind in ("conv2d", "conv2d_grads"):
-            stride, padding, dilation, groups = geometry_of(self.what[0])
-            told += [f"stride={stride}", f"padding={padding}", f"dilation={dilation}", f"groups={groups}"]
+            names = ("stride", "padding", "dilation", "groups")
+            told += [f"{name}={each}" for name, each in zip(names, geometry_of(self.what[0]), strict=True)]
         elif self.kind == "view":
             sizes, strides, offset = self.view()
             told += [f"sizes={sizes}", f"strides={strides}", f"offset={offset}"]
@@ -142,7 +142,7 @@ class Plan:
             ValueError: if there are not as many strides as sizes.
         """
         if len(sizes) != len(strides):
-            raise ValueError(f"a view has as many strides as sizes, got {shown(strides)} and {shown(sizes)}")
+            raise ValueError(f"a view has as many strides as sizes, got {len(strides)} and {len(sizes)}")
         return self._add("view", (offset, len(sizes), *sizes, *strides), (tensor,), 1)
 
     def aten(

@@ -1,0 +1,392 @@
+"""Steps of plans by PyTorch's dispatcher, views, and what is freed when (csrc/operators/aten_step.cpp)."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torch_reformer
+from torch_reformer import program as ep
+from torch_reformer.operators import run_plan
+from torch_reformer.runtime import native, plan
+
+DOUBLED = ep.Program(ep.store(ep.acc() * 2))
+GEOMETRY = plan.geometry_number((1, 1), (1, 1), (1, 1), 1)
+X, Y, SQUARE = torch.rand(2, 3, 4, 4) - 0.5, torch.rand(2, 3, 4, 4), torch.rand(4, 4)
+WEIGHT, BIAS, WHERE = torch.rand(5, 3, 3, 3), torch.rand(5), torch.tensor([1, 0, 1])
+CONV = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+
+def called(name, args=(), kwargs=None, lengths=(), inputs=0):
+    """A plan that is one call."""
+    steps = plan.Plan(inputs)
+    return steps.give(*steps.aten(name, args, kwargs, lengths))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "lengths", "tensors"),
+    [
+        ("aten::relu", [0], {}, [], [X]),
+        ("aten::mm", [0, 1], {}, [], [SQUARE, SQUARE.t()]),
+        ("aten::mm", [0, 0], {}, [], [SQUARE]),
+        ("aten::select.int", [0, -1, 2], {}, [], [X]),
+        ("aten::view", [0, [2, -1]], {}, [], [X]),
+        ("aten::sum.dim_IntList", [0, [0, 2]], {"dtype": torch.float64}, [], [X]),
+        ("aten::sum.dim_IntList", [0, None, True], {}, [], [X]),
+        ("aten::sum.dim_IntList", [0, 1], {}, [], [X]),
+        ("aten::roll", [0, 1], {"dims": -1}, [], [X]),
+        ("aten::max.dim", [0], {"dim": 1}, [], [X]),
+        ("aten::gather", [0, 1, 1], {}, [], [X[:, 0, 0], WHERE.view(1, 3)]),
+        ("aten::cumsum", [0, 1], {"dtype": torch.bfloat16}, [], [X]),
+        ("aten::convolution", [0, 1, None, *CONV], {}, [], [X, WEIGHT]),
+        ("aten::convolution", [0, 1, 2, *CONV], {}, [], [X, WEIGHT, BIAS]),
+        (
+            "aten::convolution_backward",
+            [0, 1, 2, None, *CONV, [True, False, False]],
+            {},
+            [],
+            [torch.rand(2, 5, 2, 2), X, WEIGHT],
+        ),
+        ("aten::native_layer_norm", [0, [4], None, None, 1e-3], {}, [], [X]),
+        ("aten::native_dropout", [0, 0.0, True], {}, [], [X]),
+        ("aten::native_dropout", [0, 0, None], {}, [], [X]),
+        ("aten::bernoulli.p", [0, 1.0], {"generator": None}, [], [X]),
+        ("aten::upsample_nearest2d.vec", [0, None, [2.0, 1.5]], {}, [], [X]),
+        ("aten::upsample_nearest2d.vec", [0, [8, 6], None], {}, [], [X]),
+        ("aten::cat", [[0, 1, 0], 1], {}, [], [X, Y]),
+        ("aten::index.Tensor", [0, [None, 1]], {}, [], [X, WHERE]),
+        ("aten::index.Tensor", [0, [1, None, 1]], {}, [], [X, WHERE]),
+        ("aten::split.Tensor", [0, 2, 1], {}, [2], [X]),
+        ("aten::unbind.int", [0], {}, [2], [X]),
+        ("aten::_foreach_mul.List", [[0, 1], [1, 0]], {}, [2], [X, Y]),
+        ("aten::zeros", [[2, 3]], {"dtype": torch.int64, "device": torch.device("cpu")}, [], [X]),
+        ("aten::ones", [[0, 3]], {"layout": torch.strided, "pin_memory": False}, [], [X]),
+        ("aten::_to_copy", [0], {"dtype": torch.float16, "memory_format": torch.channels_last}, [], [X]),
+        ("aten::clone", [0], {"memory_format": torch.channels_last}, [], [X]),
+        ("aten::contiguous", [0], {}, [], [X.transpose(1, 2)]),
+        ("reformer::conv2d", [0, 1, None], {"padding": 1, "groups": 1}, [], [X, WEIGHT]),
+    ],
+)
+def test_arguments(name, args, kwargs, lengths, tensors):
+    """All kinds, as the operator itself takes them."""
+    steps = called(name, args, kwargs, lengths, len(tensors))
+    call = steps.steps[0].call
+    expected = call.run([tensors[i] for i in call.inputs])
+    found = plan.run(steps, tensors)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        if other is None or other.numel() == 0 and one is None:
+            assert one is None
+            continue
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "error", "sentence"),
+    [
+        ("aten::add.Tensor", [0, 0], {}, ValueError, r"aten::add.Tensor: alpha is a number of any type \(Scalar\)"),
+        ("aten::mul.Scalar", [0, 2], {}, ValueError, "other is a number of any type"),
+        ("aten::clamp", [0, 0.5], {}, ValueError, "min is a number of any type"),
+        ("aten::gelu", [0], {}, ValueError, "approximate is a text, which leaks memory"),
+        ("aten::rand.generator", [[2]], {"generator": torch.Generator()}, ValueError, "is of the type Generator"),
+        ("aten::item", [0], {}, ValueError, "gives a result of the type number, and steps give tensors"),
+        ("aten::equal", [0, 0], {}, ValueError, "gives a result of the type bool"),
+        ("aten::split.Tensor", [0, 1], {}, ValueError, "gives 1 lists of tensors, got 0 lengths"),
+        ("aten::reluu", [0], {}, ValueError, "PyTorch has no operator aten::reluu"),
+        ("aten::relu.out2", [0], {}, ValueError, "PyTorch has no operator aten::relu.out2"),
+        ("relu", [0], {}, ValueError, "PyTorch has no operator relu"),
+        ("aten::mm", [0], {}, TypeError, "aten::mm: mat2 is missing"),
+        ("aten::mm", [0, 0, 0], {}, TypeError, "aten::mm does not take 3 arguments; its schema is aten::mm"),
+        ("aten::mm", [0, 0], {"out": 0}, TypeError, "aten::mm does not take an argument out"),
+        ("aten::mm", [0, None], {}, TypeError, "mat2 must be a tensor's number, got None"),
+        ("aten::mm", [0, X], {}, TypeError, "mat2 must be a tensor's number, got "),
+        ("aten::cat", [[0, None]], {}, TypeError, "tensors must be a list of tensors' numbers"),
+        ("aten::cat", [0], {}, TypeError, "tensors must be a list"),
+        ("aten::select.int", [0, 1.5, 0], {}, TypeError, "dim must be a whole number, got 1.5"),
+        ("aten::select.int", [0, 2**63, 0], {}, TypeError, "dim must be a whole number"),
+        ("aten::select.int", [0, True, 0], {}, TypeError, "dim must be a whole number"),
+        ("aten::view", [0, 3], {}, TypeError, "size must be a list, got 3"),
+        ("aten::view", [0, [3.0]], {}, TypeError, r"size must be a list, each a whole number, got \[3.0\]"),
+        ("aten::native_dropout", [0, "0", True], {}, TypeError, "p must be a number, got '0'"),
+        ("aten::native_dropout", [0, 0.5, 1], {}, TypeError, "train must be True or False, got 1"),
+        ("aten::cumsum", [0, 1], {"dtype": "float32"}, TypeError, "dtype must be a data type, got 'float32'"),
+        ("aten::cumsum", [0, 1], {"dtype": torch.qint8}, TypeError, "dtype must be a data type, got torch.qint8"),
+        ("aten::zeros", [[1]], {"device": "cpu"}, TypeError, "device must be a device, got 'cpu'"),
+    ],
+)
+def test_refused(name, args, kwargs, error, sentence):
+    """When the plan is written, not when it runs."""
+    with pytest.raises(error, match=sentence):
+        plan.Plan(1).aten(name, args, kwargs)
+
+
+def test_views():
+    steps = plan.Plan(1)
+    (row,) = steps.view(0, (4,), (1,), 4)
+    (column,) = steps.view(row, [2], [4], 1)
+    (before,) = steps.view(row, (), (), -4)
+    (empty,) = steps.view(0, (3, 0), (1, 1), 2)
+    steps.give(row, column, before, empty)
+    base = torch.arange(20.0)
+    x = base[4:].view(4, 4)
+    found = plan.run(steps, [x])
+    expected = [x[1], torch.stack([x[1, 1], x[2, 1]]), x[0, 0], torch.empty(3, 0)]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+        assert one.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+    assert all(map(torch.equal, found, run_plan.run(steps, [x.requires_grad_()])))
+    with pytest.raises(ValueError, match=r"a view has as many strides as sizes, got 1 and 2"):
+        plan.Plan(1).view(0, [2, 2], [1])
+
+
+@pytest.mark.parametrize("view", [((5,), (4,), 0), ((4, 4), (4, 1), 1), ((1,), (1,), -5), ((0,), (1,), 17)])
+def test_views_beyond_memory(view):
+    steps = plan.Plan(1)
+    steps.give(*steps.view(*steps.view(0, (4, 4), (4, 1), 0), *view))
+    with pytest.raises(RuntimeError, match=r"the view reaches beyond the tensor's memory \[step 1 of the plan: view\]"):
+        plan.run(steps, [torch.rand(20)[4:].clone()])
+
+
+def test_outputs_that_are_inputs_or_views_of_them():
+    steps = plan.Plan(2)
+    (turned,) = steps.aten("aten::t", (0,))
+    (twice,) = steps.aten("aten::mul.Tensor", (0, 0))
+    steps.give(0, turned, twice, 0, twice)
+    x = torch.rand(2, 3)
+    same, view, square, again, square_again = plan.run(steps, [x, x])
+    assert same is x and again is x
+    assert view.data_ptr() == x.data_ptr() and torch.equal(view, x.t())
+    assert square is square_again
+    assert plan.run(plan.Plan(1).give(0), [x])[0] is x
+
+
+def test_writes_in_place():
+    """ATen's in-place operators and those with out, and programs' channels, each into what is given or made."""
+    steps = plan.Plan(4)
+    (in_place,) = steps.aten("aten::mul_.Tensor", (0, 1))
+    (out,) = steps.aten("aten::mm.out", (0, 1), {"out": 2})
+    (made,) = steps.aten("aten::zeros", ([2, 2],))
+    (filled,) = steps.aten("aten::copy_", (made, in_place))
+    assert not steps.aten("aten::_foreach_mul_.List", ([made, 3], [1, 1]))
+    steps.give(in_place, out, filled)
+    x, y, z, w = (torch.rand(2, 2) for _ in range(4))
+    first, last = x.clone(), w.clone()
+    found = plan.run(steps, [x, y, z, w])
+    assert found[0] is x and found[1] is z
+    for one, other in zip([*found, w], [first * y, first * y @ y, first * y * y, last * y], strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def mixed():
+    """Steps of all kinds, of an image, a weight, a channel's sums and a tensor that nobody needs."""
+    steps = plan.Plan(4)
+    (y,) = steps.conv2d(DOUBLED.code, GEOMETRY, 0, 1, [])
+    (sums,) = steps.aten("aten::sum.dim_IntList", (y, [0, 2, 3]))
+    first, second = steps.aten("aten::split.Tensor", (y, 2, 1), lengths=[2])
+    (square,) = steps.view(first, (8, 8), (8, 1))
+    (product,) = steps.aten("aten::mm", (square, square))
+    steps.aten("aten::mul_.Tensor", (2, sums))
+    (second,) = steps.aten("aten::relu_", (second,))
+    top, _ = steps.aten("aten::max.dim", (product, 0))
+    (of_input,) = steps.conv2d_grads((True, False), GEOMETRY, y, 0, 1)
+    return steps.give(top, second, of_input)
+
+
+def test_text():
+    assert_expected_inline(
+        str(mixed()),
+        """\
+given %0, %1, %2, %3
+%4 = conv2d(%0, %1, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)  # frees %3
+%5 = aten::sum.dim_IntList(%4, [0, 2, 3], False, dtype=None)
+%6, %7 = aten::split.Tensor(%4, 2, 1)
+%8 = view(%6, sizes=(8, 8), strides=(8, 1), offset=0)  # frees %6
+%9 = aten::mm(%8, %8)  # frees %8
+%10 = aten::mul_.Tensor(%2, %5)  # writes %2; frees %2, %5, %10
+%11 = aten::relu_(%7)  # writes %7; frees %7
+%12, %13 = aten::max.dim(%9, 0, False)  # frees %9, %13
+%14 = conv2d_grads(%4, %0, %1, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)  # frees %0, %1, %4
+gives %12, %11, %14""",
+    )
+
+
+def test_is_what_its_steps_are():
+    x, w, sums, other = torch.rand(1, 3, 4, 8) - 0.5, torch.rand(4, 3, 3, 3) - 0.5, torch.rand(4), torch.rand(2)
+    steps, results = mixed(), []
+    for gradients in (False, True):  # in one call, and step by step
+        with torch.set_grad_enabled(gradients):
+            there = sums.clone()
+            results.append([*run_plan.run(steps, [x, w, there, other]), there])
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+    y = 2 * torch_reformer.conv2d(x, w, padding=1)
+    torch.testing.assert_close(results[0][1], y[:, 2:].relu())
+    torch.testing.assert_close(results[0][3], sums * y.sum((0, 2, 3)))
+
+
+def test_gradients_through_steps():
+    """Where gradients are wanted it runs step by step, and autograd sees the operators."""
+    steps = plan.Plan(2)
+    (product,) = steps.aten("aten::mm", (0, 1))
+    (row,) = steps.view(product, (2,), (2,), 1)
+    steps.give(*steps.aten("aten::sum.dim_IntList", (row, None)))
+    x, y = torch.rand(2, 3, requires_grad=True), torch.rand(3, 2, requires_grad=True)
+    found = torch.autograd.grad(run_plan.run(steps, [x, y])[0], (x, y))
+    expected = torch.autograd.grad((x @ y)[:, 1].sum(), (x, y))
+    assert all(map(torch.equal, found, expected))
+
+
+class Watch:
+    """Operators in Python that tell what they are called with: which tensors are alive then, and what else is done."""
+
+    def __init__(self, library: torch.library.Library):
+        self.seen: list[weakref.ref] = []
+        self.alive: list[list[bool]] = []
+        self.then = lambda: None
+        library.define("step(Tensor x) -> Tensor")
+        library.impl("step", self.step, "CPU")
+
+    def step(self, x):
+        self.alive.append([reference() is not None for reference in self.seen])
+        self.then()
+        result = x + 1
+        self.seen.append(weakref.ref(result))
+        return result
+
+
+@pytest.fixture
+def watch():
+    with torch.library._scoped_library("plan_steps", "FRAGMENT") as library:
+        yield Watch(library)
+
+
+def test_frees_at_the_last_use(watch):
+    steps = plan.Plan(1)
+    (a,) = steps.aten("plan_steps::step", (0,))
+    (b,) = steps.aten("plan_steps::step", (a,))
+    (c,) = steps.aten("plan_steps::step", (b,))
+    steps.aten("plan_steps::step", (0,))
+    (e,) = steps.aten("plan_steps::step", (a,))
+    steps.give(e, c)
+    with torch.no_grad():
+        found = plan.run(steps, [torch.rand(2)])
+    # b is freed after c is made, what nobody needs at once, a after its last use, and outputs are not.
+    assert watch.alive == [[], [True], [True, True], [True, False, True], [True, False, True, False]]
+    gc.collect()
+    assert [reference() is not None for reference in watch.seen] == [False, False, True, False, True]
+    assert all(any(tensor is reference() for tensor in found) for reference in watch.seen[2::2])
+
+
+def test_a_plan_that_is_released_while_it_runs(watch):
+    steps = called("plan_steps::step", (0,), inputs=1)
+    number = steps.number
+    watch.then = lambda: native.release_plan(number)
+    x = torch.rand(2)
+    torch.testing.assert_close(plan.run(steps, [x])[0], x + 1)
+    with pytest.raises(RuntimeError, match="no plan has the number"):
+        plan.run(steps, [x])
+
+
+def test_a_plan_inside_of_a_plan(watch):
+    inner, found = mixed(), []
+    given = [torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)]
+    watch.then = lambda: found.extend(plan.run(inner, given))
+    outer = plan.Plan(1)
+    (a,) = outer.aten("plan_steps::step", (0,))
+    outer.give(*outer.aten("aten::cat", ([0, a],)))
+    x = torch.rand(2)
+    assert torch.equal(plan.run(outer, [x])[0], torch.cat([x, x + 1]))
+    assert len(found) == 3
+
+
+def test_errors_name_the_step(watch, capfd):
+    steps = plan.Plan(1)
+    (a,) = steps.aten("aten::relu", (0,))
+    steps.give(*steps.aten("aten::mm", (a, 0)))
+    with pytest.raises(RuntimeError, match=r"\[step 1 of the plan: aten::mm\]") as error:
+        plan.run(steps, [torch.rand(2, 3)])
+    assert "cannot be multiplied (2x3 and 2x3)" in str(error.value) + capfd.readouterr().err
+    steps = called("aten::unbind.int", (0,), lengths=[3], inputs=1)
+    expected = r"it gave a list of 2 tensors; the plan says 3 \[step 0 of the plan: aten::unbind\]"
+    with pytest.raises(RuntimeError, match=expected):
+        plan.run(steps, [torch.rand(2)])
+    with pytest.raises(RuntimeError, match="aten::unbind.int gave a list of 2 tensors; the plan says 3"):
+        run_plan.run(steps, [torch.rand(2, requires_grad=True)])
+    steps = plan.Plan(1)
+    (a,) = steps.aten("aten::relu", (0,))
+    steps.give(*steps.stitch(DOUBLED.code, a, []))
+    with pytest.raises(RuntimeError, match=r"reformer::stitch: .*\[step 1 of the plan: stitch\]"):
+        plan.run(steps, [torch.rand(2)])
+
+    def fail():
+        raise KeyError("of the operator's own")
+
+    watch.then = fail
+    with pytest.raises(RuntimeError, match=r"\[step 0 of the plan: plan_steps::step\]"):
+        plan.run(called("plan_steps::step", (0,), inputs=1), [torch.rand(2)])
+
+
+def test_threads():
+    steps, number = mixed(), mixed().number
+    given = [[torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)] for _ in range(4)]
+    expected = [plan.run(steps, [each.clone() for each in tensors]) for tensors in given]
+    wrong = []
+
+    def work(i):
+        for _ in range(100):
+            found = plan.run(steps, [each.clone() for each in given[i]])
+            if not all(map(torch.equal, found, expected[i])):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and number >= 0
+
+
+ATEN = {"aten::relu_": 1, "aten::abs_": 1, "aten::sigmoid": 1, "aten::t": 1, "aten::mul.Tensor": 2, "aten::mm": 2}
+KINDS = [*ATEN, "view", "stitch", "sort", "split"]
+
+
+@given(st.data())
+def test_random_graphs(data):
+    """Against the same calls one by one: views, writes through them, several results, unused ones, empty tensors."""
+    count, size = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
+    steps, tensors = plan.Plan(count), [torch.rand(size, size) - 0.5 for _ in range(count)]
+    there, matrices = [each.clone() for each in tensors], list(range(count))
+
+    def aten(name, *args, lengths=()):
+        made = steps.aten(name, args, lengths=lengths)
+        call = steps.steps[-1].call
+        there.extend(call.run([there[i] for i in call.inputs]))
+        return made
+
+    for kind in data.draw(st.lists(st.sampled_from(KINDS), max_size=12)):
+        one, two = (data.draw(st.sampled_from(matrices)) for _ in range(2))
+        if kind in ATEN:
+            matrices += aten(kind, *(one, two)[: ATEN[kind]])
+        elif kind == "view":
+            matrices += steps.view(one, (size, size), there[one].stride()[::-1])
+            there.append(there[one].t())
+        elif kind == "stitch":
+            (image,) = aten("aten::view", *aten("aten::clone", one), [1, 1, size, size])
+            (result,) = steps.stitch(DOUBLED.code, image, [])
+            there.append(2 * there[image])
+            matrices += aten("aten::view", result, [size, size])
+        elif kind == "sort":
+            matrices.append(aten("aten::sort", one)[0])
+        else:
+            (joined,) = aten("aten::cat", [one, two])
+            matrices += aten("aten::split_with_sizes", joined, [size, size], lengths=[2])
+    outputs = data.draw(st.lists(st.sampled_from(matrices), max_size=4))
+    found = plan.run(steps.give(*outputs), tensors)
+    for one, other in zip([*found, *tensors], [there[i] for i in (*outputs, *range(count))], strict=True):
+        torch.testing.assert_close(one, other)
