@@ -26,6 +26,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   // geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
   m.def("_run(Tensor[] tensors, int plan) -> Tensor[]");
+  // The same in two calls, between which the caller lets go of the tensors: held is what _hold gives.
+  m.def("_hold(Tensor[] tensors) -> int");
+  m.def("_run_held(int held, int plan) -> Tensor[]");
 #define REFORMER_LAYER_NORM "(Tensor input, Tensor? weight, Tensor? bias, float eps, ScalarType dtype) -> Tensor[]"
 #define REFORMER_LAYER_NORM_BACKWARD \
   "(Tensor grad, Tensor input, Tensor statistics, Tensor? weight, int wanted) -> Tensor[]"
@@ -48,3 +51,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
 STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
+
+// No kernels of a device, and the latter has no tensor to tell it.
+STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
+  m.impl("_hold", TORCH_BOX(&reformer::hold_tensors));
+  m.impl("_run_held", TORCH_BOX(&reformer::run_plan_of_held));
+}

@@ -283,6 +283,33 @@ def test_frees_at_the_last_use(watch):
     assert all(any(tensor is reference() for tensor in found) for reference in watch.seen[2::2])
 
 
+def test_frees_what_it_is_given(watch):
+    """Unless somebody else refers to it, as whoever calls an operator with a list of tensors does."""
+    steps = plan.Plan(3)
+    (a,) = steps.aten("plan_steps::step", (0,))
+    (b,) = steps.aten("plan_steps::step", (1,))
+    steps.give(*steps.aten("aten::cat", ([a, b, 2],)))
+    for run, is_freed in ((plan.run, False), (plan.run_and_free, True)):
+        tensors = [torch.rand(2) for _ in range(3)]
+        watch.seen, watch.alive = [weakref.ref(tensor) for tensor in tensors], []
+        expected, held = torch.cat([tensors[0] + 1, tensors[1] + 1, tensors[2]]), tensors[2]
+        with torch.no_grad():
+            assert torch.equal(run(steps, tensors)[0], expected)
+        assert watch.alive[1][:3] == [not is_freed, True, True]
+        assert (tensors == []) is is_freed and held.shape == (2,)
+
+
+def test_held_tensors_are_for_one_run():
+    steps = plan.Plan(0)
+    (zeros,) = steps.aten("aten::zeros", ([2, 3],))
+    assert torch.equal(plan.run_and_free(steps.give(zeros), [])[0], torch.zeros(2, 3))
+    held = torch.ops.reformer._hold([torch.rand(2)])
+    with pytest.raises(RuntimeError, match="the plan takes 0 tensors, got 1"):
+        torch.ops.reformer._run_held(held, steps.number)
+    with pytest.raises(RuntimeError, match=f"_run_held: no tensors are held by the number {held}"):
+        torch.ops.reformer._run_held(held, steps.number)
+
+
 def test_a_plan_that_is_released_while_it_runs(watch):
     steps = called("plan_steps::step", (0,), inputs=1)
     number = steps.number

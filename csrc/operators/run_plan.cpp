@@ -2,6 +2,9 @@
 
 #include <torch/csrc/stable/accelerator.h>
 
+#include <mutex>
+#include <unordered_map>
+
 #include "aten_step.h"
 #include "checks.h"
 #include "plan/interned.h"
@@ -93,6 +96,33 @@ int32_t device_of(const std::vector<Tensor>& tensors) {
   return first && !first->is_cpu() ? first->get_device_index() : -1;
 }
 
+class HeldTensors {
+ public:
+  int64_t hold(std::vector<Tensor> tensors) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    held_.emplace(next_number_, std::move(tensors));
+    return next_number_++;
+  }
+  std::vector<Tensor> take(int64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = held_.find(number);
+    if (found == held_.end()) fail("_run_held", "no tensors are held by the number ", number, " (any more)");
+    std::vector<Tensor> tensors = std::move(found->second);
+    held_.erase(found);
+    return tensors;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<int64_t, std::vector<Tensor>> held_;
+  int64_t next_number_ = 0;
+};
+
+HeldTensors& held_tensors() {
+  static auto& all = *new HeldTensors;  // torch's threads may outlive static objects
+  return all;
+}
+
 }  // namespace
 
 std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
@@ -103,6 +133,13 @@ std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
   std::optional<DeviceGuard> guard;
   if (device >= 0) guard.emplace(device);
   return Run(*plan, std::move(tensors))();
+}
+
+int64_t hold_tensors(std::vector<Tensor>& tensors) { return held_tensors().hold(std::move(tensors)); }
+
+std::vector<Tensor> run_plan_of_held(int64_t held, int64_t plan) {
+  std::vector<Tensor> tensors = held_tensors().take(held);
+  return run_plan(tensors, plan);
 }
 
 }  // namespace reformer
