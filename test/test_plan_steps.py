@@ -359,6 +359,18 @@ def test_errors_name_the_step(watch, capfd):
         plan.run(called("plan_steps::step", (0,), inputs=1), [torch.rand(2)])
 
 
+@pytest.mark.gpu
+def test_one_device():
+    """But numbers, which may be on the CPU."""
+    steps = called("aten::mul.Tensor", (0, 1), inputs=2)
+    x, number = torch.rand(2, 3, device="cuda"), torch.tensor(2.0)
+    assert torch.equal(plan.run(steps, [x, number])[0], 2 * x)
+    assert torch.equal(plan.run(steps, [number, x])[0], 2 * x)
+    for tensors in ([x, torch.rand(3)], [torch.rand(3), x]):
+        with pytest.raises(RuntimeError, match="_run: tensor 1 of the plan is on another device than those before it"):
+            plan.run(steps, tensors)
+
+
 def test_threads():
     steps, number = mixed(), mixed().number
     given = [[torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)] for _ in range(4)]

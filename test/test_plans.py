@@ -1,4 +1,4 @@
-"""Operators that follow one another, run in one call (runtime/plan.py, csrc/plan/sequence.h)."""
+"""Operators that follow one another, run in one call (runtime/plan.py, csrc/plan/plan.h)."""
 
 import functools
 

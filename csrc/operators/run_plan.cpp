@@ -84,7 +84,7 @@ std::shared_ptr<const Plan> plan_of(int64_t number) {
 }
 
 // The GPU that all tensors are on, but numbers (tensors without dimensions), which may be on the CPU; -1 for the CPU.
-int32_t device_of(const std::vector<Tensor>& tensors) {
+int32_t gpu_of(const std::vector<Tensor>& tensors) {
   const Tensor* first = nullptr;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& tensor = tensors[i];
@@ -129,9 +129,9 @@ std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
   const std::shared_ptr<const Plan> plan = plan_of(number);  // which may be released meanwhile
   if (tensors.size() != size_t(plan->inputs))
     fail("_run", "the plan takes ", plan->inputs, " tensors, got ", tensors.size());
-  const int32_t device = device_of(tensors);
+  const int32_t gpu = gpu_of(tensors);
   std::optional<DeviceGuard> guard;
-  if (device >= 0) guard.emplace(device);
+  if (gpu >= 0) guard.emplace(gpu);
   return Run(*plan, std::move(tensors))();
 }
 

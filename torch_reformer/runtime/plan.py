@@ -101,6 +101,7 @@ class Plan:
         self._inputs = self._count = inputs
         self.steps: list[Step] = []
         self.outputs: tuple[int, ...] = ()
+        self.frees: list[list[int]] = []  # of each step, from give() on
 
     def _add(
         self,
@@ -161,11 +162,11 @@ class Plan:
     def give(self, *outputs: int) -> Plan:
         """Says what it gives, after its last step."""
         self.outputs = outputs
+        self.frees = self._last_uses()
         return self
 
-    @functools.cached_property
-    def frees(self) -> list[list[int]]:
-        """What each step frees: what it needs last, and what it makes that nobody needs."""
+    def _last_uses(self) -> list[list[int]]:
+        """What each step is the last to need or, if nobody needs it, makes; but what the plan gives."""
         last = dict.fromkeys(range(self._inputs), 0)
         for place, step in enumerate(self.steps):
             last.update(dict.fromkeys((*step.inputs, *step.into, *step.made), place))
@@ -183,7 +184,7 @@ class Plan:
             ValueError: if a step is malformed.
         """
         code = [self._inputs, len(self.outputs), *self.outputs]
-        for step, frees in zip(self.steps, self.frees, strict=True):
+        for step, frees in zip(self.steps, self._last_uses(), strict=True):
             code += [_KINDS.index(step.kind)]
             for numbers in (step.what, step.inputs, step.into, frees):
                 code += [len(numbers), *numbers]
@@ -191,7 +192,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"given {_names(range(self._inputs))}"]
-        for step, frees in zip(self.steps, self.frees, strict=True):
+        for step, frees in zip(self.steps, self._last_uses(), strict=True):
             notes = [("writes", step.writes()), ("frees", frees)]
             told = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
             made = f"{_names(step.made)} = " if step.made else ""
