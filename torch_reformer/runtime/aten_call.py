@@ -49,12 +49,9 @@ def _constant(kind: str, type_: type) -> Callable[[Any], int]:
     def word(value) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value  # a schema's default
-        number = (
-            native.abi_constant(f"{kind}_{str(value).removeprefix('torch.')}") if isinstance(value, type_) else None
-        )
-        if number is None:
+        if not isinstance(value, type_):
             raise TypeError
-        return number
+        return _abi_constant(f"{kind}_{str(value).removeprefix('torch.')}")
 
     return word
 
@@ -126,7 +123,7 @@ def _argument(type_, value) -> _Argument:
 def _word(word: Callable[[Any], int], value, what: str) -> int:
     try:
         return word(value)
-    except TypeError:
+    except (TypeError, OverflowError):
         raise TypeError(what) from None
 
 
@@ -209,7 +206,7 @@ class AtenCall:
 
     def code(self) -> list[int]:
         """As csrc/plan/aten_call.h has it."""
-        name, _, overload = self.name.partition(".")
+        name, overload = self.schema.name, self.schema.overload_name
         code = [len(name), *name.encode(), len(overload), *overload.encode(), len(self._arguments)]
         for argument in self._arguments:
             code += argument.code()
