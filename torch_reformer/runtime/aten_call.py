@@ -35,7 +35,7 @@ def _bool(value) -> int:
 def _float(value) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
-    return struct.unpack("<q", struct.pack("<d", value))[0]
+    return struct.unpack("<q", struct.pack("<d", float(value)))[0]
 
 
 def _abi_constant(name: str) -> int:
