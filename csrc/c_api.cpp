@@ -48,26 +48,8 @@ Device device_of(const char* text) {
   return device;
 }
 
-// Buffers that a caller owns.
-class PlainCall final : public ConvCall {
- public:
-  PlainCall(void* x, void* w, void* y, const void* bias, gpu::Launcher launcher)
-      : buffers_{x, w, y, bias, nullptr, {0, nullptr, launcher}} {}
-  ConvBuffers buffers(int64_t workspace_bytes) override {
-    workspace_.assign(size_t(workspace_bytes) + 64, '\xff');  // NaN, for those who read what they didn't write
-    auto address = reinterpret_cast<uintptr_t>(workspace_.data());
-    buffers_.workspace = reinterpret_cast<void*>((address + 63) / 64 * 64);
-    return buffers_;
-  }
-  void aten(Layout) override { throw std::invalid_argument("PyTorch's own convolution takes tensors"); }
-
- private:
-  ConvBuffers buffers_;
-  std::vector<char> workspace_;
-};
-
-int32_t index_of(const Solver& solver) {
-  return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
+int32_t index_of(const Decision& choice) {
+  return static_cast<int32_t>(std::find(solvers().begin(), solvers().end(), choice.solver) - solvers().begin());
 }
 
 std::shared_ptr<const Selector> selector_of(const Device& device) {
@@ -161,9 +143,13 @@ int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_
     const Device device = device_of(device_text);
     const Solver& chosen = *solvers().at(size_t(solver));
     if (!chosen.runs_on(device.kind)) throw std::invalid_argument("the solver does not run on such a device");
-    if (const char* why = chosen.refusal(*problem, device)) throw std::invalid_argument(why);
-    PlainCall call(x, w, y, bias, launcher);
-    chosen.run(*problem, device, call);
+    const Planned<ConvPlan> planned = chosen.plan(*problem, device);
+    if (!planned.plan) throw std::invalid_argument(planned.reason);
+    if (!planned.plan->run) throw std::invalid_argument("PyTorch's own convolution takes tensors");
+    // NaN, for those who read what they didn't write.
+    std::vector<char> workspace(size_t(planned.plan->workspace_bytes) + 64, '\xff');
+    const auto address = reinterpret_cast<uintptr_t>(workspace.data());
+    planned.plan->run({x, w, y, bias, reinterpret_cast<void*>((address + 63) / 64 * 64), {0, nullptr, launcher}});
     return 0;
   });
 }
@@ -304,8 +290,8 @@ int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* la
   return guarded(-1, [&] {
     const gpu::Launch shape{launch->blocks[0],    launch->blocks[1], launch->blocks[2], launch->threads,
                             launch->shared_bytes, launch->cluster_z, launch->pdl != 0};
-    gpu::launch({entry->file, entry->name, entry->arguments}, shape, {launch->device, launch->stream}, arguments,
-                size_t(bytes));
+    const gpu::Kernel kernel({entry->file, entry->name, entry->arguments});
+    gpu::launch(kernel, shape, {launch->device, launch->stream}, arguments, size_t(bytes));
     return 0;
   });
 }

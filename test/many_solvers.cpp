@@ -18,9 +18,11 @@ class Numbered final : public Solver {
  public:
   explicit Numbered(size_t number) : number_(number), name_("solver_" + std::to_string(number)) {}
   const char* name() const override { return name_.c_str(); }
-  const char* refusal(const ConvProblem&, const Device&) const override { return nullptr; }
-  double estimate_us(const ConvProblem&, const Device&) const override { return double(kSolvers - number_); }
-  void run(const ConvProblem&, const Device&, ConvCall&) const override {}
+  Planned<ConvPlan> plan(const ConvProblem&, const Device&) const override {
+    ConvPlan plan;
+    plan.us = double(kSolvers - number_);
+    return plan;
+  }
 
  private:
   const size_t number_;
@@ -40,7 +42,7 @@ void set_weights() {
 
 int failures = 0;
 void expect(size_t number) {
-  const Solver& found = decide(ConvProblem{}, Device::cpu(1));
+  const Solver& found = *decide(ConvProblem{}, Device::cpu(1)).solver;
   if (&found == solvers()[number]) return;
   std::printf("solver_%zu is wanted, and %s chosen\n", number, found.name());
   ++failures;

@@ -207,7 +207,7 @@ def test_a_fork_while_another_thread_sets_something(monkeypatch):
 def test_more_than_64_solvers(tmp_path):
     here, made = Path(__file__).parent, tmp_path / "many_solvers"
     csrc = here.parent / "csrc"
-    sources = [csrc / f"{name}.cpp" for name in ("device", "conv/problem")]
+    sources = [csrc / f"{name}.cpp" for name in ("device", "conv/problem", "program/program", "program/program_key")]
     sources += [csrc / f"dispatch/{name}.cpp" for name in ("config", "decide", "selectors")]
     sources += [csrc / f"cpu/selector/{name}.cpp" for name in ("features", "packing", "selector")]
     compiler = shlex.split(os.environ.get("CXX") or "g++")

@@ -24,8 +24,8 @@ PYTHON = {
     "__init__": "version runtime program problem functional nn fuse selector tuning",
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
-CPP = ["types device hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model", "hip/programs", "hip/solvers"]
-CPP += ["dispatch", "plan", "operators", "library c_api"]
+CPP = ["types device planned set_cache hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
+CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "library c_api"]
 TORCH = ("operators/", "library.cpp", "cpu/parallel.cpp")
 PRIVATE_TORCH = "operators/dispatch.py"
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "device.h"
+#include "planned.h"
 #include "problem.h"
 #include "program/program.h"
 
@@ -16,19 +19,29 @@ struct ConvBuffers {
   void* w;
   void* y;
   const void* bias;  // k elements, or null; of the problem's data type
-  void* workspace;   // as many bytes as the solver asked for, 64-byte aligned
+  void* workspace;   // as many bytes as the plan asks for, 64-byte aligned
   gpu::Queue queue;  // on a GPU: where the pointers belong, each a multiple of 16 bytes, and work goes
 };
 
-// One execution, given to a solver by whoever owns the tensors.
-class ConvCall {
- public:
-  virtual ~ConvCall() = default;
-  // Allocates the result and the workspace. Call once.
-  virtual ConvBuffers buffers(int64_t workspace_bytes) = 0;
-  // Lets PyTorch's own convolution compute the result, with the operands converted to this layout first.
-  virtual void aten(Layout via) = 0;
+// How a solver computes a problem on a device: all that can be found out before the tensors are there, so that a call
+// that comes again is launched only. One of aten, run and run_with is set. Runs may be several at once.
+struct ConvPlan {
+  double us = 0;                     // expected, from a cost model
+  int64_t workspace_bytes = 0;       // of temporary memory beyond the result
+  bool deterministic = true;         // bitwise the same result for the same input, device and thread count
+  const char* inaccuracy = nullptr;  // why it may be too inaccurate, as a sentence to refuse with; null if it is not
+
+  // It is PyTorch's own convolution, with the operands converted to this layout first: for whoever owns the tensors.
+  std::optional<Layout> aten;
+  std::function<void(const ConvBuffers&)> run;
+  // The convolution and the program that it was planned with, of which nothing but the outputs is written. In the
+  // buffers there is neither a result nor a bias, which the program adds.
+  std::function<void(const ConvBuffers&, const ProgramCall&)> run_with;
 };
+
+// The inaccuracy of those whose error against fp64 may exceed twice that of PyTorch's own convolution in the same
+// layout.
+constexpr const char* kInaccurate = "its error may exceed twice PyTorch's, and the configuration does not allow that";
 
 class Solver {
  public:
@@ -39,42 +52,19 @@ class Solver {
 
   virtual bool runs_on(DeviceKind kind) const { return kind == DeviceKind::cpu; }
 
-  // Null if this solver can compute the problem on this device, which is of a kind that it runs on; else a sentence
-  // that says why not.
-  virtual const char* refusal(const ConvProblem& problem, const Device& device) const = 0;
-
-  // Expected time in microseconds, from a cost model; only asked where refusal() is null.
-  virtual double estimate_us(const ConvProblem& problem, const Device& device) const = 0;
-
-  // Temporary memory it takes, in bytes, beyond the result; only asked where refusal() is null.
-  virtual int64_t workspace_bytes(const ConvProblem&, const Device&) const { return 0; }
-
-  // Bitwise the same result for the same input, device and thread count.
-  virtual bool deterministic() const { return true; }
-
-  // False if the error against fp64 may exceed twice that of PyTorch's own convolution in the same layout. It is then
-  // chosen only where the configuration allows that; only asked where refusal() is null.
-  virtual bool full_accuracy(const ConvProblem&, const Device&) const { return true; }
-  // The sentence to refuse with where it is not.
-  virtual const char* inaccuracy() const {
-    return "its error may exceed twice PyTorch's, and the configuration does not allow that";
-  }
-
   // False for the tests' oracle, which runs only when forced.
   virtual bool eligible() const { return true; }
 
-  virtual void run(const ConvProblem& problem, const Device& device, ConvCall& call) const = 0;
+  // Its plan for the problem on this device, which is of a kind that it runs on; or the reason, a sentence, why it
+  // can't compute that.
+  virtual Planned<ConvPlan> plan(const ConvProblem& problem, const Device& device) const = 0;
 
-  // Whether it runs a program on the result before that is stored; only asked where refusal() is null, with a call that
-  // has neither acc nor outputs yet.
-  virtual bool takes(const ConvProblem&, const Device&, const ProgramCall&) const { return false; }
-
-  // Temporary memory that takes, in bytes.
-  virtual int64_t workspace_bytes_with(const ProgramCall&, const ConvProblem&, const Device&) const { return 0; }
-
-  // The convolution and the program, of which nothing but the outputs is written. In the buffers there is neither a
-  // result nor a bias, which the program adds.
-  virtual void run_with(const ProgramCall&, const ConvProblem&, const Device&, const ConvBuffers&) const {}
+  // Its plan to run a program on the result before that is stored; only asked where plan() has no reason, with a call
+  // that has neither acc nor outputs yet, and ranked by what plan() says. The plan may be run with any call that has
+  // the same key (program_key.h).
+  virtual Planned<ConvPlan> plan_with(const ProgramCall&, const ConvProblem&, const Device&) const {
+    return "it runs no programs";
+  }
 };
 
 }  // namespace reformer

@@ -74,14 +74,16 @@ class Aten final : public Solver {
  public:
   const char* name() const override { return "aten"; }
   bool runs_on(DeviceKind) const override { return true; }
-  const char* refusal(const ConvProblem&, const Device&) const override { return nullptr; }
-  double estimate_us(const ConvProblem& p, const Device& device) const override {
-    return estimate(cost_, p, device, p.layout);
-  }
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    if (!is_broken(p, device, p.layout)) return call.aten(p.layout);
-    if (!is_broken(p, device, Layout::nchw)) return call.aten(Layout::nchw);
-    (p.fits_32_bits() ? implicit_gemm() : reference()).run(p, device, call);
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
+    ConvPlan plan;
+    if (!is_broken(p, device, p.layout))
+      plan.aten = p.layout;
+    else if (!is_broken(p, device, Layout::nchw))
+      plan.aten = Layout::nchw;
+    else
+      plan = *(p.fits_32_bits() ? implicit_gemm() : reference()).plan(p, device).plan;
+    plan.us = estimate(cost_, p, device, p.layout);
+    return plan;
   }
 
  private:
@@ -94,23 +96,19 @@ class AtenThrough final : public Solver {
  public:
   const char* name() const override { return kVia == Layout::nhwc ? "aten_nhwc" : "aten_nchw"; }
   bool runs_on(DeviceKind) const override { return true; }
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.layout == kVia) return "the tensors have this layout already";
     // Grouped ones are up to 24 times as fast in NCHW on an H200.
     if (kVia == Layout::nchw && device.is_nvidia() && p.groups == 1) return "in NHWC cuDNN is faster as it is";
     if (is_broken(p, device, kVia)) return "the vendor's kernel is broken for this geometry in this layout";
-    return nullptr;
+    ConvPlan plan;
+    plan.us = estimate(cost_, p, device, kVia);
+    plan.workspace_bytes = (p.input_numel() + p.weight_numel() + p.output_numel()) * element_size(p.dtype);
+    if (device.kind == DeviceKind::cpu && p.dtype == DType::fp32 && !is_as_accurate(p, kVia))
+      plan.inaccuracy = kInaccurate;
+    plan.aten = kVia;
+    return plan;
   }
-  bool full_accuracy(const ConvProblem& p, const Device& device) const override {
-    return device.kind != DeviceKind::cpu || p.dtype != DType::fp32 || is_as_accurate(p, kVia);
-  }
-  double estimate_us(const ConvProblem& p, const Device& device) const override {
-    return estimate(cost_, p, device, kVia);
-  }
-  int64_t workspace_bytes(const ConvProblem& p, const Device&) const override {
-    return (p.input_numel() + p.weight_numel() + p.output_numel()) * element_size(p.dtype);
-  }
-  void run(const ConvProblem&, const Device&, ConvCall& call) const override { call.aten(kVia); }
 
  private:
   const CostModel cost_{kVia == Layout::nhwc ? "aten_nhwc" : "aten_nchw"};

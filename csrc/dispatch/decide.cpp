@@ -6,39 +6,40 @@
 
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
+#include "program/program_key.h"
 #include "selectors.h"
+#include "set_cache.h"
 #include "solver_list.h"
 
 namespace reformer {
 namespace {
 
-const char* excluded(const Solver& solver, size_t index, const ConvProblem& problem, const Device& device,
-                     const Config& config) {
+using PlanPointer = std::shared_ptr<const ConvPlan>;
+
+// The configuration's reason against a plan of the solver of this index; null if there is none.
+const char* excluded(const ConvPlan& plan, size_t index, const Config& config) {
+  if (index == 0) return nullptr;  // something must always apply
   if (index < config.forbidden.size() && config.forbidden[index]) return "it is forbidden by the configuration";
-  if (config.deterministic_only && !solver.deterministic())
+  if (config.deterministic_only && !plan.deterministic)
     return "it is not deterministic, and the configuration asks for that";
-  if (!config.allow_reduced_accuracy && !solver.full_accuracy(problem, device)) return solver.inaccuracy();
-  if (solver.workspace_bytes(problem, device) > config.workspace_limit)
-    return "its workspace is larger than the configured limit";
+  if (!config.allow_reduced_accuracy && plan.inaccuracy) return plan.inaccuracy;
+  if (plan.workspace_bytes > config.workspace_limit) return "its workspace is larger than the configured limit";
   return nullptr;
 }
 
-// Why it can't compute the problem there; null if it can.
-const char* refusal(const Solver& solver, const ConvProblem& problem, const Device& device) {
+// The solver's plan, whatever the configuration says.
+Planned<ConvPlan> planned(const Solver& solver, const ConvProblem& problem, const Device& device) {
   if (!solver.runs_on(device.kind)) return "it does not run on this kind of device";
   if (&solver != solvers().front() && !problem.fits_32_bits())
     return "its stride, padding or dilation is too large: kernels count pixels by 32 bits";
   const bool has_kernels = !solver.runs_on(DeviceKind::cpu);
   if (const char* why = has_kernels ? gpu::unavailable(device.arch) : nullptr) return why;
-  return solver.refusal(problem, device);
+  return solver.plan(problem, device);
 }
 
-// Why it may not be chosen without being forced; null if it may.
-const char* refusal(const Solver& solver, size_t index, const ConvProblem& problem, const Device& device,
-                    const Config& config) {
-  if (const char* why = refusal(solver, problem, device)) return why;
-  if (!solver.eligible()) return "it is the tests' oracle: it runs only when forced";
-  return excluded(solver, index, problem, device, config);
+// Why a solver that has this plan may not be chosen without being forced; null if it may.
+const char* refusal(const Solver& solver, size_t index, const ConvPlan& plan, const Config& config) {
+  return solver.eligible() ? excluded(plan, index, config) : "it is the tests' oracle: it runs only when forced";
 }
 
 // For each of solvers() its logit, or kUnknown: the selector does not know it, or is damaged (NaN).
@@ -56,64 +57,88 @@ Scores scores_of(const Selector& selector, const ConvProblem& problem, const Dev
   return scores;
 }
 
-// Null if none of those that the selector knows may be chosen; may(solver): whether it may otherwise.
-template <class May>
-const Solver* most_probable(const Selector& selector, const ConvProblem& problem, const Device& device,
-                            const Config& config, const May& may) {
-  Scores scores = scores_of(selector, problem, device);
-  for (;;) {  // rarely more than twice
-    const auto best = std::max_element(scores.begin(), scores.end());
-    if (*best == kUnknown) return nullptr;
-    const auto index = size_t(best - scores.begin());
+// One choice.
+class Choice {
+ public:
+  Choice(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device), config_(config()) {}
+
+  Decision alone() const {
+    if (config_.forced >= 0) {
+      const Solver& forced = *solvers()[size_t(config_.forced)];
+      const PlanPointer plan = planned(forced, problem_, device_).plan;
+      if (plan && !excluded(*plan, size_t(config_.forced), config_)) return {&forced, plan};
+    }
+    const auto plan_of = [&](size_t index) { return allowed(index); };
+    if (const Decision best = most_probable(plan_of); best.solver) return best;
+    return least_estimate();
+  }
+
+  Decision with(const ProgramCall& program) const {
+    const Decision apart = alone();
+    if (PlanPointer plan = fused(*apart.solver, program)) return {apart.solver, std::move(plan)};
+    if (config_.forced >= 0) return apart;
+    const Decision best = least_estimate(program);
+    if (!best.solver) return apart;
+    const auto plan_of = [&](size_t index) {
+      return allowed(index) ? fused(*solvers()[index], program) : PlanPointer();
+    };
+    const Decision known = most_probable(plan_of);
+    return known.solver ? known : best;
+  }
+
+ private:
+  // Null if the solver may not be chosen.
+  PlanPointer allowed(size_t index) const {
     const Solver& solver = *solvers()[index];
-    if (!refusal(solver, index, problem, device, config) && may(solver)) return &solver;
-    *best = kUnknown;
+    PlanPointer plan = planned(solver, problem_, device_).plan;
+    return plan && !refusal(solver, index, *plan, config_) ? plan : nullptr;
   }
-}
 
-const Solver& least_estimate(const ConvProblem& problem, const Device& device, const Config& config) {
-  const Solver* best = solvers().front();
-  double least = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < solvers().size(); ++i) {
-    const Solver& solver = *solvers()[i];
-    if (refusal(solver, i, problem, device, config)) continue;
-    const double estimate = solver.estimate_us(problem, device);
-    if (estimate < least) best = &solver, least = estimate;
+  // The plan of a solver that may be chosen to run the program itself; null if it does not.
+  PlanPointer fused(const Solver& solver, const ProgramCall& program) const {
+    PlanPointer plan = solver.plan_with(program, problem_, device_).plan;
+    return plan && plan->workspace_bytes <= config_.workspace_limit ? plan : nullptr;
   }
-  return *best;
-}
 
-const Solver& choose(const ConvProblem& problem, const Device& device) {
-  const Config now = config();
-  if (now.forced >= 0) {
-    const Solver& forced = *solvers()[size_t(now.forced)];
-    if (!refusal(forced, problem, device) && !excluded(forced, size_t(now.forced), problem, device, now)) return forced;
+  // The greatest logit of those that the device's selector knows and that have a plan; none if there are none.
+  template <class PlanOf>
+  Decision most_probable(const PlanOf& plan_of) const {
+    const auto selector = find_selector(device_);
+    if (!selector) return {};
+    Scores scores = scores_of(*selector, problem_, device_);
+    for (;;) {  // rarely more than twice
+      const auto best = std::max_element(scores.begin(), scores.end());
+      if (*best == kUnknown) return {};
+      const auto index = size_t(best - scores.begin());
+      if (PlanPointer plan = plan_of(index)) return {solvers()[index], std::move(plan)};
+      *best = kUnknown;
+    }
   }
-  if (const auto selector = find_selector(device))
-    if (const Solver* best = most_probable(*selector, problem, device, now, [](const Solver&) { return true; }))
-      return *best;
-  return least_estimate(problem, device, now);
-}
 
-const Solver& choose(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
-  const Solver& alone = choose(problem, device);
-  const Config now = config();
-  if (!program || device.kind == DeviceKind::cpu || now.forced >= 0) return alone;
-  const auto takes = [&](const Solver& solver) { return runs_program(solver, problem, device, *program); };
-  if (takes(alone)) return alone;
-  const Solver* best = nullptr;
-  double least = gpu_unfused_us(problem);
-  for (size_t i = 0; i < solvers().size(); ++i) {
-    const Solver& solver = *solvers()[i];
-    if (refusal(solver, i, problem, device, now) || !takes(solver)) continue;
-    const double estimate = solver.estimate_us(problem, device);
-    if (estimate < least) best = &solver, least = estimate;
+  Decision least_estimate() const {
+    Decision best;
+    for (size_t i = 0; i < solvers().size(); ++i)
+      if (PlanPointer plan = allowed(i); plan && (!best.solver || plan->us < best.plan->us))
+        best = {solvers()[i], std::move(plan)};
+    return best;
   }
-  if (!best) return alone;
-  if (const auto selector = find_selector(device))
-    if (const Solver* known = most_probable(*selector, problem, device, now, takes)) return *known;
-  return *best;
-}
+
+  // The same among those that run the program, if it is less than that of another kernel and a pass; else none.
+  Decision least_estimate(const ProgramCall& program) const {
+    Decision best;
+    double least = gpu_unfused_us(problem_);
+    for (size_t i = 0; i < solvers().size(); ++i) {
+      const PlanPointer apart = allowed(i);
+      if (!apart || !(apart->us < least)) continue;
+      if (PlanPointer plan = fused(*solvers()[i], program)) best = {solvers()[i], std::move(plan)}, least = apart->us;
+    }
+    return best;
+  }
+
+  const ConvProblem& problem_;
+  const Device& device_;
+  const Config config_;
+};
 
 // Fills in the probabilities: softmax of the logits over those that may be chosen.
 void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
@@ -131,63 +156,54 @@ void add_probabilities(const Selector& selector, const ConvProblem& problem, con
     if (known(candidate)) candidate.probability /= sum;
 }
 
-// Sets of four entries, so that it is bounded, and allocates at the first use only. A network of a few hundred problems
-// fits without any that displace each other: a decision takes a hundred times as long as a hit.
-struct Cache {
-  static constexpr size_t kSets = 512, kWays = 4;
-  struct Entry {
-    ConvProblem problem;
-    int32_t threads;
-    bool tf32;
-    int64_t program;  // its number, or -1
-    const Solver* solver;
-  };
-  struct Set {
-    uint32_t tags[kWays];  // of the entries: bits of the hash, never 0; 0 if there is none
-    uint32_t next;         // the entry to replace
-    Entry entries[kWays];
-  };
-  std::unique_ptr<Set[]> sets{new Set[kSets]};
-  std::string arch;  // of all entries: a thread that changes device starts anew
-  DeviceKind kind = DeviceKind::cpu;
-  Isa isa = Isa::plain;
-  uint64_t epoch = 0;
-  CacheCounts counts{0, 0};
-
-  void forget_if_stale(const Device& device) {
-    const uint64_t now = config_epoch();
-    if (epoch == now && kind == device.kind && isa == device.isa && arch == device.arch) return;
-    for (size_t i = 0; i < kSets; ++i) std::fill(sets[i].tags, sets[i].tags + kWays, sets[i].next = 0);
-    epoch = now;
-    kind = device.kind;
-    isa = device.isa;
-    arch = device.arch;
-  }
-
-  const Solver& decide(const ConvProblem& problem, const Device& device, const ProgramCall* call) {
+// A decision takes a hundred times as long as a hit.
+class Decisions {
+ public:
+  const Decision& get(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
     forget_if_stale(device);
-    const int64_t program = call ? call->program.number : -1;
-    const uint64_t key = hash(problem) ^ uint64_t(program + 1) * 0x9e3779b97f4a7c15u;
-    const uint32_t tag = static_cast<uint32_t>(key >> 32) | 1;
-    Set& set = sets[key % kSets];
-    for (size_t i = 0; i < kWays; ++i) {
-      const Entry& entry = set.entries[i];
-      if (set.tags[i] == tag && entry.threads == device.threads && entry.tf32 == device.tf32 &&
-          entry.program == program && entry.problem == problem) {
-        ++counts.hits;
-        return *entry.solver;
-      }
+    const Key key{problem, device.threads, device.tf32, program ? ProgramKey(*program) : ProgramKey()};
+    const uint64_t hash = reformer::hash(problem) ^ (program ? key.program.hash() : 0);
+    if (const Decision* known = cache_.find(key, hash)) {
+      ++counts.hits;
+      return *known;
     }
     ++counts.misses;
-    const Solver& choice = choose(problem, device, call);
-    const size_t place = set.next++ % kWays;
-    set.tags[place] = tag;
-    set.entries[place] = {problem, device.threads, device.tf32, program, &choice};
-    return choice;
+    const Choice choice(problem, device);
+    return cache_.remember(key, hash, program ? choice.with(*program) : choice.alone());
   }
+
+  CacheCounts counts{0, 0};
+
+ private:
+  struct Key {
+    ConvProblem problem;
+    int32_t threads = 0;
+    bool tf32 = false;
+    ProgramKey program;
+    bool operator==(const Key& other) const {
+      return threads == other.threads && tf32 == other.tf32 && program == other.program && problem == other.problem;
+    }
+  };
+
+  // A thread that changes device starts anew.
+  void forget_if_stale(const Device& device) {
+    const uint64_t now = config_epoch();
+    if (epoch_ == now && kind_ == device.kind && isa_ == device.isa && arch_ == device.arch) return;
+    cache_.forget();
+    epoch_ = now;
+    kind_ = device.kind;
+    isa_ = device.isa;
+    arch_ = device.arch;
+  }
+
+  SetCache<Key, Decision> cache_;
+  uint64_t epoch_ = 0;
+  DeviceKind kind_ = DeviceKind::cpu;
+  Isa isa_ = Isa::plain;
+  std::string arch_;
 };
 
-thread_local Cache cache;
+thread_local Decisions decisions;
 
 }  // namespace
 
@@ -196,29 +212,22 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& devi
   for (size_t i = 0; i < solvers().size(); ++i) {
     const Solver& solver = *solvers()[i];
     if (!solver.runs_on(device.kind)) continue;
-    Candidate candidate{i, &solver, refusal(solver, i, problem, device, config)};
-    if (!refusal(solver, problem, device)) {
-      candidate.estimate_us = solver.estimate_us(problem, device);
-      candidate.workspace_bytes = solver.workspace_bytes(problem, device);
-    }
-    result.push_back(candidate);
+    Candidate& candidate = result.emplace_back(Candidate{i, &solver});
+    const Planned<ConvPlan> found = planned(solver, problem, device);
+    candidate.refusal = found.plan ? refusal(solver, i, *found.plan, config) : found.reason;
+    if (!found.plan) continue;
+    candidate.estimate_us = found.plan->us;
+    candidate.workspace_bytes = found.plan->workspace_bytes;
   }
   if (const auto selector = find_selector(device)) add_probabilities(*selector, problem, device, result);
   return result;
 }
 
-const Solver& decide(const ConvProblem& problem, const Device& device) {
-  return cache.decide(problem, device, nullptr);
-}
-const Solver& decide(const ConvProblem& problem, const Device& device, const ProgramCall& program) {
-  return cache.decide(problem, device, &program);
+// Only kernels for GPUs run programs themselves.
+const Decision& decide(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
+  return decisions.get(problem, device, device.kind == DeviceKind::cpu ? nullptr : program);
 }
 
-bool runs_program(const Solver& solver, const ConvProblem& problem, const Device& device, const ProgramCall& program) {
-  return solver.takes(problem, device, program) &&
-         solver.workspace_bytes_with(program, problem, device) <= config().workspace_limit;
-}
-
-CacheCounts decision_cache_counts() { return cache.counts; }
+CacheCounts decision_cache_counts() { return decisions.counts; }
 
 }  // namespace reformer

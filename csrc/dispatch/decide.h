@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "config.h"
@@ -13,9 +14,9 @@ namespace reformer {
 struct Candidate {
   size_t index;  // in solvers()
   const Solver* solver;
-  const char* refusal;          // null if it may be chosen
-  double estimate_us = 0;       // from the solver's cost model; 0 if it refused
-  int64_t workspace_bytes = 0;  // 0 if it refused
+  const char* refusal = nullptr;  // null if it may be chosen
+  double estimate_us = 0;         // from the solver's cost model; 0 if it refused
+  int64_t workspace_bytes = 0;    // 0 if it refused
   // To be the fastest of those that may be chosen; NaN if there is no selector, or it does not know this solver.
   double probability = std::numeric_limits<double>::quiet_NaN();
 };
@@ -24,18 +25,18 @@ struct Candidate {
 // In the order of solvers(). One that the configuration excludes has that for its reason.
 std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
 
+struct Decision {
+  const Solver* solver = nullptr;
+  std::shared_ptr<const ConvPlan> plan;
+};
+
 // The forced solver where it applies; or, among those that may be chosen, the one with the greatest logit of the
 // device's selector; or, if there is no selector or it knows none of them, the one with the least estimate. Ties go to
-// the earlier solver. Remembered per thread, so that asking again costs tens of nanoseconds.
-const Solver& decide(const ConvProblem& problem, const Device& device);
-
-// The same where a program follows, as Solver::takes() is asked: of those that run it themselves, if the least of their
-// estimates says that this takes no longer than another kernel and a pass after it.
-const Solver& decide(const ConvProblem& problem, const Device& device, const ProgramCall& program);
-
-// Whether this solver runs the program itself, within the workspace that the configuration allows; only asked where the
-// solver may be chosen.
-bool runs_program(const Solver& solver, const ConvProblem& problem, const Device& device, const ProgramCall& program);
+// the earlier solver. Remembered per thread with its plan, so that asking again costs tens of nanoseconds; good until
+// the thread asks again.
+// Where a program follows: of those that run it themselves (their plan has run_with), if the least of their estimates
+// says that this takes no longer than another kernel and a pass after it.
+const Decision& decide(const ConvProblem& problem, const Device& device, const ProgramCall* program = nullptr);
 
 // How often this thread's decide() found the answer in its cache, and how often it had to think.
 struct CacheCounts {

@@ -28,61 +28,14 @@ const std::string& known_architecture(int32_t device) {
   return *slot.load();
 }
 
-// A kernel that is ready to run on a device. Never freed: code objects stay loaded as long as the process lives.
-struct Ready {
-  std::string file, name, arguments;
-  int32_t device;
-  Driver::Function function;
-
-  bool is(const Entry& entry, int32_t on) const {
-    return device == on && name == entry.name && file == entry.file && arguments == entry.arguments;
-  }
-};
-
-// The kernels that were launched before, found without a lock. Entries are mostly constants, so the address of the name
-// leads to the slot; what is found there is compared as text, since that need not be so.
-class ReadyTable {
+// The kernels that were launched before. Never freed: code objects stay loaded as long as the process lives.
+class Functions {
  public:
-  const Ready* find(const Entry& entry, int32_t device) const {
-    for (size_t i = 0, slot = first_slot(entry, device); i < kProbes; ++i, ++slot) {
-      const Ready* ready = slots_[slot % kSlots].load(std::memory_order_acquire);
-      if (!ready) return nullptr;
-      if (ready->is(entry, device)) return ready;
-    }
-    return nullptr;
-  }
-
-  // One thread at a time. When there is no room it is left out: it is then found under the lock.
-  void insert(const Entry& entry, int32_t device, const Ready* ready) {
-    for (size_t i = 0, slot = first_slot(entry, device); i < kProbes; ++i, ++slot) {
-      if (slots_[slot % kSlots].load(std::memory_order_relaxed)) continue;
-      return slots_[slot % kSlots].store(ready, std::memory_order_release);
-    }
-  }
-
- private:
-  static constexpr size_t kSlots = 4096, kProbes = 8;
-
-  static size_t first_slot(const Entry& entry, int32_t device) {
-    const auto key = uint64_t(reinterpret_cast<uintptr_t>(entry.name)) + uint64_t(device);
-    return size_t(key * 0x9e3779b97f4a7c15u >> 52);
-  }
-
-  std::array<std::atomic<const Ready*>, kSlots> slots_{};
-};
-
-class Kernels {
- public:
-  const Ready& get(const Entry& entry, int32_t device) {
-    if (const Ready* ready = table_.find(entry, device)) return *ready;
+  Driver::Function get(const Entry& entry, int32_t device) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto key =
-        std::make_tuple(std::string(entry.file), std::string(entry.name), std::string(entry.arguments), device);
-    auto found = all_.find(key);
-    if (found == all_.end())
-      found = all_.emplace(key, Ready{entry.file, entry.name, entry.arguments, device, prepare(entry, device)}).first;
-    table_.insert(entry, device, &found->second);
-    return found->second;
+    Driver::Function& function = all_[{entry.file, entry.name, entry.arguments, device}];
+    if (!function) function = prepare(entry, device);
+    return function;
   }
 
  private:
@@ -115,15 +68,14 @@ class Kernels {
     return driver().function(module, entry.name, device);
   }
 
-  ReadyTable table_;
-  std::mutex mutex_;  // guards what follows, and insertions
-  std::map<std::tuple<std::string, std::string, std::string, int32_t>, Ready> all_;
+  std::mutex mutex_;  // guards what follows
+  std::map<std::tuple<std::string, std::string, std::string, int32_t>, Driver::Function> all_;
   std::map<std::pair<const std::string*, int32_t>, Driver::Module> modules_;
   std::deque<std::string> compiled_;  // modules may point to it
 };
 
-Kernels& kernels() {
-  static Kernels& all = *new Kernels;  // torch's threads may outlive static objects
+Functions& functions() {
+  static Functions& all = *new Functions;  // torch's threads may outlive static objects
   return all;
 }
 
@@ -145,9 +97,17 @@ const char* unavailable(const std::string& architecture) {
   return found->second.empty() ? nullptr : found->second.c_str();
 }
 
-void launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
-  if (queue.launcher) return queue.launcher(entry, shape, arguments, bytes);
-  driver().launch(kernels().get(entry, queue.device).function, shape, queue, arguments);
+void* Kernel::function(int32_t device) const {
+  if (device < 0 || size_t(device) >= known_->functions.size()) return functions().get(known_->entry, device);
+  std::atomic<void*>& known = known_->functions[size_t(device)];
+  void* function = known.load(std::memory_order_acquire);
+  if (!function) known.store(function = functions().get(known_->entry, device), std::memory_order_release);
+  return function;
+}
+
+void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
+  if (queue.launcher) return queue.launcher(kernel.entry(), shape, arguments, bytes);
+  driver().launch(kernel.function(queue.device), shape, queue, arguments);
 }
 
 TensorMap tensor_map(const void* tensor, std::initializer_list<int64_t> sizes, std::initializer_list<int32_t> box) {

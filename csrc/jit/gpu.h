@@ -2,10 +2,14 @@
 // or CUDA's, whichever torch uses) at run time; no other part knows which it is.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "device.h"
 #include "hip/device/tensor_map.h"
@@ -19,6 +23,32 @@ struct Entry {
   const char* name;       // the extern "C" function's
   const char* arguments;  // what the file's macro X makes this one function of: "forward, bf16, 3, 1, 4, 4"
   const char* text = "";  // source that follows the file, for kernels that are generated; it is part of their name
+};
+
+// A kernel that is launched again and again: it remembers what the driver calls it on each device where it was
+// launched, so that it is looked up by its words once. A copy is the same kernel.
+class Kernel {
+ public:
+  // Words that stay where they are: constants.
+  explicit Kernel(const Entry& entry) : known_(std::make_shared<Known>()) { known_->entry = entry; }
+  // A name and a text that are generated.
+  Kernel(const char* file, std::string name, const char* arguments, std::string text)
+      : known_(std::make_shared<Known>()) {
+    known_->name = std::move(name), known_->text = std::move(text);
+    known_->entry = {file, known_->name.c_str(), arguments, known_->text.c_str()};
+  }
+
+  const Entry& entry() const { return known_->entry; }
+  // The driver's function on torch's GPU of this index, which is the current one. Throws as launch() does.
+  void* function(int32_t device) const;
+
+ private:
+  struct Known {
+    std::string name, text;
+    Entry entry;
+    std::array<std::atomic<void*>, 16> functions{};  // of the first devices; others are looked up each time
+  };
+  std::shared_ptr<Known> known_;
 };
 
 struct Launch {
@@ -39,11 +69,11 @@ const char* unavailable(const std::string& architecture);
 
 // Starts the kernel with one argument, a structure of that many bytes, passed by value. Returns before it has run.
 // Throws std::runtime_error with the driver's words, or with the compiler's log.
-void launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes);
+void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes);
 
 template <class Arguments>
-void launch(const Entry& entry, const Launch& shape, const Queue& queue, const Arguments& arguments) {
-  launch(entry, shape, queue, &arguments, sizeof(Arguments));
+void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const Arguments& arguments) {
+  launch(kernel, shape, queue, &arguments, sizeof(Arguments));
 }
 
 // How the bulk copy engine of sm_90 and later finds a dense tensor of elements of 2 bytes at a multiple of 16 bytes

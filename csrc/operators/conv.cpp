@@ -134,14 +134,12 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   if (p.dtype == DType::fp32) device.tf32 = allows_tf32(device);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
-  TensorCall call(p, a, b, bias ? &*dense_bias : nullptr);
-  const ProgramCall* const follows = program ? &program->call(p) : nullptr;
-  const Solver& solver = follows ? decide(p, device, *follows) : decide(p, device);
-  if (follows && runs_program(solver, p, device, *follows))
-    program->run(solver, p, device, call.operands());
-  else
-    solver.run(p, device, call);
-  return call.take_result();
+  const ConvOperands operands{p, a, b, bias ? &*dense_bias : nullptr};
+  // Held, as the thread may decide something else while this one is run.
+  const std::shared_ptr<const ConvPlan> plan = decide(p, device, program ? &program->call(p) : nullptr).plan;
+  if (!plan->run_with) return run(*plan, operands);
+  program->run(*plan, buffers_of(operands));
+  return {};
 }
 
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Geometry& g,

@@ -18,8 +18,8 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Ten
 class ConvEpilogue {
  public:
   virtual ~ConvEpilogue() = default;
-  virtual const ProgramCall& call(const ConvProblem& problem) = 0;  // as Solver::takes() is asked
-  virtual void run(const Solver& solver, const ConvProblem&, const Device&, const ConvBuffers&) = 0;
+  virtual const ProgramCall& call(const ConvProblem& problem) = 0;  // without acc and outputs
+  virtual void run(const ConvPlan& plan, const ConvBuffers& buffers) = 0;
 };
 
 // conv2d, whose result is not defined if the program was run.

@@ -54,7 +54,9 @@ std::vector<Tensor> layer_norm(const Tensor& input, const std::optional<Tensor>&
                                                : nullptr);
   const Device device = device_of(input);
   const bool alike = !weight || !bias || weight->scalar_type() == bias->scalar_type();
-  if (input.is_cpu() || !alike || refuse_layer_norm(shape, device))
+  std::shared_ptr<const LayerNormRun> plan;
+  if (!input.is_cpu() && alike) plan = planned_layer_norm(shape, device).plan;
+  if (!plan)
     return unfused<5>("reformer::_layer_norm_unfused", {from(input), from(weight), from(bias), from(eps), from(dtype)});
   const int32_t index = input.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
@@ -67,7 +69,7 @@ std::vector<Tensor> layer_norm(const Tensor& input, const std::optional<Tensor>&
   args.input = dense.const_data_ptr(), args.weight = data(scale), args.bias = data(shift);
   args.result = result.mutable_data_ptr(), args.statistics = static_cast<float*>(statistics.mutable_data_ptr());
   args.eps = float(eps);
-  run_layer_norm(shape, args, device, {index, current_stream(index)});
+  plan->run(args, {index, current_stream(index)});
   return {result, statistics};
 }
 
@@ -88,7 +90,9 @@ std::vector<Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,
   if (statistics.numel() != 2 * shape.rows || !statistics.is_contiguous())
     fail(op, "statistics must be of size [2, ", shape.rows, "]");
   const Device device = device_of(input);
-  if (input.is_cpu() || is_double || refuse_layer_norm(shape, device))
+  std::shared_ptr<const LayerNormRun> plan;
+  if (!input.is_cpu() && !is_double) plan = planned_layer_norm_backward(shape, wanted & 1, wanted & 6, device).plan;
+  if (!plan)
     return unfused<5>("reformer::_layer_norm_backward_unfused",
                       {from(grad), from(input), from(statistics), from(weight), from(wanted)});
   const int32_t index = input.get_device_index();
@@ -107,12 +111,11 @@ std::vector<Tensor> layer_norm_backward(const Tensor& grad, const Tensor& input,
   };
   args.of_weight = of_parameter(2), args.of_bias = of_parameter(4);
   std::optional<Tensor> workspace;
-  if (wanted & 6) {
-    const int64_t floats = layer_norm_workspace_floats(shape, device);
+  if (const int64_t floats = plan->workspace_floats) {
     workspace = empty(input, {&floats, 1}, Layout::nchw, ScalarType::Float);
     args.partial = static_cast<float*>(workspace->mutable_data_ptr());
   }
-  if (!results.empty()) run_layer_norm_backward(shape, args, device, {index, current_stream(index)});
+  if (!results.empty()) plan->run(args, {index, current_stream(index)});
   return results;
 }
 

@@ -93,14 +93,14 @@ std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const
   return outputs;
 }
 
-void run_on_gpu(const ProgramCall& call, const Device& device, const Tensor& acc) {
+void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const gpu::Queue queue{index, current_stream(index)};
-  const int64_t floats = stitch_workspace_bytes(call, device) / 4;
-  if (!floats) return run_stitch(call, device, queue, nullptr);
+  const int64_t floats = plan.workspace_bytes / 4;
+  if (!floats) return plan.run(call, queue, nullptr);
   const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
-  run_stitch(call, device, queue, workspace.mutable_data_ptr());
+  plan.run(call, queue, workspace.mutable_data_ptr());
 }
 
 // A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
@@ -157,12 +157,14 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
       fail(op, "a result of size ", shown(acc.sizes()), " has no ",
            output.kind == Reduction::max ? "maximum" : "moments");
   const Device device = device_of(acc);
-  if (is_empty || (!acc.is_cpu() && refuse_stitch(call, device))) return run_unfused(call.program, acc, tensors, into);
+  std::shared_ptr<const StitchedPlan> plan;  // on a GPU
+  if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
+  if (is_empty || !(acc.is_cpu() || plan)) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
-  if (acc.is_cpu())
-    run_program(call, device);
+  if (plan)
+    run_on_gpu(*plan, call, acc);
   else
-    run_on_gpu(call, device, acc);
+    run_program(call, device);
   return prepared.outputs;
 }
 
@@ -209,16 +211,15 @@ class ProgramEpilogue final : public ConvEpilogue {
     prepare({sizes.data(), sizes.size()}, problem.layout);
     return prepared->call;
   }
-  void run(const Solver& solver, const ConvProblem& problem, const Device& device,
-           const ConvBuffers& operands) override {
+  void run(const ConvPlan& plan, const ConvBuffers& operands) override {
     prepared->allocate_outputs(like_, nullptr);
     ConvBuffers buffers = operands;
     std::optional<Tensor> workspace;
-    if (const int64_t floats = solver.workspace_bytes_with(prepared->call, problem, device) / 4) {
+    if (const int64_t floats = plan.workspace_bytes / 4) {
       workspace = empty(like_, {&floats, 1}, Layout::nchw, ScalarType::Float);
       buffers.workspace = workspace->mutable_data_ptr();
     }
-    solver.run_with(prepared->call, problem, device, buffers);
+    plan.run_with(buffers, prepared->call);
     done = true;
   }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 namespace reformer {
@@ -178,50 +179,40 @@ std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
   }
 }
 
-ConvBuffers TensorCall::operands() const {
+ConvBuffers buffers_of(const ConvOperands& of) {
   ConvBuffers buffers{};
   const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
-  void *const first = data(first_), *const second = data(second_);
-  switch (problem_.direction) {
+  void *const first = data(of.first), *const second = data(of.second);
+  switch (of.problem.direction) {
     case Direction::forward: buffers.x = first, buffers.w = second; break;
     case Direction::input_grad: buffers.w = first, buffers.y = second; break;
     case Direction::weight_grad: buffers.x = first, buffers.y = second; break;
   }
-  if (bias_) buffers.bias = bias_->const_data_ptr();
-  if (!first_.is_cpu()) buffers.queue = {first_.get_device_index(), current_stream(first_.get_device_index()), nullptr};
+  if (of.bias) buffers.bias = of.bias->const_data_ptr();
+  const int32_t device = of.first.get_device_index();
+  if (!of.first.is_cpu()) buffers.queue = {device, current_stream(device), nullptr};
   return buffers;
 }
 
-ConvBuffers TensorCall::buffers(int64_t workspace_bytes) {
-  const auto sizes = result_sizes(problem_);
-  result_ = empty(first_, {sizes.data(), 4}, problem_.layout);
-  ConvBuffers buffers = operands();
-  void** const results[] = {&buffers.y, &buffers.x, &buffers.w};
-  *results[size_t(problem_.direction)] = result_.mutable_data_ptr();
-  if (workspace_bytes > 0) {
-    const int64_t elements = (workspace_bytes + element_size(problem_.dtype) - 1) / element_size(problem_.dtype);
-    const std::array<int64_t, 4> flat = {1, 1, 1, elements};
-    workspace_ = empty(first_, {flat.data(), 4}, Layout::nchw);
-    buffers.workspace = workspace_.mutable_data_ptr();
-  }
-  return buffers;
-}
+namespace {
 
-void TensorCall::aten(Layout via) {
-  const auto& p = problem_;
+// PyTorch's own convolution, with the operands converted to this layout first.
+Tensor run_aten(Layout via, const ConvOperands& of) {
+  const ConvProblem& p = of.problem;
   const std::vector<int64_t> stride = {p.stride_h, p.stride_w}, padding = {p.pad_h, p.pad_w},
                              dilation = {p.dilation_h, p.dilation_w}, zeros = {0, 0};
-  const Tensor a = dense(first_, via), b = dense(second_, via);
+  const Tensor a = dense(of.first, via), b = dense(of.second, via);
+  Tensor result;
   if (p.direction == Direction::forward) {
-    const auto bias = bias_ ? std::optional<Tensor>(*bias_) : std::nullopt;
+    const auto bias = of.bias ? std::optional<Tensor>(*of.bias) : std::nullopt;
     std::array<StableIValue, 9> stack{from(a),        from(b),     from(bias),  from(stride),           from(padding),
                                       from(dilation), from(false), from(zeros), from(int64_t{p.groups})};
     call_aten("aten::convolution", stack.data());
-    result_ = to<Tensor>(stack[0]);
+    result = to<Tensor>(stack[0]);
   } else {
     // PyTorch reads only the sizes of the tensor that is computed.
     const auto sizes = result_sizes(p);
-    const Tensor shape = empty(first_, {sizes.data(), 4}, via);
+    const Tensor shape = empty(of.first, {sizes.data(), 4}, via);
     const bool for_input = p.direction == Direction::input_grad;
     const std::optional<std::vector<int64_t>> no_bias;
     const std::array<bool, 3> mask = {for_input, !for_input, false};
@@ -238,11 +229,29 @@ void TensorCall::aten(Layout via) {
                                        from(torch::headeronly::HeaderOnlyArrayRef<bool>(mask.data(), 3))};
     call_aten("aten::convolution_backward", stack.data());
     const Tensor results[] = {to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
-    result_ = results[for_input ? 0 : 1];
+    result = results[for_input ? 0 : 1];
   }
-  result_ = with_strides_of(dense(result_, p.layout), p.layout);
+  return with_strides_of(dense(result, p.layout), p.layout);
 }
 
-Tensor TensorCall::take_result() { return std::move(result_); }
+}  // namespace
+
+Tensor run(const ConvPlan& plan, const ConvOperands& of) {
+  if (plan.aten) return run_aten(*plan.aten, of);
+  const ConvProblem& p = of.problem;
+  const auto sizes = result_sizes(p);
+  const Tensor result = empty(of.first, {sizes.data(), 4}, p.layout);
+  ConvBuffers buffers = buffers_of(of);
+  void** const results[] = {&buffers.y, &buffers.x, &buffers.w};
+  *results[size_t(p.direction)] = result.mutable_data_ptr();
+  std::optional<Tensor> workspace;
+  if (plan.workspace_bytes > 0) {
+    const int64_t elements = (plan.workspace_bytes + element_size(p.dtype) - 1) / element_size(p.dtype);
+    workspace = empty(of.first, {&elements, 1}, Layout::nchw);
+    buffers.workspace = workspace->mutable_data_ptr();
+  }
+  plan.run(buffers);
+  return result;
+}
 
 }  // namespace reformer

@@ -37,25 +37,21 @@ Tensor aligned(const Tensor& tensor);
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout);
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout, torch::headeronly::ScalarType type);
 
-// A solver's view of one operator call. `first` and `second` are the operands in the order of the trilinear form
-// (x, w, y) with the one that is computed left out.
-class TensorCall final : public ConvCall {
- public:
-  TensorCall(const ConvProblem& problem, const Tensor& first, const Tensor& second, const Tensor* bias)
-      : problem_(problem), first_(first), second_(second), bias_(bias) {}
-
-  ConvBuffers operands() const;  // without result and workspace
-  ConvBuffers buffers(int64_t workspace_bytes) override;
-  void aten(Layout via) override;
-  Tensor take_result();  // dense in the problem's layout
-
- private:
-  const ConvProblem& problem_;
-  const Tensor& first_;
-  const Tensor& second_;
-  const Tensor* bias_;
-  Tensor result_, workspace_;
+// One call's operands, dense in the problem's layout: `first` and `second` in the order of the trilinear form (x, w, y)
+// with the one that is computed left out.
+struct ConvOperands {
+  const ConvProblem& problem;
+  const Tensor& first;
+  const Tensor& second;
+  const Tensor* bias;  // or null
 };
+
+// What a plan is run with, but without result and workspace.
+ConvBuffers buffers_of(const ConvOperands& operands);
+
+// Allocates what the plan needs, and runs it or, where it says so, PyTorch's own convolution. The result is dense in
+// the problem's layout. Not for plans with a program.
+Tensor run(const ConvPlan& plan, const ConvOperands& operands);
 
 // Sizes of the tensor that the problem computes.
 std::array<int64_t, 4> result_sizes(const ConvProblem& problem);

@@ -142,4 +142,14 @@ int64_t ProgramShape::count(Per per) const {
   }
 }
 
+bool ProgramShape::operator==(const ProgramShape& other) const {
+  return layout == other.layout && images == other.images && channels == other.channels && pixels == other.pixels;
+}
+
+uint64_t ProgramShape::hash() const {
+  uint64_t hash = uint64_t(layout);
+  for (int64_t size : {images, channels, pixels}) hash = (hash ^ uint64_t(size)) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 32;
+}
+
 }  // namespace reformer

@@ -94,6 +94,8 @@ struct ProgramShape {
   int64_t numel() const { return rows() * channels; }
   // Elements of what has one for each of these.
   int64_t count(Per per) const;
+  bool operator==(const ProgramShape& other) const;
+  uint64_t hash() const;
 };
 
 struct ProgramOperand {

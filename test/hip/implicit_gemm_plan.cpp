@@ -41,8 +41,9 @@ const char* plan_with_program(const int32_t* problem, const void* const* tensors
   ImplicitGemmPlan plan;
   if (const char* sentence = plan_implicit_gemm(p, of, {1, 1, tiles}, warp, plan)) return sentence;
   const auto start = [&](const ProgramCall& call) {
-    bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
-    launch_with_program(of.entry, plan.launch, keeps_what_is_started, plan.args, call);
+    const KernelWithProgram kernel(of.entry, call);
+    bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
+    kernel.launch(plan.launch, keeps_what_is_started, plan.args, call);
   };
   return plan_program(*given, p, int(16 / element_size(Stored(int8_t(p.dtype)))), false, start);
 }

@@ -5,16 +5,18 @@
 #include <string>
 
 #include "hip/programs/conv_program.cpp"
+#include "hip/programs/program_text.cpp"
 #include "hip/programs/stitch_contents.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "jit/cache.cpp"
 #include "plan_problem.h"
 #include "program/program.cpp"
+#include "program/program_key.cpp"
 
 namespace reformer {
 
-void gpu::launch(const Entry& entry, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
-  queue.launcher(entry, shape, arguments, bytes);
+void gpu::launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
+  queue.launcher(kernel.entry(), shape, arguments, bytes);
 }
 
 // What a solver would have started, one kernel after the other.

@@ -95,16 +95,14 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
   row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
   plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
   const auto start = [&](const ProgramCall& call) {
-    bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, result_of(call), nullptr);
-    const int parts = tma_gemm_parts(of, plan.args);
-    partial.assign(size_t(partial_bytes(call, parts) / 4), std::numeric_limits<float>::quiet_NaN());
-    const auto launch = [&](const auto& args) {
-      launch_with_program(of.entry, plan.launch, keeps_what_is_started, args, call, partial.data(), parts);
-    };
+    const KernelWithProgram kernel(of.entry, call, tma_gemm_parts(of, plan.args));
+    bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
+    partial.assign(size_t(kernel.workspace_bytes() / 4), std::numeric_limits<float>::quiet_NaN());
     if (of.what.windows)
-      launch(plan.args);
+      kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, partial.data());
     else
-      launch(static_cast<const TmaGemmArgs&>(plan.args));
+      kernel.launch(plan.launch, keeps_what_is_started, static_cast<const TmaGemmArgs&>(plan.args), call,
+                    partial.data());
   };
   return plan_program(*given, p, 2, true, start);
 }

@@ -12,27 +12,21 @@ class Direct final : public Solver {
  public:
   const char* name() const override { return "direct"; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (p.group_c() > 128) return "it has more than 128 input channels a group";
     if (int64_t{p.stride_h} * p.stride_w > 1024) return "its strides are too large";
     if (DirectSizes(p, device.threads).strip_numel() * std::max<int64_t>(4, element_size(p.dtype)) > kStripBytes)
       return "a row of all channels of a group does not fit the cache";
-    return nullptr;
-  }
-
-  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return p.direction == Direction::weight_grad ? direct_weight_grad_workspace(p, device)
-                                                 : direct_correlate_workspace(p);
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const DirectPlan plan(p, device.threads);
-    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
-    const auto run = p.direction == Direction::weight_grad ? direct_weight_grad : direct_correlate;
-    run(p, device, plan, buffers);
+    const bool weight_grad = p.direction == Direction::weight_grad;
+    ConvPlan plan;
+    plan.us = cost_.estimate_us(p, device);
+    plan.workspace_bytes = weight_grad ? direct_weight_grad_workspace(p, device) : direct_correlate_workspace(p);
+    plan.run = [p, device, walk = DirectPlan(p, device.threads),
+                run = weight_grad ? direct_weight_grad : direct_correlate](const ConvBuffers& buffers) {
+      run(p, device, walk, buffers);
+    };
+    return plan;
   }
 
  private:

@@ -26,31 +26,20 @@ class DirectDepthwise final : public Solver {
  public:
   const char* name() const override { return "direct_depthwise"; }
 
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
     if (p.group_c() != 1) return "a group has more than one input channel";
     if (row_scratch_bytes(p) > kMaxScratchBytes) return "its rows take more scratch memory than a thread keeps";
-    return nullptr;
-  }
-
-  // A gradient is summed over the output channels of its input channel one by one, with an error that grows with their
-  // number.
-  bool full_accuracy(const ConvProblem& p, const Device&) const override {
-    return p.direction != Direction::input_grad || p.group_k() <= kMaxSummedChannels;
-  }
-
-  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return p.direction == Direction::weight_grad ? depthwise::weight_grad_workspace_bytes(p, device) : 0;
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
-    if (p.direction == Direction::weight_grad)
-      depthwise::weight_grad(p, device, buffers);
-    else
-      depthwise::correlate(p, device, buffers);
+    const bool weight_grad = p.direction == Direction::weight_grad;
+    ConvPlan plan;
+    plan.us = cost_.estimate_us(p, device);
+    plan.workspace_bytes = weight_grad ? depthwise::weight_grad_workspace_bytes(p, device) : 0;
+    // A gradient is summed over the output channels of its input channel one by one, with an error that grows with
+    // their number.
+    if (p.direction == Direction::input_grad && p.group_k() > kMaxSummedChannels) plan.inaccuracy = kInaccurate;
+    plan.run = [p, device, run = weight_grad ? depthwise::weight_grad : depthwise::correlate](
+                   const ConvBuffers& buffers) { run(p, device, buffers); };
+    return plan;
   }
 
  private:

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "conv/solver.h"
+#include "cpu/cost.h"
+#include "cpu/gemm/bias.h"
 #include "cpu/gemm/grid.h"
 #include "cpu/gemm/kernel.h"
 #include "cpu/gemm/scratch.h"
 #include "cpu/parallel.h"
-#include "gemm_solver.h"
 
 #define REFORMER_ISA_BODY "cpu/solvers/implicit_gemm_body.h"
 #include "cpu/simd/foreach_isa.h"
@@ -15,25 +17,37 @@
 namespace reformer {
 namespace {
 
-class ImplicitGemm final : public GemmSolver<ImplicitGemm> {
+int64_t sum_parts(const ConvProblem& p, const Device& device) {
+  if (p.direction != Direction::weight_grad) return 1;
+  const int64_t windows = int64_t{p.n} * p.out_h() * p.out_w();
+  return weight_grad_sum_parts(p.group_k(), int64_t{p.group_c()} * p.r * p.s, windows, p.groups, device.threads);
+}
+
+template <class T>
+void run_as(const ConvProblem& p, const Device& device, int64_t parts, const ConvBuffers& b) {
+  const SumBias<T> bias(b.bias, p.k);
+  REFORMER_BY_ISA(device.isa, implicit_gemm<T>)(p, device, b, bias.data(), parts);
+}
+
+class ImplicitGemm final : public Solver {
  public:
-  ImplicitGemm() : GemmSolver("implicit_gemm") {}
-
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  const char* name() const override { return "implicit_gemm"; }
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
-    return nullptr;
+    const int64_t parts = sum_parts(p, device);
+    ConvPlan plan;
+    plan.us = cost_.estimate_us(p, device);
+    // input_grad: the filter in the order of its sums. weight_grad: the parts of its sums.
+    if (p.direction == Direction::input_grad || parts > 1)
+      plan.workspace_bytes = parts * p.weight_numel() * (p.dtype == DType::fp64 ? 8 : 4);
+    plan.run = [p, device, parts](const ConvBuffers& buffers) {
+      dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, device, parts, buffers); });
+    };
+    return plan;
   }
 
-  // input_grad: the filter in the order of its sums.
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return p.direction == Direction::input_grad ? filter_bytes(p) : GemmSolver::workspace_bytes(p, device);
-  }
-
-  template <class T>
-  static void multiply(const ConvProblem& p, const Device& device, const ConvBuffers& b,
-                       const typename Element<T>::Sum* bias, int64_t sum_parts) {
-    REFORMER_BY_ISA(device.isa, implicit_gemm<T>)(p, device, b, bias, sum_parts);
-  }
+ private:
+  const CostModel cost_{"implicit_gemm"};
 };
 
 }  // namespace

@@ -89,14 +89,14 @@ class Reference final : public Solver {
  public:
   const char* name() const override { return "reference"; }
   bool eligible() const override { return false; }
-  const char* refusal(const ConvProblem& p, const Device&) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device&) const override {
     if (p.dtype == DType::int8) return "it has no 8-bit integers";
-    return nullptr;
-  }
-  double estimate_us(const ConvProblem& p, const Device&) const override { return p.flops() / 1e3; }
-  void run(const ConvProblem& p, const Device&, ConvCall& call) const override {
-    const ConvBuffers buffers = call.buffers(0);
-    dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, buffers); });
+    ConvPlan plan;
+    plan.us = p.flops() / 1e3;
+    plan.run = [p](const ConvBuffers& buffers) {
+      dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, buffers); });
+    };
+    return plan;
   }
 };
 

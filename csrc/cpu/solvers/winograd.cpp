@@ -13,7 +13,7 @@ class WinogradSolver final : public Solver {
 
   const char* name() const override { return name_; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (device.isa == Isa::plain) return "without fused multiply-add its rounding error is too large";
     if (p.dtype != DType::fp32) return "the data type is not fp32";
     if (p.direction == Direction::weight_grad) return "it has no weight gradient";
@@ -22,30 +22,27 @@ class WinogradSolver final : public Solver {
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the dilation is not 1";
     if (p.groups != 1) return "the convolution is grouped";
     if (p.pad_h > 2 || p.pad_w > 2) return "the padding is larger than 2";
-    return nullptr;
+    const WinogradPlan tiles = winograd_plan(p, device, tile_);
+    ConvPlan plan;
+    plan.us = cost_.estimate_us(p, device);
+    plan.workspace_bytes = winograd_workspace_bytes(tiles, device);
+    if (!is_accurate(p)) plan.inaccuracy = kInaccurate;
+    plan.run = [device, tiles](const ConvBuffers& buffers) {
+      run_winograd(bound(tiles, buffers), device, buffers.workspace);
+    };
+    return plan;
   }
 
+ private:
   // See winograd/winograd.h for what was measured. PyTorch rounds more in NHWC, where it adds up all products of an
   // output one after another, than in NCHW, where it does so in blocks of 16 channels.
-  bool full_accuracy(const ConvProblem& p, const Device&) const override {
+  bool is_accurate(const ConvProblem& p) const {
     const bool forward = p.direction == Direction::forward;
     const int32_t channels = forward ? p.c : p.k, result_channels = forward ? p.k : p.c;
     // To PyTorch a tensor of one channel is NCHW.
     return tile_.h == 2 ? channels >= 16 : p.layout == Layout::nhwc && channels >= 32 && result_channels > 1;
   }
 
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return winograd_workspace_bytes(winograd_plan(p, device, tile_, {}), device);
-  }
-
-  double estimate_us(const ConvProblem& p, const Device& device) const override { return cost_.estimate_us(p, device); }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const ConvBuffers buffers = call.buffers(workspace_bytes(p, device));
-    run_winograd(winograd_plan(p, device, tile_, buffers), device, buffers.workspace);
-  }
-
- private:
   const char* name_;
   WinogradTile tile_;
   CostModel cost_;

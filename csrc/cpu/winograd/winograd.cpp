@@ -172,24 +172,21 @@ void cut_channels(WinogradPlan& plan, const Device& device) {
 
 }  // namespace
 
-WinogradPlan winograd_plan(const ConvProblem& p, const Device& device, WinogradTile tile, const ConvBuffers& b) {
+WinogradPlan winograd_plan(const ConvProblem& p, const Device& device, WinogradTile tile) {
   const bool forward = p.direction == Direction::forward, nchw = p.layout == Layout::nchw;
-  const auto *x = static_cast<const float*>(b.x), *y = static_cast<const float*>(b.y);
   WinogradPlan plan{};
   plan.layout = p.layout;
   plan.n = p.n;
-  plan.filter = static_cast<const float*>(b.w);
   plan.filter_tap = nchw ? 1 : p.c;
   const int64_t filter_k = int64_t{9} * p.c, filter_c = nchw ? 9 : 1;
   if (forward) {
-    plan.in = x, plan.c = p.c, plan.h = p.h, plan.w = p.w;
-    plan.out = static_cast<float*>(b.y), plan.k = p.k, plan.out_h = p.out_h(), plan.out_w = p.out_w();
+    plan.c = p.c, plan.h = p.h, plan.w = p.w;
+    plan.k = p.k, plan.out_h = p.out_h(), plan.out_w = p.out_w();
     plan.pad_h = p.pad_h, plan.pad_w = p.pad_w;
     plan.filter_k = filter_k, plan.filter_c = filter_c;
-    plan.bias = static_cast<const float*>(b.bias);
   } else {
-    plan.in = y, plan.c = p.k, plan.h = p.out_h(), plan.w = p.out_w();
-    plan.out = static_cast<float*>(b.x), plan.k = p.c, plan.out_h = p.h, plan.out_w = p.w;
+    plan.c = p.k, plan.h = p.out_h(), plan.w = p.out_w();
+    plan.k = p.c, plan.out_h = p.h, plan.out_w = p.w;
     plan.pad_h = 2 - p.pad_h, plan.pad_w = 2 - p.pad_w;
     plan.filter_k = filter_c, plan.filter_c = filter_k;
     plan.rotated = true;
@@ -198,6 +195,15 @@ WinogradPlan winograd_plan(const ConvProblem& p, const Device& device, WinogradT
   plan.tiles_down = ceil_div(plan.out_h, tile.h);
   plan.tiles_across = ceil_div(plan.out_w, tile.w);
   cut_channels(plan, device);
+  return plan;
+}
+
+WinogradPlan bound(WinogradPlan plan, const ConvBuffers& b) {
+  const bool forward = !plan.rotated;
+  plan.in = static_cast<const float*>(forward ? b.x : b.y);
+  plan.out = static_cast<float*>(forward ? b.y : b.x);
+  plan.filter = static_cast<const float*>(b.w);
+  plan.bias = static_cast<const float*>(b.bias);
   return plan;
 }
 

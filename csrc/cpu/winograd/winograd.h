@@ -18,9 +18,10 @@
 namespace reformer {
 
 // The plan of a forward or input_grad problem with 3x3 filters, stride and dilation 1, one group, fp32 and padding 0
-// to 2.
-WinogradPlan winograd_plan(const ConvProblem& problem, const Device& device, WinogradTile tile,
-                           const ConvBuffers& buffers);
+// to 2; without pointers.
+WinogradPlan winograd_plan(const ConvProblem& problem, const Device& device, WinogradTile tile);
+// The same with its pointers.
+WinogradPlan bound(WinogradPlan plan, const ConvBuffers& buffers);
 int64_t winograd_workspace_bytes(const WinogradPlan& plan, const Device& device);
 void run_winograd(const WinogradPlan& plan, const Device& device, void* workspace);
 

@@ -4,10 +4,11 @@
 //   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
 //     ImplicitGemmPlan plan;
 //     if (const char* why_not = plan_implicit_gemm(problem, kernel, schedule, warp, plan)) ...
-//     bind(plan, x, y, filter, bias, result, workspace);
-//     gpu::launch(kernel.entry, plan.launch, queue, plan.args);
+//     bind(plan, direction, x, y, filter, bias, result, workspace);
+//     gpu::launch(gpu::Kernel(kernel.entry), plan.launch, queue, plan.args);
 //     if (plan.partials > 1)
-//       gpu::launch(implicit_gemm_finish(problem.dtype)->entry, plan.finish_launch, queue, plan.finish_args);
+//       gpu::launch(gpu::Kernel(implicit_gemm_finish(problem.dtype)->entry), plan.finish_launch, queue,
+//                   plan.finish_args);
 //   }
 #pragma once
 

@@ -36,20 +36,6 @@ inline int log_across(int groups, int most) {
 
 }  // namespace stitch_plan
 
-// How many elements a thread reads at once: 16 bytes of the result, fewer if a channel's inputs are not aligned to
-// that.
-inline int stitch_elements_per_access(const ProgramCall& call) {
-  int elements_per_access = int(16 / element_size(call.type));
-  for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (call.program.inputs[i].kind != ProgramOp::channel) continue;
-    const int64_t size = element_size(call.inputs[i].type);
-    while (elements_per_access > 1 &&
-           reinterpret_cast<uintptr_t>(call.inputs[i].data) % std::min<uint64_t>(16, elements_per_access * size))
-      elements_per_access /= 2;
-  }
-  return elements_per_access;
-}
-
 // elements_per_access: how many adjacent elements a thread may read at once, a power of two. numbers: how many floats a
 // partial result has for each channel and part. multiprocessors: the GPU's, or about as many.
 inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, int numbers, int multiprocessors) {

@@ -2,6 +2,8 @@
 // text of the program after it and makes, by its macro REFORMER_WITH_PROGRAM, the one that runs it.
 #pragma once
 
+#include <optional>
+
 #include "hip/kernels/stitch.h"
 #include "jit/gpu.h"
 #include "program/program.h"
@@ -12,30 +14,36 @@ namespace reformer {
 // reduces: whether the kernel can run a reduction over channels. The outputs need not be there yet.
 bool takes_program(const ProgramCall& call, int elements_per_access, bool reduces = false);
 
-// The output that leaves the kernel as the result would; the program writes its others itself.
-void* result_of(const ProgramCall& call);
+// A convolution's kernel with a program in it, planned for one that takes_program() allows.
+class KernelWithProgram {
+ public:
+  // parts: how many partial results of each channel the kernel leaves, if the program reduces.
+  KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts = 0);
 
-StitchArgs program_args(const ProgramCall& call);
+  // Room for the partial results.
+  int64_t workspace_bytes() const { return workspace_bytes_; }
 
-// Bytes of the partial results of its reductions, for so many parts.
-int64_t partial_bytes(const ProgramCall& call, int parts);
+  // The output that leaves the kernel as the result would; the program writes its others itself.
+  void* result_of(const ProgramCall& call) const { return call.outputs[result_]; }
 
-// The kernel with the program in it.
-gpu::Entry with_program(const gpu::Entry& plain, const ProgramCall& call);
+  // Starts it, and what adds up reductions. args: of the plain kernel; their result is result_of().
+  template <class Args>
+  void launch(const gpu::Launch& shape, const gpu::Queue& queue, const Args& args, const ProgramCall& call,
+              void* workspace = nullptr) const {
+    const StitchArgs program = bound(call, workspace);
+    gpu::launch(kernel_, shape, queue, WithProgram<Args>{args, program});
+    if (finish_) gpu::launch(*finish_, finish_shape_, queue, program);
+  }
 
-// Combines the parts of its reductions by another kernel.
-void finish_program(const ProgramCall& call, const StitchArgs& args, const gpu::Queue& queue);
+ private:
+  StitchArgs bound(const ProgramCall& call, void* workspace) const;
 
-// Starts it, and what adds up reductions. args: of the plain kernel; their result is result_of(). partial: of
-// partial_bytes().
-template <class Args>
-void launch_with_program(const gpu::Entry& plain, const gpu::Launch& shape, const gpu::Queue& queue, const Args& args,
-                         const ProgramCall& call, void* partial = nullptr, int parts = 0) {
-  StitchArgs program = program_args(call);
-  program.partial = static_cast<float*>(partial);
-  program.parts = parts;
-  gpu::launch(with_program(plain, call), shape, queue, WithProgram<Args>{args, program});
-  if (!call.program.reductions.empty()) finish_program(call, program, queue);
-}
+  const gpu::Kernel kernel_;
+  std::optional<gpu::Kernel> finish_;
+  gpu::Launch finish_shape_;
+  StitchArgs args_{};
+  size_t result_;
+  int64_t workspace_bytes_;
+};
 
 }  // namespace reformer

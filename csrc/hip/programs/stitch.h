@@ -1,19 +1,24 @@
 // Programs on a GPU: kernels are generated for them, compiled at their first use and cached.
 #pragma once
 
+#include <functional>
+
 #include "device.h"
 #include "jit/gpu.h"
+#include "planned.h"
 #include "program/program.h"
 
 namespace reformer {
 
-// Null if a kernel can run the program, or a sentence that says why not. The outputs need not be there yet.
-const char* refuse_stitch(const ProgramCall& call, const Device& device);
+// How a program's kernels run over results of one shape.
+struct StitchedPlan {
+  int64_t workspace_bytes = 0;  // of temporary memory
+  // Starts them. Full tensors begin at multiples of 16 bytes.
+  std::function<void(const ProgramCall&, const gpu::Queue&, void* workspace)> run;
+};
 
-// Temporary memory in bytes; only asked where refuse_stitch() is null.
-int64_t stitch_workspace_bytes(const ProgramCall& call, const Device& device);
-
-// Starts it. Full tensors begin at multiples of 16 bytes.
-void run_stitch(const ProgramCall& call, const Device& device, const gpu::Queue& queue, void* workspace);
+// The plan for calls with this one's shape and key (program_key.h), or the reason why no kernel runs the program. The
+// outputs need not be there yet. A thread remembers it; good until it asks again.
+const Planned<StitchedPlan>& planned_stitch(const ProgramCall& call, const Device& device);
 
 }  // namespace reformer

@@ -258,18 +258,6 @@ std::string stitch_source(const Program& program, const std::vector<Stored>& typ
   return Writer(StitchContents(program, types, result)).write();
 }
 
-std::string stitch_source(const ProgramCall& call) {
-  std::vector<Stored> types;
-  for (const ProgramOperand& input : call.inputs) types.push_back(input.type);
-  return stitch_source(call.program, types, call.type);
-}
-
-std::vector<int64_t> stitch_key(const ProgramCall& call) {
-  std::vector<int64_t> key{call.program.number, int64_t(call.type)};
-  for (const ProgramOperand& input : call.inputs) key.push_back(int64_t(input.type));
-  return key;
-}
-
 int stitch_numbers(const Program& program) {
   int numbers = 0;
   for (size_t o : program.reductions) numbers += program.outputs[o].kind == Reduction::moments ? 3 : 1;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "program/program.h"
 
@@ -21,10 +22,6 @@ namespace reformer {
 
 // types: of the inputs. result: what Stored::result is.
 std::string stitch_source(const Program& program, const std::vector<Stored>& types, Stored result);
-std::string stitch_source(const ProgramCall& call);
-
-// A key that differs between calls of interned programs whose texts differ.
-std::vector<int64_t> stitch_key(const ProgramCall& call);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);

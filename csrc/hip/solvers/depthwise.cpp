@@ -9,7 +9,6 @@
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
-#include "memo.h"
 #include "rounding.h"
 
 namespace reformer {
@@ -166,62 +165,58 @@ class GpuDepthwise final : public Solver {
 
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
     if (p.layout != Layout::nhwc) return "it reads NHWC only";
     if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
     if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
     if (p.c % V) return "the number of channels is no multiple of a thread's";
-    if (!kernels_.find(p)) return "it is not compiled for this size of filter and stride";
-    if (plan(p, device).launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+    const Kernel* const kernel = kernels_.find(p);
+    if (!kernel) return "it is not compiled for this size of filter and stride";
+    const DepthwisePlan made = make_plan(p, *kernel, device.arch);
+    if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its tiles take more shared memory than there is";
-    return nullptr;
-  }
-
-  // Columns of a strip that lie outside of the image are computed in vain; else wide strips and few channels are
-  // better. On 364 problems timed on an H200 the least estimate takes 1.03 times as long as the best of these solvers.
-  double estimate_us(const ConvProblem& p, const Device&) const override {
-    const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
-    const double vain = double(up(width, kernels_.find(p)->columns)) / width;
-    return gpu_estimate_us(p, 0.4 / (vain * (TW < 7 ? 1.06 : 1) * (V > 2 ? 1.05 : 1)));
-  }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return depthwise_workspace_bytes(p, plan(p, device).args.splits);
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    DepthwisePlan plan = this->plan(p, device);
-    const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, plan.args.splits));
-    DepthwiseArgs& a = plan.args;
-    a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
-    a.result = p.direction == Direction::forward ? b.y : p.direction == Direction::input_grad ? b.x : b.workspace;
-    gpu::launch(kernels_.find(p)->entry, plan.launch, b.queue, a);
-    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
+    const auto finish = depthwise_finish(p, made.args.splits);
+    ConvPlan plan;
+    plan.us = estimate_us(p, *kernel);
+    if (finish) plan.workspace_bytes = finish->workspace_bytes();
+    plan.run = [made, finish, kernel = gpu::Kernel(kernel->entry), direction = p.direction](const ConvBuffers& b) {
+      DepthwiseArgs a = made.args;
+      a.x = b.x, a.y = b.y, a.filter = b.w, a.bias = b.bias;
+      a.result = direction == Direction::forward ? b.y : direction == Direction::input_grad ? b.x : b.workspace;
+      gpu::launch(kernel, made.launch, b.queue, a);
+      if (finish) finish->run(b);
+    };
+    return plan;
   }
 
  private:
-  DepthwisePlan plan(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return make_plan(p, *kernels_.find(p), device.arch); });
+  // Columns of a strip that lie outside of the image are computed in vain; else wide strips and few channels are
+  // better. On 364 problems timed on an H200 the least estimate takes 1.03 times as long as the best of these solvers.
+  static double estimate_us(const ConvProblem& p, const Kernel& kernel) {
+    const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
+    const double vain = double(up(width, kernel.columns)) / width;
+    return gpu_estimate_us(p, 0.4 / (vain * (TW < 7 ? 1.06 : 1) * (V > 2 ? 1.05 : 1)));
   }
 
   const char* name_;
   const KernelTable kernels_;
-  const Memo<DepthwisePlan> memo_;
 };
 
 }  // namespace
 
-void finish_depthwise_weight_grad(const ConvProblem& p, int32_t splits, const ConvBuffers& b) {
-  DepthwiseArgs args{};
+DepthwiseFinish::DepthwiseFinish(const ConvProblem& p, int32_t splits) : kernel_(finish_of(p.dtype).entry) {
+  args_.channels = p.c, args_.taps = p.r * p.s, args_.splits = splits;
+  launch_.blocks_x = uint32_t(parts(args_.taps * args_.channels, kDepthwiseFinishOutputs));
+  launch_.threads = kDepthwiseThreads_finish;
+  launch_.pdl = true;
+}
+
+void DepthwiseFinish::run(const ConvBuffers& b) const {
+  DepthwiseArgs args = args_;
   args.x = b.workspace, args.result = b.w;
-  args.channels = p.c, args.taps = p.r * p.s, args.splits = splits;
-  gpu::Launch launch;
-  launch.blocks_x = uint32_t(parts(args.taps * args.channels, kDepthwiseFinishOutputs));
-  launch.threads = kDepthwiseThreads_finish;
-  launch.pdl = true;
-  gpu::launch(finish_of(p.dtype).entry, launch, b.queue, args);
+  gpu::launch(kernel_, launch_, b.queue, args);
 }
 
 const Solver& gpu_depthwise_2x4() {

@@ -1,15 +1,32 @@
 // The second kernel of depthwise weight gradients (depthwise.cpp), for all that leave partial sums.
 #pragma once
 
+#include <optional>
+
 #include "conv/solver.h"
+#include "hip/kernels/depthwise.h"
+#include "jit/gpu.h"
 
 namespace reformer {
 
 // Adds up the workspace's fp32 [splits][R * R][channels], always in the same order, into the filter.
-void finish_depthwise_weight_grad(const ConvProblem& problem, int32_t splits, const ConvBuffers& buffers);
+class DepthwiseFinish {
+ public:
+  DepthwiseFinish(const ConvProblem& problem, int32_t splits);
+  int64_t workspace_bytes() const {
+    return int64_t{args_.splits} * args_.taps * args_.channels * int64_t(sizeof(float));
+  }
+  void run(const ConvBuffers& buffers) const;
 
-inline int64_t depthwise_workspace_bytes(const ConvProblem& p, int32_t splits) {
-  return p.direction == Direction::weight_grad ? int64_t{splits} * p.r * p.s * p.c * int64_t(sizeof(float)) : 0;
+ private:
+  const gpu::Kernel kernel_;
+  gpu::Launch launch_;
+  DepthwiseArgs args_{};
+};
+
+// Only a weight gradient has one.
+inline std::optional<DepthwiseFinish> depthwise_finish(const ConvProblem& problem, int32_t splits) {
+  return problem.direction == Direction::weight_grad ? std::optional<DepthwiseFinish>({problem, splits}) : std::nullopt;
 }
 
 }  // namespace reformer

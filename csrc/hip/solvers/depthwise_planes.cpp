@@ -9,7 +9,6 @@
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
-#include "memo.h"
 #include "rounding.h"
 
 namespace reformer {
@@ -219,6 +218,7 @@ class Planner {
     a.by_bands = make_divider(schedule.bands);
     plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(schedule.threads),
                    uint32_t(shared_bytes(plan, schedule))};
+    plan.launch.pdl = true;
     return plan;
   }
 
@@ -263,46 +263,34 @@ class GpuDepthwisePlanes final : public Solver {
 
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";
     if (p.layout != Layout::nchw) return "it reads NCHW only";
     if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
     if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";
-    if (!kernel(p)) return "it is not compiled for this size of filter and stride";
+    const Kernel* const kernel = this->kernel(p);
+    if (!kernel) return "it is not compiled for this size of filter and stride";
     if (TW == 4 && p.r > 3 && warp_size(device.arch) == 64) return "it is not compiled for wide filters on AMD's GPUs";
     if (p.pad_h >= p.r || p.pad_w >= p.s) return "the padding is as wide as the filter";
-    const gpu::Launch launch = plan(p, device).launch;
-    if (launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+    const Planner planner(p, *kernel, device.arch);
+    const PlanesPlan made = planner.plan();
+    if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its rows take more shared memory than there is";
-    if (launch.blocks_y > kMostBlocksY) return "its batch takes more blocks than a launch may have";
-    return nullptr;
-  }
-
-  // Elements outside of the planes are computed in vain; tall strips read more columns for each that they compute, wide
-  // ones of a 7 x 7 filter more rows; what is not stored from registers takes another pass through shared memory. From
-  // counts of instructions, not from times.
-  double estimate_us(const ConvProblem& p, const Device& device) const override {
-    const Planner planner(p, *kernel(p), device.arch);
-    const PlaneStore store = planner.store();
-    const double stored = store == PlaneStore::strips ? 1 : store == PlaneStore::pairs ? 1.1 : 1.2;
-    return gpu_estimate_us(p, 0.4 / (planner.vain() * stored * ((TW == 4) == (p.r < 7) ? 1.05 : 1)));
-  }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return depthwise_workspace_bytes(p, plan(p, device).args.splits);
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    PlanesPlan plan = this->plan(p, device);
-    DepthwisePlanesArgs& a = plan.args;
-    const ConvBuffers b = call.buffers(depthwise_workspace_bytes(p, a.splits));
-    a.source = p.direction == input_grad ? b.y : b.x;
-    a.y = b.y, a.filter = b.w, a.bias = b.bias;
-    a.result = p.direction == forward ? b.y : p.direction == input_grad ? b.x : b.workspace;
-    plan.launch.pdl = true;
-    gpu::launch(kernel(p)->entry, plan.launch, b.queue, a);
-    if (p.direction == weight_grad) finish_depthwise_weight_grad(p, a.splits, b);
+    if (made.launch.blocks_y > kMostBlocksY) return "its batch takes more blocks than a launch may have";
+    const auto finish = depthwise_finish(p, made.args.splits);
+    ConvPlan plan;
+    plan.us = estimate_us(p, planner);
+    if (finish) plan.workspace_bytes = finish->workspace_bytes();
+    plan.run = [made, finish, kernel = gpu::Kernel(kernel->entry), direction = p.direction](const ConvBuffers& b) {
+      DepthwisePlanesArgs a = made.args;
+      a.source = direction == input_grad ? b.y : b.x;
+      a.y = b.y, a.filter = b.w, a.bias = b.bias;
+      a.result = direction == forward ? b.y : direction == input_grad ? b.x : b.workspace;
+      gpu::launch(kernel, made.launch, b.queue, a);
+      if (finish) finish->run(b);
+    };
+    return plan;
   }
 
  private:
@@ -314,13 +302,17 @@ class GpuDepthwisePlanes final : public Solver {
     if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
     return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
   }
-  PlanesPlan plan(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return Planner(p, *kernel(p), device.arch).plan(); });
+  // Elements outside of the planes are computed in vain; tall strips read more columns for each that they compute, wide
+  // ones of a 7 x 7 filter more rows; what is not stored from registers takes another pass through shared memory. From
+  // counts of instructions, not from times.
+  static double estimate_us(const ConvProblem& p, const Planner& planner) {
+    const PlaneStore store = planner.store();
+    const double stored = store == PlaneStore::strips ? 1 : store == PlaneStore::pairs ? 1.1 : 1.2;
+    return gpu_estimate_us(p, 0.4 / (planner.vain() * stored * ((TW == 4) == (p.r < 7) ? 1.05 : 1)));
   }
 
   const char* name_;
   const Kernel* table_[3][5][kMostFilter + 1][kMostStride + 1] = {};
-  const Memo<PlanesPlan> memo_;
 };
 
 }  // namespace

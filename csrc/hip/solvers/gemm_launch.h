@@ -7,21 +7,26 @@
 #include "device.h"
 #include "hip/gpu_model.h"
 #include "hip/kernels/implicit_gemm_plan.h"
-#include "memo.h"
+#include "planned.h"
 
 namespace reformer {
 
-// A kernel as it is launched for a problem; bind() sets the plan's pointers.
+// A kernel as it is launched for a problem.
 struct GemmLaunch {
-  const ImplicitGemmKernel* kernel;
+  const ImplicitGemmKernel* of;
+  gpu::Kernel kernel, finish_kernel;
   ImplicitGemmPlan plan;
 
-  // The result, or its partial sums.
-  void multiply(const gpu::Queue& queue) const { gpu::launch(kernel->entry, plan.launch, queue, plan.args); }
+  GemmLaunch(const ImplicitGemmKernel& chosen, const ImplicitGemmPlan& made)
+      : of(&chosen), kernel(chosen.entry), finish_kernel(implicit_gemm_finish(chosen.dtype)->entry), plan(made) {}
+
+  // bound: the plan with its pointers. Starts the kernel, which computes the result or its partial sums.
+  void multiply(const ImplicitGemmPlan& bound, const gpu::Queue& queue) const {
+    gpu::launch(kernel, bound.launch, queue, bound.args);
+  }
   // Adds up partial sums, if there are any.
-  void finish(const gpu::Queue& queue) const {
-    if (plan.partials > 1)
-      gpu::launch(implicit_gemm_finish(kernel->dtype)->entry, plan.finish_launch, queue, plan.finish_args);
+  void finish(const ImplicitGemmPlan& bound, const gpu::Queue& queue) const {
+    if (bound.partials > 1) gpu::launch(finish_kernel, bound.finish_launch, queue, bound.finish_args);
   }
 };
 
@@ -34,30 +39,24 @@ class GemmTiles {
         table_[size_t(kernel.part)][size_t(kernel.dtype)][kernel.pointwise][kernel.for_groups()] = &kernel;
   }
 
-  // Null, or a sentence.
-  const char* refusal(const ConvProblem& p, const Device& device) const {
+  Planned<GemmLaunch> plan(const ConvProblem& p, const Device& device) const {
     if (const char* why = refuse_implicit_gemm(p)) return why;
-    if (!kernel(p, device)) return "it is not compiled for this data type and architecture";
-    if (launch(p, device).plan.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
+    const ImplicitGemmKernel* const kernel = this->kernel(p, device);
+    if (!kernel) return "it is not compiled for this data type and architecture";
+    const ImplicitGemmPlan made = best(p, *kernel, device);
+    if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its tiles take more shared memory than there is";
-    return nullptr;
+    return GemmLaunch(*kernel, made);
   }
 
   // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
-  static bool full_accuracy(const ConvProblem& p, const Device& device) {
-    return p.dtype != DType::fp32 || warp_size(device.arch) == 64 || device.tf32;
-  }
-  static constexpr const char* kInaccuracy =
-      "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
-
-  // Where refusal() is null.
-  GemmLaunch launch(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return best(p, device); });
+  static const char* inaccuracy(const ConvProblem& p, const Device& device) {
+    if (p.dtype != DType::fp32 || warp_size(device.arch) == 64 || device.tf32) return nullptr;
+    return "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
   }
 
  private:
-  GemmLaunch best(const ConvProblem& p, const Device& device) const {
-    const ImplicitGemmKernel& kernel = *this->kernel(p, device);
+  static ImplicitGemmPlan best(const ConvProblem& p, const ImplicitGemmKernel& kernel, const Device& device) {
     const int warp = warp_size(device.arch);
     const int32_t units = usual_units(device.arch);
     ImplicitGemmPlan whole, plan;
@@ -71,7 +70,7 @@ class GemmTiles {
     if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp, units);
     plan_implicit_gemm(p, kernel, best, warp, plan);
     plan.launch.pdl = plan.finish_launch.pdl = true;
-    return {&kernel, plan};
+    return plan;
   }
 
   // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
@@ -87,7 +86,6 @@ class GemmTiles {
   // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).
   static bool is_small(const ImplicitGemmKernel* kernel) { return kernel && kernel->columns == 32; }
 
-  const Memo<GemmLaunch> memo_;
   const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for groups
 };
 

@@ -12,40 +12,38 @@ class GpuGemm final : public Solver {
   const char* name() const override { return name_; }
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override { return tiles_.refusal(p, device); }
-
-  bool full_accuracy(const ConvProblem& p, const Device& device) const override {
-    return GemmTiles::full_accuracy(p, device);
-  }
-  const char* inaccuracy() const override { return GemmTiles::kInaccuracy; }
-
-  // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.
-  double estimate_us(const ConvProblem& p, const Device&) const override { return gpu_estimate_us(p, 0.25); }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return tiles_.launch(p, device).plan.workspace_bytes;
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    GemmLaunch gemm = tiles_.launch(p, device);
-    const ConvBuffers b = call.buffers(gemm.plan.workspace_bytes);
-    void* const results[] = {b.y, b.x, b.w};
-    bind(gemm.plan, p.direction, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
-    gemm.multiply(b.queue);
-    gemm.finish(b.queue);
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
+    const Planned<GemmLaunch> gemm = tiles_.plan(p, device);
+    if (!gemm.plan) return gemm.reason;
+    ConvPlan plan;
+    // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.
+    plan.us = gpu_estimate_us(p, 0.25);
+    plan.workspace_bytes = gemm.plan->plan.workspace_bytes;
+    plan.inaccuracy = GemmTiles::inaccuracy(p, device);
+    plan.run = [gemm = gemm.plan, direction = p.direction](const ConvBuffers& b) {
+      void* const results[] = {b.y, b.x, b.w};
+      ImplicitGemmPlan bound = gemm->plan;
+      bind(bound, direction, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
+      gemm->multiply(bound, b.queue);
+      gemm->finish(bound, b.queue);
+    };
+    return plan;
   }
 
-  // Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
-    return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
-           tiles_.launch(p, device).plan.partials == 1;
-  }
-
-  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
-                const ConvBuffers& b) const override {
-    GemmLaunch gemm = tiles_.launch(p, device);
-    bind(gemm.plan, p.direction, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);
-    launch_with_program(gemm.kernel->entry, gemm.plan.launch, b.queue, gemm.plan.args, program);
+  Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
+    if (p.direction != Direction::forward || !takes_program(program, int(16 / element_size(p.dtype))))
+      return "it does not run such a program";
+    const Planned<GemmLaunch> gemm = tiles_.plan(p, device);
+    if (!gemm.plan) return gemm.reason;
+    if (gemm.plan->plan.partials > 1) return "another kernel adds up its partial sums";
+    ConvPlan plan;
+    plan.run_with = [kernel = KernelWithProgram(gemm.plan->of->entry, program), plan = gemm.plan->plan](
+                        const ConvBuffers& b, const ProgramCall& call) {
+      ImplicitGemmPlan bound = plan;
+      bind(bound, Direction::forward, b.x, nullptr, b.w, nullptr, kernel.result_of(call), nullptr);
+      kernel.launch(bound.launch, b.queue, bound.args, call);
+    };
+    return plan;
   }
 
  private:

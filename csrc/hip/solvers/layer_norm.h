@@ -1,21 +1,26 @@
 // Layer norm on a GPU: its kernels are compiled at their first use and cached.
 #pragma once
 
+#include <functional>
+
 #include "device.h"
 #include "hip/kernels/layer_norm_plan.h"
+#include "planned.h"
 
 namespace reformer {
 
-// Null if kernels can compute it, or a sentence that says why not.
-const char* refuse_layer_norm(const LayerNormShape& shape, const Device& device);
+// How its kernels run over rows of one shape.
+struct LayerNormRun {
+  int64_t workspace_floats = 0;  // of temporary memory
+  // Starts them. args: the tensors and eps; each begins at a multiple of 16 bytes, and partial is the workspace.
+  std::function<void(LayerNormArgs args, const gpu::Queue& queue)> run;
+};
 
-// Temporary memory of the backward, in floats; only asked where it is not refused.
-int64_t layer_norm_workspace_floats(const LayerNormShape& shape, const Device& device);
-
-// Start it. args: the tensors and eps; each begins at a multiple of 16 bytes. In the backward, result, of_weight and
-// of_bias may be null, and partial is the workspace.
-void run_layer_norm(const LayerNormShape& shape, LayerNormArgs args, const Device& device, const gpu::Queue& queue);
-void run_layer_norm_backward(const LayerNormShape& shape, LayerNormArgs args, const Device& device,
-                             const gpu::Queue& queue);
+// The plan, or the reason why no kernel computes it. A thread remembers it; good until it asks again.
+const Planned<LayerNormRun>& planned_layer_norm(const LayerNormShape& shape, const Device& device);
+// The same of the backward. What it computes: the input's gradient, and those of weight and bias, of which args may
+// leave out one.
+const Planned<LayerNormRun>& planned_layer_norm_backward(const LayerNormShape& shape, bool of_input, bool of_parameters,
+                                                         const Device& device);
 
 }  // namespace reformer

@@ -1,4 +1,6 @@
 // Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
+#include <optional>
+
 #include "conv/solver.h"
 #include "gemm_launch.h"
 #include "hip/kernels/pack_plan.h"
@@ -7,6 +9,16 @@
 
 namespace reformer {
 namespace {
+
+// A kernel of pack.hip, with all but the pointers of its arguments.
+template <class Args>
+struct Pass {
+  gpu::Kernel kernel;
+  gpu::Launch shape;
+  Args args;
+
+  void run(const gpu::Queue& queue, const Args& bound) const { gpu::launch(kernel, shape, queue, bound); }
+};
 
 gpu::Launch blocks_of(int64_t work, int each, int threads) {
   gpu::Launch launch;
@@ -39,120 +51,150 @@ struct Workspace {
   }
 };
 
+// Packs the operands; none if there is nothing to pack.
+std::optional<Pass<PackArgs>> packing(const ConvProblem& p, const PackPlan& pack) {
+  const ConvProblem& inner = pack.inner;
+  const bool packs_x = pack.packs_x && p.direction != Direction::input_grad;
+  const bool packs_filter = p.direction != Direction::weight_grad;
+  if (!packs_x && !packs_filter) return std::nullopt;
+  const int elements = int(16 / element_size(p.dtype));
+  PackArgs a{};
+  a.images = pack.images, a.shape = pack.filter;
+  a.filter_chunks = packs_filter ? int(inner.weight_numel() / elements) : 0;
+  a.x_chunks = packs_x ? int(inner.input_numel() / elements) : 0;
+  gpu::Launch launch = blocks_of(a.filter_chunks, kPackThreads, kPackThreads);
+  a.filter_blocks = int(launch.blocks_x);
+  launch.blocks_x += blocks_of(a.x_chunks, kPackThreads, kPackThreads).blocks_x;
+  return Pass<PackArgs>{gpu::Kernel(*pack_kernel(PackPart::pack, p.dtype, packs_x ? p.c : 0)), launch, a};
+}
+
+std::optional<Pass<UnpackInputGradArgs>> unpacking_input_grad(const ConvProblem& p, const PackPlan& pack) {
+  if (p.direction != Direction::input_grad || !pack.packs_x) return std::nullopt;
+  UnpackInputGradArgs a{};
+  a.all_pixels = p.n * p.h * p.w;
+  a.images = pack.images;
+  return Pass<UnpackInputGradArgs>{gpu::Kernel(*pack_kernel(PackPart::unpack_input_grad, p.dtype, p.c)),
+                                   blocks_of(a.all_pixels, kPackThreads, kPackThreads), a};
+}
+
+std::optional<Pass<UnpackWeightGradArgs>> unpacking_weight_grad(const ConvProblem& p, const PackPlan& pack,
+                                                                const ImplicitGemmPlan& gemm, const Device& device) {
+  if (p.direction != Direction::weight_grad) return std::nullopt;
+  UnpackWeightGradArgs a{};
+  a.parts = gemm.partials, a.packed_numel = gemm.args.result_numel;
+  a.numel = int(p.weight_numel());
+  a.shape = pack.filter;
+  const int warp = warp_size(device.arch);
+  return Pass<UnpackWeightGradArgs>{gpu::Kernel(*pack_kernel(PackPart::unpack_weight_grad, p.dtype, 0)),
+                                    blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp), a};
+}
+
+// All kernels of a problem.
+class PackedGemm {
+ public:
+  PackedGemm(const ConvProblem& p, const PackPlan& pack, std::shared_ptr<const GemmLaunch> gemm, const Device& device)
+      : direction_(p.direction),
+        packs_x_(pack.packs_x),
+        workspace_(pack, gemm->plan),
+        pack_(packing(p, pack)),
+        gemm_(std::move(gemm)),
+        unpack_input_grad_(unpacking_input_grad(p, pack)),
+        unpack_weight_grad_(unpacking_weight_grad(p, pack, gemm_->plan, device)) {}
+
+  int64_t workspace_bytes() const { return workspace_.bytes; }
+
+  void run(const ConvBuffers& b) const {
+    const Packed packed = this->packed(b);
+    void* const results[] = {b.y, packed.x, packed.filter};
+    ImplicitGemmPlan bound = gemm_->plan;
+    bind(bound, direction_, packed.x, b.y, packed.filter, b.bias, results[size_t(direction_)],
+         in_workspace(b, workspace_.partials));
+    gemm_->multiply(bound, b.queue);
+    if (unpack_weight_grad_) {
+      UnpackWeightGradArgs a = unpack_weight_grad_->args;
+      a.packed = bound.args.result, a.filter = b.w;
+      return unpack_weight_grad_->run(b.queue, a);
+    }
+    gemm_->finish(bound, b.queue);
+    if (unpack_input_grad_) {
+      UnpackInputGradArgs a = unpack_input_grad_->args;
+      a.packed = packed.x, a.x = b.x;
+      unpack_input_grad_->run(b.queue, a);
+    }
+  }
+
+  void run_with(const KernelWithProgram& kernel, const ConvBuffers& b, const ProgramCall& call) const {
+    const Packed packed = this->packed(b);
+    ImplicitGemmPlan bound = gemm_->plan;
+    bind(bound, direction_, packed.x, nullptr, packed.filter, nullptr, kernel.result_of(call), nullptr);
+    kernel.launch(bound.launch, b.queue, bound.args, call);
+  }
+
+ private:
+  // The operands of the inner problem, or the places of its results.
+  struct Packed {
+    void *x, *filter;
+  };
+  Packed packed(const ConvBuffers& b) const {
+    const Packed to{packs_x_ ? in_workspace(b, workspace_.x) : b.x, in_workspace(b, workspace_.filter)};
+    if (pack_) {
+      PackArgs a = pack_->args;
+      a.x = b.x, a.packed_x = to.x, a.filter = b.w, a.packed_filter = to.filter;
+      pack_->run(b.queue, a);
+    }
+    return to;
+  }
+
+  static void* in_workspace(const ConvBuffers& b, int64_t offset) { return static_cast<char*>(b.workspace) + offset; }
+
+  const Direction direction_;
+  const bool packs_x_;
+  const Workspace workspace_;
+  const std::optional<Pass<PackArgs>> pack_;
+  const std::shared_ptr<const GemmLaunch> gemm_;
+  const std::optional<Pass<UnpackInputGradArgs>> unpack_input_grad_;
+  const std::optional<Pass<UnpackWeightGradArgs>> unpack_weight_grad_;
+};
+
 class GpuPackedGemm final : public Solver {
  public:
   GpuPackedGemm(const char* name, int rows, int columns) : name_(name), columns_(columns), tiles_(rows, columns) {}
   const char* name() const override { return name_; }
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     PackPlan pack;
     if (const char* why = plan_packing(p, columns_, pack)) return why;
-    return tiles_.refusal(pack.inner, device);
+    const Planned<GemmLaunch> gemm = tiles_.plan(pack.inner, device);
+    if (!gemm.plan) return gemm.reason;
+    const PackedGemm packed(p, pack, gemm.plan, device);
+    ConvPlan plan;
+    // More than what is expected of cuDNN (aten_solvers.cpp), which is chosen unless weights know better.
+    plan.us = gpu_estimate_us(p, p.kind() == Kind::depthwise ? 0.12 : 0.25);
+    plan.workspace_bytes = packed.workspace_bytes();
+    plan.inaccuracy = GemmTiles::inaccuracy(p, device);
+    plan.run = [packed](const ConvBuffers& b) { packed.run(b); };
+    return plan;
   }
 
-  bool full_accuracy(const ConvProblem& p, const Device& device) const override {
-    return GemmTiles::full_accuracy(p, device);
-  }
-  const char* inaccuracy() const override { return GemmTiles::kInaccuracy; }
-
-  // More than what is expected of cuDNN (aten_solvers.cpp), which is chosen unless weights know better.
-  double estimate_us(const ConvProblem& p, const Device&) const override {
-    return gpu_estimate_us(p, p.kind() == Kind::depthwise ? 0.12 : 0.25);
-  }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    const PackPlan pack = plan(p);
-    return Workspace(pack, tiles_.launch(pack.inner, device).plan).bytes;
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    const PackPlan pack = plan(p);
-    GemmLaunch gemm = tiles_.launch(pack.inner, device);
-    const Workspace workspace(pack, gemm.plan);
-    const ConvBuffers b = call.buffers(workspace.bytes);
-    const auto in_workspace = [&](int64_t offset) { return static_cast<char*>(b.workspace) + offset; };
-    void* const x = pack.packs_x ? in_workspace(workspace.x) : b.x;
-    void* const filter = in_workspace(workspace.filter);
-    void* const results[] = {b.y, x, filter};
-
-    pack_operands(p, pack, b, x, filter);
-    bind(gemm.plan, p.direction, x, b.y, filter, b.bias, results[size_t(p.direction)],
-         in_workspace(workspace.partials));
-    gemm.multiply(b.queue);
-    if (p.direction == Direction::weight_grad)
-      return unpack_weight_grad(p, pack, device, gemm.plan, b, gemm.plan.args.result);
-    gemm.finish(b.queue);
-    if (p.direction == Direction::input_grad && pack.packs_x) unpack_input_grad(p, pack, b, x);
-  }
-
-  // The inner problem's result is the problem's own. Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
-    return p.direction == Direction::forward && takes_program(program, int(16 / element_size(p.dtype))) &&
-           tiles_.launch(plan(p).inner, device).plan.partials == 1;
-  }
-
-  int64_t workspace_bytes_with(const ProgramCall&, const ConvProblem& p, const Device& device) const override {
-    return workspace_bytes(p, device);
-  }
-
-  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
-                const ConvBuffers& b) const override {
-    const PackPlan pack = plan(p);
-    GemmLaunch gemm = tiles_.launch(pack.inner, device);
-    const Workspace workspace(pack, gemm.plan);
-    void* const x = pack.packs_x ? static_cast<char*>(b.workspace) + workspace.x : b.x;
-    void* const filter = static_cast<char*>(b.workspace) + workspace.filter;
-    pack_operands(p, pack, b, x, filter);
-    bind(gemm.plan, p.direction, x, nullptr, filter, nullptr, result_of(program), nullptr);
-    launch_with_program(gemm.kernel->entry, gemm.plan.launch, b.queue, gemm.plan.args, program);
+  // The inner problem's result is the problem's own.
+  Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
+    if (p.direction != Direction::forward || !takes_program(program, int(16 / element_size(p.dtype))))
+      return "it does not run such a program";
+    PackPlan pack;
+    if (const char* why = plan_packing(p, columns_, pack)) return why;
+    const Planned<GemmLaunch> gemm = tiles_.plan(pack.inner, device);
+    if (!gemm.plan) return gemm.reason;
+    if (gemm.plan->plan.partials > 1) return "another kernel adds up its partial sums";
+    const PackedGemm packed(p, pack, gemm.plan, device);
+    ConvPlan plan;
+    plan.workspace_bytes = packed.workspace_bytes();
+    plan.run_with = [packed, kernel = KernelWithProgram(gemm.plan->of->entry, program)](
+                        const ConvBuffers& b, const ProgramCall& call) { packed.run_with(kernel, b, call); };
+    return plan;
   }
 
  private:
-  PackPlan plan(const ConvProblem& p) const {
-    PackPlan pack;
-    plan_packing(p, columns_, pack);
-    return pack;
-  }
-
-  static void pack_operands(const ConvProblem& p, const PackPlan& pack, const ConvBuffers& b, void* x, void* filter) {
-    const ConvProblem& inner = pack.inner;
-    const bool packs_x = pack.packs_x && p.direction != Direction::input_grad;
-    const bool packs_filter = p.direction != Direction::weight_grad;
-    if (!packs_x && !packs_filter) return;
-    const int elements = int(16 / element_size(p.dtype));
-    PackArgs a{};
-    a.x = b.x, a.packed_x = x, a.filter = b.w, a.packed_filter = filter;
-    a.images = pack.images, a.shape = pack.filter;
-    a.filter_chunks = packs_filter ? int(inner.weight_numel() / elements) : 0;
-    a.x_chunks = packs_x ? int(inner.input_numel() / elements) : 0;
-    gpu::Launch launch = blocks_of(a.filter_chunks, kPackThreads, kPackThreads);
-    a.filter_blocks = int(launch.blocks_x);
-    launch.blocks_x += blocks_of(a.x_chunks, kPackThreads, kPackThreads).blocks_x;
-    gpu::launch(*pack_kernel(PackPart::pack, p.dtype, packs_x ? p.c : 0), launch, b.queue, a);
-  }
-
-  static void unpack_input_grad(const ConvProblem& p, const PackPlan& pack, const ConvBuffers& b, const void* packed) {
-    UnpackInputGradArgs a{};
-    a.packed = packed, a.x = b.x;
-    a.all_pixels = p.n * p.h * p.w;
-    a.images = pack.images;
-    gpu::launch(*pack_kernel(PackPart::unpack_input_grad, p.dtype, p.c),
-                blocks_of(a.all_pixels, kPackThreads, kPackThreads), b.queue, a);
-  }
-
-  static void unpack_weight_grad(const ConvProblem& p, const PackPlan& pack, const Device& device,
-                                 const ImplicitGemmPlan& gemm, const ConvBuffers& b, const void* packed) {
-    UnpackWeightGradArgs a{};
-    a.packed = packed, a.filter = b.w;
-    a.parts = gemm.partials, a.packed_numel = gemm.args.result_numel;
-    a.numel = int(p.weight_numel());
-    a.shape = pack.filter;
-    const int warp = warp_size(device.arch);
-    gpu::launch(*pack_kernel(PackPart::unpack_weight_grad, p.dtype, 0),
-                blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp), b.queue, a);
-  }
-
   const char* name_;
   const int columns_;
   const GemmTiles tiles_;

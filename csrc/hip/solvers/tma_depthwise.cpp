@@ -6,7 +6,6 @@
 #include "hip/gpu_model.h"
 #include "hip/kernels/tma_depthwise_plan.h"
 #include "jit/gpu.h"
-#include "memo.h"
 
 namespace reformer {
 namespace {
@@ -16,36 +15,27 @@ class GpuTmaDepthwise final : public Solver {
   const char* name() const override { return "gpu_tma_depthwise"; }
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";
     if (const char* why = refuse_tma_depthwise(p)) return why;
-    if (plan(p, device).launch.threads == 0) return "its tiles take more shared memory than there is";
-    return nullptr;
-  }
-
-  double estimate_us(const ConvProblem& p, const Device& device) const override {
-    return tma_depthwise_us(p, plan(p, device), usual_units(device.arch));
-  }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return plan(p, device).workspace_bytes;
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    TmaDepthwisePlan plan = this->plan(p, device);
-    const ConvBuffers b = call.buffers(plan.workspace_bytes);
-    bind(plan, p, b.x, b.y, b.w, b.bias, b.workspace);
-    gpu::launch(tma_depthwise_kernel(p)->entry, plan.launch, b.queue, plan.args);
-    if (p.direction == Direction::weight_grad) finish_depthwise_weight_grad(p, plan.args.blocks, b);
+    const TmaDepthwisePlan made = best(p, usual_units(device.arch));
+    if (made.launch.threads == 0) return "its tiles take more shared memory than there is";
+    ConvPlan plan;
+    plan.us = tma_depthwise_us(p, made, usual_units(device.arch));
+    plan.workspace_bytes = made.workspace_bytes;
+    plan.run = [p, made, kernel = gpu::Kernel(tma_depthwise_kernel(p)->entry),
+                finish = depthwise_finish(p, made.args.blocks)](const ConvBuffers& b) {
+      TmaDepthwisePlan bound = made;
+      bind(bound, p, b.x, b.y, b.w, b.bias, b.workspace);
+      gpu::launch(kernel, bound.launch, b.queue, bound.args);
+      if (finish) finish->run(b);
+    };
+    return plan;
   }
 
  private:
   // With the tile that is expected to be best; without threads if none fits.
-  TmaDepthwisePlan plan(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return best(p, device); });
-  }
-  static TmaDepthwisePlan best(const ConvProblem& p, const Device& device) {
-    const int units = usual_units(device.arch);
+  static TmaDepthwisePlan best(const ConvProblem& p, int units) {
     TmaDepthwisePlan best, tried;
     best.launch.threads = 0;
     double least = std::numeric_limits<double>::infinity();
@@ -56,8 +46,6 @@ class GpuTmaDepthwise final : public Solver {
     }
     return best;
   }
-
-  const Memo<TmaDepthwisePlan> memo_;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "hip/kernels/tma_gemm_plan.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
-#include "memo.h"
 
 namespace reformer {
 namespace {
@@ -21,55 +20,43 @@ class GpuTmaGemm final : public Solver {
   const char* name() const override { return name_; }
   bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
-  const char* refusal(const ConvProblem& p, const Device& device) const override {
+  Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";
-    return refuse_tma_gemm(p);
-  }
-
-  double estimate_us(const ConvProblem& p, const Device& device) const override { return choose(p, device).us; }
-
-  int64_t workspace_bytes(const ConvProblem& p, const Device& device) const override {
-    return choose(p, device).plan.workspace_bytes;
-  }
-
-  void run(const ConvProblem& p, const Device& device, ConvCall& call) const override {
-    Choice chosen = choose(p, device);
-    TmaGemmPlan& plan = chosen.plan;
-    const ConvBuffers b = call.buffers(plan.workspace_bytes);
-    void* const results[] = {b.y, b.x, b.w};
-    bind(plan, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(p.direction)], b.workspace);
-    gpu::launch(chosen.kernel->entry, plan.launch, b.queue, &plan.args, chosen.kernel->args_bytes());
-    if (plan.workspace_bytes)
-      gpu::launch(implicit_gemm_finish(p.dtype)->entry, plan.finish_launch, b.queue, plan.finish_args);
-  }
-
-  // Partial sums are added up by another kernel.
-  bool takes(const ConvProblem& p, const Device& device, const ProgramCall& program) const override {
-    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc) return false;
-    if (!takes_program(program, 2, true)) return false;
-    const Choice chosen = choose(p, device, program);
-    return chosen.kernel && !chosen.plan.workspace_bytes;
-  }
-
-  int64_t workspace_bytes_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    const Choice chosen = choose(p, device, program);
-    return partial_bytes(program, tma_gemm_parts(*chosen.kernel, chosen.plan.args));
-  }
-
-  void run_with(const ProgramCall& program, const ConvProblem& p, const Device& device,
-                const ConvBuffers& b) const override {
-    Choice chosen = choose(p, device, program);
-    const TmaGemmKernel& kernel = *chosen.kernel;
-    TmaGemmPlan& plan = chosen.plan;
-    bind(plan, kernel, b.x, nullptr, b.w, nullptr, result_of(program), nullptr);
-    const int parts = tma_gemm_parts(kernel, plan.args);
-    const auto launch = [&](const auto& args) {
-      launch_with_program(kernel.entry, plan.launch, b.queue, args, program, b.workspace, parts);
+    if (const char* why = refuse_tma_gemm(p)) return why;
+    const Choice chosen = best(p, device, false);
+    ConvPlan plan;
+    plan.us = chosen.us;
+    plan.workspace_bytes = chosen.plan.workspace_bytes;
+    plan.run = [chosen, direction = p.direction, kernel = gpu::Kernel(chosen.kernel->entry),
+                finish = gpu::Kernel(implicit_gemm_finish(p.dtype)->entry)](const ConvBuffers& b) {
+      TmaGemmPlan bound = chosen.plan;
+      void* const results[] = {b.y, b.x, b.w};
+      bind(bound, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
+      gpu::launch(kernel, bound.launch, b.queue, &bound.args, chosen.kernel->args_bytes());
+      if (bound.workspace_bytes) gpu::launch(finish, bound.finish_launch, b.queue, bound.finish_args);
     };
-    if (kernel.what.windows)
-      launch(plan.args);
-    else
-      launch(static_cast<const TmaGemmArgs&>(plan.args));
+    return plan;
+  }
+
+  Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
+    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc || !takes_program(program, 2, true))
+      return "it does not run such a program";
+    const Choice chosen = best(p, device, !program.program.reductions.empty());
+    if (!chosen.kernel) return "its blocks would leave too many partial results";
+    if (chosen.plan.workspace_bytes) return "another kernel adds up its partial sums";
+    const int parts = tma_gemm_parts(*chosen.kernel, chosen.plan.args);
+    const KernelWithProgram kernel(chosen.kernel->entry, program, parts);
+    ConvPlan plan;
+    plan.workspace_bytes = kernel.workspace_bytes();
+    plan.run_with = [chosen, kernel](const ConvBuffers& b, const ProgramCall& call) {
+      TmaGemmPlan bound = chosen.plan;
+      bind(bound, *chosen.kernel, b.x, nullptr, b.w, nullptr, kernel.result_of(call), nullptr);
+      if (chosen.kernel->what.windows)
+        kernel.launch(bound.launch, b.queue, bound.args, call, b.workspace);
+      else
+        kernel.launch(bound.launch, b.queue, static_cast<const TmaGemmArgs&>(bound.args), call, b.workspace);
+    };
+    return plan;
   }
 
  private:
@@ -78,13 +65,6 @@ class GpuTmaGemm final : public Solver {
     TmaGemmPlan plan;
     double us = std::numeric_limits<double>::infinity();
   };
-  Choice choose(const ConvProblem& p, const Device& device) const {
-    return memo_.get(p, device, [&] { return best(p, device, false); });
-  }
-  Choice choose(const ConvProblem& p, const Device& device, const ProgramCall& program) const {
-    if (program.program.reductions.empty()) return choose(p, device);
-    return reducing_.get(p, device, [&] { return best(p, device, true); });
-  }
   // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks have to compute several
   // tiles.
   Choice best(const ConvProblem& p, const Device& device, bool reduces) const {
@@ -107,7 +87,6 @@ class GpuTmaGemm final : public Solver {
       6;  // partial results a channel and multiprocessor: as many of the smallest tiles fill it once
   const char* name_;
   std::vector<const TmaGemmKernel*> kernels_;
-  const Memo<Choice> memo_, reducing_;
 };
 
 }  // namespace

@@ -1,0 +1,19 @@
+// The text of a program's part of kernels, and the name that kernels get of it.
+#pragma once
+
+#include <string>
+
+#include "program/program.h"
+
+namespace reformer {
+
+struct ProgramText {
+  std::string source;  // of the structure Program (stitch_source.h)
+  std::string digest;  // 16 digits
+};
+
+// The program is an interned one. A thread remembers its text, as several kernels are planned with each; good until it
+// asks again.
+const ProgramText& program_text(const ProgramCall& call);
+
+}  // namespace reformer

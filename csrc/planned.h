@@ -1,0 +1,19 @@
+// What comes of planning: a plan, which is made once and run many times, or the reason why there is none.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+namespace reformer {
+
+template <class Plan>
+struct Planned {
+  std::shared_ptr<const Plan> plan;
+  const char* reason = nullptr;  // a sentence; null where there is a plan
+
+  Planned() = default;
+  Planned(const char* why) : reason(why) {}
+  Planned(Plan made) : plan(std::make_shared<const Plan>(std::move(made))) {}
+};
+
+}  // namespace reformer

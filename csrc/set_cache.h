@@ -1,0 +1,55 @@
+// What a thread remembers of results that depend on a key alone. Sets of four entries, so that it is bounded, and
+// allocates at the first use only. A network of a few hundred problems fits without any that displace each other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace reformer {
+
+// hash: of the key, the same for equal ones. Key and Value can be made of nothing.
+template <class Key, class Value>
+class SetCache {
+ public:
+  // Null if it is not remembered (any more). Good until the next remember() or forget().
+  const Value* find(const Key& key, uint64_t hash) const {
+    const Set& set = sets_[hash % kSets];
+    for (size_t i = 0; i < kWays; ++i)
+      if (set.tags[i] == tag_of(hash) && set.entries[i].key == key) return &set.entries[i].value;
+    return nullptr;
+  }
+
+  // The key is one that find() does not know.
+  const Value& remember(const Key& key, uint64_t hash, Value value) {
+    Set& set = sets_[hash % kSets];
+    const size_t place = set.next++ % kWays;
+    set.tags[place] = tag_of(hash);
+    set.entries[place] = {key, std::move(value)};
+    return set.entries[place].value;
+  }
+
+  void forget() {
+    for (size_t i = 0; i < kSets; ++i)
+      for (size_t place = 0; place < kWays; ++place)
+        if (std::exchange(sets_[i].tags[place], 0)) sets_[i].entries[place] = {};
+  }
+
+ private:
+  static constexpr size_t kSets = 512, kWays = 4;
+  struct Entry {
+    Key key;
+    Value value;
+  };
+  struct Set {
+    uint32_t tags[kWays] = {};  // of the entries: bits of the hash, never 0; 0 if there is none
+    uint32_t next = 0;          // the entry to replace
+    Entry entries[kWays];
+  };
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }
+
+  std::unique_ptr<Set[]> sets_{new Set[kSets]};
+};
+
+}  // namespace reformer
