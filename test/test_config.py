@@ -19,6 +19,8 @@ from torch_reformer.runtime import config as configuration
 from torch_reformer.runtime import native
 from torch_reformer.selector.candidates import candidates
 
+TEST = Path(__file__).parent
+CSRC = TEST.parent / "csrc"
 PROBLEM = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
 
 
@@ -64,6 +66,14 @@ def test_workspace_limit():
         assert refusal("aten_nhwc") == "its workspace is larger than the configured limit"
         assert refusal("aten") is None
     assert refusal("aten_nhwc") is None
+
+
+def test_workspace_limit_spares_the_first_solver():
+    """Where PyTorch's own kernel is broken another one goes round it, and takes what memory it needs."""
+    problem = ConvProblem(64, 8, 64, 3, 8, 3, 3, stride_w=2, dtype="BF16", direction="W")
+    with config(workspace_limit=0):
+        aten = next(candidate for candidate in candidates(problem) if candidate.name == "aten")
+    assert aten.refusal is None and aten.workspace_bytes > 0
 
 
 def test_nesting_keeps_what_is_not_named_and_restores():
@@ -203,19 +213,27 @@ def test_a_fork_while_another_thread_sets_something(monkeypatch):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.slow  # it compiles
-def test_more_than_64_solvers(tmp_path):
-    here, made = Path(__file__).parent, tmp_path / "many_solvers"
-    csrc = here.parent / "csrc"
-    sources = [csrc / f"{name}.cpp" for name in ("device", "conv/problem", "program/program", "program/program_key")]
-    sources += [csrc / f"dispatch/{name}.cpp" for name in ("config", "decide", "selectors")]
-    sources += [csrc / f"cpu/selector/{name}.cpp" for name in ("features", "packing", "selector")]
+def check_program(made: Path, sources: list[Path]) -> None:
+    """Compiles test/<name>.cpp with these files, and runs it."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
-    headers = [f"-I{folder}" for folder in (csrc, Path(torch.__file__).parent / "include")]
-    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", made, here / "many_solvers.cpp", *sources]
+    headers = [f"-I{folder}" for folder in (CSRC, Path(torch.__file__).parent / "include")]
+    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", made, TEST / f"{made.name}.cpp", *sources]
     subprocess.run([*command, "-pthread"], check=True)
     done = subprocess.run([made], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow  # it compiles
+def test_what_a_thread_remembers_is_bounded(tmp_path):
+    check_program(tmp_path / "set_cache", [])
+
+
+@pytest.mark.slow  # it compiles
+def test_more_than_64_solvers(tmp_path):
+    sources = [CSRC / f"{name}.cpp" for name in ("device", "conv/problem", "program/program", "program/program_key")]
+    sources += [CSRC / f"dispatch/{name}.cpp" for name in ("config", "decide", "selectors")]
+    sources += [CSRC / f"cpu/selector/{name}.cpp" for name in ("features", "packing", "selector")]
+    check_program(tmp_path / "many_solvers", sources)
 
 
 def test_slow_way_round_is_no_candidate():
