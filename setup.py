@@ -5,6 +5,7 @@ The kernels of this machine's GPUs are compiled beside it (csrc/hip/compile_kern
 import sys
 from pathlib import Path
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
@@ -12,26 +13,31 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "csrc/hip"))
 import compile_kernels  # noqa: E402
 
-SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp"))
+ATEN = ROOT / "csrc/aten"
+SOURCES, ATEN_SOURCES = (
+    sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp") if path.is_relative_to(ATEN) == aten)
+    for aten in (False, True)
+)
 HEADERS = sorted(
     str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.[hd]*") if path.suffix in (".h", ".def")
 )
 EXPORTS = "csrc/exports.map"
 KERNELS = [str(path.relative_to(ROOT)) for path in [Path(compile_kernels.__file__), *compile_kernels.sources()]]
 
-# TORCH_TARGET_VERSION 2.11 makes anything newer, and everything outside the stable ABI, a compile error.
 CXX_FLAGS = [
     "-O3",
     "-g0",
-    "-std=c++17",
     "-Wall",
     "-Wextra",
     "-Wno-maybe-uninitialized",  # GCC 12 reports its own AVX-512 intrinsics
     "-ffp-contract=fast",
     "-fvisibility=hidden",
-    "-DTORCH_TARGET_VERSION=0x020b000000000000",
     *(f"-isystem{path}" for path in include_paths()),  # torch's headers have warnings of their own
 ]
+# TORCH_TARGET_VERSION 2.11 makes anything newer, and everything outside the stable ABI, a compile error.
+STABLE_FLAGS = [*CXX_FLAGS, "-std=c++17", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
+# The name of the library for the torch at hand says which that is: one for another torch is not even tried.
+ATEN_NAME = f"torch_reformer._aten_{'_'.join(torch.__version__.split('.')[:2])}"
 
 
 class Build(BuildExtension):
@@ -49,9 +55,16 @@ setup(
             depends=[*HEADERS, *KERNELS, EXPORTS, "setup.py"],
             include_dirs=[str(ROOT / "csrc")],
             py_limited_api=True,
-            extra_compile_args={"cxx": CXX_FLAGS},
+            extra_compile_args={"cxx": STABLE_FLAGS},
             extra_link_args=[f"-Wl,--version-script={EXPORTS}"],
-        )
+        ),
+        CppExtension(
+            ATEN_NAME,
+            ATEN_SOURCES,
+            depends=[*HEADERS, "setup.py"],
+            include_dirs=[str(ROOT / "csrc")],
+            extra_compile_args={"cxx": [*CXX_FLAGS, "-std=c++20"]},
+        ),
     ],
     cmdclass={"build_ext": Build},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},

@@ -9,6 +9,7 @@ python benchmarks/overhead.py --device cuda --csv benchmarks/results/h200/overhe
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from pathlib import Path
 
@@ -25,14 +26,15 @@ CALLS, ROUNDS = 500, 15
 
 
 def per_call(calls: dict, device: torch.device) -> dict[str, list[float]]:
-    """Microseconds a call of each, over loops of CALLS, in turns."""
+    """Microseconds a call of each, over loops of CALLS, in turns; of "enabled" under torch_reformer.enable()."""
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                call()
-            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+            with torch_reformer.enable() if name == "enabled" else contextlib.nullcontext():
+                start = time.perf_counter()
+                for _ in range(CALLS):
+                    call()
+                times[name].append((time.perf_counter() - start) / CALLS * 1e6)
             if device.type != "cpu":
                 torch.cuda.synchronize(device)
     return times
@@ -76,6 +78,25 @@ def cases(device: torch.device):
     yield "operator", lambda: torch.ops.aten.conv2d(x, w, b, *geometry), lambda: op(x, w, b, *geometry)
     yield "operator with grad", lambda: torch.ops.aten.conv2d(xg, wg, bg, *geometry), lambda: op(xg, wg, bg, *geometry)
     yield "forward and backward", train(F.conv2d), train(torch_reformer.conv2d)
+    yield from fused_cases(x, channels, kind)
+
+
+def fused_cases(x: torch.Tensor, channels: int, kind: dict):
+    """A convolution, batch norm and ReLU: three modules against one."""
+    conv = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False, **kind)
+    three = torch.nn.Sequential(conv, torch.nn.BatchNorm2d(channels, **kind), torch.nn.ReLU())
+    one = torch_reformer.nn.Conv2dBatchNormAct(channels, channels, 3, padding=1, **kind)
+    three, one = (model.to(memory_format=torch.channels_last) if x.is_cuda else model for model in (three, one))
+
+    def train(model, x):
+        parameters = tuple(model.parameters())
+        return lambda: torch.autograd.grad(model(x).sum(), parameters)
+
+    # A single image on one thread is not oneDNN's, whose calls take longer.
+    for images in (1, 2):
+        batch = x.repeat(images, 1, 1, 1)
+        yield f"fused, {images} images, with grad", lambda: three(batch), lambda: one(batch)  # noqa: B023
+        yield f"fused, {images} images, and backward", train(three, batch), train(one, batch)
 
 
 def decision() -> dict[str, list[float]]:
@@ -93,12 +114,16 @@ def main() -> None:
     device = usable_device(options.device)
     where = device_name(device)
     rows = []
-    print(f"{'microseconds a call (p50)':28}{'aten':>8}{'torch_reformer':>16}{'difference':>12}")
+    print(
+        f"{'microseconds a call (p50)':36}{'aten':>8}{'torch_reformer':>16}{'difference':>12}{'ratio':>8}{'enabled':>9}"
+    )
     for name, theirs, ours in cases(device):
-        times = per_call({"torch": theirs, "torch_reformer": ours}, device)
-        rows += [Row.of("overhead", name, provider, "time_us", values, where) for provider, values in times.items()]
-        aten, reformer = (row.p50 for row in rows[-2:])
-        print(f"{name:28}{aten:8.2f}{reformer:16.2f}{reformer - aten:+12.2f}")
+        times = per_call({"torch": theirs, "torch_reformer": ours, "enabled": theirs}, device)
+        found = [Row.of("overhead", name, provider, "time_us", values, where) for provider, values in times.items()]
+        aten, reformer, enabled = (row.p50 for row in found)
+        rows += found
+        differs = f"{reformer - aten:+12.2f}{reformer / aten:8.2f}"
+        print(f"{name:40}{aten:8.2f}{reformer:16.2f}{differs}{enabled:9.2f}")
     for name, values in decision().items():
         rows.append(Row.of("overhead", name, "torch_reformer", "time_us", values))
     print(f"a remembered decision: {rows[-2].p50 - rows[-1].p50:.2f} us (less an empty ctypes call)")

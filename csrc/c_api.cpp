@@ -72,6 +72,8 @@ std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
 
 }  // namespace
 
+void reformer::report_error(const char* sentence) { error = sentence; }
+
 const char* reformer_error() { return error.c_str(); }
 
 int32_t reformer_problem_parse(const char* key, ConvProblem* problem) {
@@ -150,6 +152,24 @@ int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_
     std::vector<char> workspace(size_t(planned.plan->workspace_bytes) + 64, '\xff');
     const auto address = reinterpret_cast<uintptr_t>(workspace.data());
     planned.plan->run({x, w, y, bias, reinterpret_cast<void*>((address + 63) / 64 * 64), {0, nullptr, launcher}});
+    return 0;
+  });
+}
+
+int32_t reformer_conv_plan(const ConvProblem* problem, int32_t index, ReformerConvPlan* found) {
+  return guarded(-1, [&] {
+    // Made once a thread: a GPU's name is a string.
+    thread_local Device device;
+    thread_local int32_t device_index = -2;
+    if (index != device_index) {
+      device =
+          index < 0 ? Device::cpu(max_threads()) : Device{DeviceKind::cuda, Isa::plain, 1, gpu::architecture(index)};
+      device_index = index;
+    }
+    if (index < 0) device.threads = max_threads();
+    device.tf32 = problem->dtype == DType::fp32 && allows_tf32(device);
+    const ConvPlan* const plan = decide(*problem, device).plan.get();
+    *found = {plan, plan->workspace_bytes, plan->aten ? int32_t(*plan->aten) : -1};
     return 0;
   });
 }

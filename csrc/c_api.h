@@ -63,6 +63,27 @@ REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, c
                                          ReformerCandidate* candidates, int32_t* count);
 
 // The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
+// What computes a problem on torch's GPU of this index, or on the CPU (-1), as decided for this thread.
+struct ReformerConvPlan {
+  const void* plan;  // good until the thread decides again
+  int64_t workspace_bytes;
+  int32_t aten;  // the layout in which PyTorch's own convolution computes it, or -1: reformer_conv_run does
+};
+REFORMER_API int32_t reformer_conv_plan(const reformer::ConvProblem* problem, int32_t device, ReformerConvPlan* plan);
+
+// Memory as ConvBuffers has it; on a GPU the work goes to torch's current stream.
+struct ReformerConvCall {
+  void *x, *w, *y;
+  const void* bias;
+  void* workspace;
+  int32_t device;
+};
+REFORMER_API int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* call);
+
+// Runs the plan of this number. tensors are handles of torch's C API (AtenTensorHandle), which are taken over. The
+// outputs, as many as the plan gives, are new ones.
+REFORMER_API int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs);
+
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
 
@@ -141,3 +162,10 @@ REFORMER_API int64_t reformer_gpu_compile(const ReformerEntry* entry, const char
 
 // The folder of that cache, or an empty text.
 REFORMER_API const char* reformer_gpu_cache_folder();
+
+namespace reformer {
+
+// Makes a sentence what reformer_error() gives.
+void report_error(const char* sentence);
+
+}  // namespace reformer

@@ -1,6 +1,7 @@
 // The operators: all schemas and all registrations.
 #include <torch/csrc/stable/library.h>
 
+#include "c_api.h"
 #include "operators/conv.h"
 #include "operators/layer_norm.h"
 #include "operators/program.h"
@@ -56,4 +57,41 @@ STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
   m.impl("_hold", TORCH_BOX(&reformer::hold_tensors));
   m.impl("_run_held", TORCH_BOX(&reformer::run_plan_of_held));
+}
+
+// For csrc/aten, which has tensors in C++ (c_api.h).
+namespace {
+
+template <class Body>
+int32_t guarded(const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& error) {
+    reformer::report_error(error.what());
+    return -1;
+  }
+}
+
+}  // namespace
+
+int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* call) {
+  return guarded([&] {
+    const reformer::gpu::Queue queue{call->device, call->device < 0 ? nullptr : reformer::current_stream(call->device)};
+    static_cast<const reformer::ConvPlan*>(plan->plan)
+        ->run({call->x, call->w, call->y, call->bias, call->workspace, queue});
+  });
+}
+
+int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs) {
+  return guarded([&] {
+    std::vector<reformer::Tensor> given;
+    given.reserve(size_t(count));
+    for (int64_t i = 0; i < count; ++i) given.emplace_back(static_cast<AtenTensorHandle>(tensors[i]));
+    for (const reformer::Tensor& output : reformer::run_plan(given, plan)) {
+      AtenTensorHandle handle;
+      TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(output.get(), &handle));
+      *outputs++ = handle;
+    }
+  });
 }

@@ -15,18 +15,19 @@ PYTHON = {
     "problem": "runtime",
     "operators": "runtime program problem",
     "functional": "runtime program operators",
-    "nn": "runtime problem functional",
+    "nn": "runtime problem operators functional",
+    "override": "runtime",
     "fuse": "runtime program problem operators functional nn",
     "selector": "version runtime problem",
     "tuning": "version runtime problem operators selector",
     "demo": "runtime problem selector",
     "__main__": "runtime selector tuning",
-    "__init__": "version runtime program problem functional nn fuse selector tuning",
+    "__init__": "version runtime program problem functional nn override fuse selector tuning",
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
 CPP = ["types device planned set_cache hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
-CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "library c_api"]
-TORCH = ("operators/", "library.cpp", "cpu/parallel.cpp")
+CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
+TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 PRIVATE_TORCH = "operators/dispatch.py"
 
 

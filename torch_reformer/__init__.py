@@ -11,6 +11,7 @@ from .functional import (
     stitch,
 )
 from .fuse import Fusion, fuse
+from .override import disable, enable
 from .problem import ConvProblem
 from .runtime.config import config
 from .selector import weights_file
@@ -27,6 +28,8 @@ __all__ = [
     "conv2d_batch_norm_act",
     "conv2d_epilogue",
     "convert",
+    "disable",
+    "enable",
     "explain",
     "Fusion",
     "fuse",

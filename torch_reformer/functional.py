@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.functional import pad
 
 from .operators import batch_norm, conv, conv_epilogue, fused_programs
@@ -17,6 +18,7 @@ from .operators.named import ACTIVATION, GEOMETRY, named_operator
 from .operators.rows import Rows
 from .program import Program
 from .program import activation as activation_of
+from .runtime import aten
 from .runtime.arguments import check_number, check_tensors, shown
 
 _NO_TENSORS: Mapping[str, Tensor] = {}
@@ -67,6 +69,10 @@ def conv2d(
         TypeError: for what is no tensor, or no whole number.
         ValueError: for a padding or stride that can't be read.
     """
+    if not is_compiling():
+        result = aten.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        if result is not None:
+            return result
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor) and (bias is None or isinstance(bias, Tensor))):
         check_tensors("conv2d", input=input, weight=weight, **({} if bias is None else {"bias": bias}))
     stride, dilation = pair("stride", stride), pair("dilation", dilation)

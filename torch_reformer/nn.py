@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import functional
+from .operators import batch_norm
 from .problem import TORCH_DTYPES
 from .runtime.arguments import check_module
 
@@ -143,17 +144,29 @@ def conv_norm_act(
 ) -> Tensor | tuple[Tensor, ...]:
     """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training.
     uses: of the result, as for functional._conv2d_batch_norm_act."""
-    momentum = 0.0 if norm.momentum is None else norm.momentum
-    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+    momentum, in_training, tracks = norm.momentum, norm.training, norm.track_running_stats
+    conv_own, norm_own, buffers = conv._parameters, norm._parameters, norm._buffers
+    # Modules look their parameters up slowly; what is not in there is computed (torch.nn.utils.parametrize).
+    weight = conv_own["weight"] if "weight" in conv_own else conv.weight
+    bias = conv_own["bias"] if "bias" in conv_own else conv.bias
+    scale = norm_own["weight"] if "weight" in norm_own else norm.weight
+    shift = norm_own["bias"] if "bias" in norm_own else norm.bias
+    running_mean = buffers["running_mean"] if "running_mean" in buffers else norm.running_mean
+    if in_training and tracks and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-        if norm.momentum is None:  # all batches count alike
+        if momentum is None:  # all batches count alike
             momentum = 1.0 / norm.num_batches_tracked.double()
-    running_mean = norm.running_mean
-    training = norm.training or running_mean is None
-    updates = not norm.training or norm.track_running_stats
+    if momentum is None:
+        momentum = 0.0
+    training = in_training or running_mean is None
+    updates = not in_training or tracks
     mean, var = (running_mean, norm.running_var) if updates else (None, None)
-    tensors = input, conv.weight, conv.bias, mean, var, norm.weight, norm.bias, residual
+    tensors = input, weight, bias, mean, var, scale, shift, residual
     geometry = conv.stride, conv.padding, conv.dilation, conv.groups
+    if training:
+        result = batch_norm.train_at_once(tensors, geometry, activation, norm.eps, momentum, uses)
+        if result is not None:
+            return result
     return functional._conv2d_batch_norm_act(tensors, geometry, training, momentum, norm.eps, activation, uses)
 
 

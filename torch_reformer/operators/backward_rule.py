@@ -18,7 +18,7 @@ from .dispatch import has_batched
 from .fallback import decoded, unfused
 from .rows import Rows
 
-_NARROW = {torch.float16, torch.bfloat16}
+NARROW = {torch.float16, torch.bfloat16}
 
 
 class BackwardRule:
@@ -54,7 +54,7 @@ class BackwardRule:
         ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
         ctx.wide = ()
-        if ctx.dtype in _NARROW:
+        if ctx.dtype in NARROW:
             ctx.wide = tuple([tensor.dtype == torch.float32 for tensor in tensors])
         ctx.rule = self
 
@@ -67,9 +67,16 @@ class BackwardRule:
             for (kind, place), tensor in zip(self.saved, saved, strict=True)
         ]
 
-    def _rule(self, given: tuple[int, ...], wide: tuple[bool, ...]):
-        """The backward for the outputs whose gradients are given, and where its inputs come from. wide: which of the
-        call's tensors are fp32 where the result is not."""
+    def of_grads(self, given: tuple[int, ...], wide: tuple[bool, ...]):
+        """The backward for the outputs whose gradients are given; where its inputs come from: gradients and saved
+        tensors, or parts of them; which of its outputs, or of the given gradients, are which gradients. wide: which of
+        the call's tensors are fp32 where the result is not."""
+        key = given, wide
+        if key not in self._rules:
+            self._rules[key] = self._of_grads(given, wide)
+        return self._rules[key]
+
+    def _of_grads(self, given: tuple[int, ...], wide: tuple[bool, ...]):
         names = self.names[1 : 1 + len(wide)]
         full = {
             name for name, kind, is_wide in zip(names, self.kinds, wide, strict=False) if is_wide and kind == "full"
@@ -86,10 +93,8 @@ class BackwardRule:
     def gradients(self, ctx, saved: list[Tensor], grads, stitch) -> list[Tensor | None]:
         """The gradients of acc and of each input, from those of the outputs; None for those that are 0. stitch: what
         runs the backward's program."""
-        key = tuple([i for i, grad in enumerate(grads) if grad is not None]), ctx.wide
-        if key not in self._rules:
-            self._rules[key] = self._rule(*key)
-        backward, sources, wanted, passed = self._rules[key]
+        given = tuple([i for i, grad in enumerate(grads) if grad is not None])
+        backward, sources, wanted, passed = self.of_grads(given, ctx.wide)
         found = [grads[passed[name]] if name in passed else None for name in self.names]
         if backward is None:
             return found

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..program import Program, channel, full, rows, store
 from ..program import sum as sum_of
 from ..program.derivative import derivative
 from ..program.program import substituted
+from ..runtime import aten
 from ..runtime import plan as plans
 from ..runtime.arguments import is_number, shown
 from . import autocast, conv, fake, fused_programs, run_plan
 from .conv_epilogue import conv2d_epilogue
-from .dispatch import apply_of, needs_dispatcher, without_autocast
+from .dispatch import any_autocast, apply_of, needs_dispatcher, without_autocast
+from .fused_operator import numbers
 from .stitch import stitch
 
 _TENSORS = ("input", "weight", "bias", "scale", "shift", "residual", "running_mean", "running_var", "momentum")
 _PARAMETERS = ("scale", "shift", "residual")
+_DIFFERENTIATED = ("input", "weight", "bias", *_PARAMETERS)
 _RUNNING = ("running_mean", "running_var")
 
 
@@ -171,18 +176,73 @@ class _Train(torch.autograd.Function):
         if not of_uses:
             return (None,) * len(ctx.needs_input_grad)
         input, weight, bias, moments, *saved = ctx.saved_tensors
-        with without_autocast():
-            if torch.is_grad_enabled() and rule.apply:  # acc and moments are functions of the operands
-                weight = weight if ctx.cast is None else ctx.cast.linked(weight)
-                geometry, biases = plans.geometry_of(ctx.geometry), [] if bias is None else [bias]
-                acc, moments = conv2d_epilogue(input, weight, biases, rule.moments.code, *geometry)
-                saved = [acc if name == "acc" else tensor for name, tensor in zip(rule.saved, saved, strict=True)]
-            steps = rule.backward(ctx.geometry, len(of_uses))
-            grads = run_plan.run(steps, [*of_uses, input, weight, moments, *saved])
+        grads = _gradients(rule, ctx.geometry, of_uses, input, weight, bias, moments, saved, ctx.cast)
         found = iter(grads)
         # forward takes four settings, the tensors, and those that only the running statistics are made of.
         needed = ctx.needs_input_grad[4:-3]
         return None, None, None, None, *[next(found) if need else None for need in needed], None, None, None
+
+
+def _gradients(
+    rule: _Rule, geometry: int, of_uses, input, weight, bias, moments, saved, cast: autocast.CastWeight | None
+) -> list[Tensor]:
+    """Those of what is needed, from those of the result's uses. weight: cast, if cast is given."""
+    with without_autocast():
+        if torch.is_grad_enabled() and rule.apply:  # acc and moments are functions of the operands
+            weight = weight if cast is None else cast.linked(weight)
+            biases = [] if bias is None else [bias]
+            acc, moments = conv2d_epilogue(input, weight, biases, rule.moments.code, *plans.geometry_of(geometry))
+            saved = [acc if name == "acc" else tensor for name, tensor in zip(rule.saved, saved, strict=True)]
+        return run_plan.run(rule.backward(geometry, len(of_uses)), [*of_uses, input, weight, moments, *saved])
+
+
+class _TrainOperator:
+    """The same as one step of autograd in C++ (fused_operator.py), for tensors of these names."""
+
+    def __init__(self, given: tuple[bool, ...], settings: Settings, geometry: int, uses: int):
+        self.given, self.settings, self.geometry, self.uses = given, settings, geometry, uses
+        self.names = [name for name, there in zip(_TENSORS, given, strict=True) if there]
+
+    def rule(self, number: int) -> _Rule:
+        """For tensors of which these want gradients."""
+        needed = {self.names[i] for i in numbers(number)}
+        return _rule(self.given, self.settings, tuple([name in needed for name in _DIFFERENTIATED]))
+
+    def write(self, number: int):
+        rule, count = self.rule(number), len(self.names)
+        result, acc, moments, copy = range(count, count + 4)
+        at = {name: place for place, name in enumerate(self.names)} | {"output_0": result, "acc": acc}
+        weight = at["weight"] if self.settings.cast is None else copy
+        bias = [at["bias"]] if "bias" in at else []
+        saved, originals = [at["input"], weight, moments, *bias, *[at[name] for name in rule.saved]], [at["weight"]]
+        backward = functools.partial(self.backward, rule)
+        derive = functools.partial(self.derive, rule)
+        plan = rule.forward(self.geometry)
+        return aten.library.Differentiated(plan, 1, [False], saved, originals, backward, derive)
+
+    def backward(self, saves: _Rule, given: int, number: int):
+        rule, uses = self.rule(number), numbers(given)
+        if not set(rule.saved) <= set(saves.saved):
+            return None
+        first = self.uses  # of what is saved, behind the gradients
+        others = first + 3 + ("bias" in self.names)
+        saved = [first, first + 1, first + 2, *[others + saves.saved.index(name) for name in rule.saved]]
+        places = [i for i in numbers(number) if self.names[i] in rule.needed]
+        return rule.backward(self.geometry, len(uses)), [*uses, *saved], places
+
+    def derive(self, rule: _Rule, grads, saved, originals, wanted, sizes, result_sizes) -> list[Tensor | None]:
+        input, weight, moments, *saved = saved
+        bias = saved.pop(0) if "bias" in self.names else None
+        cast = None if self.settings.cast is None else autocast.CastWeight(originals[0], weight.dtype)
+        of_uses = [grad for grad in grads if grad is not None]
+        grads = _gradients(rule, self.geometry, of_uses, input, weight, bias, moments, saved, cast)
+        found = dict(zip([name for name in _TENSORS if name in rule.needed], grads, strict=True))
+        return [found.get(name) if want else None for name, want in zip(self.names, wanted, strict=True)]
+
+
+@functools.lru_cache(1024)
+def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int, uses: int):
+    return aten.library.FusedOperator(_TrainOperator(given, settings, geometry, uses).write, 1, uses)
 
 
 _apply = apply_of(_Train)
@@ -230,7 +290,50 @@ def train(
     if cast is not None:
         settings = settings._replace(cast=(cast.dtype, weight.dtype))
     (input,) = autocast.autocast_cast(input)
+    if aten.library is not None:
+        given = [input, *[tensor for tensor in tensors[1:] if tensor is not None]]
+        results = _train_operator(tuple([tensor is not None for tensor in tensors]), settings, number, uses)(given)
+        if results is not None:
+            return results[0] if uses == 1 else tuple(results)
     return _apply(settings, number, uses, cast, input, *tensors[1:])
+
+
+@functools.lru_cache(1024)
+def _operator_of(
+    given: tuple[bool, ...], geometry, activation: str, eps: float, momentum: float, running, cast, uses: int
+) -> Callable | None:
+    number = plans.geometry_number(*geometry)
+    if number is None:
+        return None
+    settings = Settings(activation, eps, momentum if running else None, running, cast)
+    return _train_operator(given, settings, number, uses)
+
+
+def train_at_once(tensors, geometry, activation: str, eps: float, momentum: float, uses: int):
+    """What train() gives, asking as little as can be: None where the library is not there or the tensors want more.
+
+    tensors: input, weight, bias, running mean and variance, scale, shift, residual. geometry: of a module, in pairs."""
+    input, weight, bias, mean, var, scale, shift, residual = tensors
+    if aten.library is None or is_compiling() or type(input) is not Tensor or type(momentum) is not float or eps <= 0:
+        return None
+    if input.dim() != 4 or input.shape[0] == 0 or not (mean is None or mean.is_contiguous() and var.is_contiguous()):
+        return None
+    _check_count(input, weight, geometry)
+    cast = None
+    if any_autocast():
+        dtype = autocast.autocast_type(weight, input.device)
+        cast = None if dtype is None else (dtype, weight.dtype)
+        (input,) = autocast.autocast_cast(input)
+    ordered = input, weight, bias, scale, shift, residual, mean, var, None
+    given = tuple([tensor is not None for tensor in ordered])
+    running = () if mean is None else (mean.dtype, var.dtype)
+    operator = _operator_of(given, geometry, activation, eps, momentum, running, cast, uses)
+    if operator is None:
+        return None
+    results = operator([tensor for tensor in ordered if tensor is not None])
+    if results is None:
+        return None
+    return results[0] if uses == 1 else tuple(results)
 
 
 def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..runtime import native, plan  # noqa: F401  native registers the operators
+from ..runtime import aten, native, plan  # noqa: F401  native registers the operators
 from . import fake, fused_programs
 from .autocast import CastWeight, autocast_cast, autocast_type
 from .dispatch import (
@@ -149,6 +149,16 @@ def _grads(geometry: int, wanted: tuple[bool, bool, bool], dtype: torch.dtype | 
     if of_bias:
         found += steps.stitch(fused_programs.sums().code, 0, [])
     return steps.give(*found)
+
+
+@functools.lru_cache(1)
+def _sums() -> plan.Plan:
+    steps = plan.Plan(1)
+    return steps.give(*steps.stitch(fused_programs.sums().code, 0, []))
+
+
+if aten.library is not None:
+    aten.library.set_sums_plan(_sums().number)
 
 
 def cast_step(steps: plan.Plan, tensor: int, dtype: torch.dtype) -> int:

@@ -5,16 +5,20 @@ autocast see it and as this package calls it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 from ..program.program import Program
+from ..runtime import aten
+from ..runtime import plan as plans
 from . import conv, fake
 from .autocast import CastWeight, autocast_cast
 from .backward_rule import backward_rule, has_max
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad, without_autocast
 from .fallback import unfused_conv2d
+from .fused_operator import program_operator
 from .one_step import run_conv2d
 from .rows import Rows, filter_of
 from .stitch import stitch
@@ -78,6 +82,42 @@ class _Conv2dEpilogue(torch.autograd.Function):
 _apply = apply_of(_Conv2dEpilogue)
 
 
+def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):
+    """What fused_operator.py asks for, by differentiable operators."""
+    saved, names = list(saved), rule.names[1:]
+    filter = saved.pop(0)
+    input = saved.pop(0) if saves_for[1] else None
+    if originals and torch.is_grad_enabled():
+        filter = CastWeight(originals[0], filter.dtype).linked(filter)
+    shapes = {name: torch.Size(sizes[2 + names.index(name)]) for name in rule.scalars}
+    size = torch.Size(result_sizes[rule.stored])
+    ctx = SimpleNamespace(wide=operator.wide(), size=size, dtype=operator.types[0], scalar_shapes=shapes)
+    found = [None, None]
+    with without_autocast():
+        grad, *of_tensors = rule.gradients(ctx, saved, grads, stitch)
+        if grad is not None:
+            dtype = None if operator.cast is None else operator.cast[1]
+            geometry, wanted_of_both = plans.geometry_of(operator.geometry), (*saves_for[:2], False)
+            both = sizes[0], filter.shape
+            found = conv.conv2d_grads(grad, input, filter, both, geometry, wanted_of_both, dtype)[:2]
+    return [each if want else None for each, want in zip([*found, *of_tensors], wanted, strict=True)]
+
+
+def _by_library(input, weight, tensors, program, geometry, cast: CastWeight | None) -> list[Tensor] | None:
+    """In one step of autograd in C++; None where that can't be."""
+    if aten.library is None or has_max("conv2d_epilogue", program):
+        return None
+    if not len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
+        return None
+    number = plans.geometry_number(*geometry)
+    if number is None or len(tensors) > 60:  # as many bits tell whose gradients are wanted
+        return None
+    given = [input, weight, *tensors]
+    types = None if cast is None else (cast.dtype, weight.dtype)
+    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, _derive)
+    return operator(given)
+
+
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # from the dispatcher they are lists
     return _conv2d_and(input, weight, tensors, program, geometry)
@@ -118,6 +158,9 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
         )
     cast = CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
     (input,) = autocast_cast(input)
+    results = _by_library(input, weight, tensors, program, geometry, cast)
+    if results is not None:
+        return results
     with without_autocast():
         return _conv2d_and(input, weight, tensors, program, geometry, cast)
 

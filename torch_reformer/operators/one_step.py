@@ -19,7 +19,7 @@ _conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
 
 
 @functools.lru_cache(1024)
-def _alone(
+def alone(
     code: tuple[int, ...], tensors: int, geometry: int = -1, cast: torch.dtype | None = None
 ) -> plans.Plan | None:
     """The program of this code after a convolution of this geometry, or, if that is -1, after nothing. cast: of the
@@ -42,7 +42,7 @@ def _alone(
 
 def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
     given = [acc, *tensors]
-    plan = None if needs_dispatcher(given) else _alone(code, len(tensors))
+    plan = None if needs_dispatcher(given) else alone(code, len(tensors))
     if plan is not None:
         return plans.run(plan, given)
     with below_autograd():
@@ -58,7 +58,7 @@ def run_conv2d(
     in_pairs = len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2
     if in_pairs and not needs_dispatcher(given):
         number = plans.geometry_number(*geometry)
-        plan = None if number is None else _alone(code, len(tensors), number, cast)
+        plan = None if number is None else alone(code, len(tensors), number, cast)
         if plan is not None:
             results = plans.run(plan, given)
             return results, weight if cast is None else results.pop()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 
+from ..runtime import aten
 from . import fallback
 from .backward_rule import backward_rule, has_max
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
 from .fallback import unfused
+from .fused_operator import program_operator
 from .one_step import run_stitch
 
 _library = torch.library.Library("reformer", "IMPL")
@@ -34,6 +38,24 @@ class _Stitch(torch.autograd.Function):
 _apply = apply_of(_Stitch)
 
 
+def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):
+    """What fused_operator.py asks for, by differentiable operators."""
+    names = rule.names[1:]
+    shapes = {name: torch.Size(sizes[1 + names.index(name)]) for name in rule.scalars}
+    size = torch.Size(result_sizes[rule.stored])
+    ctx = SimpleNamespace(wide=operator.wide(), size=size, dtype=operator.types[0], scalar_shapes=shapes)
+    found = rule.gradients(ctx, list(saved), grads, stitch)
+    return [each if want else None for each, want in zip(found, wanted, strict=True)]
+
+
+def _by_library(acc, tensors, program):
+    """In one step of autograd in C++; None where that can't be."""
+    if aten.library is None or len(tensors) > 60 or has_max("stitch", program):
+        return None
+    given = [acc, *tensors]
+    return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, _derive)(given)
+
+
 def _stitch_kernel(acc, tensors, program):
     if is_transformed():
         return unfused(acc, tensors, program)
@@ -50,4 +72,7 @@ _library.impl(_stitch, _stitch_kernel, "Autograd")
 def stitch(acc, tensors, program):
     if needs_dispatcher((acc, *tensors)):
         return (unfused if in_eager_functorch() else _stitch)(acc, tensors, program)
+    results = _by_library(acc, tensors, program)
+    if results is not None:
+        return results
     return _stitch_kernel(acc, tensors, program)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from ..runtime import config, native
+from ..runtime import aten, config, native
 from ..selector import weights_file
 from ..version import VERSION
 
@@ -60,6 +60,7 @@ def info() -> str:
         f"CPU             {native.device(None)}",
         f"GPUs            {', '.join(gpus()) or 'none'}",
         *weights_lines(),
+        f"torch's library {aten.missing or 'built for torch ' + aten.library.torch_version}",
         f"solvers         {', '.join(config.solvers())}",
         f"decision cache  {hits} hits, {misses} misses in this thread",
         "",

@@ -1,0 +1,60 @@
+#include "core.h"
+
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_torch/tensor_converter.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace reformer::core {
+namespace {
+
+struct Functions {
+  decltype(&reformer_error) error;
+  decltype(&reformer_conv_plan) conv_plan;
+  decltype(&reformer_conv_run) conv_run;
+  decltype(&reformer_run_plan) run_plan;
+};
+Functions functions;
+
+template <class Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function)
+    throw std::runtime_error(std::string("torch_reformer's libraries are of two versions: one has no ") + name +
+                             "; build both anew");
+}
+
+void check(int32_t failed) {
+  if (failed) throw std::runtime_error(functions.error());
+}
+
+}  // namespace
+
+void connect(const char* file) {
+  void* const library = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
+  if (!library) throw std::runtime_error(std::string(file) + " is not loaded");
+  find(library, "reformer_error", functions.error);
+  find(library, "reformer_conv_plan", functions.conv_plan);
+  find(library, "reformer_conv_run", functions.conv_run);
+  find(library, "reformer_run_plan", functions.run_plan);
+}
+
+ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device) {
+  ReformerConvPlan plan;
+  check(functions.conv_plan(&problem, device, &plan));
+  return plan;
+}
+
+void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call) { check(functions.conv_run(&plan, &call)); }
+
+std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& tensors, size_t count) {
+  namespace aoti = torch::aot_inductor;
+  const std::vector<AtenTensorHandle> given = aoti::unsafe_alloc_new_handles_from_tensors(tensors);
+  std::vector<AtenTensorHandle> results(count);
+  check(functions.run_plan(plan, reinterpret_cast<void* const*>(given.data()), int64_t(given.size()),
+                           reinterpret_cast<void**>(results.data())));
+  return aoti::alloc_tensors_by_stealing_from_handles(results.data(), count);
+}
+
+}  // namespace reformer::core

@@ -1,0 +1,23 @@
+// What this library calls of the package's other one, which has the kernels and is built for every torch: its C API.
+// Found at run time, in the file that Python loaded before.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "c_api.h"
+
+namespace reformer::core {
+
+// Throws std::runtime_error, a sentence, if the file is not loaded or has no such functions.
+void connect(const char* file);
+
+// The functions of c_api.h of these names. What fails throws std::runtime_error with its sentence.
+ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device);
+void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);
+
+// The outputs of a plan, of which there are `count`.
+std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& tensors, size_t count);
+
+}  // namespace reformer::core

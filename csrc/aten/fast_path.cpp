@@ -1,0 +1,31 @@
+#include "fast_path.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+namespace reformer {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+namespace {
+
+// Backends included, which the set's own difference keeps.
+bool has_others(DispatchKeySet keys, DispatchKeySet known) { return keys.raw_repr() & ~known.raw_repr(); }
+
+}  // namespace
+
+bool is_eager() {
+  constexpr DispatchKeySet always({DispatchKey::BackendSelect, DispatchKey::ADInplaceOrView});
+  return !has_others(c10::impl::tls_local_dispatch_key_set().included_, always);
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  if (!tensor.defined()) return true;
+  constexpr DispatchKeySet known({DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU,
+                                  DispatchKey::AutogradCUDA, DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA,
+                                  DispatchKey::ADInplaceOrView});
+  return !has_others(tensor.key_set(), known) && !torch::autograd::isFwGradDefined(tensor);
+}
+
+}  // namespace reformer

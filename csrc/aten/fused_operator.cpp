@@ -1,0 +1,189 @@
+#include "fused_operator.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "core.h"
+#include "fast_path.h"
+#include "node.h"
+
+namespace reformer {
+namespace {
+
+namespace py = pybind11;
+using at::Tensor;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+std::vector<Tensor> run(const OwnedPlan& plan, const std::vector<Tensor>& tensors) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return core::run_plan(plan.number, tensors, plan.outputs);
+}
+
+struct FusedBackward final : torch::autograd::Node {
+  std::shared_ptr<Differentiated> rule;
+  size_t copies = 1;  // of the first result
+  std::vector<SavedVariable> saved;
+  variable_list originals;  // which may change in place: what was made of them was saved
+
+  std::string name() const override { return "FusedBackward"; }
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable& variable : saved) variable.reset_data();
+    originals.clear();
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    uint64_t given = 0, wanted = 0;
+    bool plain = is_eager() && !torch::autograd::GradMode::is_enabled();
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].defined()) given |= uint64_t{1} << i;
+      plain = plain && is_plain(grads[i]);
+    }
+    for (size_t i = 0; i < num_outputs(); ++i)
+      if (task_should_compute_output(i)) wanted |= uint64_t{1} << i;
+    variable_list found(num_outputs());
+    if (!given || !wanted) return found;
+    const BackwardPlan* const backward = plain ? rule->backward(given, wanted) : nullptr;
+    if (!backward) return derived(grads);
+    variable_list there = std::move(grads);
+    for (Tensor& tensor : unpacked()) there.push_back(std::move(tensor));
+    variable_list tensors;
+    tensors.reserve(backward->inputs.size());
+    for (int32_t i : backward->inputs) tensors.push_back(there[size_t(i)]);
+    there.clear();
+    variable_list made = run(backward->plan, tensors);
+    for (size_t i = 0; i < made.size(); ++i) found[size_t(backward->places[i])] = std::move(made[i]);
+    return found;
+  }
+
+ private:
+  variable_list unpacked() {
+    variable_list tensors;
+    for (const SavedVariable& variable : saved) tensors.push_back(variable.unpack(getptr()));
+    return tensors;
+  }
+
+  // By Python, where the gradients are differentiated again, or others see the operators.
+  variable_list derived(const variable_list& grads) {
+    const variable_list tensors = unpacked();
+    const py::gil_scoped_acquire acquire;
+    const auto sizes_of = [](const torch::autograd::InputMetadata& metadata) {
+      return py::tuple(py::cast(C10_AS_INTARRAYREF_SLOW(metadata.shape_as_dim_vector()).vec()));
+    };
+    const auto optional = [](const variable_list& some) {
+      py::list list;
+      for (const Tensor& tensor : some) list.append(tensor.defined() ? py::cast(tensor) : py::none());
+      return list;
+    };
+    py::list wanted, sizes, result_sizes;
+    for (size_t i = 0; i < rule->results; ++i)
+      result_sizes.append(rule->constant[i] ? py::object(py::none()) : py::object(sizes_of(input_metadata(i))));
+    for (size_t i = 0; i < num_outputs(); ++i) {
+      wanted.append(task_should_compute_output(i));
+      const auto& edge = next_edge(i);
+      if (edge.is_valid())
+        sizes.append(sizes_of(edge.function->input_metadata(edge.input_nr)));
+      else
+        sizes.append(py::none());
+    }
+    const py::list results =
+        rule->derive(optional(grads), optional(tensors), optional(originals), wanted, sizes, result_sizes);
+    variable_list found;
+    for (const py::handle result : results) found.push_back(result.is_none() ? Tensor() : result.cast<Tensor>());
+    return found;
+  }
+};
+
+// Another tensor of the same memory, with its version.
+Tensor shared(const Tensor& tensor) {
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  return Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
+}
+
+}  // namespace
+
+OwnedPlan::OwnedPlan(py::object plan)
+    : owner(plan), number(plan.attr("number").cast<int64_t>()), outputs(py::len(plan.attr("outputs"))) {}
+
+const BackwardPlan* Differentiated::backward(uint64_t given, uint64_t wanted) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = backwards_.find({given, wanted});
+    if (found != backwards_.end()) return found->second.get();
+  }
+  std::unique_ptr<BackwardPlan> written;  // without the lock, which the thread that has Python's may wait for
+  {
+    const py::gil_scoped_acquire acquire;
+    const py::object parts = write_backward_(given, wanted);
+    if (!parts.is_none()) {
+      auto [plan, inputs, places] = parts.cast<std::tuple<py::object, std::vector<int32_t>, std::vector<int32_t>>>();
+      written = std::make_unique<BackwardPlan>(BackwardPlan{OwnedPlan(plan), std::move(inputs), std::move(places)});
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return backwards_.emplace(std::make_pair(given, wanted), std::move(written)).first->second.get();
+}
+
+std::shared_ptr<Differentiated> FusedOperator::of(uint64_t wanted) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = differentiated_.find(wanted);
+    if (found != differentiated_.end()) return found->second;
+  }
+  const py::gil_scoped_acquire acquire;
+  auto written = write_(wanted).cast<std::shared_ptr<Differentiated>>();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return differentiated_.emplace(wanted, std::move(written)).first->second;
+}
+
+std::vector<Tensor> FusedOperator::returned(std::vector<Tensor> results) const {
+  if (copies_ == 1) results.resize(std::min(results.size(), returned_));
+  return results;
+}
+
+std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor> tensors) {
+  if (!is_eager()) return std::nullopt;
+  uint64_t wanted = 0;
+  const bool grad = torch::autograd::GradMode::is_enabled();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_plain(tensors[i]) || !(tensors[i].is_cpu() || tensors[i].is_cuda())) return std::nullopt;
+    if (grad && tensors[i].requires_grad()) wanted |= uint64_t{1} << i;
+  }
+  const std::shared_ptr<Differentiated> rule = of(wanted);
+  if (!rule) return std::nullopt;
+  std::vector<Tensor> made = run(rule->forward, tensors);
+  std::vector<Tensor> results(made.begin(), made.begin() + long(rule->results));
+  for (size_t i = 1; i < copies_; ++i) results.push_back(shared(results[0]));
+  if (!wanted) return returned(std::move(results));
+
+  auto node = make_node<FusedBackward>();
+  torch::autograd::edge_list edges;
+  for (const Tensor& tensor : tensors)
+    edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
+  node->set_next_edges(std::move(edges));
+  node->rule = rule, node->copies = copies_;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (i < rule->results && rule->constant[i])
+      node->add_input_metadata(torch::autograd::Node::undefined_input());
+    else
+      torch::autograd::set_history(results[i], node);
+  }
+  for (int32_t i : rule->saved) {
+    const size_t place = size_t(i), output = place - tensors.size();
+    if (place < tensors.size())
+      node->saved.emplace_back(tensors[place], false);
+    else if (output < rule->results)
+      node->saved.emplace_back(results[output], !rule->constant[output]);
+    else
+      node->saved.emplace_back(made[output], false);
+  }
+  for (int32_t i : rule->originals) node->originals.push_back(tensors[size_t(i)]);
+  return returned(std::move(results));
+}
+
+}  // namespace reformer

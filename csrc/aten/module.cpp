@@ -1,0 +1,109 @@
+// The Python module: its functions take what torch_reformer's do, on the eager fast path.
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/headeronly/version.h>
+
+#include "core.h"
+#include "fused_operator.h"
+#include "override.h"
+#include "trilinear.h"
+
+namespace reformer {
+namespace {
+
+namespace py = pybind11;
+
+// A tensor of PyTorch's own classes; null for what may have a behaviour of its own.
+const at::Tensor* tensor_of(py::handle object) {
+  return THPVariable_CheckExact(object.ptr()) ? &THPVariable_Unpack(object.ptr()) : nullptr;
+}
+
+bool read(py::handle object, int64_t& number) {
+  if (!PyLong_CheckExact(object.ptr())) return false;
+  int overflow;
+  number = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+  return !overflow;
+}
+
+// One number, or two.
+bool read(py::handle object, std::array<int64_t, 2>& pair) {
+  if (read(object, pair[0])) {
+    pair[1] = pair[0];
+    return true;
+  }
+  return PyTuple_CheckExact(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2 &&
+         read(PyTuple_GET_ITEM(object.ptr(), 0), pair[0]) && read(PyTuple_GET_ITEM(object.ptr(), 1), pair[1]);
+}
+
+py::object conv2d_of_objects(py::handle input, py::handle weight, py::handle bias, py::handle stride,
+                             py::handle padding, py::handle dilation, py::handle groups) {
+  std::array<int64_t, 2> pairs[3];
+  int64_t group_count;
+  const at::Tensor *x = tensor_of(input), *w = tensor_of(weight), none;
+  const at::Tensor* b = bias.is_none() ? &none : tensor_of(bias);
+  if (!x || !w || !b || !read(stride, pairs[0]) || !read(padding, pairs[1]) || !read(dilation, pairs[2]) ||
+      !read(groups, group_count) || at::impl::torch_function_mode_enabled())
+    return py::none();
+  const auto geometry = geometry_of(pairs[0], pairs[1], pairs[2], group_count);
+  if (!geometry) return py::none();
+  const auto result = [&]() -> std::optional<at::Tensor> {
+    const py::gil_scoped_release release;
+    return conv2d(*x, *w, *b, *geometry);
+  }();
+  return result ? py::cast(*result) : py::none();
+}
+
+// The last reference to what holds Python's objects may be autograd's, in a thread without Python's lock.
+template <class Holder, class... Arguments>
+std::shared_ptr<Holder> held(Arguments&&... arguments) {
+  return {new Holder(std::forward<Arguments>(arguments)...), [](Holder* holder) {
+            if (!Py_IsInitialized()) return;
+            const py::gil_scoped_acquire acquire;
+            delete holder;
+          }};
+}
+
+std::shared_ptr<Differentiated> differentiated(py::object forward, size_t results, std::vector<bool> constant,
+                                               std::vector<int32_t> saved, std::vector<int32_t> originals,
+                                               py::function write_backward, py::function derive) {
+  return held<Differentiated>(OwnedPlan(std::move(forward)), results, std::move(constant), std::move(saved),
+                              std::move(originals), std::move(write_backward), std::move(derive));
+}
+
+std::shared_ptr<FusedOperator> fused_operator(py::function write, size_t returned, size_t copies) {
+  return held<FusedOperator>(std::move(write), returned, copies);
+}
+
+py::object call(FusedOperator& op, const py::list& objects) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(objects.size());
+  for (const py::handle object : objects) {
+    const at::Tensor* const tensor = tensor_of(object);
+    if (!tensor) return py::none();
+    tensors.push_back(*tensor);
+  }
+  if (at::impl::torch_function_mode_enabled()) return py::none();
+  const auto results = [&] {
+    const py::gil_scoped_release release;
+    return op(std::move(tensors));
+  }();
+  return results ? py::cast(*results) : py::none();
+}
+
+}  // namespace
+}  // namespace reformer
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.attr("torch_version") = TORCH_VERSION;
+  m.def("connect", reformer::core::connect);
+  m.def("set_enabled", reformer::set_enabled);
+  m.def("is_enabled", reformer::is_enabled);
+  m.def("conv2d", reformer::conv2d_of_objects);
+  m.def("set_sums_plan", reformer::set_sums_plan);
+  pybind11::class_<reformer::Differentiated, std::shared_ptr<reformer::Differentiated>>(m, "Differentiated")
+      .def(pybind11::init(&reformer::differentiated));
+  pybind11::class_<reformer::FusedOperator, std::shared_ptr<reformer::FusedOperator>>(m, "FusedOperator")
+      .def(pybind11::init(&reformer::fused_operator))
+      .def("__call__", reformer::call);
+}
