@@ -54,7 +54,7 @@ format: $(INSTALLED)
 	@$(BIN)/clang-format -i $(FORMATTED)
 
 clean:
-	rm -rf build dist *.egg-info $(LIBRARY) torch_reformer/kernels .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info torch_reformer/*.so torch_reformer/kernels .pytest_cache .ruff_cache .hypothesis
 	find csrc torch_reformer test benchmarks -name __pycache__ -prune -exec rm -r {} +
 
 $(INSTALLED): pyproject.toml
