@@ -1,5 +1,6 @@
 """The library for the torch at hand and the package's Python compute the same: every bit, every order, every way in."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 import torch_reformer
+from torch_reformer import program
+from torch_reformer.operators.layer_norm import layer_norm
 from torch_reformer.runtime import aten
 
 pytestmark = pytest.mark.skipif(aten.library is None, reason=aten.missing)
@@ -24,6 +27,7 @@ class by_python:
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(aten, "conv2d", lambda *arguments: None)
+        self.patch.setattr(aten, "library", None)
 
     def __exit__(self, *exception):
         self.patch.undo()
@@ -106,6 +110,131 @@ def test_autocast():
     assert_same(got[:4], want[:4])
     for ours, theirs in zip(got[4:], want[4:], strict=True):  # sums of several gradients are rounded in another order
         torch.testing.assert_close(ours, theirs, atol=2**-6 * theirs.abs().max().item(), rtol=0)
+
+
+def act(x, w, b, r):
+    return torch_reformer.conv2d_act(x, w, b, padding=1, activation="silu", residual=r)
+
+
+def norm_act(x, w, b, r, scale, shift):
+    running = torch.zeros(4, dtype=w.dtype), torch.ones(4, dtype=w.dtype)
+    given = dict(training=True, padding=1, activation="gelu", residual=r)
+    return torch_reformer.conv2d_batch_norm_act(x, w, b, *running, scale, shift, **given)
+
+
+def folded(x, w, b, r, scale, shift):
+    mean, var = torch.full((4,), 0.5, dtype=w.dtype), torch.full((4,), 2.0, dtype=w.dtype)
+    given = dict(training=False, padding=1, residual=r)
+    return torch_reformer.conv2d_batch_norm_act(x, w, b, mean, var, scale, shift, **given)
+
+
+def linear(x, w, b, r):
+    return torch_reformer.linear_act(x, w[:, :, 0, 0], b, activation="tanh", residual=r)
+
+
+SCALED = program.Program(
+    program.store(program.acc() * program.scalar("s") + program.full("r") * program.row("k")),
+    program.sum(program.acc() * program.full("r"), per="channel"),
+    program.store(program.acc() > 0),
+)
+
+
+def scaled(x, r, s, k):
+    return torch_reformer.stitch(x, SCALED, {"r": r, "s": s, "k": k})[0]
+
+
+def norm(x, scale, shift):
+    return layer_norm(x, scale, shift, 1e-5, x.dtype)
+
+
+def norm_without_shift(x, scale):
+    return layer_norm(x, scale, None, 1e-5, x.dtype)
+
+
+IMAGES = (2, 3, 6, 6), (4, 3, 3, 3), (4,), (2, 4, 6, 6)
+FUSED = {
+    "act": (act, IMAGES),
+    "batch norm": (norm_act, (*IMAGES, (4,), (4,))),
+    "folded": (folded, (*IMAGES, (4,), (4,))),
+    "linear": (linear, ((2, 5, 3), (4, 3, 1, 1), (4,), (2, 5, 4))),
+    "linear, one row": (linear, ((3,), (4, 3, 1, 1), (4,), (4,))),
+    "linear, images": (linear, ((2, 5, 2, 3), (4, 3, 1, 1), (4,), (2, 5, 2, 4))),
+    "layer norm": (norm, ((2, 5, 8), (8,), (8,))),
+    "layer norm, no shift": (norm_without_shift, ((2, 5, 8), (8,))),
+    "stitch": (scaled, ((2, 3, 4, 4), (2, 3, 4, 4), (1,), (2, 4, 4))),
+}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_operators(name, dtype, memory_format):
+    call, sizes = FUSED[name]
+    tensors = leaves(*sizes, dtype=dtype, memory_format=memory_format)
+    assert call(*tensors).grad_fn.name() == "FusedBackward"
+    got = derivatives(call, tensors)
+    with by_python():
+        assert call(*tensors).grad_fn.name() != "FusedBackward"
+        want = derivatives(call, tensors)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("wanted", range(1, 16))
+@pytest.mark.parametrize("name", ["act", "linear"])
+def test_gradients_of_some(name, wanted):
+    """Frozen parameters, and gradients that nobody asks for."""
+    call, sizes = FUSED[name]
+    tensors = leaves(*sizes)
+    some = [tensor for i, tensor in enumerate(tensors) if wanted >> i & 1]
+    got = [*torch.autograd.grad(call(*tensors).sum(), some)]
+    for tensor in tensors:
+        tensor.requires_grad_(any(tensor is each for each in some))
+    got += torch.autograd.grad(call(*tensors).sum(), some)
+    with by_python():
+        assert_same(got, 2 * torch.autograd.grad(call(*tensors).sum(), some))
+
+
+@pytest.mark.parametrize("name", ["act", "batch norm", "linear"])
+def test_fused_operators_under_autocast(name):
+    call, sizes = FUSED[name]
+    tensors, found = leaves(*sizes), []
+    for context in (contextlib.nullcontext(), by_python()):
+        with context, torch.autocast("cpu", torch.bfloat16):
+            result = call(*tensors)
+            found.append([result, *torch.autograd.grad(result.float().square().sum(), tensors)])
+    assert found[0][0].dtype == torch.bfloat16
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_operators_in_autograds_hands(name):
+    """Hooks, retained graphs, saved tensors that are packed or changed, checkpoints, batched gradients."""
+    call, sizes = FUSED[name]
+    tensors = leaves(*sizes, dtype=torch.float64)
+    result = call(*tensors)
+    want = torch.autograd.grad(result.sum(), tensors, retain_graph=True)
+    assert_same(torch.autograd.grad(result.sum(), tensors), want)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(result.sum(), tensors)
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: packed.append(1) or each * 1, lambda each: each):
+        result = call(*tensors)
+    assert packed
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), tensors), want)
+    result = checkpoint(call, *tensors, use_reentrant=False)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), tensors), want)
+    result = call(*tensors)
+    seen = []
+    result.register_hook(lambda grad: seen.append(grad))
+    directions = torch.stack([torch.ones_like(result), torch.full_like(result, 2)])
+    batched = torch.autograd.grad(result, tensors, directions, is_grads_batched=True, retain_graph=True)
+    torch.testing.assert_close([each[0] for each in batched], [*want])
+    assert seen
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.add_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(result.sum(), tensors)
 
 
 def test_hooks_retained_graphs_and_anomaly_mode():

@@ -1,7 +1,6 @@
 #include "fast_path.h"
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/functions/utils.h>
 
 namespace reformer {
 
@@ -25,7 +24,7 @@ bool is_plain(const at::Tensor& tensor) {
   constexpr DispatchKeySet known({DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU,
                                   DispatchKey::AutogradCUDA, DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA,
                                   DispatchKey::ADInplaceOrView});
-  return !has_others(tensor.key_set(), known) && !torch::autograd::isFwGradDefined(tensor);
+  return !has_others(tensor.key_set(), known) && !tensor._fw_grad(0).defined();
 }
 
 }  // namespace reformer

@@ -25,8 +25,8 @@ std::vector<Tensor> run(const OwnedPlan& plan, const std::vector<Tensor>& tensor
 
 struct FusedBackward final : torch::autograd::Node {
   std::shared_ptr<Differentiated> rule;
-  size_t copies = 1;  // of the first result
   std::vector<SavedVariable> saved;
+  std::optional<Rows> rows;
   variable_list originals;  // which may change in place: what was made of them was saved
 
   std::string name() const override { return "FusedBackward"; }
@@ -52,12 +52,22 @@ struct FusedBackward final : torch::autograd::Node {
     if (!backward) return derived(grads);
     variable_list there = std::move(grads);
     for (Tensor& tensor : unpacked()) there.push_back(std::move(tensor));
+    if (rows) {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      for (size_t i = 0; i < there.size(); ++i) {
+        const size_t place = i < num_inputs() ? num_outputs() + i : size_t(rule->saved[i - num_inputs()]);
+        there[i] = rows->of_conv(there[i], rule->forms[place]);
+      }
+    }
     variable_list tensors;
     tensors.reserve(backward->inputs.size());
     for (int32_t i : backward->inputs) tensors.push_back(there[size_t(i)]);
     there.clear();
     variable_list made = run(backward->plan, tensors);
-    for (size_t i = 0; i < made.size(); ++i) found[size_t(backward->places[i])] = std::move(made[i]);
+    for (size_t i = 0; i < made.size(); ++i) {
+      const auto place = size_t(backward->places[i]);
+      found[place] = rows ? rows->of_product(made[i], rule->forms[place]) : std::move(made[i]);
+    }
     return found;
   }
 
@@ -156,7 +166,19 @@ std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor>
   }
   const std::shared_ptr<Differentiated> rule = of(wanted);
   if (!rule) return std::nullopt;
-  std::vector<Tensor> made = run(rule->forward, tensors);
+  std::optional<Rows> rows;
+  if (!rule->forms.empty() && tensors[0].dim() == 0) return std::nullopt;
+  if (!rule->forms.empty()) rows.emplace(tensors[0].sizes().slice(0, size_t(tensors[0].dim()) - 1));
+  std::vector<Tensor> made;
+  if (rows) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    std::vector<Tensor> views;
+    for (size_t i = 0; i < tensors.size(); ++i) views.push_back(rows->of_conv(tensors[i], rule->forms[i]));
+    made = run(rule->forward, views);
+    for (size_t i = 0; i < made.size(); ++i) made[i] = rows->of_product(made[i], rule->forms[tensors.size() + i]);
+  } else {
+    made = run(rule->forward, tensors);
+  }
   std::vector<Tensor> results(made.begin(), made.begin() + long(rule->results));
   for (size_t i = 1; i < copies_; ++i) results.push_back(shared(results[0]));
   if (!wanted) return returned(std::move(results));
@@ -166,7 +188,7 @@ std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor>
   for (const Tensor& tensor : tensors)
     edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : torch::autograd::Edge());
   node->set_next_edges(std::move(edges));
-  node->rule = rule, node->copies = copies_;
+  node->rule = rule, node->rows = std::move(rows);
   for (size_t i = 0; i < results.size(); ++i) {
     if (i < rule->results && rule->constant[i])
       node->add_input_metadata(torch::autograd::Node::undefined_input());

@@ -11,6 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "rows.h"
+
 namespace reformer {
 
 // A plan (torch_reformer/runtime/plan.py), its number, and how many outputs it has.
@@ -36,16 +38,20 @@ class Differentiated {
   // saved: places among the tensors, or behind them among the forward's outputs. The first `results` of these are the
   // operator's own, each `constant` or not. `originals`: tensors that derive() gets besides, as they
   // are then.
+  // forms: of the tensors, then of the forward's outputs, where the plans compute a matrix product as a convolution;
+  // else empty. What is given, saved and returned is the product's.
   // write_backward(given, wanted): a BackwardPlan's parts for results and tensors of these numbers, or None.
   // derive(grads, saved, originals, wanted, sizes, result_sizes): the gradients by differentiable operators; sizes of
   // tensors whose gradients are wanted, and of results that are not constant.
   Differentiated(OwnedPlan forward, size_t results, std::vector<bool> constant, std::vector<int32_t> saved,
-                 std::vector<int32_t> originals, pybind11::function write_backward, pybind11::function derive)
+                 std::vector<int32_t> originals, std::vector<Form> forms, pybind11::function write_backward,
+                 pybind11::function derive)
       : forward(std::move(forward)),
         results(results),
         constant(std::move(constant)),
         saved(std::move(saved)),
         originals(std::move(originals)),
+        forms(std::move(forms)),
         derive(std::move(derive)),
         write_backward_(std::move(write_backward)) {}
 
@@ -56,6 +62,7 @@ class Differentiated {
   const size_t results;
   const std::vector<bool> constant;
   const std::vector<int32_t> saved, originals;
+  const std::vector<Form> forms;
   const pybind11::function derive;
 
  private:

@@ -66,9 +66,12 @@ std::shared_ptr<Holder> held(Arguments&&... arguments) {
 
 std::shared_ptr<Differentiated> differentiated(py::object forward, size_t results, std::vector<bool> constant,
                                                std::vector<int32_t> saved, std::vector<int32_t> originals,
-                                               py::function write_backward, py::function derive) {
+                                               const std::vector<int32_t>& forms, py::function write_backward,
+                                               py::function derive) {
+  std::vector<Form> all;
+  for (int32_t form : forms) all.push_back(Form(form));
   return held<Differentiated>(OwnedPlan(std::move(forward)), results, std::move(constant), std::move(saved),
-                              std::move(originals), std::move(write_backward), std::move(derive));
+                              std::move(originals), std::move(all), std::move(write_backward), std::move(derive));
 }
 
 std::shared_ptr<FusedOperator> fused_operator(py::function write, size_t returned, size_t copies) {

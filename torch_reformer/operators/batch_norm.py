@@ -218,7 +218,7 @@ class _TrainOperator:
         backward = functools.partial(self.backward, rule)
         derive = functools.partial(self.derive, rule)
         plan = rule.forward(self.geometry)
-        return aten.library.Differentiated(plan, 1, [False], saved, originals, backward, derive)
+        return aten.library.Differentiated(plan, 1, [False], saved, originals, [], backward, derive)
 
     def backward(self, saves: _Rule, given: int, number: int):
         rule, uses = self.rule(number), numbers(given)

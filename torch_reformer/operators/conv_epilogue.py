@@ -89,21 +89,38 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
     input = saved.pop(0) if saves_for[1] else None
     if originals and torch.is_grad_enabled():
         filter = CastWeight(originals[0], filter.dtype).linked(filter)
+    input_size = sizes[0] if input is None else input.shape
+    size, rows = result_sizes[rule.stored], None
+    if operator.rows is not None:
+        rows = Rows(input_size[:-1], operator.rows == "images")
+        n, h, w = rows.pixels
+        input_size, size = (n, input_size[-1], h, w), (n, filter.shape[0], h, w)
+        input, filter, saved = (
+            None if input is None else rows.image(input),
+            filter_of(filter),
+            rule.of_rows(rows, saved),
+        )
+        grads = list(map(rows.of_result, grads, rule.forward.outputs))
     shapes = {name: torch.Size(sizes[2 + names.index(name)]) for name in rule.scalars}
-    size = torch.Size(result_sizes[rule.stored])
-    ctx = SimpleNamespace(wide=operator.wide(), size=size, dtype=operator.types[0], scalar_shapes=shapes)
-    found = [None, None]
+    ctx = SimpleNamespace(wide=operator.wide(), size=torch.Size(size), dtype=operator.types[0], scalar_shapes=shapes)
+    of_input = of_weight = None
     with without_autocast():
         grad, *of_tensors = rule.gradients(ctx, saved, grads, stitch)
         if grad is not None:
             dtype = None if operator.cast is None else operator.cast[1]
-            geometry, wanted_of_both = plans.geometry_of(operator.geometry), (*saves_for[:2], False)
-            both = sizes[0], filter.shape
-            found = conv.conv2d_grads(grad, input, filter, both, geometry, wanted_of_both, dtype)[:2]
-    return [each if want else None for each, want in zip([*found, *of_tensors], wanted, strict=True)]
+            geometry, of_both = plans.geometry_of(operator.geometry), (*saves_for[:2], False)
+            both = input_size, filter.shape
+            of_input, of_weight, _ = conv.conv2d_grads(grad, input, filter, both, geometry, of_both, dtype)
+        if rows is not None:
+            of_input = None if of_input is None else rows.matrix(of_input)
+            of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
+            of_tensors = map(rows.own, of_tensors, rule.kinds)
+    return [each if want else None for each, want in zip([of_input, of_weight, *of_tensors], wanted, strict=True)]
 
 
-def _by_library(input, weight, tensors, program, geometry, cast: CastWeight | None) -> list[Tensor] | None:
+def _by_library(
+    input, weight, tensors, program, geometry, cast: CastWeight | None, rows: str | None = None
+) -> list[Tensor] | None:
     """In one step of autograd in C++; None where that can't be."""
     if aten.library is None or has_max("conv2d_epilogue", program):
         return None
@@ -114,7 +131,7 @@ def _by_library(input, weight, tensors, program, geometry, cast: CastWeight | No
         return None
     given = [input, weight, *tensors]
     types = None if cast is None else (cast.dtype, weight.dtype)
-    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, _derive)
+    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, rows, _derive)
     return operator(given)
 
 
@@ -176,6 +193,10 @@ def linear_epilogue(
     if not needs_dispatcher(given) and needs_grad(*given) and not has_max("linear_epilogue", program.code):
         cast = CastWeight.of(input, weight)
         (input,) = autocast_cast(input)
+        form = "images" if rows.to_images else "product"
+        results = _by_library(input, weight, tensors, program.code, _POINTWISE, cast, form)
+        if results is not None:
+            return results
         with without_autocast():
             return list(_apply(program.code, _POINTWISE, cast, rows, input, weight, *tensors))[: program.code[2]]
     operands = list(map(rows.operand, tensors, program.kinds))

@@ -29,10 +29,12 @@ class _ProgramOperator:
     """A program of this code for tensors of these data types: acc, or input and weight, then the program's.
 
     geometry: packed, of the convolution before it, or None. cast: of the weight, its copy's data type and its own.
-    derive(rule, ...): the gradients by differentiable operators."""
+    rows: "product" of a matrix product, "images" of one whose result, and all but its input, is images already, or
+    None. derive(rule, ...): the gradients by differentiable operators."""
 
-    def __init__(self, code, types: tuple[torch.dtype, ...], geometry: int | None, cast, derive: Callable):
+    def __init__(self, code, types: tuple[torch.dtype, ...], geometry: int | None, cast, rows, derive: Callable):
         self.code, self.types, self.geometry, self.cast, self.derive = code, types, geometry, cast, derive
+        self.rows = rows
         self.operands = 1 if geometry is None else 2
         self.is_double = types[0] == torch.float64
         self.op = "stitch" if geometry is None else "conv2d_epilogue"
@@ -54,7 +56,9 @@ class _ProgramOperator:
             return None
         if not number:
             outputs = self.code[2]
-            return aten.library.Differentiated(plan, outputs, [True] * outputs, [], [], _never, _never)
+            return aten.library.Differentiated(
+                plan, outputs, [True] * outputs, [], [], self.forms(rule, outputs), _never, _never
+            )
         outputs = len(rule.forward.outputs)
         places = {"input": self.operands, "output": count, "acc": 0}
         saved, originals = [places[kind] + (place or 0) for kind, place in rule.saved], []
@@ -66,7 +70,21 @@ class _ProgramOperator:
         constant = [i in rule.constant for i in range(outputs)]
         write = functools.partial(self.backward, rule, wanted)
         derive = functools.partial(self.derive, rule, self, wanted)
-        return aten.library.Differentiated(plan, outputs, constant, saved, originals, write, derive)
+        forms = self.forms(rule, outputs)
+        return aten.library.Differentiated(plan, outputs, constant, saved, originals, forms, write, derive)
+
+    def forms(self, rule: BackwardRule, outputs: int) -> list[int]:
+        """How each tensor, and each of the forward's outputs, is a convolution's (csrc/aten/rows.h)."""
+        if self.rows is None:
+            return []
+        same, full, row, row_moments, filter = range(5)
+        kinds = {} if self.rows == "images" else {"full": full, "row": row}
+        results = []
+        for output in rule.forward.outputs[:outputs]:
+            form = kinds.get({"element": "full"}.get(output.per, output.per), same)
+            results.append(row_moments if form == row and output.kind == "moments" else form)
+        copy = [] if self.cast is None else [filter]
+        return [full, filter, *[kinds.get(kind, same) for kind in rule.kinds], *results, *copy]
 
     def wide(self) -> tuple[bool, ...]:
         """Which of the program's tensors are fp32 where the result is not."""
@@ -131,7 +149,7 @@ def _never(*arguments):
 
 
 @functools.lru_cache(1024)
-def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, derive: Callable):
+def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, rows, derive: Callable):
     """What runs it for a list of tensors; its results are None where Python's rules take the call."""
-    written = _ProgramOperator(code, types, geometry, cast, derive)
+    written = _ProgramOperator(code, types, geometry, cast, rows, derive)
     return aten.library.FusedOperator(written.write, code[2], 1)
