@@ -1,5 +1,6 @@
-"""Builds the one native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11.
-The kernels of this machine's GPUs are compiled beside it (csrc/hip/compile_kernels.py).
+"""Builds the native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11; and
+csrc/aten, a small one for the torch at hand, which makes calls cheap. The kernels of this machine's GPUs are compiled
+beside them (csrc/hip/compile_kernels.py).
 """
 
 import sys

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._C import _AutoDispatchBelowAutograd
 from torch.utils.checkpoint import checkpoint
 
 import torch_reformer
@@ -189,9 +190,46 @@ def test_gradients_of_some(name, wanted):
     got = [*torch.autograd.grad(call(*tensors).sum(), some)]
     for tensor in tensors:
         tensor.requires_grad_(any(tensor is each for each in some))
-    got += torch.autograd.grad(call(*tensors).sum(), some)
+    result = call(*tensors)
+    got += torch.autograd.grad(result.sum(), some, create_graph=True)
+    directions = torch.stack([torch.ones_like(result)] * 2)
+    batched = torch.autograd.grad(result, some, directions, is_grads_batched=True)
     with by_python():
-        assert_same(got, 2 * torch.autograd.grad(call(*tensors).sum(), some))
+        want = torch.autograd.grad(call(*tensors).sum(), some)
+        assert_same(got, 2 * want)
+        torch.testing.assert_close([each[0] for each in batched], [*want], atol=1e-4, rtol=1e-4)
+
+
+def test_first_backwards_in_threads():
+    """Of one operator: each writes the plan of the backward, and all but one are freed."""
+    x = torch.randn(2, 3, 8, 8)
+    for i in range(20):
+        weights = [torch.randn(4, 3, 3, 3, requires_grad=True) for _ in range(4)]
+        slope = program.Program(program.store(program.acc() * (1 + i / 64)))
+        results = [torch_reformer.conv2d_epilogue(x, weight, slope) for weight in weights]
+        barrier = threading.Barrier(4)
+
+        def work(result, barrier=barrier):
+            barrier.wait()
+            result.sum().backward()
+
+        threads = [threading.Thread(target=work, args=(result,)) for result in results]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(weight.grad is not None for weight in weights)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_where_autograd_records_nothing(name):
+    call, sizes = FUSED[name]
+    tensors = leaves(*sizes)
+    with torch.inference_mode(), torch.enable_grad():
+        assert not call(*tensors).requires_grad
+        assert not torch_reformer.conv2d(*leaves((1, 2, 5, 5), (3, 2, 3, 3))).requires_grad
+    with _AutoDispatchBelowAutograd():
+        assert not call(*tensors).requires_grad
 
 
 @pytest.mark.parametrize("name", ["act", "batch norm", "linear"])

@@ -127,6 +127,32 @@ def test_transforms():
         torch.testing.assert_close(per_sample(), want, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("force", [None, "aten", "aten_nhwc", "reference"])
+def test_operators_of_this_package(force):
+    """They call aten::convolution, too, where PyTorch's own is chosen."""
+    torch.set_num_threads(1)
+    x = torch.randn(2, 3, 16, 16, requires_grad=True)
+    model = torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3)
+
+    def step():
+        given = x, model.conv.weight
+        made = torch.ops.reformer.conv2d(*given), torch_reformer.conv2d_act(*given), model(x)
+        return [*made, *torch.autograd.grad(sum(each.square().sum() for each in made), [x, *model.parameters()])]
+
+    with torch_reformer.config(force=force):
+        want = step()
+        with torch_reformer.enable():
+            torch.testing.assert_close(step(), want, atol=1e-3, rtol=1e-4)
+
+
+def test_a_context_may_be_entered_again():
+    context = torch_reformer.enable()
+    for _ in range(2):
+        with context:
+            assert aten.library.is_enabled()
+        assert not aten.library.is_enabled()
+
+
 def test_autocast():
     model, x = network(), torch.randn(4, 3, 16, 16)
     with torch.autocast("cpu", torch.bfloat16):

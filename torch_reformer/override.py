@@ -12,7 +12,7 @@ class _Restore:
         self._before = before
 
     def __enter__(self) -> None:
-        pass
+        aten.library.set_enabled(True)
 
     def __exit__(self, *exception) -> None:
         aten.library.set_enabled(self._before)
@@ -23,7 +23,8 @@ def enable() -> _Restore:
 
     ``aten::convolution`` and its backward are overridden for CPU and GPU tensors, below PyTorch's autograd, autocast
     and transforms: modules, ``torch.nn.functional``, compiled and exported models are used unchanged. What this package
-    has no kernels for (transposed, 1-D, 3-D, complex, quantised, sparse) stays PyTorch's. Call it while no convolution
+    has no kernels for (transposed, 1-D, 3-D, complex, quantised, sparse) stays PyTorch's, and so do modules that
+    ``torch.jit.trace`` made and convolutions that Inductor fuses by oneDNN. Call it while no convolution
     runs in another thread; it holds for all threads.
 
     Returns:

@@ -1,5 +1,6 @@
 #include "fast_path.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace reformer {
@@ -17,6 +18,11 @@ bool has_others(DispatchKeySet keys, DispatchKeySet known) { return keys.raw_rep
 bool is_eager() {
   constexpr DispatchKeySet always({DispatchKey::BackendSelect, DispatchKey::ADInplaceOrView});
   return !has_others(c10::impl::tls_local_dispatch_key_set().included_, always);
+}
+
+bool records_gradients() {
+  return c10::GradMode::is_enabled() &&
+         !c10::impl::tls_local_dispatch_key_set().excluded_.has_any(c10::autograd_dispatch_keyset);
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -1,6 +1,7 @@
 #include "fused_operator.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -126,17 +127,17 @@ const BackwardPlan* Differentiated::backward(uint64_t given, uint64_t wanted) {
     const auto found = backwards_.find({given, wanted});
     if (found != backwards_.end()) return found->second.get();
   }
-  std::unique_ptr<BackwardPlan> written;  // without the lock, which the thread that has Python's may wait for
-  {
-    const py::gil_scoped_acquire acquire;
-    const py::object parts = write_backward_(given, wanted);
-    if (!parts.is_none()) {
-      auto [plan, inputs, places] = parts.cast<std::tuple<py::object, std::vector<int32_t>, std::vector<int32_t>>>();
-      written = std::make_unique<BackwardPlan>(BackwardPlan{OwnedPlan(plan), std::move(inputs), std::move(places)});
-    }
+  // What is written is freed before Python's lock is given back, should another thread have been faster. Nobody waits
+  // for Python's lock who has the other one.
+  const py::gil_scoped_acquire acquire;
+  std::unique_ptr<BackwardPlan> written;
+  const py::object parts = write_backward_(given, wanted);
+  if (!parts.is_none()) {
+    auto [plan, inputs, places] = parts.cast<std::tuple<py::object, std::vector<int32_t>, std::vector<int32_t>>>();
+    written = std::make_unique<BackwardPlan>(BackwardPlan{OwnedPlan(plan), std::move(inputs), std::move(places)});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  return backwards_.emplace(std::make_pair(given, wanted), std::move(written)).first->second.get();
+  return backwards_.try_emplace({given, wanted}, std::move(written)).first->second.get();
 }
 
 std::shared_ptr<Differentiated> FusedOperator::of(uint64_t wanted) {
@@ -148,7 +149,7 @@ std::shared_ptr<Differentiated> FusedOperator::of(uint64_t wanted) {
   const py::gil_scoped_acquire acquire;
   auto written = write_(wanted).cast<std::shared_ptr<Differentiated>>();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return differentiated_.emplace(wanted, std::move(written)).first->second;
+  return differentiated_.try_emplace(wanted, std::move(written)).first->second;
 }
 
 std::vector<Tensor> FusedOperator::returned(std::vector<Tensor> results) const {
@@ -158,8 +159,9 @@ std::vector<Tensor> FusedOperator::returned(std::vector<Tensor> results) const {
 
 std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor> tensors) {
   if (!is_eager()) return std::nullopt;
+  RECORD_FUNCTION("reformer::fused_operator", c10::ArrayRef<const c10::IValue>{});
   uint64_t wanted = 0;
-  const bool grad = torch::autograd::GradMode::is_enabled();
+  const bool grad = records_gradients();
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!is_plain(tensors[i]) || !(tensors[i].is_cpu() || tensors[i].is_cuda())) return std::nullopt;
     if (grad && tensors[i].requires_grad()) wanted |= uint64_t{1} << i;

@@ -36,8 +36,8 @@ struct BackwardPlan {
 class Differentiated {
  public:
   // saved: places among the tensors, or behind them among the forward's outputs. The first `results` of these are the
-  // operator's own, each `constant` or not. `originals`: tensors that derive() gets besides, as they
-  // are then.
+  // operator's own, each `constant` or not. `originals`: the
+  // tensors of which copies were saved, for derive() to link both; they may have changed in place meanwhile.
   // forms: of the tensors, then of the forward's outputs, where the plans compute a matrix product as a convolution;
   // else empty. What is given, saved and returned is the product's.
   // write_backward(given, wanted): a BackwardPlan's parts for results and tensors of these numbers, or None.

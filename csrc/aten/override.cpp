@@ -18,9 +18,15 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-at::Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
-                       IntArrayRef padding, IntArrayRef dilation, bool transposed, IntArrayRef output_padding,
-                       int64_t groups) {
+// The schemas' SymInts are numbers here: of what is traced, other keys take care.
+IntArrayRef numbers(c10::SymIntArrayRef values) { return C10_AS_INTARRAYREF_SLOW(values); }
+
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   c10::SymIntArrayRef strides, c10::SymIntArrayRef paddings, c10::SymIntArrayRef dilations,
+                   bool transposed, c10::SymIntArrayRef output_paddings, c10::SymInt group_count) {
+  const IntArrayRef stride = numbers(strides), padding = numbers(paddings), dilation = numbers(dilations),
+                    output_padding = numbers(output_paddings);
+  const int64_t groups = group_count.guard_int(__FILE__, __LINE__);
   const bool has_bias = bias && bias->defined();
   if (const auto geometry = transposed ? std::nullopt : geometry_of(stride, padding, dilation, groups))
     if (input.dim() == 4 && weight.dim() == 4 && (!has_bias || is_bias_of(*bias, input, weight)))
@@ -36,9 +42,15 @@ at::Tensor convolution(const Tensor& input, const Tensor& weight, const std::opt
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
 Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
-                               at::OptionalIntArrayRef bias_sizes, IntArrayRef stride, IntArrayRef padding,
-                               IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups,
+                               at::OptionalSymIntArrayRef bias_size, c10::SymIntArrayRef strides,
+                               c10::SymIntArrayRef paddings, c10::SymIntArrayRef dilations, bool transposed,
+                               c10::SymIntArrayRef output_paddings, c10::SymInt group_count,
                                std::array<bool, 3> wanted) {
+  const IntArrayRef stride = numbers(strides), padding = numbers(paddings), dilation = numbers(dilations),
+                    output_padding = numbers(output_paddings);
+  const int64_t groups = group_count.guard_int(__FILE__, __LINE__);
+  at::OptionalIntArrayRef bias_sizes;
+  if (bias_size) bias_sizes = numbers(*bias_size);
   const auto by_aten = [&](std::array<bool, 3> mask) {
     return at::compositeexplicitautograd::convolution_backward(grad_output, input, weight, bias_sizes, stride, padding,
                                                                dilation, transposed, output_padding, groups, mask);

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
@@ -86,7 +87,7 @@ std::optional<Tensor> try_contract(Place place, const Tensor& first, const Tenso
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return convolve(*problem, first, second, bias.defined() ? &bias : nullptr);
   }();
-  if (!torch::autograd::compute_requires_grad(first, second, bias)) return result;
+  if (!records_gradients() || !torch::autograd::compute_requires_grad(first, second, bias)) return result;
   auto node = make_node<ConvBackward>();
   node->set_next_edges(bias.defined() ? torch::autograd::collect_next_edges(first, second, bias)
                                       : torch::autograd::collect_next_edges(first, second));
@@ -129,6 +130,7 @@ void set_sums_plan(int64_t number) { sums_plan = number; }
 
 std::optional<Tensor> conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Geometry& geometry) {
   if (input.dim() != 4 || weight.dim() != 4 || !(input.is_cpu() || input.is_cuda())) return std::nullopt;
+  RECORD_FUNCTION("reformer::conv2d", c10::ArrayRef<const c10::IValue>{});
   Sizes sizes;
   std::copy_n(input.sizes().begin(), 4, sizes.input.begin());
   std::copy_n(weight.sizes().begin(), 4, sizes.weight.begin());

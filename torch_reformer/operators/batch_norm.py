@@ -214,7 +214,8 @@ class _TrainOperator:
         at = {name: place for place, name in enumerate(self.names)} | {"output_0": result, "acc": acc}
         weight = at["weight"] if self.settings.cast is None else copy
         bias = [at["bias"]] if "bias" in at else []
-        saved, originals = [at["input"], weight, moments, *bias, *[at[name] for name in rule.saved]], [at["weight"]]
+        saved = [at["input"], weight, moments, *bias, *[at[name] for name in rule.saved]]
+        originals = [] if self.settings.cast is None else [at["weight"]]
         backward = functools.partial(self.backward, rule)
         derive = functools.partial(self.derive, rule)
         plan = rule.forward(self.geometry)

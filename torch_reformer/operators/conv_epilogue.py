@@ -18,7 +18,7 @@ from .autocast import CastWeight, autocast_cast
 from .backward_rule import backward_rule, has_max
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad, without_autocast
 from .fallback import unfused_conv2d
-from .fused_operator import program_operator
+from .fused_operator import MOST, program_operator
 from .one_step import run_conv2d
 from .rows import Rows, filter_of
 from .stitch import stitch
@@ -89,17 +89,14 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
     input = saved.pop(0) if saves_for[1] else None
     if originals and torch.is_grad_enabled():
         filter = CastWeight(originals[0], filter.dtype).linked(filter)
-    input_size = sizes[0] if input is None else input.shape
-    size, rows = result_sizes[rule.stored], None
+    input_size, size, rows = sizes[0], result_sizes[rule.stored], None
     if operator.rows is not None:
-        rows = Rows(input_size[:-1], operator.rows == "images")
+        is_images = operator.rows == "images"
+        rows = Rows((size[0], *size[2:]) if is_images else size[:-1], is_images)
         n, h, w = rows.pixels
-        input_size, size = (n, input_size[-1], h, w), (n, filter.shape[0], h, w)
-        input, filter, saved = (
-            None if input is None else rows.image(input),
-            filter_of(filter),
-            rule.of_rows(rows, saved),
-        )
+        input_size, size = (n, filter.shape[1], h, w), (n, filter.shape[0], h, w)
+        input = None if input is None else rows.image(input)
+        filter, saved = filter_of(filter), rule.of_rows(rows, saved)
         grads = list(map(rows.of_result, grads, rule.forward.outputs))
     shapes = {name: torch.Size(sizes[2 + names.index(name)]) for name in rule.scalars}
     ctx = SimpleNamespace(wide=operator.wide(), size=torch.Size(size), dtype=operator.types[0], scalar_shapes=shapes)
@@ -127,7 +124,7 @@ def _by_library(
     if not len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
         return None
     number = plans.geometry_number(*geometry)
-    if number is None or len(tensors) > 60:  # as many bits tell whose gradients are wanted
+    if number is None or len(tensors) + 2 > MOST:
         return None
     given = [input, weight, *tensors]
     types = None if cast is None else (cast.dtype, weight.dtype)

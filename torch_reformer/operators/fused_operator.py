@@ -14,6 +14,8 @@ from ..runtime import plan as plans
 from . import conv, one_step
 from .backward_rule import NARROW, BackwardRule, backward_rule
 
+MOST = 60  # tensors, or results: bits of a number tell which
+
 
 def flags(number: int, count: int) -> tuple[bool, ...]:
     """The bits of a number."""
@@ -60,6 +62,8 @@ class _ProgramOperator:
                 plan, outputs, [True] * outputs, [], [], self.forms(rule, outputs), _never, _never
             )
         outputs = len(rule.forward.outputs)
+        if outputs > MOST:
+            return None
         places = {"input": self.operands, "output": count, "acc": 0}
         saved, originals = [places[kind] + (place or 0) for kind, place in rule.saved], []
         if self.geometry is not None:

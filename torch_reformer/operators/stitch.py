@@ -11,7 +11,7 @@ from . import fallback
 from .backward_rule import backward_rule, has_max
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
 from .fallback import unfused
-from .fused_operator import program_operator
+from .fused_operator import MOST, program_operator
 from .one_step import run_stitch
 
 _library = torch.library.Library("reformer", "IMPL")
@@ -50,7 +50,7 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
 
 def _by_library(acc, tensors, program):
     """In one step of autograd in C++; None where that can't be."""
-    if aten.library is None or len(tensors) > 60 or has_max("stitch", program):
+    if aten.library is None or len(tensors) >= MOST or has_max("stitch", program):
         return None
     given = [acc, *tensors]
     return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, None, _derive)(given)
