@@ -201,7 +201,7 @@ def test_gradients_of_some(name, wanted):
 
 
 def test_first_backwards_in_threads():
-    """Of one operator: each writes the plan of the backward, and all but one are freed."""
+    """Each writes the plan of the one operator's backward, and all but one are freed."""
     x = torch.randn(2, 3, 8, 8)
     for i in range(20):
         weights = [torch.randn(4, 3, 3, 3, requires_grad=True) for _ in range(4)]
