@@ -241,7 +241,7 @@ class _TrainOperator:
         return [found.get(name) if want else None for name, want in zip(self.names, wanted, strict=True)]
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(512)
 def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int, uses: int):
     return aten.library.FusedOperator(_TrainOperator(given, settings, geometry, uses).write, 1, uses)
 
@@ -299,7 +299,7 @@ def train(
     return _apply(settings, number, uses, cast, input, *tensors[1:])
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(512)
 def _operator_of(
     given: tuple[bool, ...], geometry, activation: str, eps: float, momentum: float, running, cast, uses: int
 ) -> Callable | None:

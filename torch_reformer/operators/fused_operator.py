@@ -152,7 +152,7 @@ def _never(*arguments):
     raise AssertionError("there are no gradients")
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(512)
 def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, rows, derive: Callable):
     """What runs it for a list of tensors; its results are None where Python's rules take the call."""
     written = _ProgramOperator(code, types, geometry, cast, rows, derive)

@@ -86,7 +86,7 @@ class _Operator:
         return [found[i] if wanted[place] else None for i, place in enumerate(self.places) if place is not None]
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(512)
 def _operator(given: tuple[bool, bool], eps: float, dtype: torch.dtype):
     return aten.library.FusedOperator(_Operator(given, eps, dtype).write, 1, 1)
 

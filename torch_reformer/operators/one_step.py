@@ -18,7 +18,7 @@ _stitch = torch.ops.reformer.stitch.default
 _conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(512)
 def alone(
     code: tuple[int, ...], tensors: int, geometry: int = -1, cast: torch.dtype | None = None
 ) -> plans.Plan | None:
