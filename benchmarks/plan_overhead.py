@@ -1,12 +1,15 @@
-"""What a step of a plan costs: 60 small steps on the CPU, in one plan, one by one from Python, and, where they are
-PyTorch's own, one by one from C++, which is what the kernels and PyTorch's dispatcher take without any plan.
+"""What a step of a plan costs the CPU: 60 small steps, in one plan, one by one from Python, and, where they are
+PyTorch's own, one by one from C++, which is what the kernels and PyTorch's dispatcher take without any plan. On a GPU
+its kernels are not waited for.
 
 python benchmarks/plan_overhead.py --csv benchmarks/results/cpu/plan_overhead.csv
+python benchmarks/plan_overhead.py --device cuda --csv benchmarks/results/h200/plan_overhead.csv
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sysconfig
 import time
@@ -22,6 +25,7 @@ import torch_reformer  # noqa: F401  registers the operators
 from torch_reformer import program as ep
 from torch_reformer.operators.dispatch import below_autograd
 from torch_reformer.runtime import plan
+from torch_reformer.tuning.workload import device_name, usable_device
 
 STEPS, CALLS, ROUNDS, SIZE = 60, 200, 25, 8
 PROGRAM = ep.Program(ep.store(ep.maximum(ep.acc(), 0.0)))
@@ -77,6 +81,14 @@ def mixed_plan() -> plan.Plan:
     return steps.give(at)
 
 
+def program_plan() -> plan.Plan:
+    steps, at = plan.Plan(2), 0
+    (at,) = steps.view(at, *IMAGE)
+    for _ in range(STEPS):
+        (at,) = steps.stitch(PROGRAM.code, at, [])
+    return steps.give(at)
+
+
 def view_plan() -> plan.Plan:
     steps, at = plan.Plan(2), 0
     for i in range(STEPS):
@@ -103,6 +115,14 @@ def mixed_python(y: Tensor, x: Tensor) -> Tensor:
     return y
 
 
+def program_python(y: Tensor, x: Tensor) -> Tensor:
+    stitch, code = torch.ops.reformer.stitch.default, PROGRAM.code
+    y = torch.ops.aten.as_strided.default(y, *IMAGE)
+    for _ in range(STEPS):
+        (y,) = stitch(y, [], code)
+    return y
+
+
 def view_python(y: Tensor, x: Tensor) -> Tensor:
     as_strided = torch.ops.aten.as_strided.default
     for _ in range(STEPS // 2):
@@ -110,16 +130,20 @@ def view_python(y: Tensor, x: Tensor) -> Tensor:
     return y
 
 
-def per_step(calls: dict[str, Callable[[], Tensor]]) -> dict[str, list[float]]:
-    """Microseconds a step of each, over loops of CALLS, in turns."""
+def per_step(calls: dict[str, Callable[[], Tensor]], device: torch.device) -> dict[str, list[float]]:
+    """Microseconds a step of each, over CALLS, in turns. A GPU is waited for between them: its queue is finite."""
+    wait = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             call()
-            start = time.perf_counter()
+            taken = 0.0
             for _ in range(CALLS):
+                wait()
+                start = time.perf_counter()
                 call()
-            times[name].append((time.perf_counter() - start) / CALLS / STEPS * 1e6)
+                taken += time.perf_counter() - start
+            times[name].append(taken / CALLS / STEPS * 1e6)
     return times
 
 
@@ -133,22 +157,25 @@ def cases(y: Tensor, x: Tensor):
 
     yield "ATen", {**both(aten_plan(), aten_python), "cpp": lambda: from_cpp(y, x, STEPS)}
     yield "ATen, views, programs", both(mixed_plan(), mixed_python)
+    yield "programs", both(program_plan(), program_python)
     yield "views", both(view_plan(), view_python)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
+    device = usable_device(options.device)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = []
     print(f"{f'microseconds a step of {STEPS} (p50)':32}{'python':>8}{'plan':>8}{'C++':>8}{'plan - C++':>12}")
     with torch.no_grad(), below_autograd():
-        for name, calls in cases(torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)):
+        for name, calls in cases(*torch.rand(2, SIZE, SIZE, device=device)):
             found = {
-                provider: Row.of("plan_overhead", name, provider, "step_us", times)
-                for provider, times in per_step(calls).items()
+                provider: Row.of("plan_overhead", name, provider, "step_us", times, device_name(device))
+                for provider, times in per_step(calls, device).items()
             }
             rows += found.values()
             python, in_plan = found["python"].p50, found["plan"].p50

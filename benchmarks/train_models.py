@@ -1,20 +1,25 @@
-"""Training steps of vision models by PyTorch, after ``torch_reformer.convert`` and after ``torch_reformer.fuse`` (and
-by ``torch.compile`` or in CUDA graphs), in turns, and how their losses compare.
+"""Training steps of vision models by PyTorch, under ``torch_reformer.enable``, after ``torch_reformer.convert`` and
+after ``torch_reformer.fuse`` (and by ``torch.compile`` or in CUDA graphs), in turns, and how their losses compare. On a
+GPU also: the CPU's time, of a step whose kernels it does not wait for, and the kernels' time alone.
 
 All sides have the same weights, images and random numbers, and channels_last tensors. An image is its class's
 pattern and as much noise, so that the loss falls steadily: where noise is learnt by heart, two runs of PyTorch itself
 have losses that fall apart. Models are torchvision's.
 
     python benchmarks/train_models.py --csv benchmarks/results/h200/train_models.csv
-    python benchmarks/train_models.py --device cpu --models resnet18 --batch 8 --dtype float32 --steps 40
+    python benchmarks/train_models.py --device cpu --models resnet18:8 --dtype float32 --steps 40
+    torchrun --nproc-per-node 2 benchmarks/train_models.py --models resnet50:64  # DistributedDataParallel
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import functools
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,20 +31,31 @@ from results import Row, write_csv
 import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
 
-BATCHES = {"resnet50": 128, "convnext_tiny": 128, "mobilenet_v3_large": 256}
+BATCHES = {"resnet50": 128, "convnext_tiny": 128, "mobilenet_v3_large": 256, "efficientnet_b0": 128}
 DIFFERENT, CLASSES = 20, 100  # batches; classes
 STEPS_A_ROUND = 10
 
 
 class Training:
-    """One side: a model and its optimizer."""
+    """One side: a model and its optimizer; around: what every step is in the context of."""
 
-    def __init__(self, model: torch.nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], device, dtype):
-        self.model, self.batches, self.device, self.dtype = model, batches, device, dtype
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        device: torch.device,
+        dtype: torch.dtype,
+        around: Callable[[], contextlib.AbstractContextManager],
+    ):
+        self.model, self.batches, self.device, self.dtype, self.around = model, batches, device, dtype, around
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         self.losses: list[torch.Tensor] = []
 
     def step(self) -> None:
+        with self.around():
+            self._step()
+
+    def _step(self) -> None:
         number = len(self.losses)
         torch.manual_seed(number)  # dropout, stochastic depth
         images, classes = self.batches[number % len(self.batches)]
@@ -68,6 +84,23 @@ def milliseconds(step: Callable[[], None], device: torch.device) -> float:
     return start.elapsed_time(end) / STEPS_A_ROUND
 
 
+def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
+    """The CPU's time for one step, while the GPU has nothing to do before it."""
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    step()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
+    """The sum of the kernels' times of one step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize(device)
+    on_gpu = (event for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA)
+    return sum(event.self_device_time_total for event in on_gpu) / 1e3
+
+
 def converted(model: torch.nn.Module) -> torch.nn.Module:
     print(str(torch_reformer.convert(model, channels_last=True)).splitlines()[0])
     return model
@@ -94,6 +127,7 @@ class Graphed(torch.nn.Module):
 
 SIDES = {
     "torch": lambda model: model,
+    "enabled": lambda model: model,
     "converted": converted,
     "fused": fused,
     "compiled": torch.compile,
@@ -107,8 +141,15 @@ def peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
+def distributed(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The model, in DistributedDataParallel where there is more than this process."""
+    if not torch.distributed.is_initialized():
+        return model
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
+
+
 def measure(name: str, batch: int, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
-    """For each side: milliseconds a step, losses, and the most memory of the first steps."""
+    """For each side: milliseconds by metric, losses, and the most memory of the first steps."""
     torch.manual_seed(0)
     model = getattr(torchvision.models, name)(num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
     patterns = torch.nn.functional.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (224, 224))
@@ -117,7 +158,16 @@ def measure(name: str, batch: int, steps: int, names: list[str], device: torch.d
         classes = torch.randint(CLASSES, (batch,), device=device)
         images = patterns[classes] + torch.randn(batch, 3, 224, 224, device=device)
         batches.append((images.to(memory_format=torch.channels_last), classes))
-    sides = {side: Training(SIDES[side](copy.deepcopy(model)), batches, device, dtype) for side in names}
+    sides = {
+        side: Training(
+            distributed(SIDES[side](copy.deepcopy(model)), device),
+            batches,
+            device,
+            dtype,
+            torch_reformer.enable if side == "enabled" else contextlib.nullcontext,
+        )
+        for side in names
+    }
     peaks = {}
     for side, training in sides.items():
         if device.type == "cuda":
@@ -125,17 +175,20 @@ def measure(name: str, batch: int, steps: int, names: list[str], device: torch.d
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         milliseconds(training.step, device)  # plans, kernels and memory
         peaks[side] = (peak_bytes(device) - before) / 2**20
-    times: dict[str, list[float]] = {side: [] for side in sides}
+    metrics = {"step_ms": milliseconds}
+    if device.type == "cuda":
+        metrics |= {"host_ms": host_milliseconds, "kernels_ms": kernel_milliseconds}
+    times: dict[str, dict[str, list[float]]] = {side: {metric: [] for metric in metrics} for side in sides}
     while len(sides[names[0]].losses) < steps:
-        for side, training in sides.items():
-            times[side].append(milliseconds(training.step, device))
+        for metric, time_of in metrics.items():
+            for side, training in sides.items():
+                times[side][metric].append(time_of(training.step, device))
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(BATCHES))
-    parser.add_argument("--batch", type=int, help="instead of each model's own")
+    parser.add_argument("--models", default=",".join(BATCHES), help="resnet50:64 has a batch of 64, not its own")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
         "--sides", default="torch,converted,fused", help=f"of {', '.join(SIDES)}; the first is the peer"
@@ -145,12 +198,20 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
     device, names = usable_device(options.device), options.sides.split(",")
+    if "LOCAL_RANK" in os.environ:  # by torchrun
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        torch.distributed.init_process_group("nccl", device_id=device)
+        if device.index:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as long as the process lives
+            options.csv = None
     rows = []
-    print("| model, side | ms a step | speed-up | peak MiB | last losses | largest difference of mean losses |")
-    print("|---|---|---|---|---|---|")
+    print("| model, side | ms a step | speed-up | CPU ms | kernels ms | peak MiB | last losses | largest difference |")
+    print("|---|---|---|---|---|---|---|---|")
     for name in options.models.split(","):
-        batch, dtype = options.batch or BATCHES[name], getattr(torch, options.dtype)
-        times, losses, peaks = measure(name, batch, options.steps, names, device, dtype)
+        model, _, batch = name.partition(":")
+        images, dtype = int(batch or BATCHES[model]), getattr(torch, options.dtype)
+        times, losses, peaks = measure(model, images, options.steps, names, device, dtype)
 
         def row(side: str, metric: str, values: list[float], name: str = name) -> None:
             rows.append(Row.of("train_models", name, side, metric, values, device_name(device)))
@@ -159,18 +220,19 @@ def main() -> None:
             side: [statistics.mean(values[i : i + STEPS_A_ROUND]) for i in range(0, len(values), STEPS_A_ROUND)]
             for side, values in losses.items()
         }
-        first = statistics.median(times[names[0]])
+        first = statistics.median(times[names[0]]["step_ms"])
         for side in names:
             apart = max(abs(a - b) for a, b in zip(means[names[0]], means[side], strict=True))
-            row(side, "step_ms", times[side])
+            for metric, values in times[side].items():
+                row(side, metric, values)
             row(side, "last_losses", losses[side][-STEPS_A_ROUND:])
             row(side, "mean_loss_difference", [apart] * 2)
             if device.type == "cuda":
                 row(side, "peak_mib", [peaks[side]] * 2)
-            ms = statistics.median(times[side])
+            ms, *others = (statistics.median(values) for values in times[side].values())
+            told = " | ".join(f"{value:.2f}" for value in (*others, peaks[side])) if others else "- | - | -"
             loss = f"{means[side][-1]:.4f} | {apart:.4f}"
-            peak = f"{peaks[side]:.0f}" if device.type == "cuda" else "-"
-            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {peak} | {loss} |")
+            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {told} | {loss} |", flush=True)
         if options.csv:
             write_csv(options.csv, rows)
 
