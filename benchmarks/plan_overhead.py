@@ -39,12 +39,20 @@ static at::Tensor direct(at::Tensor y, const at::Tensor& x, int64_t steps) {
   return y;
 }
 
-TORCH_LIBRARY(plan_overhead, m) { m.def("direct(Tensor y, Tensor x, int steps) -> Tensor", direct); }
+static at::Tensor launches(at::Tensor y, const at::Tensor&, int64_t steps) {
+  for (int64_t i = 0; i < steps; ++i) y = at::relu(y);
+  return y;
+}
+
+TORCH_LIBRARY(plan_overhead, m) {
+  m.def("direct(Tensor y, Tensor x, int steps) -> Tensor", direct);
+  m.def("launches(Tensor y, Tensor x, int steps) -> Tensor", launches);
+}
 """
 
 
-def direct() -> Callable[[Tensor, Tensor, int], Tensor]:
-    """The steps of aten_plan(), called from C++; compiled at the first use."""
+def from_cpp():
+    """The steps of aten_plan() and program_plan(), called from C++; compiled at the first use."""
     os.environ["PATH"] += os.pathsep + sysconfig.get_path("scripts")  # ninja may be the virtual environment's
     folder = Path(__file__).parents[1] / "build" / "plan_overhead"
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +60,7 @@ def direct() -> Callable[[Tensor, Tensor, int], Tensor]:
     if not source.exists() or source.read_text() != DIRECT:
         source.write_text(DIRECT)
     cpp_extension.load("plan_overhead", [str(source)], ["-O3"], build_directory=str(folder), is_python_module=False)
-    return torch.ops.plan_overhead.direct.default
+    return torch.ops.plan_overhead
 
 
 ATEN = [("aten::mul.Tensor", 2), ("aten::sigmoid", 1), ("aten::mm", 2), ("aten::relu", 1), ("aten::maximum", 2)]
@@ -149,15 +157,15 @@ def per_step(calls: dict[str, Callable[[], Tensor]], device: torch.device) -> di
 
 def cases(y: Tensor, x: Tensor):
     """name -> by whom it is run -> a call."""
-    from_cpp = direct()
+    cpp = from_cpp()
 
     def both(steps: plan.Plan, python: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Callable[[], Tensor]]:
         torch.testing.assert_close(plan.run(steps, [y, x])[0], python(y, x))
         return {"python": lambda: python(y, x), "plan": lambda: plan.run(steps, [y, x])[0]}
 
-    yield "ATen", {**both(aten_plan(), aten_python), "cpp": lambda: from_cpp(y, x, STEPS)}
+    yield "ATen", {**both(aten_plan(), aten_python), "cpp": lambda: cpp.direct(y, x, STEPS)}
     yield "ATen, views, programs", both(mixed_plan(), mixed_python)
-    yield "programs", both(program_plan(), program_python)
+    yield "programs", {**both(program_plan(), program_python), "cpp": lambda: cpp.launches(y, x, STEPS)}
     yield "views", both(view_plan(), view_python)
 
 

@@ -1,12 +1,15 @@
 #include "override.h"
 
 #include <c10/core/SymIntArrayRef.h>
+#include <c10/util/Exception.h>
 
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <memory>
 #include <tuple>
 
@@ -81,21 +84,30 @@ Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, c
   return grads;
 }
 
+// PyTorch warns of kernels that take another's place: here it is what was asked for.
+class NoWarnings final : public c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
 std::unique_ptr<torch::Library> overrides[2];
 
 }  // namespace
 
 void set_enabled(bool enabled) {
   if (enabled == is_enabled()) return;
-  size_t i = 0;
-  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-    auto& library = overrides[i++];
-    library.reset();
-    if (!enabled) continue;
-    library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, uint32_t(__LINE__));
-    library->impl("convolution", TORCH_FN(convolution));
-    library->impl("convolution_backward", TORCH_FN(convolution_backward));
+  std::unique_ptr<torch::Library> made[2];
+  if (enabled) {
+    NoWarnings ignored;
+    const c10::WarningUtils::WarningHandlerGuard guard(&ignored);
+    size_t i = 0;
+    for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+      auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, uint32_t(__LINE__));
+      library->impl("convolution", TORCH_FN(convolution));
+      library->impl("convolution_backward", TORCH_FN(convolution_backward));
+      made[i++] = std::move(library);
+    }
   }
+  std::move(std::begin(made), std::end(made), overrides);
 }
 
 bool is_enabled() { return overrides[0] != nullptr; }

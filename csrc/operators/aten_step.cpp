@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
+
 namespace reformer {
 namespace {
 
@@ -52,12 +54,13 @@ StableIValue value_of(const AtenArgument& argument, const Input& input) {
   }
 }
 
-// torch 2.13 has a function for the message; before that torch only logs it.
+// torch 2.13 has a function for the message; before that torch only logs what is not this library's.
 std::string message_of_torch() {
   using Message = const char* (*)();
   static const auto message =
       reinterpret_cast<Message>(dlsym(RTLD_DEFAULT, "torch_exception_get_what_without_backtrace"));
-  return message ? message() : "it failed, and the lines that PyTorch logged say why";
+  if (message) return message();
+  return last_failure().empty() ? "it failed, and the lines that PyTorch logged say why" : last_failure();
 }
 
 }  // namespace
@@ -71,6 +74,7 @@ void call_aten(const AtenCall& call, const std::vector<int32_t>& inputs, std::ve
     const StableIValue value = value_of(argument, input);
     *top++ = argument.is_optional ? behind_pointer(value) : value;
   }
+  last_failure().clear();
   // The arguments go by the schema of the torch that runs, not of the one that this was compiled with.
   if (torch_call_dispatcher(call.name.c_str(), call.overload.c_str(), stack, aoti_torch_abi_version()))
     throw std::runtime_error(message_of_torch());
