@@ -63,16 +63,17 @@ def from_cpp():
     return torch.ops.plan_overhead
 
 
-ATEN = [("aten::mul.Tensor", 2), ("aten::sigmoid", 1), ("aten::mm", 2), ("aten::relu", 1), ("aten::maximum", 2)]
-ATEN += [("aten::t", 1)]
+aten = torch.ops.aten
+ATEN = [(aten.mul.Tensor, 2), (aten.sigmoid.default, 1), (aten.mm.default, 2), (aten.relu.default, 1)]
+ATEN += [(aten.maximum.default, 2), (aten.t.default, 1)]
 
 
 def aten_plan() -> plan.Plan:
     """Operators of PyTorch, each of what the one before it gives, the half of them with a second tensor."""
     steps, at = plan.Plan(2), 0
     for i in range(STEPS):
-        name, operands = ATEN[i % len(ATEN)]
-        (at,) = steps.aten(name, (at, 1)[:operands])
+        operator, operands = ATEN[i % len(ATEN)]
+        (at,) = steps.aten(operator, (at, 1)[:operands])
     return steps.give(at)
 
 
@@ -80,12 +81,12 @@ def mixed_plan() -> plan.Plan:
     """Operators of PyTorch, views, and programs."""
     steps, at = plan.Plan(2), 0
     for _ in range(STEPS // 6):
-        (at,) = steps.aten("aten::mul.Tensor", (at, 1))
-        (at,) = steps.aten("aten::mm", (at, 1))
+        (at,) = steps.aten(aten.mul.Tensor, (at, 1))
+        (at,) = steps.aten(aten.mm.default, (at, 1))
         (at,) = steps.view(at, *IMAGE)
         (at,) = steps.stitch(PROGRAM.code, at, [])
         (at,) = steps.view(at, *SQUARE)
-        (at,) = steps.aten("aten::sigmoid", (at,))
+        (at,) = steps.aten(aten.sigmoid.default, (at,))
     return steps.give(at)
 
 
@@ -105,7 +106,6 @@ def view_plan() -> plan.Plan:
 
 
 def aten_python(y: Tensor, x: Tensor) -> Tensor:
-    aten = torch.ops.aten
     mul, sigmoid, mm, relu, maximum, t = (
         *(aten.mul.Tensor, aten.sigmoid.default, aten.mm.default),
         *(aten.relu.default, aten.maximum.default, aten.t.default),
@@ -116,7 +116,7 @@ def aten_python(y: Tensor, x: Tensor) -> Tensor:
 
 
 def mixed_python(y: Tensor, x: Tensor) -> Tensor:
-    aten, stitch, code = torch.ops.aten, torch.ops.reformer.stitch.default, PROGRAM.code
+    stitch, code = torch.ops.reformer.stitch.default, PROGRAM.code
     mul, mm, as_strided, sigmoid = aten.mul.Tensor, aten.mm.default, aten.as_strided.default, aten.sigmoid.default
     for _ in range(STEPS // 6):
         y = sigmoid(as_strided(stitch(as_strided(mm(mul(y, x), x), *IMAGE), [], code)[0], *SQUARE))

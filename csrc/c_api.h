@@ -9,6 +9,7 @@
 #include "dispatch/config.h"
 #include "dispatch/tf32.h"
 #include "jit/gpu.h"
+#include "plan/operator_calls.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -83,6 +84,9 @@ REFORMER_API int32_t reformer_conv_run(const ReformerConvPlan* plan, const Refor
 // Runs the plan of this number. tensors are handles of torch's C API (AtenTensorHandle), which are taken over. The
 // outputs, as many as the plan gives, are new ones.
 REFORMER_API int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs);
+
+// How plans call PyTorch's operators.
+REFORMER_API void reformer_set_operator_calls(const ReformerOperatorCalls* calls);
 
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);

@@ -6,6 +6,7 @@
 #include "operators/layer_norm.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
+#include "plan/operator_calls.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
@@ -82,6 +83,8 @@ int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* 
         ->run({call->x, call->w, call->y, call->bias, call->workspace, queue});
   });
 }
+
+void reformer_set_operator_calls(const ReformerOperatorCalls* calls) { reformer::set_operator_calls(*calls); }
 
 int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs) {
   return guarded([&] {

@@ -1,4 +1,4 @@
-"""Steps of plans by PyTorch's dispatcher, views, and what is freed when (csrc/operators/aten_step.cpp)."""
+"""Steps of plans by PyTorch's dispatcher, views, and what is freed when (csrc/aten/operator_call.cpp)."""
 
 import gc
 import threading
@@ -15,6 +15,7 @@ from torch_reformer import program as ep
 from torch_reformer.operators import run_plan
 from torch_reformer.runtime import native, plan
 
+aten = torch.ops.aten
 DOUBLED = ep.Program(ep.store(ep.acc() * 2))
 GEOMETRY = plan.geometry_number((1, 1), (1, 1), (1, 1), 1)
 X, Y, SQUARE = torch.rand(2, 3, 4, 4) - 0.5, torch.rand(2, 3, 4, 4), torch.rand(4, 4)
@@ -22,60 +23,66 @@ WEIGHT, BIAS, WHERE = torch.rand(5, 3, 3, 3), torch.rand(5), torch.tensor([1, 0,
 CONV = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
 
-def called(name, args=(), kwargs=None, lengths=(), inputs=0):
+def called(operator, args=(), kwargs=None, lengths=(), inputs=0):
     """A plan that is one call."""
     steps = plan.Plan(inputs)
-    return steps.give(*steps.aten(name, args, kwargs, lengths))
+    return steps.give(*steps.aten(operator, args, kwargs, lengths))
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "kwargs", "lengths", "tensors"),
+    ("operator", "args", "kwargs", "lengths", "tensors"),
     [
-        ("aten::relu", [0], {}, [], [X]),
-        ("aten::mm", [0, 1], {}, [], [SQUARE, SQUARE.t()]),
-        ("aten::mm", [0, 0], {}, [], [SQUARE]),
-        ("aten::mm.default", [0, 0], {}, [], [SQUARE]),
-        ("aten::select.int", [0, -1, 2], {}, [], [X]),
-        ("aten::view", [0, [2, -1]], {}, [], [X]),
-        ("aten::sum.dim_IntList", [0, [0, 2]], {"dtype": torch.float64}, [], [X]),
-        ("aten::sum.dim_IntList", [0, None, True], {}, [], [X]),
-        ("aten::sum.dim_IntList", [0, 1], {}, [], [X]),
-        ("aten::roll", [0, 1], {"dims": -1}, [], [X]),
-        ("aten::max.dim", [0], {"dim": 1}, [], [X]),
-        ("aten::gather", [0, 1, 1], {}, [], [X[:, 0, 0], WHERE.view(1, 3)]),
-        ("aten::cumsum", [0, 1], {"dtype": torch.bfloat16}, [], [X]),
-        ("aten::convolution", [0, 1, None, *CONV], {}, [], [X, WEIGHT]),
-        ("aten::convolution", [0, 1, 2, *CONV], {}, [], [X, WEIGHT, BIAS]),
+        (aten.relu.default, [0], {}, [], [X]),
+        (aten.mm.default, [0, 1], {}, [], [SQUARE, SQUARE.t()]),
+        (aten.mm.default, [0, 0], {}, [], [SQUARE]),
+        (aten.mm.default, [0, 0], {}, [], [SQUARE]),
+        (aten.select.int, [0, -1, 2], {}, [], [X]),
+        (aten.view.default, [0, [2, -1]], {}, [], [X]),
+        (aten.sum.dim_IntList, [0, [0, 2]], {"dtype": torch.float64}, [], [X]),
+        (aten.sum.dim_IntList, [0, None, True], {}, [], [X]),
+        (aten.sum.dim_IntList, [0, 1], {}, [], [X]),
+        (aten.roll.default, [0, 1], {"dims": -1}, [], [X]),
+        (aten.max.dim, [0], {"dim": 1}, [], [X]),
+        (aten.gather.default, [0, 1, 1], {}, [], [X[:, 0, 0], WHERE.view(1, 3)]),
+        (aten.cumsum.default, [0, 1], {"dtype": torch.bfloat16}, [], [X]),
+        (aten.convolution.default, [0, 1, None, *CONV], {}, [], [X, WEIGHT]),
+        (aten.convolution.default, [0, 1, 2, *CONV], {}, [], [X, WEIGHT, BIAS]),
         (
-            "aten::convolution_backward",
+            aten.convolution_backward.default,
             [0, 1, 2, None, *CONV, [True, False, False]],
             {},
             [],
             [torch.rand(2, 5, 2, 2), X, WEIGHT],
         ),
-        ("aten::native_layer_norm", [0, [4], None, None, 1e-3], {}, [], [X]),
-        ("aten::native_dropout", [0, 0.0, True], {}, [], [X]),
-        ("aten::native_dropout", [0, 0, None], {}, [], [X]),
-        ("aten::bernoulli.p", [0, 1.0], {"generator": None}, [], [X]),
-        ("aten::upsample_nearest2d.vec", [0, None, [2.0, 1.5]], {}, [], [X]),
-        ("aten::upsample_nearest2d.vec", [0, [8, 6], None], {}, [], [X]),
-        ("aten::cat", [[0, 1, 0], 1], {}, [], [X, Y]),
-        ("aten::index.Tensor", [0, [None, 1]], {}, [], [X, WHERE]),
-        ("aten::index.Tensor", [0, [1, None, 1]], {}, [], [X, WHERE]),
-        ("aten::split.Tensor", [0, 2, 1], {}, [2], [X]),
-        ("aten::unbind.int", [0], {}, [2], [X]),
-        ("aten::_foreach_mul.List", [[0, 1], [1, 0]], {}, [2], [X, Y]),
-        ("aten::zeros", [[2, 3]], {"dtype": torch.int64, "device": torch.device("cpu")}, [], [X]),
-        ("aten::ones", [[0, 3]], {"layout": torch.strided, "pin_memory": False}, [], [X]),
-        ("aten::_to_copy", [0], {"dtype": torch.float16, "memory_format": torch.channels_last}, [], [X]),
-        ("aten::clone", [0], {"memory_format": torch.channels_last}, [], [X]),
-        ("aten::contiguous", [0], {}, [], [X.transpose(1, 2)]),
-        ("reformer::conv2d", [0, 1, None], {"padding": 1, "groups": 1}, [], [X, WEIGHT]),
+        (aten.native_layer_norm.default, [0, [4], None, None, 1e-3], {}, [], [X]),
+        (aten.native_dropout.default, [0, 0.0, True], {}, [], [X]),
+        (aten.native_dropout.default, [0, 0, None], {}, [], [X]),
+        (aten.bernoulli.p, [0, 1.0], {"generator": None}, [], [X]),
+        (aten.upsample_nearest2d.vec, [0, None, [2.0, 1.5]], {}, [], [X]),
+        (aten.upsample_nearest2d.vec, [0, [8, 6], None], {}, [], [X]),
+        (aten.cat.default, [[0, 1, 0], 1], {}, [], [X, Y]),
+        (aten.index.Tensor, [0, [None, 1]], {}, [], [X, WHERE]),
+        (aten.index.Tensor, [0, [1, None, 1]], {}, [], [X, WHERE]),
+        (aten.split.Tensor, [0, 2, 1], {}, [2], [X]),
+        (aten.unbind.int, [0], {}, [2], [X]),
+        (aten._foreach_mul.List, [[0, 1], [1, 0]], {}, [2], [X, Y]),
+        (aten.add.Tensor, [0, 1], {"alpha": 0.5}, [], [X, Y]),
+        (aten.mul.Scalar, [0, 2], {}, [], [X]),
+        (aten.clamp.default, [0, None, 0.25], {}, [], [X]),
+        (aten.gelu.default, [0], {"approximate": "tanh"}, [], [X]),
+        (aten.scatter.value, [0, 1, 1, 2.5], {}, [], [SQUARE, torch.tensor([[1, 2]])]),
+        (aten.div.Tensor_mode, [0, 1], {"rounding_mode": "floor"}, [], [X, Y]),
+        (aten.zeros.default, [[2, 3]], {"dtype": torch.int64, "device": torch.device("cpu")}, [], [X]),
+        (aten.ones.default, [[0, 3]], {"layout": torch.strided, "pin_memory": False}, [], [X]),
+        (aten._to_copy.default, [0], {"dtype": torch.float16, "memory_format": torch.channels_last}, [], [X]),
+        (aten.clone.default, [0], {"memory_format": torch.channels_last}, [], [X]),
+        (aten.contiguous.default, [0], {}, [], [X.transpose(1, 2)]),
+        (torch.ops.reformer.conv2d.default, [0, 1, None], {"padding": 1, "groups": 1}, [], [X, WEIGHT]),
     ],
 )
-def test_arguments(name, args, kwargs, lengths, tensors):
+def test_arguments(operator, args, kwargs, lengths, tensors):
     """All kinds, as the operator itself takes them."""
-    steps = called(name, args, kwargs, lengths, len(tensors))
+    steps = called(operator, args, kwargs, lengths, len(tensors))
     call = steps.steps[0].call
     expected = call.run([tensors[i] for i in call.inputs])
     found = plan.run(steps, tensors)
@@ -89,43 +96,29 @@ def test_arguments(name, args, kwargs, lengths, tensors):
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "kwargs", "error", "sentence"),
+    ("operator", "args", "kwargs", "error", "sentence"),
     [
-        ("aten::add.Tensor", [0, 0], {}, ValueError, r"aten::add.Tensor: alpha is a number of any type \(Scalar\)"),
-        ("aten::mul.Scalar", [0, 2], {}, ValueError, "other is a number of any type"),
-        ("aten::clamp", [0, 0.5], {}, ValueError, "min is a number of any type"),
-        ("aten::gelu", [0], {}, ValueError, "approximate is a text, which leaks memory"),
-        ("aten::rand.generator", [[2]], {"generator": torch.Generator()}, ValueError, "is of the type Generator"),
-        ("aten::item", [0], {}, ValueError, "gives a result of the type number, and steps give tensors"),
-        ("aten::equal", [0, 0], {}, ValueError, "gives a result of the type bool"),
-        ("aten::split.Tensor", [0, 1], {}, ValueError, "gives 1 lists of tensors, got 0 lengths"),
-        ("aten::reluu", [0], {}, ValueError, "PyTorch has no operator aten::reluu"),
-        ("aten::relu.out2", [0], {}, ValueError, "PyTorch has no operator aten::relu.out2"),
-        ("relu", [0], {}, ValueError, "PyTorch has no operator relu"),
-        ("aten::mm", [0], {}, TypeError, "aten::mm: mat2 is missing"),
-        ("aten::mm", [0, 0, 0], {}, TypeError, "aten::mm does not take 3 arguments; its schema is aten::mm"),
-        ("aten::mm", [0, 0], {"out": 0}, TypeError, "aten::mm does not take an argument out"),
-        ("aten::mm", [0, None], {}, TypeError, "mat2 must be a tensor's number, got None"),
-        ("aten::mm", [0, X], {}, TypeError, "mat2 must be a tensor's number, got "),
-        ("aten::cat", [[0, None]], {}, TypeError, "tensors must be a list of tensors' numbers"),
-        ("aten::cat", [0], {}, TypeError, "tensors must be a list"),
-        ("aten::select.int", [0, 1.5, 0], {}, TypeError, "dim must be a whole number, got 1.5"),
-        ("aten::select.int", [0, 2**63, 0], {}, TypeError, "dim must be a whole number"),
-        ("aten::select.int", [0, True, 0], {}, TypeError, "dim must be a whole number"),
-        ("aten::view", [0, 3], {}, TypeError, "size must be a list, got 3"),
-        ("aten::view", [0, [3.0]], {}, TypeError, r"size must be a list, each a whole number, got \[3.0\]"),
-        ("aten::native_dropout", [0, "0", True], {}, TypeError, "p must be a number, got '0'"),
-        ("aten::native_dropout", [0, 10**400, True], {}, TypeError, "p must be a number"),
-        ("aten::native_dropout", [0, 0.5, 1], {}, TypeError, "train must be True or False, got 1"),
-        ("aten::cumsum", [0, 1], {"dtype": "float32"}, TypeError, "dtype must be a data type, got 'float32'"),
-        ("aten::cumsum", [0, 1], {"dtype": torch.qint8}, TypeError, "dtype must be a data type, got torch.qint8"),
-        ("aten::zeros", [[1]], {"device": "cpu"}, TypeError, "device must be a device, got 'cpu'"),
+        (aten.item.default, [0], {}, ValueError, "gives a result of the type number, and steps give tensors"),
+        (aten.equal.default, [0, 0], {}, ValueError, "gives a result of the type bool"),
+        (aten.split.Tensor, [0, 1], {}, ValueError, "gives 1 lists of tensors, got 0 lengths"),
+        (aten.mm.default, [0], {}, TypeError, "aten::mm: mat2 is missing"),
+        (aten.mm.default, [0, 0, 0], {}, TypeError, "aten::mm does not take 3 arguments; its schema is aten::mm"),
+        (aten.mm.default, [0, 0], {"out": 0}, TypeError, "aten::mm does not take an argument out"),
+        (aten.mm.default, [0, None], {}, TypeError, "mat2 must be a tensor's number, got None"),
+        (aten.mm.default, [0, X], {}, TypeError, "mat2 must be a tensor's number, got "),
+        (aten.cat.default, [[0, None]], {}, TypeError, "tensors must be a list of tensors' numbers"),
+        (aten.cat.default, [0], {}, TypeError, "tensors must be a list"),
+        (aten.select.int, [0, 1.5, 0], {}, TypeError, "dim must be of the type int, got 1.5"),
+        (aten.select.int, [0, 2**63, 0], {}, TypeError, "dim must be of the type int"),
+        (aten.view.default, [0, [3.0]], {}, TypeError, r"size must be of the type .*, got \[3.0\]"),
+        (aten.native_dropout.default, [0, "0", True], {}, TypeError, "p must be of the type float, got '0'"),
+        (aten.cumsum.default, [0, 1], {"dtype": "float32"}, TypeError, "dtype must be of the type .*, got 'float32'"),
     ],
 )
-def test_refused(name, args, kwargs, error, sentence):
+def test_refused(operator, args, kwargs, error, sentence):
     """When the plan is written, not when it runs."""
     with pytest.raises(error, match=sentence):
-        plan.Plan(1).aten(name, args, kwargs)
+        plan.Plan(1).aten(operator, args, kwargs)
 
 
 def test_views():
@@ -157,8 +150,8 @@ def test_views_beyond_memory(view):
 
 def test_outputs_that_are_inputs_or_views_of_them():
     steps = plan.Plan(2)
-    (turned,) = steps.aten("aten::t", (0,))
-    (twice,) = steps.aten("aten::mul.Tensor", (0, 0))
+    (turned,) = steps.aten(aten.t.default, (0,))
+    (twice,) = steps.aten(aten.mul.Tensor, (0, 0))
     steps.give(0, turned, twice, 0, twice)
     x = torch.rand(2, 3)
     same, view, square, again, square_again = plan.run(steps, [x, x])
@@ -171,11 +164,11 @@ def test_outputs_that_are_inputs_or_views_of_them():
 def test_writes_in_place():
     """ATen's in-place operators and those with out, and programs' channels, each into what is given or made."""
     steps = plan.Plan(4)
-    (in_place,) = steps.aten("aten::mul_.Tensor", (0, 1))
-    (out,) = steps.aten("aten::mm.out", (0, 1), {"out": 2})
-    (made,) = steps.aten("aten::zeros", ([2, 2],))
-    (filled,) = steps.aten("aten::copy_", (made, in_place))
-    assert not steps.aten("aten::_foreach_mul_.List", ([made, 3], [1, 1]))
+    (in_place,) = steps.aten(aten.mul_.Tensor, (0, 1))
+    (out,) = steps.aten(aten.mm.out, (0, 1), {"out": 2})
+    (made,) = steps.aten(aten.zeros.default, ([2, 2],))
+    (filled,) = steps.aten(aten.copy_.default, (made, in_place))
+    assert not steps.aten(aten._foreach_mul_.List, ([made, 3], [1, 1]))
     steps.give(in_place, out, filled)
     x, y, z, w = (torch.rand(2, 2) for _ in range(4))
     first, last = x.clone(), w.clone()
@@ -189,13 +182,13 @@ def mixed():
     """Steps of all kinds, of an image, a weight, a channel's sums and a tensor that nobody needs."""
     steps = plan.Plan(4)
     (y,) = steps.conv2d(DOUBLED.code, GEOMETRY, 0, 1, [])
-    (sums,) = steps.aten("aten::sum.dim_IntList", (y, [0, 2, 3]))
-    first, second = steps.aten("aten::split.Tensor", (y, 2, 1), lengths=[2])
+    (sums,) = steps.aten(aten.sum.dim_IntList, (y, [0, 2, 3]))
+    first, second = steps.aten(aten.split.Tensor, (y, 2, 1), lengths=[2])
     (square,) = steps.view(first, (8, 8), (8, 1))
-    (product,) = steps.aten("aten::mm", (square, square))
-    steps.aten("aten::mul_.Tensor", (2, sums))
-    (second,) = steps.aten("aten::relu_", (second,))
-    top, _ = steps.aten("aten::max.dim", (product, 0))
+    (product,) = steps.aten(aten.mm.default, (square, square))
+    steps.aten(aten.mul_.Tensor, (2, sums))
+    (second,) = steps.aten(aten.relu_.default, (second,))
+    top, _ = steps.aten(aten.max.dim, (product, 0))
     (of_input,) = steps.conv2d_grads((True, False), GEOMETRY, y, 0, 1)
     return steps.give(top, second, of_input)
 
@@ -235,9 +228,9 @@ def test_is_what_its_steps_are():
 def test_gradients_through_steps():
     """Where gradients are wanted it runs step by step, and autograd sees the operators."""
     steps = plan.Plan(2)
-    (product,) = steps.aten("aten::mm", (0, 1))
+    (product,) = steps.aten(aten.mm.default, (0, 1))
     (row,) = steps.view(product, (2,), (2,), 1)
-    steps.give(*steps.aten("aten::sum.dim_IntList", (row, None)))
+    steps.give(*steps.aten(aten.sum.dim_IntList, (row, None)))
     x, y = torch.rand(2, 3, requires_grad=True), torch.rand(3, 2, requires_grad=True)
     found = torch.autograd.grad(run_plan.run(steps, [x, y])[0], (x, y))
     expected = torch.autograd.grad((x @ y)[:, 1].sum(), (x, y))
@@ -270,11 +263,11 @@ def watch():
 
 def test_frees_at_the_last_use(watch):
     steps = plan.Plan(1)
-    (a,) = steps.aten("plan_steps::step", (0,))
-    (b,) = steps.aten("plan_steps::step", (a,))
-    (c,) = steps.aten("plan_steps::step", (b,))
-    steps.aten("plan_steps::step", (0,))
-    (e,) = steps.aten("plan_steps::step", (a,))
+    (a,) = steps.aten(torch.ops.plan_steps.step.default, (0,))
+    (b,) = steps.aten(torch.ops.plan_steps.step.default, (a,))
+    (c,) = steps.aten(torch.ops.plan_steps.step.default, (b,))
+    steps.aten(torch.ops.plan_steps.step.default, (0,))
+    (e,) = steps.aten(torch.ops.plan_steps.step.default, (a,))
     steps.give(e, c)
     with torch.no_grad():
         found = plan.run(steps, [torch.rand(2)])
@@ -288,9 +281,9 @@ def test_frees_at_the_last_use(watch):
 def test_frees_what_it_is_given(watch):
     """Unless somebody else refers to it, as whoever calls an operator with a list of tensors does."""
     steps = plan.Plan(3)
-    (a,) = steps.aten("plan_steps::step", (0,))
-    (b,) = steps.aten("plan_steps::step", (1,))
-    steps.give(*steps.aten("aten::cat", ([a, b, 2],)))
+    (a,) = steps.aten(torch.ops.plan_steps.step.default, (0,))
+    (b,) = steps.aten(torch.ops.plan_steps.step.default, (1,))
+    steps.give(*steps.aten(aten.cat.default, ([a, b, 2],)))
     for run, is_freed in ((plan.run, False), (plan.run_and_free, True)):
         tensors = [torch.rand(2) for _ in range(3)]
         watch.seen, watch.alive = [weakref.ref(tensor) for tensor in tensors], []
@@ -303,7 +296,7 @@ def test_frees_what_it_is_given(watch):
 
 def test_held_tensors_are_for_one_run():
     steps = plan.Plan(0)
-    (zeros,) = steps.aten("aten::zeros", ([2, 3],))
+    (zeros,) = steps.aten(aten.zeros.default, ([2, 3],))
     assert torch.equal(plan.run_and_free(steps.give(zeros), [])[0], torch.zeros(2, 3))
     held = torch.ops.reformer._hold([torch.rand(2)])
     with pytest.raises(RuntimeError, match="the plan takes 0 tensors, got 1"):
@@ -313,7 +306,7 @@ def test_held_tensors_are_for_one_run():
 
 
 def test_a_plan_that_is_released_while_it_runs(watch):
-    steps = called("plan_steps::step", (0,), inputs=1)
+    steps = called(torch.ops.plan_steps.step.default, (0,), inputs=1)
     number = steps.number
     watch.then = lambda: native.release_plan(number)
     x = torch.rand(2)
@@ -327,8 +320,8 @@ def test_a_plan_inside_of_a_plan(watch):
     given = [torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)]
     watch.then = lambda: found.extend(plan.run(inner, given))
     outer = plan.Plan(1)
-    (a,) = outer.aten("plan_steps::step", (0,))
-    outer.give(*outer.aten("aten::cat", ([0, a],)))
+    (a,) = outer.aten(torch.ops.plan_steps.step.default, (0,))
+    outer.give(*outer.aten(aten.cat.default, ([0, a],)))
     x = torch.rand(2)
     assert torch.equal(plan.run(outer, [x])[0], torch.cat([x, x + 1]))
     assert len(found) == 3
@@ -336,19 +329,19 @@ def test_a_plan_inside_of_a_plan(watch):
 
 def test_errors_name_the_step(watch, capfd):
     steps = plan.Plan(1)
-    (a,) = steps.aten("aten::relu", (0,))
-    steps.give(*steps.aten("aten::mm", (a, 0)))
+    (a,) = steps.aten(aten.relu.default, (0,))
+    steps.give(*steps.aten(aten.mm.default, (a, 0)))
     with pytest.raises(RuntimeError, match=r"\[step 1 of the plan: aten::mm\]") as error:
         plan.run(steps, [torch.rand(2, 3)])
     assert "cannot be multiplied (2x3 and 2x3)" in str(error.value) + capfd.readouterr().err
-    steps = called("aten::unbind.int", (0,), lengths=[3], inputs=1)
+    steps = called(aten.unbind.int, (0,), lengths=[3], inputs=1)
     expected = r"it gave a list of 2 tensors; the plan says 3 \[step 0 of the plan: aten::unbind\]"
     with pytest.raises(RuntimeError, match=expected):
         plan.run(steps, [torch.rand(2)])
     with pytest.raises(RuntimeError, match="aten::unbind.int gave a list of 2 tensors; the plan says 3"):
         run_plan.run(steps, [torch.rand(2, requires_grad=True)])
     steps = plan.Plan(1)
-    (a,) = steps.aten("aten::relu", (0,))
+    (a,) = steps.aten(aten.relu.default, (0,))
     steps.give(*steps.stitch(DOUBLED.code, a, []))
     with pytest.raises(RuntimeError, match=r"reformer::stitch: .*\[step 1 of the plan: stitch\]"):
         plan.run(steps, [torch.rand(2)])
@@ -358,13 +351,13 @@ def test_errors_name_the_step(watch, capfd):
 
     watch.then = fail
     with pytest.raises(RuntimeError, match=r"\[step 0 of the plan: plan_steps::step\]"):
-        plan.run(called("plan_steps::step", (0,), inputs=1), [torch.rand(2)])
+        plan.run(called(torch.ops.plan_steps.step.default, (0,), inputs=1), [torch.rand(2)])
 
 
 @pytest.mark.gpu
 def test_one_device():
     """But numbers, which may be on the CPU."""
-    steps = called("aten::mul.Tensor", (0, 1), inputs=2)
+    steps = called(aten.mul.Tensor, (0, 1), inputs=2)
     x, number = torch.rand(2, 3, device="cuda"), torch.tensor(2.0)
     assert torch.equal(plan.run(steps, [x, number])[0], 2 * x)
     assert torch.equal(plan.run(steps, [number, x])[0], 2 * x)
@@ -393,7 +386,14 @@ def test_threads():
     assert not wrong and number >= 0
 
 
-ATEN = {"aten::relu_": 1, "aten::abs_": 1, "aten::sigmoid": 1, "aten::t": 1, "aten::mul.Tensor": 2, "aten::mm": 2}
+ATEN = {
+    aten.relu_.default: 1,
+    aten.abs_.default: 1,
+    aten.sigmoid.default: 1,
+    aten.t.default: 1,
+    aten.mul.Tensor: 2,
+    aten.mm.default: 2,
+}
 KINDS = [*ATEN, "view", "stitch", "sort", "split"]
 
 
@@ -404,29 +404,29 @@ def test_random_graphs(data):
     steps, tensors = plan.Plan(count), [torch.rand(size, size) - 0.5 for _ in range(count)]
     there, matrices = [each.clone() for each in tensors], list(range(count))
 
-    def aten(name, *args, lengths=()):
-        made = steps.aten(name, args, lengths=lengths)
-        call = steps.steps[-1].call
-        there.extend(call.run([there[i] for i in call.inputs]))
+    def call(operator, *args, lengths=()):
+        made = steps.aten(operator, args, lengths=lengths)
+        step = steps.steps[-1].call
+        there.extend(step.run([there[i] for i in step.inputs]))
         return made
 
     for kind in data.draw(st.lists(st.sampled_from(KINDS), max_size=12)):
         one, two = (data.draw(st.sampled_from(matrices)) for _ in range(2))
         if kind in ATEN:
-            matrices += aten(kind, *(one, two)[: ATEN[kind]])
+            matrices += call(kind, *(one, two)[: ATEN[kind]])
         elif kind == "view":
             matrices += steps.view(one, (size, size), there[one].stride()[::-1])
             there.append(there[one].t())
         elif kind == "stitch":
-            (image,) = aten("aten::view", *aten("aten::clone", one), [1, 1, size, size])
+            (image,) = call(aten.view.default, *call(aten.clone.default, one), [1, 1, size, size])
             (result,) = steps.stitch(DOUBLED.code, image, [])
             there.append(2 * there[image])
-            matrices += aten("aten::view", result, [size, size])
+            matrices += call(aten.view.default, result, [size, size])
         elif kind == "sort":
-            matrices.append(aten("aten::sort", one)[0])
+            matrices.append(call(aten.sort.default, one)[0])
         else:
-            (joined,) = aten("aten::cat", [one, two])
-            matrices += aten("aten::split_with_sizes", joined, [size, size], lengths=[2])
+            (joined,) = call(aten.cat.default, [one, two])
+            matrices += call(aten.split_with_sizes.default, joined, [size, size], lengths=[2])
     outputs = data.draw(st.lists(st.sampled_from(matrices), max_size=4))
     found = plan.run(steps.give(*outputs), tensors)
     for one, other in zip([*found, *tensors], [there[i] for i in (*outputs, *range(count))], strict=True):

@@ -10,6 +10,7 @@ from torch_reformer import program
 from torch_reformer.operators import run_plan
 from torch_reformer.program import Program
 from torch_reformer.runtime import native, plan
+from torch_reformer.runtime.aten_call import AtenCall
 
 GEOMETRY = (1, 1), (1, 1), (1, 1), 1
 DOUBLED = Program(program.store(program.acc() * 2), program.moments(program.acc()))
@@ -58,10 +59,12 @@ def code(**changes):
     return numbers
 
 
-def aten_code(name=b"aten::relu", arguments=((2, 0),), results=(-1,), **changes):
+RELU = AtenCall(torch.ops.aten.relu.default, [0], {})
+
+
+def aten_code(inputs=1, results=1, **changes):
     """A plan of one step, a call of an operator, with changes."""
-    what = [len(name), *name, 0, len(arguments), *(each for argument in arguments for each in argument)]
-    return code(kind=5, what=[*what, len(results), *results], **changes)
+    return code(**{"kind": 5, "what": [RELU.call.number, inputs, results], **changes})
 
 
 @pytest.mark.parametrize(
@@ -96,16 +99,12 @@ def aten_code(name=b"aten::relu", arguments=((2, 0),), results=(-1,), **changes)
         (code(kind=4, what=[2**60, 0]), "an offset"),
         (code(kind=4, what=[0, 2, 2**50, 2**50, 2**50, 1]), "a view of more memory than there is"),
         (code(kind=4, what=[0, 1, 3]), "it ends early"),
-        (aten_code(b"\0"), "an operator's name"),
-        (aten_code(arguments=[(5, 0)]), "an unknown kind of argument"),
-        (aten_code(arguments=[(2, 2)]), "an unknown kind of argument"),
-        (aten_code(arguments=[(2, 0)] * 2), "a step has another number of inputs"),
-        (aten_code(arguments=[(3, 0, 2)]), "a step has another number of inputs"),
-        (aten_code(arguments=[(3, 0, -1)]), "a count"),
-        (aten_code(arguments=[(1, 0, 2**40)]), "a count"),
-        (aten_code(arguments=[(1, 0, 7, 1)]), "it ends early"),
-        (aten_code(results=[-2]), "a count"),
-        (aten_code(results=[0]), "a tensor that is not there"),
+        (aten_code(what=[RELU.call.number + 1, 1, 1]), r"no call has the number \d+ \(any more\) \(step 0\)"),
+        (aten_code(what=[-1, 1, 1]), "no call has the number -1"),
+        (aten_code(inputs=2), "a step has another number of inputs"),
+        (aten_code(inputs=-1), "a count"),
+        (aten_code(results=2**40), "a count"),
+        (aten_code(results=0), "a tensor that is not there"),
         (aten_code(into=[0]), "what a step writes to"),
     ],
 )

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "operator_call.h"
+
 namespace reformer::core {
 namespace {
 
@@ -14,6 +16,7 @@ struct Functions {
   decltype(&reformer_conv_plan) conv_plan;
   decltype(&reformer_conv_run) conv_run;
   decltype(&reformer_run_plan) run_plan;
+  decltype(&reformer_set_operator_calls) set_operator_calls;
 };
 Functions functions;
 
@@ -38,6 +41,9 @@ void connect(const char* file) {
   find(library, "reformer_conv_plan", functions.conv_plan);
   find(library, "reformer_conv_run", functions.conv_run);
   find(library, "reformer_run_plan", functions.run_plan);
+  find(library, "reformer_set_operator_calls", functions.set_operator_calls);
+  const ReformerOperatorCalls calls = OperatorCall::functions();
+  functions.set_operator_calls(&calls);
 }
 
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device) {
@@ -52,8 +58,12 @@ std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& te
   namespace aoti = torch::aot_inductor;
   const std::vector<AtenTensorHandle> given = aoti::unsafe_alloc_new_handles_from_tensors(tensors);
   std::vector<AtenTensorHandle> results(count);
-  check(functions.run_plan(plan, reinterpret_cast<void* const*>(given.data()), int64_t(given.size()),
-                           reinterpret_cast<void**>(results.data())));
+  OperatorCall::take_exception();  // of somebody else's run
+  const int32_t failed = functions.run_plan(plan, reinterpret_cast<void* const*>(given.data()), int64_t(given.size()),
+                                            reinterpret_cast<void**>(results.data()));
+  if (const std::exception_ptr exception = OperatorCall::take_exception(); failed && exception)
+    std::rethrow_exception(exception);  // as the operator threw it, a Python one's also
+  check(failed);
   return aoti::alloc_tensors_by_stealing_from_handles(results.data(), count);
 }
 

@@ -17,7 +17,7 @@ void connect(const char* file);
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device);
 void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);
 
-// The outputs of a plan, of which there are `count`.
+// The outputs of a plan, of which there are `count`. Throws what an operator of PyTorch's in it threw.
 std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& tensors, size_t count);
 
 }  // namespace reformer::core

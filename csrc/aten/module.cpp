@@ -6,6 +6,7 @@
 
 #include "core.h"
 #include "fused_operator.h"
+#include "operator_call.h"
 #include "override.h"
 #include "trilinear.h"
 
@@ -104,6 +105,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("is_enabled", reformer::is_enabled);
   m.def("conv2d", reformer::conv2d_of_objects);
   m.def("set_sums_plan", reformer::set_sums_plan);
+  pybind11::class_<reformer::OperatorCall, std::shared_ptr<reformer::OperatorCall>>(m, "OperatorCall")
+      .def(pybind11::init(&reformer::OperatorCall::make))
+      .def_property_readonly("number", &reformer::OperatorCall::number);
   pybind11::class_<reformer::Differentiated, std::shared_ptr<reformer::Differentiated>>(m, "Differentiated")
       .def(pybind11::init(&reformer::differentiated));
   pybind11::class_<reformer::FusedOperator, std::shared_ptr<reformer::FusedOperator>>(m, "FusedOperator")

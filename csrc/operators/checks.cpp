@@ -7,11 +7,6 @@ namespace reformer {
 
 using torch::headeronly::ScalarType;
 
-std::string& last_failure() {
-  thread_local std::string text;
-  return text;
-}
-
 std::string shown(Sizes sizes) {
   std::ostringstream text;
   text << "[";

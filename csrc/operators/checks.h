@@ -11,16 +11,12 @@ namespace reformer {
 
 std::string shown(Sizes sizes);
 
-// What this thread's last fail() said: before 2.13, torch has no words for an error of an operator that it calls.
-std::string& last_failure();
-
 template <class... Parts>
 [[noreturn]] void fail(const char* op, const Parts&... parts) {
   std::ostringstream text;
   text << "reformer::" << op << ": ";
   (text << ... << parts);
-  last_failure() = text.str();
-  throw std::runtime_error(last_failure());
+  throw std::runtime_error(text.str());
 }
 
 // fp32, fp64, fp16 or bf16.

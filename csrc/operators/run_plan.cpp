@@ -5,7 +5,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "aten_step.h"
 #include "checks.h"
 #include "plan/interned.h"
 #include "program.h"
@@ -15,10 +14,22 @@ namespace {
 
 using torch::stable::accelerator::DeviceGuard;
 
-// One run of a plan: its tensors, by their numbers, and the stack of calls by PyTorch's dispatcher.
+Tensor view_of(const Tensor& tensor, const ViewStep& view) {
+  int64_t elements;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_numel(tensor.get(), &elements));
+  const int64_t first = tensor.storage_offset();
+  if (first + view.offset < 0 || first + view.end > elements)
+    throw std::runtime_error("the view reaches beyond the tensor's memory");
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), int64_t(view.sizes.size()), view.sizes.data(),
+                                                        view.strides.data(), view.offset, &handle));
+  return Tensor(handle);
+}
+
+// One run of a plan: its tensors, by their numbers.
 class Run {
  public:
-  Run(const Plan& plan, std::vector<Tensor> given) : plan_(plan), there_(std::move(given)), stack_(plan.stack_size) {
+  Run(const Plan& plan, std::vector<Tensor> given) : plan_(plan), there_(std::move(given)) {
     there_.reserve(size_t(plan.tensors));
   }
 
@@ -35,7 +46,7 @@ class Run {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);
     } catch (const std::exception& error) {
-      if (plan_.steps.size() == 1 && !std::holds_alternative<AtenCall>(step.what)) throw;  // it names itself
+      if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what)) throw;  // it names itself
       throw std::runtime_error(std::string(error.what()) + " [step " + std::to_string(&step - plan_.steps.data()) +
                                " of the plan: " + step.name() + "]");
     }
@@ -57,7 +68,14 @@ class Run {
     for (int64_t i = 0; i < step.results; ++i) there_.push_back(part(whole, i));
   }
   void run(const ViewStep& view, const PlanStep& step) { there_.push_back(view_of(input(step, 0), view)); }
-  void run(const AtenCall& call, const PlanStep& step) { call_aten(call, step.inputs, there_, stack_.data()); }
+  void run(const OperatorStep& call, const PlanStep& step) {
+    handles_.clear();
+    for (int32_t i : step.inputs) handles_.push_back(there_[size_t(i)].get());
+    handles_.resize(step.inputs.size() + size_t(step.results));
+    void** const results = handles_.data() + step.inputs.size();
+    call.run(handles_.data(), results);
+    for (int32_t i = 0; i < step.results; ++i) there_.emplace_back(static_cast<AtenTensorHandle>(results[i]));
+  }
 
   const Tensor& input(const PlanStep& step, size_t i) const { return there_[size_t(step.inputs[i])]; }
   std::vector<Tensor> tensors(const std::vector<int32_t>& numbers, size_t first) const {
@@ -72,7 +90,7 @@ class Run {
 
   const Plan& plan_;
   std::vector<Tensor> there_;
-  std::vector<StableIValue> stack_;
+  std::vector<void*> handles_;  // of one call's inputs and results
 };
 
 std::shared_ptr<const Plan> plan_of(int64_t number) {

@@ -79,8 +79,8 @@ Read read_what(int64_t kind, CodeReader& reader) {
     case 3: return {PartsStep{}, 1, read_count(reader)};
     case 4: return {read_view(reader), 1, 1};
     case 5: {
-      AtenCall call = AtenCall::decode(reader);
-      const int64_t inputs = call.inputs(), results = call.tensors();
+      OperatorStep call = OperatorStep::of(reader.next());
+      const int64_t inputs = read_count(reader), results = read_count(reader);
       return {std::move(call), inputs, results};
     }
     default: reader.malformed("an unknown step");
@@ -123,7 +123,7 @@ void check_frees(const Plan& plan, const CodeReader& reader) {
 }  // namespace
 
 const char* PlanStep::name() const {
-  if (const auto* call = std::get_if<AtenCall>(&what)) return call->name.c_str();
+  if (const auto* call = std::get_if<OperatorStep>(&what)) return call->name();
   constexpr const char* names[] = {"conv2d", "stitch", "conv2d_grads", "parts", "view"};
   return names[what.index()];
 }
@@ -142,8 +142,6 @@ Plan Plan::decode(const int64_t* code, int64_t size) {
     const PlanStep& step = plan.steps.back();
     plan.tensors += step.results;
     if (plan.tensors > kMost) reader.malformed("a count");
-    if (const auto* call = std::get_if<AtenCall>(&step.what))
-      plan.stack_size = std::max(plan.stack_size, call->words());
   }
   for (int32_t output : plan.outputs)
     if (output >= plan.tensors) reader.malformed("a tensor that is not there");

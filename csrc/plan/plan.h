@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "aten_call.h"
+#include "operator_calls.h"
 
 namespace reformer {
 
@@ -41,7 +41,7 @@ struct ViewStep {
 
 // Tensors have numbers: those that are given, then what the steps make, in order.
 struct PlanStep {
-  std::variant<Conv2dStep, StitchStep, Conv2dGradsStep, PartsStep, ViewStep, AtenCall> what;
+  std::variant<Conv2dStep, StitchStep, Conv2dGradsStep, PartsStep, ViewStep, OperatorStep> what;
   std::vector<int32_t> inputs;
   std::vector<int32_t> into;   // what a stitched program's last outputs are written to
   std::vector<int32_t> frees;  // what nobody needs after it
@@ -52,8 +52,7 @@ struct PlanStep {
 
 struct Plan {
   int32_t inputs;
-  int32_t tensors;    // that are given or made
-  size_t stack_size;  // the most words of an AtenCall
+  int32_t tensors;  // that are given or made
   std::vector<PlanStep> steps;
   std::vector<int32_t> outputs;
 
@@ -65,7 +64,7 @@ struct Plan {
   //   conv2d_grads  a packed geometry, what is wanted
   //   parts         how many
   //   view          the offset, the number of dimensions, the sizes, the strides
-  //   aten          see AtenCall
+  //   aten          the call's number (operator_calls.h), how many inputs it takes, and how many results it makes
   // Throws std::invalid_argument with a sentence.
   static Plan decode(const int64_t* code, int64_t size);
 };

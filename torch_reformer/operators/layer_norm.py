@@ -66,7 +66,7 @@ class _Operator:
 
     def write(self, number: int):
         plan = plans.Plan(self.count)
-        plan.give(*plan.aten("reformer::_layer_norm", (*self.places, self.eps, self.dtype), lengths=[2]))
+        plan.give(*plan.aten(_forward, (*self.places, self.eps, self.dtype), lengths=[2]))
         saved = [0, self.count + 1, *range(1, self.count)]
         return aten.library.Differentiated(plan, 1, [False], saved, [], [], self.backward, self.derive)
 
@@ -75,7 +75,7 @@ class _Operator:
         plan = plans.Plan(2 + self.count)  # the gradient, input, statistics, and what parameters there are
         weight = None if self.places[1] is None else 3
         arguments = 0, 1, 2, weight, _bits(wanted)
-        plan.give(*plan.aten("reformer::_layer_norm_backward", arguments, lengths=[sum(wanted)]))
+        plan.give(*plan.aten(_backward, arguments, lengths=[sum(wanted)]))
         return plan, list(range(2 + self.count)), numbers(number)
 
     def derive(self, grads, saved, originals, wanted, sizes, result_sizes):

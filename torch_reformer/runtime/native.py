@@ -407,15 +407,6 @@ def intern_plan(code: list[int]) -> int:
     return _check(_intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
 
 
-def abi_constant(name: str) -> int | None:
-    """The number of a data type, layout, memory format or kind of device in torch's stable ABI, whose functions of such
-    names tell it; None if it has none."""
-    for prefix in ("aoti_torch_", "torch_"):
-        if function := getattr(_lib, prefix + name, None):
-            return function()
-    return None
-
-
 def interned_counts() -> tuple[int, int]:
     """How many programs and plans the library holds now."""
     programs, plans = ctypes.c_int64(), ctypes.c_int64()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -147,16 +147,21 @@ class Plan:
         return self._add("view", (offset, len(sizes), *sizes, *strides), (tensor,), 1)
 
     def aten(
-        self, name: str, args: Sequence = (), kwargs: Mapping[str, Any] | None = None, lengths: Iterable[int] = ()
+        self,
+        operator: Callable[..., Any],
+        args: Sequence = (),
+        kwargs: Mapping[str, Any] | None = None,
+        lengths: Iterable[int] = (),
     ) -> range:
-        """Any operator of PyTorch's dispatcher, such as aten::mm or aten::add.out: called as from Python, but tensors
-        are numbers. lengths: of each list of tensors that it gives, whose elements count as results.
+        """Any operator of PyTorch's dispatcher, such as torch.ops.aten.add.out: called as from Python, but tensors are
+        numbers. lengths: of each list of tensors that it gives, whose elements count as results.
 
         Raises:
             TypeError: an argument is missing, too many, or of another type than the schema says.
-            ValueError: there is no such operator, or torch's stable ABI can't call it with these arguments.
+            ValueError: it gives something else than tensors.
+            RuntimeError: there is no library for the torch at hand.
         """
-        call = AtenCall(name, args, kwargs or {}, lengths)
+        call = AtenCall(operator, args, kwargs or {}, lengths)
         return self._add("aten", call.code(), call.inputs, call.result_count, call=call)
 
     def give(self, *outputs: int) -> Plan:
