@@ -54,9 +54,10 @@ ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device) {
 
 void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call) { check(functions.conv_run(&plan, &call)); }
 
-std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& tensors, size_t count) {
+std::vector<at::Tensor> run_plan(int64_t plan, std::vector<at::Tensor> tensors, size_t count) {
   namespace aoti = torch::aot_inductor;
   const std::vector<AtenTensorHandle> given = aoti::unsafe_alloc_new_handles_from_tensors(tensors);
+  tensors.clear();
   std::vector<AtenTensorHandle> results(count);
   OperatorCall::take_exception();  // of somebody else's run
   const int32_t failed = functions.run_plan(plan, reinterpret_cast<void* const*>(given.data()), int64_t(given.size()),

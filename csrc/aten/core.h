@@ -17,7 +17,8 @@ void connect(const char* file);
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device);
 void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);
 
-// The outputs of a plan, of which there are `count`. Throws what an operator of PyTorch's in it threw.
-std::vector<at::Tensor> run_plan(int64_t plan, const std::vector<at::Tensor>& tensors, size_t count);
+// The outputs of a plan, of which there are `count`. Tensors that nobody else refers to are freed at their last use.
+// Throws what an operator of PyTorch's in it threw.
+std::vector<at::Tensor> run_plan(int64_t plan, std::vector<at::Tensor> tensors, size_t count);
 
 }  // namespace reformer::core

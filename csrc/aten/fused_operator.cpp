@@ -18,10 +18,10 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-std::vector<Tensor> run(const OwnedPlan& plan, const std::vector<Tensor>& tensors) {
+std::vector<Tensor> run(const OwnedPlan& plan, std::vector<Tensor> tensors) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return core::run_plan(plan.number, tensors, plan.outputs);
+  return core::run_plan(plan.number, std::move(tensors), plan.outputs);
 }
 
 struct FusedBackward final : torch::autograd::Node {
@@ -64,7 +64,7 @@ struct FusedBackward final : torch::autograd::Node {
     tensors.reserve(backward->inputs.size());
     for (int32_t i : backward->inputs) tensors.push_back(there[size_t(i)]);
     there.clear();
-    variable_list made = run(backward->plan, tensors);
+    variable_list made = run(backward->plan, std::move(tensors));
     for (size_t i = 0; i < made.size(); ++i) {
       const auto place = size_t(backward->places[i]);
       found[place] = rows ? rows->of_product(made[i], rule->forms[place]) : std::move(made[i]);
@@ -176,7 +176,7 @@ std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor>
     const at::AutoDispatchBelowADInplaceOrView guard;
     std::vector<Tensor> views;
     for (size_t i = 0; i < tensors.size(); ++i) views.push_back(rows->of_conv(tensors[i], rule->forms[i]));
-    made = run(rule->forward, views);
+    made = run(rule->forward, std::move(views));
     for (size_t i = 0; i < made.size(); ++i) made[i] = rows->of_product(made[i], rule->forms[tensors.size() + i]);
   } else {
     made = run(rule->forward, tensors);

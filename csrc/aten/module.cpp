@@ -1,5 +1,6 @@
 // The Python module: its functions take what torch_reformer's do, on the eager fast path.
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/headeronly/version.h>
@@ -95,6 +96,18 @@ py::object call(FusedOperator& op, const py::list& objects) {
   return results ? py::cast(*results) : py::none();
 }
 
+// The tensors of a list, which is emptied, so that the plan frees them at their last use.
+std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(objects.size());
+  for (const py::handle object : objects) tensors.push_back(THPVariable_Unpack(object.ptr()));
+  objects.attr("clear")();
+  const py::gil_scoped_release release;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return core::run_plan(plan, std::move(tensors), outputs);
+}
+
 }  // namespace
 }  // namespace reformer
 
@@ -103,6 +116,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("connect", reformer::core::connect);
   m.def("set_enabled", reformer::set_enabled);
   m.def("is_enabled", reformer::is_enabled);
+  m.def("run_plan", reformer::run_plan);
   m.def("conv2d", reformer::conv2d_of_objects);
   m.def("set_sums_plan", reformer::set_sums_plan);
   pybind11::class_<reformer::OperatorCall, std::shared_ptr<reformer::OperatorCall>>(m, "OperatorCall")

@@ -47,14 +47,30 @@ Calls& calls() {
   return all;
 }
 
+// Fake tensors, by which plans are made, are now and then wrong about strides.
+void take_layout(Tensor& tensor, const OperatorCall::SizesAndStrides& layout) {
+  const auto& [sizes, strides] = layout;
+  if (!tensor.defined() || tensor.strides() == at::IntArrayRef(strides)) return;
+  if (tensor.sizes() != at::IntArrayRef(sizes))
+    throw std::runtime_error("its result has another size than the plan says");
+  const auto same = [&](size_t d) { return sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d]; };
+  bool all = true;
+  for (size_t d = 0; d < sizes.size(); ++d) all = all && same(d);
+  if (all || tensor.numel() == 0) return;
+  Tensor copy = at::empty_strided(sizes, strides, tensor.options());
+  tensor = copy.copy_(tensor);
+}
+
 thread_local std::exception_ptr last_exception;
 thread_local std::string last_words;
 
 }  // namespace
 
 OperatorCall::OperatorCall(const std::string& name, const std::string& overload, const py::list& values,
-                           const std::vector<int64_t>& lengths)
-    : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())), name_(name) {
+                           const std::vector<int64_t>& lengths, std::vector<SizesAndStrides> layouts)
+    : op_(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str())),
+      name_(name),
+      layouts_(std::move(layouts)) {
   for (size_t i = 0; i < op_.schema().arguments().size(); ++i) read(i, values[i]);
   size_t next = 0;
   for (const c10::Argument& result : op_.schema().returns())
@@ -62,8 +78,8 @@ OperatorCall::OperatorCall(const std::string& name, const std::string& overload,
 }
 
 Held OperatorCall::make(const std::string& name, const std::string& overload, const py::list& values,
-                        const std::vector<int64_t>& lengths) {
-  const Held call(new OperatorCall(name, overload, values, lengths));
+                        const std::vector<int64_t>& lengths, std::vector<SizesAndStrides> layouts) {
+  const Held call(new OperatorCall(name, overload, values, lengths, std::move(layouts)));
   call->number_ = calls().add(call);
   return call;
 }
@@ -136,6 +152,8 @@ void OperatorCall::run(void* const* inputs, void** results) const {
                                std::to_string(results_[i]));
     made.insert(made.end(), list.begin(), list.end());
   }
+  if (!layouts_.empty())
+    for (size_t i = 0; i < made.size(); ++i) take_layout(made[i], layouts_[i]);
   for (Tensor& tensor : made) *results++ = torch::aot_inductor::new_tensor_handle(std::move(tensor));
 }
 

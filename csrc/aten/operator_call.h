@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/operator_calls.h"
@@ -15,10 +16,14 @@ namespace reformer {
 
 class OperatorCall {
  public:
+  using SizesAndStrides = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
+
   // values: of all arguments, in the schema's order; in the places of tensors whether they are there: True, or a list
-  // of True and None. lengths: of each list of tensors among the results. Throws TypeError for a value of another type.
+  // of True and None. lengths: of each list of tensors among the results. layouts: of each tensor that it gives, which
+  // is copied where it has another; or none. Throws TypeError for a value of another type.
   static std::shared_ptr<OperatorCall> make(const std::string& name, const std::string& overload,
-                                            const pybind11::list& values, const std::vector<int64_t>& lengths);
+                                            const pybind11::list& values, const std::vector<int64_t>& lengths,
+                                            std::vector<SizesAndStrides> layouts);
   ~OperatorCall();
 
   // By which a plan's code names it.
@@ -31,7 +36,7 @@ class OperatorCall {
 
  private:
   OperatorCall(const std::string& name, const std::string& overload, const pybind11::list& values,
-               const std::vector<int64_t>& lengths);
+               const std::vector<int64_t>& lengths, std::vector<SizesAndStrides> layouts);
 
   static constexpr int64_t kTensor = -1;
 
@@ -51,6 +56,7 @@ class OperatorCall {
   c10::Stack arguments_;  // with nothing in the places of tensors
   std::vector<Place> places_;
   std::vector<int64_t> results_;  // of each: kTensor, or the length of a list of tensors
+  const std::vector<SizesAndStrides> layouts_;
 };
 
 }  // namespace reformer

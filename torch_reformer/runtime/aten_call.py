@@ -31,6 +31,7 @@ class AtenCall:
         operator: such as torch.ops.aten.add.Tensor.
         args, kwargs: as Python calls it, but tensors are numbers.
         lengths: of each list of tensors among its results.
+        layouts: sizes and strides of each tensor that it gives, which is copied where it has others; none: as it is.
 
     Raises:
         TypeError: an argument is missing, too many, or of another type.
@@ -39,7 +40,12 @@ class AtenCall:
     """
 
     def __init__(
-        self, operator: Callable[..., Any], args: Sequence, kwargs: Mapping[str, Any], lengths: Iterable[int] = ()
+        self,
+        operator: Callable[..., Any],
+        args: Sequence,
+        kwargs: Mapping[str, Any],
+        lengths: Iterable[int] = (),
+        layouts: Iterable[tuple[Sequence[int], Sequence[int]]] = (),
     ):
         if aten.library is None:
             raise RuntimeError(f"PyTorch's operators can't be steps of plans: {aten.missing}")
@@ -60,7 +66,8 @@ class AtenCall:
         self.results = self._results(lengths)
         self.result_count = sum(1 if length == TENSOR else length for length in self.results)
         there = self._with_tensors([True] * len(self.inputs))
-        self.call = aten.library.OperatorCall(self.schema.name, self.schema.overload_name, there, lengths)
+        name, overload = self.schema.name, self.schema.overload_name
+        self.call = aten.library.OperatorCall(name, overload, there, lengths, list(layouts))
 
     def _bound(self, args: Sequence, kwargs: dict[str, Any]) -> list:
         """The values in the order of the schema, with defaults; lists where one number stands for all (int[2])."""

@@ -152,16 +152,18 @@ class Plan:
         args: Sequence = (),
         kwargs: Mapping[str, Any] | None = None,
         lengths: Iterable[int] = (),
+        layouts: Iterable[tuple[Sequence[int], Sequence[int]]] = (),
     ) -> range:
         """Any operator of PyTorch's dispatcher, such as torch.ops.aten.add.out: called as from Python, but tensors are
-        numbers. lengths: of each list of tensors that it gives, whose elements count as results.
+        numbers. lengths: of each list of tensors that it gives, whose elements count as results. layouts: sizes and
+        strides that its results get, if they have others.
 
         Raises:
             TypeError: an argument is missing, too many, or of another type than the schema says.
             ValueError: it gives something else than tensors.
             RuntimeError: there is no library for the torch at hand.
         """
-        call = AtenCall(operator, args, kwargs or {}, lengths)
+        call = AtenCall(operator, args, kwargs or {}, lengths, layouts)
         return self._add("aten", call.code(), call.inputs, call.result_count, call=call)
 
     def give(self, *outputs: int) -> Plan:

@@ -1,0 +1,1 @@
+"""The graph compiler behind ``torch.compile(model, backend="reformer")``."""

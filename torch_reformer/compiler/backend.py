@@ -1,0 +1,71 @@
+"""``torch.compile(model, backend="reformer")``: registration, options, and what happens to a graph, in order."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from ..runtime import aten
+from .capture import Unsupported, decompositions
+from .execute import executable
+
+MODES = (None, "default")
+OPTIONS: dict[str, type] = {}
+
+
+def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, options: dict[str, Any] | None = None):
+    """The backend.
+
+    Raises:
+        ValueError: for a mode or an option that there is not.
+    """
+    if mode not in MODES:
+        raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+    for name in options or ():
+        if name not in OPTIONS:
+            raise ValueError(f"backend 'reformer' has no option {name!r}; it has {sorted(OPTIONS) or 'none'}")
+    return _backend()(module, inputs)
+
+
+@functools.cache
+def _backend():
+    return aot_autograd(
+        fw_compiler=compiled,
+        bw_compiler=compiled,
+        inference_compiler=compiled,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+
+
+def compiled(module: GraphModule, inputs: list) -> Callable[[list], list]:
+    """What runs a graph of AOTAutograd's: its plan, or the graph itself where no plan can, with a warning."""
+    try:
+        if aten.library is None:
+            raise Unsupported(aten.missing)
+        run = executable(module)
+    except Unsupported as why:
+        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+        run = _unplanned(module)
+
+    def boxed(args: list) -> list:
+        return run(args)
+
+    boxed._boxed_call = True
+    return boxed
+
+
+def _unplanned(module: GraphModule) -> Callable[[list], list]:
+    def run(args: list) -> list:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    return run

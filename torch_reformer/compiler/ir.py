@@ -1,0 +1,308 @@
+"""The compiler's graph: what one call computes, as operations on tensors whose sizes are known.
+
+A :class:`Value` is memory that one operation makes, or that is given; a :class:`View` is a way to look at a value.
+Operations take views, so what only looks at memory in another way (reshapes, permutations, slices, expansions) is no
+operation. There are five kinds:
+
+- :class:`Map`: a result for each element of its own, of the operands' elements there (broadcast). What it computes is
+  an expression of a program (torch_reformer/program).
+- :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
+- :class:`Conv`: a two-dimensional convolution, behind whose kernel a program can run.
+- :class:`ConvGrads`: the gradients of one.
+- :class:`Call`: any operator of PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..program import Value as Expression
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How elements lie in memory, counted from a value's first element."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.sizes)
+
+    def in_memory_order(self) -> list[tuple[int, int]]:
+        """Sizes and strides of the dimensions that have more than one element, the outermost first."""
+        pairs = [(size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if size != 1]
+        return sorted(pairs, key=lambda pair: -pair[1])
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has every element of its memory once."""
+        expected = 1
+        for size, stride in reversed(self.in_memory_order()):
+            if stride != expected:
+                return False
+            expected *= size
+        return self.offset == 0
+
+    def __str__(self) -> str:
+        offset = f"+{self.offset}" if self.offset else ""
+        return f"{list(self.sizes)}/{list(self.strides)}{offset}".replace(" ", "")
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor's memory, as one operation made it, or as it was given (maker: None)."""
+
+    number: int
+    layout: Layout
+    dtype: torch.dtype
+    device: torch.device
+    maker: Operation | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.layout.numel * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"%{self.number}"
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    value: Value
+    layout: Layout
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has each of the value's elements once, in whatever order of dimensions."""
+        own, whole = self.layout, self.value.layout
+        return own.numel == whole.numel and own.is_dense and whole.is_dense
+
+    def __str__(self) -> str:
+        return str(self.value) if self.layout == self.value.layout else f"{self.value}{self.layout}"
+
+
+@dataclass(eq=False)
+class Operation:
+    results: list[Value] = field(default_factory=list, init=False)
+
+    @property
+    def operands(self) -> list[View]:
+        raise NotImplementedError
+
+    @property
+    def writes(self) -> list[Value]:
+        """Values that are there and that it changes."""
+        return []
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Map(Operation):
+    """result = expression(*operands), element by element: operands have the result's sizes."""
+
+    name: str
+    expression: Callable[..., Expression]
+    inputs: list[View]
+
+    @property
+    def operands(self) -> list[View]:
+        return self.inputs
+
+    def text(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.inputs))})"
+
+
+@dataclass(eq=False)
+class Reduce(Operation):
+    """A sum, max or moments of the elements that differ only in these dimensions. The result is fp32, or fp64 of fp64:
+    one element for each of the others, in their order; of moments two such, the means and the sums of squared
+    differences."""
+
+    kind: str
+    input: View
+    over: tuple[int, ...]
+
+    @property
+    def operands(self) -> list[View]:
+        return [self.input]
+
+    def text(self) -> str:
+        return f"{self.kind}({self.input}, over={list(self.over)})"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def __str__(self) -> str:
+        return f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, groups={self.groups}"
+
+
+@dataclass(eq=False)
+class Conv(Operation):
+    input: View
+    weight: View
+    geometry: Geometry
+
+    @property
+    def operands(self) -> list[View]:
+        return [self.input, self.weight]
+
+    def text(self) -> str:
+        return f"conv({self.input}, {self.weight}, {self.geometry})"
+
+
+@dataclass(eq=False)
+class ConvGrads(Operation):
+    """Those of the input and of the weight that are wanted."""
+
+    grad: View
+    input: View
+    weight: View
+    geometry: Geometry
+    wanted: tuple[bool, bool]
+
+    @property
+    def operands(self) -> list[View]:
+        return [self.grad, self.input, self.weight]
+
+    def text(self) -> str:
+        names = [name for name, want in zip(("input", "weight"), self.wanted, strict=True) if want]
+        return f"conv_grads({self.grad}, {self.input}, {self.weight}, {self.geometry}) of {', '.join(names)}"
+
+
+@dataclass(eq=False)
+class Call(Operation):
+    """An operator of PyTorch. Among its arguments and in lists among them tensors are views. lengths: of each list of
+    tensors among its results."""
+
+    operator: Callable[..., Any]
+    args: tuple
+    kwargs: dict[str, Any]
+    lengths: tuple[int, ...] = ()
+    written: tuple[View, ...] = ()
+
+    @property
+    def operands(self) -> list[View]:
+        return list(views_of((self.args, tuple(self.kwargs.values()))))
+
+    @property
+    def writes(self) -> list[Value]:
+        return [view.value for view in self.written]
+
+    def text(self) -> str:
+        def told(value) -> str:
+            if isinstance(value, (list, tuple)):
+                return f"[{', '.join(map(told, value))}]"
+            return str(value)
+
+        words = [*map(told, self.args), *(f"{name}={told(value)}" for name, value in self.kwargs.items())]
+        return f"{self.operator.name()}({', '.join(words)})"
+
+
+def views_of(arguments) -> Iterator[View]:
+    if isinstance(arguments, View):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for each in arguments:
+            yield from views_of(each)
+
+
+def replaced(arguments, of: Callable[[View], Any]):
+    """The same arguments with something in the place of each view."""
+    if isinstance(arguments, View):
+        return of(arguments)
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)([replaced(each, of) for each in arguments])
+    if isinstance(arguments, dict):
+        return {name: replaced(each, of) for name, each in arguments.items()}
+    return arguments
+
+
+class Graph:
+    """Operations in an order in which each follows those it needs.
+
+    inputs: the tensors that are given. outputs: of each result of the call the view that it is, or a constant."""
+
+    def __init__(self):
+        self.inputs: list[Value] = []
+        self.operations: list[Operation] = []
+        self.outputs: list[View | Any] = []
+        self._count = 0
+
+    def value(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:
+        self._count += 1
+        return Value(self._count - 1, layout, dtype, device)
+
+    def give(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:
+        self.inputs.append(self.value(layout, dtype, device))
+        return self.inputs[-1]
+
+    def add(self, operation: Operation, results: Sequence[tuple[Layout, torch.dtype, torch.device]]) -> list[Value]:
+        """Adds an operation that makes these."""
+        operation.results = [self.value(*each) for each in results]
+        for result in operation.results:
+            result.maker = operation
+        self.operations.append(operation)
+        return operation.results
+
+    def output_views(self) -> list[View]:
+        return [each for each in self.outputs if isinstance(each, View)]
+
+    def __str__(self) -> str:
+        def typed(value: Value) -> str:
+            return f"{value}: {str(value.dtype).removeprefix('torch.')}{value.layout}"
+
+        lines = [f"given {typed(value)}" for value in self.inputs]
+        for operation in self.operations:
+            made = ", ".join(map(typed, operation.results))
+            lines.append(f"{made} = {operation.text()}" if made else operation.text())
+        return "\n".join([*lines, f"gives {', '.join(map(str, self.outputs))}"])
+
+
+def verify(graph: Graph) -> None:
+    """Raises ValueError with a sentence where the graph is none: in tests, after each pass."""
+    there = {id(value) for value in graph.inputs}
+
+    def check(view: View, what: str) -> None:
+        if id(view.value) not in there:
+            raise ValueError(f"{what} needs {view.value} before it is made")
+        layout = view.layout
+        last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
+        if layout.numel and (layout.offset < 0 or last >= span(view.value.layout)):
+            raise ValueError(f"{what} reads {view} beyond the memory of {view.value.layout}")
+
+    for operation in graph.operations:
+        for view in operation.operands:
+            check(view, operation.text())
+        if isinstance(operation, Map):
+            (result,) = operation.results
+            for view in operation.operands:
+                if view.layout.sizes != result.layout.sizes:
+                    raise ValueError(f"{operation.text()} has operands of other sizes than {result.layout}")
+        for result in operation.results:
+            if result.maker is not operation:
+                raise ValueError(f"{result} is made by another operation than {operation.text()}")
+            there.add(id(result))
+    for view in graph.output_views():
+        check(view, "the result")
+
+
+def span(layout: Layout) -> int:
+    """Elements from the first to the last."""
+    if layout.numel == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))

@@ -1,0 +1,265 @@
+"""Regions and calls as the steps of a plan (runtime/plan.py)."""
+
+from __future__ import annotations
+
+import heapq
+
+import torch
+
+from .. import program as p
+from ..program import Program
+from ..program import Value as Expression
+from ..runtime import plan as plans
+from .ir import Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
+from .regions import Grouping, Region, inlined
+from .space import Digits, digits_of
+
+_conv2d = torch.ops.reformer._conv2d.default
+_empty = torch.ops.aten.empty_strided.default
+
+
+class Cyclic(Exception):
+    """No order of the groups has each after those it needs."""
+
+
+def schedule(grouping: Grouping) -> list[int]:
+    """The groups, each after those that it needs, and after those that read what it changes; else in the graph's
+    order."""
+    groups = {**{n: region.members for n, region in grouping.regions.items()}}
+    groups |= {n: [operation] for n, operation in grouping.alone.items()}
+    first = {n: min(grouping.place_of[id(each)] for each in members) for n, members in groups.items()}
+    before: dict[int, set[int]] = {n: set() for n in groups}
+    readers: dict[int, set[int]] = {}
+    for n in groups:
+        for view in _reads(grouping, n):
+            made_by = grouping.group_that_makes(view.value)
+            if made_by is not None and made_by != n:
+                before[n].add(made_by)
+            readers.setdefault(id(view.value), set()).add(n)
+    for n, operation in grouping.alone.items():
+        for value in operation.writes:
+            for reader in readers.get(id(value), set()) - {n}:
+                earlier, later = (reader, n) if first[reader] < first[n] else (n, reader)
+                before[later].add(earlier)
+    after: dict[int, list[int]] = {n: [] for n in groups}
+    for n, needed in before.items():
+        for each in needed:
+            after[each].append(n)
+    left = {n: len(needed) for n, needed in before.items()}
+    ready = [(first[n], n) for n, count in left.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, n = heapq.heappop(ready)
+        order.append(n)
+        for each in after[n]:
+            left[each] -= 1
+            if not left[each]:
+                heapq.heappush(ready, (first[each], each))
+    if len(order) < len(groups):
+        raise Cyclic
+    return order
+
+
+def _reads(grouping: Grouping, group: int) -> list[View]:
+    if group in grouping.alone:
+        return grouping.alone[group].operands
+    region = grouping.regions[group]
+    made = {id(each) for operation in region.members for each in operation.results}
+    anchors = region.anchor.operands if region.anchor else []
+    return [*anchors, *(view for view in region.leaves.values() if id(view.value) not in made)]
+
+
+def lower(graph: Graph, grouping: Grouping) -> plans.Plan:
+    """A plan of the graph's inputs; it gives those outputs that are tensors, in order."""
+    return _Lowering(graph, grouping).run()
+
+
+class _Lowering:
+    def __init__(self, graph: Graph, grouping: Grouping):
+        self.graph, self.grouping = graph, grouping
+        self.steps = plans.Plan(len(graph.inputs))
+        self.base: dict[int, tuple[int, Layout]] = {}  # value (id) -> a tensor of it, and that tensor's layout
+        self.views: dict[tuple[int, Layout], int] = {}
+        for i, value in enumerate(graph.inputs):
+            self._is(value, i, value.layout)
+        self.needed = {
+            id(view.value) for group in (*grouping.regions, *grouping.alone) for view in _reads(grouping, group)
+        }
+        self.needed |= {id(view.value) for view in graph.output_views()}
+
+    def run(self) -> plans.Plan:
+        for group in schedule(self.grouping):
+            if group in self.grouping.alone:
+                self._alone(self.grouping.alone[group])
+            else:
+                self._region(self.grouping.regions[group])
+        return self.steps.give(*(self._number(view) for view in self.graph.output_views()))
+
+    def _is(self, value: Value, number: int, layout: Layout) -> None:
+        self.base[id(value)] = number, layout
+        self.views[id(value), layout] = number
+
+    def _number(self, view: View, layout: Layout | None = None) -> int:
+        """The tensor that is this view, or the same elements in another layout."""
+        layout = layout or view.layout
+        key = id(view.value), layout
+        if key not in self.views:
+            number, own = self.base[id(view.value)]
+            (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, layout.offset - own.offset)
+        return self.views[key]
+
+    def _alone(self, operation: Operation) -> None:
+        if isinstance(operation, ConvGrads):
+            numbers = [self._number(view) for view in operation.operands]
+            made = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
+        else:
+            args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
+            layouts = [] if operation.writes else [each.layout for each in operation.results]
+            made = self.steps.aten(
+                operation.operator,
+                args,
+                kwargs,
+                operation.lengths,
+                [(each.sizes, each.strides) for each in layouts],
+            )
+        for value, number in zip(operation.results, made, strict=True):
+            self._is(value, number, value.layout)
+
+    def _region(self, region: Region) -> None:
+        stored = [each for each in region.members if id(each.results[0]) in self.needed]
+        if not stored:
+            return
+        if stored == [region.anchor]:
+            operands = [self._number(view) for view in region.anchor.operands]
+            (made,) = self.steps.aten(_conv2d, (*operands, None, _geometry(region.anchor)))
+            self._is(region.anchor.results[0], made, region.anchor.results[0].layout)
+            return
+        text = RegionProgram(region, stored)
+        tensors = [self._number(*text.tensors[name]) for name in text.program.names]
+        if region.anchor:
+            operands = [self._number(view) for view in region.anchor.operands]
+            made = self.steps.conv2d(text.program.code, _geometry(region.anchor), *operands, tensors)
+        else:
+            if text.acc is None:
+                result, layout = stored[0].results[0], region.space.layout
+                (acc,) = self.steps.aten(
+                    _empty, (layout.sizes, layout.strides), {"dtype": text.dtype, "device": result.device}
+                )
+            else:
+                acc = self._number(*text.acc)
+            made = self.steps.stitch(text.program.code, acc, tensors)
+        for operation, number in zip(stored, made, strict=True):
+            self._is(operation.results[0], number, text.layout_of(operation))
+
+
+def _geometry(operation: Conv | ConvGrads) -> int:
+    g = operation.geometry
+    return plans.geometry_number(g.stride, g.padding, g.dilation, g.groups)
+
+
+class RegionProgram:
+    """A region's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
+    tensor that the program runs over, None if there is none or it is the anchor's result."""
+
+    def __init__(self, region: Region, stored: list[Operation]):
+        self.region, self.space = region, region.space
+        self.whole: Digits = ((1, self.space.numel),) if self.space.numel > 1 else ()
+        self.members = {id(each) for each in region.members}
+        self.tensors: dict[str, tuple[View, Layout]] = {}
+        self.names: dict[tuple[int, Layout, str], Expression] = {}
+        self.known: dict[tuple[int, Digits], Expression] = {}
+        self.acc: tuple[View, Layout] | None = None
+        self.dtype = self._dtype()
+        if region.anchor is None:
+            self._choose_acc()
+        self.program = Program(*(self._output(each) for each in stored))
+
+    def _dtype(self) -> torch.dtype:
+        """The result's, which says in what precision the program computes."""
+        if self.region.anchor:
+            return self.region.anchor.results[0].dtype
+        types = [each.results[0].dtype for each in self.region.operations]
+        types += [view.value.dtype for view in self.region.leaves.values()]
+        floats = [each for each in types if each.is_floating_point]
+        return torch.float64 if torch.float64 in floats else floats[0] if floats else torch.float32
+
+    def _choose_acc(self) -> None:
+        for (_, _, digits), view in self.region.leaves.items():
+            made = view.value.maker is not None and id(view.value.maker) in self.members
+            if not made and self.space.kind(digits) == "full" and view.value.dtype.is_floating_point:
+                self.acc = view, self._layout(view, "full")
+                self.dtype = view.value.dtype
+                return
+
+    def _layout(self, view: View, kind: str) -> Layout:
+        if kind == "full" and self.region.anchor:
+            own = self.region.anchor.results[0].layout
+            return Layout(own.sizes, own.strides, view.layout.offset)
+        return self.space.layout_of(kind, view.layout.offset)
+
+    def layout_of(self, operation: Operation) -> Layout:
+        """Of the tensor that the program stores for it."""
+        result = operation.results[0]
+        if isinstance(operation, Reduce):
+            return result.layout
+        if operation is self.region.anchor:
+            return result.layout
+        return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
+
+    def _per(self, operation: Map) -> str:
+        return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
+
+    def _output(self, operation: Operation):
+        if isinstance(operation, Reduce):
+            value = self._read(operation.input, self.whole)
+            per = "all" if operation.results[0].layout.numel == (2 if operation.kind == "moments" else 1) else "channel"
+            return {"sum": p.sum, "max": p.max, "moments": p.moments}[operation.kind](value, per)
+        if operation is self.region.anchor:
+            return p.store(p.acc())
+        per = self._per(operation)
+        value = self._computed(operation, self.whole if per == "full" else self.space.channel_digits)
+        dtype = operation.results[0].dtype
+        return p.store(
+            value, None if dtype == self.dtype and per == "full" else dtype, "element" if per == "full" else per
+        )
+
+    def _computed(self, operation: Operation, digits: Digits) -> Expression:
+        """What an operation's result is where it is read with these digits."""
+        key = id(operation), digits
+        if key not in self.known:
+            if operation is self.region.anchor:
+                self.known[key] = p.acc()
+            else:
+                operands = []
+                for each in operation.inputs:
+                    own = digits_of(operation.results[0].layout, each.layout)
+                    inside = digits if own and own == _whole(operation.results[0].layout) else own
+                    if own and inside is own and digits != self.whole:
+                        raise ValueError(f"{operation.text()} is read in another order")
+                    operands.append(self._read(each, inside if own else ()))
+                self.known[key] = operation.expression(*operands)
+        return self.known[key]
+
+    def _read(self, view: View, digits: Digits) -> Expression:
+        maker = view.value.maker
+        if maker is not None and id(maker) in self.members and digits == self.whole and not isinstance(maker, Reduce):
+            return self._computed(maker, digits)
+        if (id(view.value), view.layout, digits) not in self.region.leaves:
+            if inlined(view, digits) is None:
+                raise ValueError(f"{view} is not what the region reads")
+            return self._computed(maker, digits)
+        kind = self.space.kind(digits)
+        layout = self._layout(view, kind)
+        if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
+            return p.acc()
+        key = id(view.value), layout, kind
+        if key not in self.names:
+            name = f"t{len(self.tensors)}"
+            self.tensors[name] = view, layout
+            self.names[key] = Expression(kind, attribute=name)
+        return self.names[key]
+
+
+def _whole(layout: Layout) -> Digits:
+    return ((1, layout.numel),) if layout.numel > 1 else ()

@@ -1,0 +1,305 @@
+"""Which operations one kernel computes: greedily, each with those whose tensors it reads or shares.
+
+A region is a set of element-wise operations and reductions that one program computes, alone or behind a convolution
+(its anchor). It reads each tensor once. What it reduces is known only after it, so what needs that is in a later one.
+
+Operations of few elements (a vector of channels, a number) are computed again in each region that reads them, where
+that is possible: as kernels of their own they would cost more than they compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from .ir import Conv, Graph, Layout, Map, Operation, Reduce, Value, View
+from .space import Digits, Space, digits_of, find_space, fits, without
+
+SMALL = 8192  # elements
+# Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
+MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 14, 10, 48, 16
+
+
+@dataclass(eq=False)
+class Region:
+    """operations: in the graph's order. digits: of the operands, by which `space` was found. acc: of the anchor, its
+    result."""
+
+    number: int
+    space: Space | None
+    anchor: Conv | None = None
+    operations: list[Operation] = field(default_factory=list)
+    leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
+    operands: set[Digits] = field(default_factory=set)
+    reductions: set[Digits] = field(default_factory=set)
+    reads: set[int] = field(default_factory=set)  # values that it reads and does not make, by id
+    open_results: set[int] = field(default_factory=set)  # values that it makes and that others may need, by id
+
+    @property
+    def numel(self) -> int:
+        return self.space.numel
+
+    @property
+    def members(self) -> list[Operation]:
+        return [*([self.anchor] if self.anchor else []), *self.operations]
+
+
+def is_small(operation: Operation | None) -> bool:
+    return isinstance(operation, Map) and operation.results[0].layout.numel <= SMALL
+
+
+def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
+    """For a small operation's result, read with these digits: its operands and how they are read then. None if a
+    program can't compute it where it is read."""
+    operation = view.value.maker
+    whole = view.value.layout
+    if not is_small(operation) or not whole.is_dense:
+        return None
+    if view.layout.offset or _elements(view) != whole.numel:
+        return None  # a part of it
+    found = []
+    for operand in operation.operands:
+        own = digits_of(operation.results[0].layout, operand.layout)
+        if not own:
+            found.append((operand, ()))
+        elif own == ((1, whole.numel),):
+            found.append((operand, digits))
+        else:
+            return None
+    return found
+
+
+def _elements(view: View) -> int:
+    count = 1
+    for size, stride in zip(view.layout.sizes, view.layout.strides, strict=True):
+        if stride:
+            count *= size
+    return count
+
+
+class Grouping:
+    """Puts the graph's operations into regions and groups of one (calls)."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.regions: dict[int, Region] = {}
+        self.group_of: dict[int, int] = {}  # operation (id) -> number of its region or call
+        self.alone: dict[int, Operation] = {}
+        self.needs: list[int] = []  # of each group, as bits, the groups that come before it
+        self.readers: dict[int, list[int]] = {}  # value (id) -> regions that read or make it whole
+        self.left: dict[int, int] = {}  # value (id) -> uses that have not been placed
+        self.place_of = {id(each): i for i, each in enumerate(graph.operations)}
+        for operation in graph.operations:
+            for view in operation.operands:
+                self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
+        for view in graph.output_views():
+            self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
+
+    def run(self) -> None:
+        for operation in self.graph.operations:
+            if is_small(operation):
+                continue
+            if isinstance(operation, (Map, Reduce)):
+                self._place(operation)
+                continue
+            for view in operation.operands:
+                self._make(view)
+            group = self._new_group()
+            self._depend(group, operation.operands)
+            self.group_of[id(operation)] = group
+            if isinstance(operation, Conv):
+                self._anchor(group, operation)
+            else:
+                self.alone[group] = operation
+            self._used(operation)
+        for view in self.graph.output_views():
+            self._make(view)
+
+    # Dependences
+
+    def _new_group(self) -> int:
+        self.needs.append(0)
+        return len(self.needs) - 1
+
+    def group_that_makes(self, value: Value) -> int | None:
+        return None if value.maker is None else self.group_of[id(value.maker)]
+
+    def _before(self, value: Value) -> int:
+        group = self.group_that_makes(value)
+        return 0 if group is None else self.needs[group] | 1 << group
+
+    def _depend(self, group: int, views: list[View]) -> None:
+        own, bits = 1 << group, 0
+        for view in views:
+            bits |= self._before(view.value)
+        bits &= ~own
+        if bits & ~self.needs[group]:
+            self.needs[group] |= bits
+            for other, needs in enumerate(self.needs):
+                if needs & own:
+                    self.needs[other] = needs | bits
+
+    # Regions
+
+    def _anchor(self, group: int, conv: Conv) -> None:
+        layout = conv.results[0].layout
+        n, c, h, w = layout.sizes
+        nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
+        region = Region(group, Space(n, c, h, w, nhwc), anchor=conv)
+        self.regions[group] = region
+        self._made(region, conv.results[0])
+
+    def _made(self, region: Region, value: Value) -> None:
+        self.readers.setdefault(id(value), []).append(region.number)
+        if self.left.get(id(value)):
+            region.open_results.add(id(value))
+
+    def _used(self, operation: Operation, region: Region | None = None) -> None:
+        for view in operation.operands:
+            self.left[id(view.value)] -= 1
+            if region is not None and not self.left[id(view.value)] and id(view.value) in region.open_results:
+                region.open_results.discard(id(view.value))
+
+    def _make(self, view: View) -> None:
+        """Has somebody compute a small operation's result that is needed in memory."""
+        operation = view.value.maker
+        if is_small(operation) and id(operation) not in self.group_of:
+            self._place(operation)
+
+    def _leaves(self, operation: Operation) -> tuple[list[tuple[View, Digits]], set[int]]:
+        """What the region that computes it reads, and how; small operations are computed there. And which values are
+        read as they are: whole and in the order of the operation's own elements."""
+        layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
+        whole = ((1, layout.numel),) if layout.numel > 1 else ()
+        todo = [(view, digits_of(layout, view.layout)) for view in operation.operands]
+        leaves, full = [], set()
+        seen, computed = set(), 0
+        while todo:
+            view, digits = todo.pop()
+            if (key := (id(view.value), view.layout, digits)) in seen:
+                continue
+            seen.add(key)
+            maker = view.value.maker
+            if is_small(maker) and (digits != whole or id(maker) not in self.group_of):
+                inside = inlined(view, digits) if computed < MOST_INLINED else None
+                if inside is not None:
+                    computed += 1
+                    todo += inside
+                    continue
+                self._make(view)
+            leaves.append((view, digits))
+            if digits == whole and view.is_whole:
+                full.add(id(view.value))
+        return leaves, full
+
+    def _place(self, operation: Operation) -> None:
+        leaves, full = self._leaves(operation)
+        result = operation.results[0]
+        layout = operation.input.layout if isinstance(operation, Reduce) else result.layout
+        operands = {digits for _, digits in leaves}
+        reductions = {without(layout, operation.over)} if isinstance(operation, Reduce) else set()
+        best, space_of_best, most = None, None, -1
+        for number, bytes_shared in sorted(self._candidates(leaves, full).items()):
+            region = self.regions[number]
+            space = self._joined(region, operation, leaves, full, operands, reductions, layout.numel)
+            if space is not None and bytes_shared > most:
+                best, space_of_best, most = region, space, bytes_shared
+        if best is None and is_small(operation):
+            best = self._with_channels(operation, leaves)
+            space_of_best = best.space if best else None
+        if best is None:
+            space_of_best = find_space(layout.numel, operands, reductions)
+            if space_of_best is None:
+                raise ValueError(f"no program computes {operation.text()}")
+            group = self._new_group()
+            best = self.regions[group] = Region(group, space_of_best)
+        best.space = space_of_best
+        best.operations.append(operation)
+        if layout.numel == best.space.numel:
+            best.operands |= operands
+            best.reductions |= reductions
+        else:  # it computes a vector of channels besides
+            along = best.space.channel_digits
+            leaves = [(view, along if digits else ()) for view, digits in leaves]
+        best.leaves |= {(id(view.value), view.layout, digits): view for view, digits in leaves}
+        made = {id(each.results[0]) for each in best.members}
+        best.reads |= {id(view.value) for view, _ in leaves} - made
+        self.group_of[id(operation)] = best.number
+        self._depend(best.number, [view for view, _ in leaves])
+        for value in full:
+            readers = self.readers.setdefault(value, [])
+            if best.number not in readers:
+                readers.append(best.number)
+        if isinstance(operation, Map):
+            self._made(best, result)
+        elif self.left.get(id(result)):
+            best.open_results.add(id(result))
+        self._used(operation, best)
+
+    def _candidates(self, leaves, full) -> dict[int, int]:
+        """Regions that make or read what it reads whole, and how many bytes they share."""
+        shared: dict[int, int] = {}
+        for value, size in {id(view.value): view.value.bytes for view, _ in leaves if id(view.value) in full}.items():
+            for number in self.readers.get(value, ()):
+                made = value not in self.regions[number].reads
+                shared[number] = shared.get(number, 0) + size * (2 if made else 1)
+        return shared
+
+    def _joined(self, region, operation, leaves, full, operands, reductions, numel) -> Space | None:
+        """The region's space with the operation in it; None if that can't be."""
+        if region.numel != numel or len(region.operations) >= MOST_OPERATIONS:
+            return None
+        if len(region.open_results) >= MOST_OUTPUTS:
+            return None
+        reads = region.reads | {id(view.value) for view, _ in leaves}
+        made = {id(each.results[0]) for each in region.members}
+        if len(reads - made) > MOST_INPUTS or not self._is_free(region, leaves, full):
+            return None
+        if not _same_kind(region, operation):
+            return None
+        if region.anchor or fits(region.space, operands, reductions):
+            return region.space if fits(region.space, operands, reductions) else None
+        return find_space(numel, region.operands | operands, region.reductions | reductions)
+
+    def _is_free(self, region: Region, leaves, full) -> bool:
+        """Whether nothing that it reads is known only after the region."""
+        own = 1 << region.number
+        for view, _ in leaves:
+            if self.group_that_makes(view.value) == region.number:
+                if id(view.value) not in full or isinstance(view.value.maker, Reduce):
+                    return False
+            elif self._before(view.value) & own:
+                return False
+        return True
+
+    def _with_channels(self, operation: Operation, leaves) -> Region | None:
+        """A region over more elements that reads the same vectors of channels: it computes one more."""
+        count = operation.results[0].layout.numel
+        values = {id(view.value) for view, digits in leaves if digits}
+        if not isinstance(operation, Map) or not operation.results[0].layout.is_dense:
+            return None
+        if any(digits not in ((), ((1, count),)) for _, digits in leaves) or count < 2:
+            return None
+        for region in reversed(self.regions.values()):
+            if region.space.channels != count or region.numel == count or not values & region.reads:
+                continue
+            if len(region.open_results) >= MOST_OUTPUTS or len(region.reads | values) > MOST_INPUTS:
+                continue
+            if _same_kind(region, operation) and self._is_free(region, leaves, set()):
+                return region
+        return None
+
+
+def _same_kind(region: Region, operation: Operation) -> bool:
+    """Whether both are on one device and compute in one precision."""
+    (first, *_), result = region.members, operation.results[0]
+    if first.results[0].device != result.device:
+        return False
+
+    def wide(of: Operation) -> set[bool]:
+        types = {view.value.dtype for view in of.operands} | {each.dtype for each in of.results}
+        return {each == torch.float64 for each in types if each.is_floating_point}
+
+    kinds = set().union(*(wide(each) for each in (*region.members, operation)))
+    return len(kinds) <= 1

@@ -1,0 +1,142 @@
+"""What an element-wise operation's operands are to a program, by where their elements lie in memory.
+
+All that a program reads and writes for each element has its elements in one order: that of memory. Seen so, sizes and
+permutations of dimensions don't matter, and an operand that is broadcast repeats by a rule: element i of the result
+needs the operand's element (i // inner) % count. Such a pair (inner, count) is a digit of the index; an operand has
+one for each run of adjacent dimensions in which it varies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .ir import Layout
+
+Digits = tuple[tuple[int, int], ...]
+
+
+def digits_of(result: Layout, operand: Layout) -> Digits | None:
+    """How an operand of the result's sizes varies over the result's memory, which is dense. None: its elements lie in
+    another order, or not side by side."""
+    inner = expected = 1
+    digits: list[tuple[int, int]] = []
+    joined = False
+    for d in sorted(range(len(result.sizes)), key=lambda d: result.strides[d]):
+        size, stride = result.sizes[d], operand.strides[d]
+        if size == 1:
+            continue
+        varies = stride != 0
+        if varies:
+            if stride != expected:
+                return None
+            expected *= size
+            if joined:
+                digits[-1] = digits[-1][0], digits[-1][1] * size
+            else:
+                digits.append((inner, size))
+        joined = varies
+        inner *= size
+    return tuple(digits)
+
+
+def without(layout: Layout, dims: Iterable[int]) -> Digits | None:
+    """The digits of what has one element for all that differ only in these dimensions."""
+    dims = set(dims)
+    kept = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
+    # Its elements lie side by side, in the order of memory.
+    expected = 1
+    for d in sorted(range(len(kept)), key=lambda d: layout.strides[d]):
+        if kept[d] and layout.sizes[d] != 1:
+            kept[d] = expected
+            expected *= layout.sizes[d]
+    return digits_of(layout, Layout(layout.sizes, tuple(kept)))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The result that a program runs over: [images, channels, height, width], in NHWC's order of memory or NCHW's."""
+
+    images: int
+    channels: int
+    height: int
+    width: int
+    nhwc: bool
+
+    @property
+    def pixels(self) -> int:
+        return self.height * self.width
+
+    @property
+    def numel(self) -> int:
+        return self.images * self.channels * self.pixels
+
+    @property
+    def layout(self) -> Layout:
+        n, c, h, w = sizes = (self.images, self.channels, self.height, self.width)
+        strides = (h * w * c, 1, w * c, c) if self.nhwc else (c * h * w, h * w, w, 1)
+        return Layout(sizes, strides)
+
+    @property
+    def channel_digits(self) -> Digits:
+        return ((1 if self.nhwc else self.pixels, self.channels),)
+
+    def kind(self, digits: Digits) -> str | None:
+        """What an operand is to a program here: full, channel, row or scalar."""
+        c, p, n = self.channels, self.pixels, self.images
+        if self.numel == 1 or digits == ((1, self.numel),):
+            return "full"
+        if not digits:
+            return "scalar"
+        if digits == self.channel_digits:
+            return "channel"
+        rows = ((c, n * p),) if self.nhwc else tuple(each for each in ((1, p), (p * c, n)) if each[1] != 1)
+        return "row" if digits == rows else None
+
+    def sizes_of(self, kind: str) -> tuple[int, ...]:
+        return {
+            "full": self.layout.sizes,
+            "channel": (self.channels,),
+            "row": (self.images, self.height, self.width),
+            "scalar": (),
+        }[kind]
+
+    def layout_of(self, kind: str, offset: int = 0) -> Layout:
+        if kind == "full":
+            return Layout(self.layout.sizes, self.layout.strides, offset)
+        sizes = self.sizes_of(kind)
+        return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
+
+
+def fits(space: Space, operands: Iterable[Digits], reductions: Iterable[Digits]) -> bool:
+    return all(space.kind(each) for each in operands) and all(
+        not each or space.kind(each) == "channel" for each in reductions
+    )
+
+
+def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Space | None:
+    """Where operands of these digits are what programs know, and what is reduced is reduced to channels or to one
+    number; None if nowhere."""
+    for digits in sorted(reductions | operands, key=lambda each: (each not in reductions, each)):
+        for space in _spaces(numel, digits):
+            if fits(space, operands, reductions):
+                return space
+    plain = Space(1, 1, numel, 1, False)
+    return plain if fits(plain, operands, reductions) else None
+
+
+def _spaces(numel: int, digits: Digits):
+    if not digits or digits == ((1, numel),):
+        return
+    inner, count = digits[0]
+    if len(digits) == 2 and inner == 1:
+        images = digits[1][1]
+        yield Space(images, numel // (count * images), count, 1, False)
+    elif inner == 1:
+        yield Space(1, count, numel // count, 1, True)
+        yield Space(1, numel // count, count, 1, False)
+    else:
+        yield Space(numel // (inner * count), count, inner, 1, False)
+        if inner * count == numel:
+            yield Space(1, inner, count, 1, True)
