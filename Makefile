@@ -72,6 +72,7 @@ $(INSTALLED): pyproject.toml
 $(LIBRARY): $(INSTALLED) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
-	@$(BIN)/python setup.py build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
+	@# egg_info: what torch.compile finds the backend by.
+	@$(BIN)/python setup.py egg_info build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
 	@grep -a '^GPU kernels:' build/build.log
 	@touch $@

@@ -131,6 +131,7 @@ SIDES = {
     "converted": converted,
     "fused": fused,
     "compiled": torch.compile,
+    "reformer": functools.partial(torch.compile, backend="reformer"),
     "torch_graphed": Graphed,
     "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own
     "fused_graphed": lambda model: Graphed(fused(model)),

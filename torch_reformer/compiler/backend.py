@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
@@ -30,7 +31,8 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     for name in options or ():
         if name not in OPTIONS:
             raise ValueError(f"backend 'reformer' has no option {name!r}; it has {sorted(OPTIONS) or 'none'}")
-    return _backend()(module, inputs)
+    with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
+        return _backend()(module, inputs)
 
 
 @functools.cache

@@ -16,9 +16,9 @@ from torch.fx import GraphModule, Node
 from ..operators import fake
 from ..program import Value as Expression
 from ..runtime.plan import geometry_number
-from .element_wise import EXPRESSIONS, OF_TRUTHS, NotElementWise
+from .element_wise import CONSTANTS, EXPRESSIONS, OF_TRUTHS, NotElementWise
 from .ir import Call, Conv, ConvGrads, Geometry, Graph, Layout, Map, Reduce, View
-from .space import digits_of, without
+from .space import digits_of, find_space, without
 
 aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -36,7 +36,7 @@ _WHOLE = (
         aten.rsub,
         aten.upsample_bilinear2d,
         aten.upsample_nearest2d,
-        aten._fused_rms_norm,
+        *(aten._fused_rms_norm, aten._scaled_dot_product_flash_attention_for_cpu),
     ),
     *(aten.addmm, aten.baddbmm, aten.mm, aten.bmm, aten.max_pool2d_with_indices_backward, aten.im2col, aten.col2im),
     *(aten.grid_sampler_2d, aten.native_batch_norm, aten._unsafe_index, aten._unsafe_index_put, aten.cat),
@@ -161,6 +161,9 @@ class _Capture:
             return found
         if target in _RULES and (found := _RULES[target](self, value, *args, **kwargs)) is not None:
             return found
+        if target in CONSTANTS and isinstance(value, Tensor) and value.dtype in (*_FLOATS, torch.bool):
+            if (number := CONSTANTS[target](*args)) is not None and _layout(value).is_dense and value.numel():
+                return self._map(f"full[{number}]", lambda: Expression("constant", attribute=float(number)), [], value)
         if (found := self._element_wise(target, args, kwargs, value)) is not None:
             return found
         return self._call(target, args, kwargs, value)
@@ -198,12 +201,15 @@ class _Capture:
         for place, each in enumerate(args):
             if isinstance(each, View):
                 each = _broadcast(each, layout.sizes)
-                if each is None or each.value.device != value.device or digits_of(layout, each.layout) is None:
+                if each is None or each.value.device != value.device:
                     return None
                 places.append(place)
                 inputs.append(each)
             elif not (each is None or isinstance(each, (int, float, bool, str))):
                 return None
+        digits = {digits_of(layout, each.layout) for each in inputs}
+        if None in digits or find_space(layout.numel, digits, set()) is None:
+            return None
         types = {each.value.dtype for each in inputs}
         floats = types & set(_FLOATS)
         if not inputs or not types <= {*_FLOATS, torch.bool}:
@@ -350,8 +356,7 @@ class _Capture:
         layout = _layout(like)
         if layout.in_memory_order() == made.layout.in_memory_order():
             return View(made, layout)
-        copied = self._map("clone", lambda x: x, [View(made, made.layout)], like)
-        return copied
+        return self._call(aten.alias.default, (View(made, made.layout),), {}, like)
 
     @staticmethod
     def _geometry(value, input: View, weight: View, numbers, transposed: bool) -> Geometry | None:

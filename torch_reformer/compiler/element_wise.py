@@ -119,3 +119,20 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
     aten.bitwise_and.Tensor: _both,
     aten.bitwise_or.Tensor: _either,
 }
+
+
+def _number(value):
+    return value if isinstance(value, (int, float, bool)) else None
+
+
+# What has the same number in each element: that number, of the operator's arguments.
+CONSTANTS: dict[Callable, Callable] = {
+    aten.full.default: lambda sizes, number: _number(number),
+    aten.full_like.default: lambda like, number: _number(number),
+    aten.scalar_tensor.default: _number,
+    aten.zeros.default: lambda *_: 0.0,
+    aten.zeros_like.default: lambda *_: 0.0,
+    aten.ones.default: lambda *_: 1.0,
+    aten.ones_like.default: lambda *_: 1.0,
+    aten.new_zeros.default: lambda *_: 0.0,
+}

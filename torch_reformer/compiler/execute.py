@@ -15,6 +15,7 @@ from ..runtime import aten
 from .capture import Unsupported, capture
 from .ir import View
 from .lower import Cyclic, lower
+from .recompute import recompute
 from .regions import Grouping
 
 PLANS = 64  # of one graph with symbols: for so many different sizes
@@ -27,6 +28,7 @@ class Executable:
         self.graph, self.constants = capture(module)
         self.grouping = Grouping(self.graph)
         self.grouping.run()
+        recompute(self.grouping)
         try:
             self.plan = lower(self.graph, self.grouping)
         except Cyclic:

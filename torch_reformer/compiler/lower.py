@@ -11,7 +11,7 @@ from ..program import Program
 from ..program import Value as Expression
 from ..runtime import plan as plans
 from .ir import Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
-from .regions import Grouping, Region, inlined
+from .regions import Grouping, Region, inlined, whole_of
 from .space import Digits, digits_of
 
 _conv2d = torch.ops.reformer._conv2d.default
@@ -65,7 +65,7 @@ def _reads(grouping: Grouping, group: int) -> list[View]:
     if group in grouping.alone:
         return grouping.alone[group].operands
     region = grouping.regions[group]
-    made = {id(each) for operation in region.members for each in operation.results}
+    made = {id(each) for operation in region.computed for each in operation.results}
     anchors = region.anchor.operands if region.anchor else []
     return [*anchors, *(view for view in region.leaves.values() if id(view.value) not in made)]
 
@@ -164,8 +164,8 @@ class RegionProgram:
 
     def __init__(self, region: Region, stored: list[Operation]):
         self.region, self.space = region, region.space
-        self.whole: Digits = ((1, self.space.numel),) if self.space.numel > 1 else ()
-        self.members = {id(each) for each in region.members}
+        self.whole = region.whole
+        self.members = {id(each) for each in region.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
         self.names: dict[tuple[int, Layout, str], Expression] = {}
         self.known: dict[tuple[int, Digits], Expression] = {}
@@ -231,13 +231,10 @@ class RegionProgram:
             if operation is self.region.anchor:
                 self.known[key] = p.acc()
             else:
-                operands = []
+                layout, operands = operation.results[0].layout, []
                 for each in operation.inputs:
-                    own = digits_of(operation.results[0].layout, each.layout)
-                    inside = digits if own and own == _whole(operation.results[0].layout) else own
-                    if own and inside is own and digits != self.whole:
-                        raise ValueError(f"{operation.text()} is read in another order")
-                    operands.append(self._read(each, inside if own else ()))
+                    own = digits_of(layout, each.layout)
+                    operands.append(self._read(each, digits if own == whole_of(layout.numel) else own))
                 self.known[key] = operation.expression(*operands)
         return self.known[key]
 
@@ -259,7 +256,3 @@ class RegionProgram:
             self.tensors[name] = view, layout
             self.names[key] = Expression(kind, attribute=name)
         return self.names[key]
-
-
-def _whole(layout: Layout) -> Digits:
-    return ((1, layout.numel),) if layout.numel > 1 else ()

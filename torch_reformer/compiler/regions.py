@@ -30,6 +30,7 @@ class Region:
     space: Space | None
     anchor: Conv | None = None
     operations: list[Operation] = field(default_factory=list)
+    recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
@@ -44,9 +45,33 @@ class Region:
     def members(self) -> list[Operation]:
         return [*([self.anchor] if self.anchor else []), *self.operations]
 
+    @property
+    def computed(self) -> list[Operation]:
+        return [*self.recomputed, *self.members]
+
+    @property
+    def whole(self) -> Digits:
+        """Of what has an element for each of the result's."""
+        return whole_of(self.space.numel)
+
+    def read_by(self, operation: Operation) -> list[tuple[View, Digits]]:
+        """An operation's operands, and how the region reads them."""
+        if isinstance(operation, Reduce):
+            return [(operation.input, self.whole)]
+        layout = operation.results[0].layout
+        found = [(view, digits_of(layout, view.layout)) for view in operation.inputs]
+        if layout.numel == self.numel:
+            return found
+        return [(view, self.space.channel_digits if digits else ()) for view, digits in found]
+
+
+def whole_of(numel: int) -> Digits:
+    return ((1, numel),) if numel > 1 else ()
+
 
 def is_small(operation: Operation | None) -> bool:
-    return isinstance(operation, Map) and operation.results[0].layout.numel <= SMALL
+    """Whether it is better computed again by those who need it: constants are, of whatever size."""
+    return isinstance(operation, Map) and (operation.results[0].layout.numel <= SMALL or not operation.inputs)
 
 
 def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
@@ -56,6 +81,8 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
     whole = view.value.layout
     if not is_small(operation) or not whole.is_dense:
         return None
+    if not operation.inputs:
+        return []
     if view.layout.offset or _elements(view) != whole.numel:
         return None  # a part of it
     found = []
@@ -63,7 +90,7 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
         own = digits_of(operation.results[0].layout, operand.layout)
         if not own:
             found.append((operand, ()))
-        elif own == ((1, whole.numel),):
+        elif own == whole_of(whole.numel):
             found.append((operand, digits))
         else:
             return None
@@ -171,7 +198,7 @@ class Grouping:
         """What the region that computes it reads, and how; small operations are computed there. And which values are
         read as they are: whole and in the order of the operation's own elements."""
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
-        whole = ((1, layout.numel),) if layout.numel > 1 else ()
+        whole = whole_of(layout.numel)
         todo = [(view, digits_of(layout, view.layout)) for view in operation.operands]
         leaves, full = [], set()
         seen, computed = set(), 0

@@ -1,0 +1,128 @@
+"""Values that are cheaper to compute again than to store and to read: a region that reads what another makes can
+compute it itself, of what the other reads. Batch norm's backward does so with the activation's gradient, which its sums
+and its result both need."""
+
+from __future__ import annotations
+
+from .ir import Map, Operation, Reduce, Value, View
+from .regions import MOST_INPUTS, MOST_OPERATIONS, Grouping, Region, inlined
+from .space import find_space, fits
+
+MOST = 16  # operations that are computed again for one value
+
+
+def recompute(grouping: Grouping) -> None:
+    """Changes the regions where fewer bytes are moved so."""
+    _Recompute(grouping).run()
+
+
+class _Recompute:
+    def __init__(self, grouping: Grouping):
+        self.regions = grouping.regions
+        others = [view for operation in grouping.alone.values() for view in operation.operands]
+        others += grouping.graph.output_views()
+        others += [view for region in self.regions.values() if region.anchor for view in region.anchor.operands]
+        self.stays = {id(view.value) for view in others}  # needed in memory whatever regions do
+        self.readers: dict[int, list[Region]] = {}
+        for region in self.regions.values():
+            for value in {id(view.value) for view in region.leaves.values()}:
+                self.readers.setdefault(value, []).append(region)
+
+    def run(self) -> None:
+        for region in list(self.regions.values()):
+            for operation in region.operations:
+                if isinstance(operation, Map) and operation.results[0].layout.numel == region.numel > 1:
+                    self._consider(region, operation)
+
+    def _consider(self, region: Region, operation: Operation) -> None:
+        value = operation.results[0]
+        readers = [each for each in self.readers.get(id(value), ()) if each is not region]
+        if not readers:
+            return
+        again = self._traced(region, operation)
+        if again is None:
+            return
+        costs = {id(each): self._cost(each, value, *again, region) for each in readers}
+        if id(value) in self.stays:
+            chosen = [each for each in readers if costs[id(each)] is not None and costs[id(each)] < value.bytes]
+        elif all(cost is not None for cost in costs.values()) and sum(costs.values()) <= value.bytes * (
+            1 + len(readers)
+        ):
+            chosen = readers
+        else:
+            return
+        for each in chosen:
+            self._inline(each, value, *again)
+
+    def _traced(self, region: Region, operation: Operation):
+        """The region's operations that compute its result, in order, and what they read."""
+        members = {id(each) for each in region.computed}
+        needed, leaves, todo = set(), {}, [operation]
+        whole = region.whole
+        reads: list[tuple[View, tuple]] = []
+        while todo or reads:
+            if todo:
+                each = todo.pop()
+                if id(each) in needed:
+                    continue
+                needed.add(id(each))
+                reads += [(view, digits) for view, digits in region.read_by(each)]
+                continue
+            view, digits = reads.pop()
+            maker = view.value.maker
+            if maker is not None and id(maker) in members and digits == whole and not isinstance(maker, Reduce):
+                if maker is region.anchor:
+                    leaves[id(view.value), view.layout, digits] = view
+                else:
+                    todo.append(maker)
+            elif (key := (id(view.value), view.layout, digits)) in region.leaves:
+                leaves[key] = view
+            else:
+                inside = inlined(view, digits)
+                if inside is None:
+                    return None
+                reads += inside
+        if len(needed) > MOST:
+            return None
+        return [each for each in region.computed if id(each) in needed], leaves
+
+    def _cost(self, reader: Region, value: Value, operations, leaves, region: Region) -> int | None:
+        """Bytes that the reader reads besides; None if it can't."""
+        if len(reader.computed) + len(operations) > MOST_OPERATIONS or reader.numel != region.numel:
+            return None
+        if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
+            return None  # read in another way, too
+        reads = reader.reads | {id(view.value) for view in leaves.values()}
+        if len(reads) - 1 > MOST_INPUTS or self._space(reader, leaves) is None:
+            return None
+        new = {key: view for key, view in leaves.items() if id(view.value) not in reader.reads}
+        if any(
+            view.value.maker is not None and id(view.value.maker) in map(id, reader.computed) for view in new.values()
+        ):
+            return None
+        cost = sum(view.value.bytes for view in {id(view.value): view for view in new.values()}.values())
+        acc = region.anchor.results[0] if region.anchor else None
+        if acc is not None and any(view.value is acc for view in leaves.values()):
+            if id(acc) not in self.stays and not self.readers.get(id(acc)):
+                cost += acc.bytes  # it is not stored otherwise
+        return cost
+
+    @staticmethod
+    def _space(reader: Region, leaves):
+        digits = {key[2] for key in leaves}
+        if reader.anchor or fits(reader.space, digits, ()):
+            return reader.space if fits(reader.space, digits, ()) else None
+        return find_space(reader.numel, reader.operands | digits, reader.reductions)
+
+    def _inline(self, reader: Region, value: Value, operations, leaves) -> None:
+        reader.space = self._space(reader, leaves)
+        reader.operands |= {key[2] for key in leaves}
+        reader.leaves = {key: view for key, view in reader.leaves.items() if view.value is not value} | leaves
+        reader.reads = (reader.reads - {id(value)}) | {id(view.value) for view in leaves.values()}
+        known = {id(each) for each in reader.computed}
+        reader.recomputed += [each for each in operations if id(each) not in known]
+        self.readers[id(value)].remove(reader)
+        for view in leaves.values():
+            readers = self.readers.setdefault(id(view.value), [])
+            if reader not in readers:
+                readers.append(reader)
