@@ -1,5 +1,6 @@
 #include "operator_call.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 

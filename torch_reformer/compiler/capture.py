@@ -179,6 +179,8 @@ class _Capture:
         of, before = args[0], node.args[0].meta["val"].storage_offset()
 
         def view(tensor: Tensor) -> View:
+            if not _is_plain(tensor):
+                raise Unsupported(f"{node.target.name()} gives a lazy conjugate or the like")
             return View(of.value, _layout(tensor, of.layout.offset + tensor.storage_offset() - before))
 
         return [view(each) for each in value] if isinstance(value, (list, tuple)) else view(value)

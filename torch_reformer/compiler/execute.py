@@ -71,7 +71,9 @@ class Dynamic:
 
     def __call__(self, args: list) -> list:
         key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else each for each in args)
-        return self._plans(_Key(key, args))(args)
+        run, tensors = self._plans(_Key(key, args)), [each for each in args if isinstance(each, Tensor)]
+        args.clear()
+        return run(tensors)
 
     def _planned(self, key: _Key) -> Executable:
         with torch.no_grad():
@@ -92,8 +94,13 @@ class _Key:
 
 
 def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """The graph for arguments of these sizes."""
-    return make_fx(lambda *given: module(*given), tracing_mode="fake")(*args)
+    """The graph of those arguments that are tensors, for their sizes and the other arguments."""
+
+    def of_tensors(*tensors):
+        left = iter(tensors)
+        return module(*(next(left) if isinstance(each, Tensor) else each for each in args))
+
+    return make_fx(of_tensors, tracing_mode="fake")(*(each for each in args if isinstance(each, Tensor)))
 
 
 def executable(module: GraphModule) -> Callable[[list], list]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 import torch
 
@@ -12,7 +13,7 @@ from ..program import Value as Expression
 from ..runtime import plan as plans
 from .ir import Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
-from .space import Digits, digits_of
+from .space import Digits, digits_of, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -142,7 +143,7 @@ class _Lowering:
             made = self.steps.conv2d(text.program.code, _geometry(region.anchor), *operands, tensors)
         else:
             if text.acc is None:
-                result, layout = stored[0].results[0], region.space.layout
+                result, layout = stored[0].results[0], text.space.layout
                 (acc,) = self.steps.aten(
                     _empty, (layout.sizes, layout.strides), {"dtype": text.dtype, "device": result.device}
                 )
@@ -163,7 +164,10 @@ class RegionProgram:
     tensor that the program runs over, None if there is none or it is the anchor's result."""
 
     def __init__(self, region: Region, stored: list[Operation]):
-        self.region, self.space = region, region.space
+        self.region = region
+        layouts = [view.layout for view in region.leaves.values()]
+        layouts += [each.results[0].layout for each in stored]
+        self.space = region.space if region.anchor else shaped(region.space, layouts)
         self.whole = region.whole
         self.members = {id(each) for each in region.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
@@ -202,7 +206,9 @@ class RegionProgram:
         """Of the tensor that the program stores for it."""
         result = operation.results[0]
         if isinstance(operation, Reduce):
-            return result.layout
+            stacked = (2,) if operation.kind == "moments" else ()
+            rest = () if self._per_reduction(operation) == "all" else (self.space.channels,)
+            return Layout((*stacked, *rest), (*(math.prod(rest) for _ in stacked), *(1 for _ in rest)))
         if operation is self.region.anchor:
             return result.layout
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
@@ -210,11 +216,15 @@ class RegionProgram:
     def _per(self, operation: Map) -> str:
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
+    def _per_reduction(self, operation: Reduce) -> str:
+        count = operation.results[0].layout.numel
+        return "all" if count == (2 if operation.kind == "moments" else 1) else "channel"
+
     def _output(self, operation: Operation):
         if isinstance(operation, Reduce):
             value = self._read(operation.input, self.whole)
-            per = "all" if operation.results[0].layout.numel == (2 if operation.kind == "moments" else 1) else "channel"
-            return {"sum": p.sum, "max": p.max, "moments": p.moments}[operation.kind](value, per)
+            kinds = {"sum": p.sum, "max": p.max, "moments": p.moments}
+            return kinds[operation.kind](value, self._per_reduction(operation))
         if operation is self.region.anchor:
             return p.store(p.acc())
         per = self._per(operation)

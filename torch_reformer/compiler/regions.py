@@ -229,7 +229,7 @@ class Grouping:
         best, space_of_best, most = None, None, -1
         for number, bytes_shared in sorted(self._candidates(leaves, full).items()):
             region = self.regions[number]
-            space = self._joined(region, operation, leaves, full, operands, reductions, layout.numel)
+            space = self._joined(region, operation, leaves, operands, reductions, layout.numel)
             if space is not None and bytes_shared > most:
                 best, space_of_best, most = region, space, bytes_shared
         if best is None and is_small(operation):
@@ -273,7 +273,7 @@ class Grouping:
                 shared[number] = shared.get(number, 0) + size * (2 if made else 1)
         return shared
 
-    def _joined(self, region, operation, leaves, full, operands, reductions, numel) -> Space | None:
+    def _joined(self, region, operation, leaves, operands, reductions, numel) -> Space | None:
         """The region's space with the operation in it; None if that can't be."""
         if region.numel != numel or len(region.operations) >= MOST_OPERATIONS:
             return None
@@ -281,7 +281,7 @@ class Grouping:
             return None
         reads = region.reads | {id(view.value) for view, _ in leaves}
         made = {id(each.results[0]) for each in region.members}
-        if len(reads - made) > MOST_INPUTS or not self._is_free(region, leaves, full):
+        if len(reads - made) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None
         if not _same_kind(region, operation):
             return None
@@ -289,12 +289,12 @@ class Grouping:
             return region.space if fits(region.space, operands, reductions) else None
         return find_space(numel, region.operands | operands, region.reductions | reductions)
 
-    def _is_free(self, region: Region, leaves, full) -> bool:
-        """Whether nothing that it reads is known only after the region."""
+    def _is_free(self, region: Region, leaves, whole: Digits | None) -> bool:
+        """Whether nothing that it reads is known only after the region; what that makes may be read as a whole."""
         own = 1 << region.number
-        for view, _ in leaves:
+        for view, digits in leaves:
             if self.group_that_makes(view.value) == region.number:
-                if id(view.value) not in full or isinstance(view.value.maker, Reduce):
+                if digits != whole or not view.is_whole or isinstance(view.value.maker, Reduce):
                     return False
             elif self._before(view.value) & own:
                 return False
@@ -313,7 +313,7 @@ class Grouping:
                 continue
             if len(region.open_results) >= MOST_OUTPUTS or len(region.reads | values) > MOST_INPUTS:
                 continue
-            if _same_kind(region, operation) and self._is_free(region, leaves, set()):
+            if _same_kind(region, operation) and self._is_free(region, leaves, None):
                 return region
         return None
 

@@ -109,6 +109,24 @@ class Space:
         return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
 
 
+def shaped(space: Space, layouts: Iterable[Layout]) -> Space:
+    """The same space in the sizes of one of the tensors, if one has these elements in four dimensions: so it need not
+    be viewed in others."""
+    free = space.images == space.channels == 1 and not space.nhwc  # of no operand that is broadcast
+    for layout in layouts:
+        if len(layout.sizes) != 4 or layout.numel != space.numel:
+            continue
+        n, c, h, w = layout.sizes
+        for nhwc in (True, False):
+            same = (n * h * w, c, nhwc) == (space.images * space.pixels, space.channels, space.nhwc)
+            if not nhwc:
+                same = same and n == space.images
+            found = Space(n, c, h, w, nhwc)
+            if (same or free) and min(c, h * w) > 1 and layout.strides == found.layout.strides:
+                return found
+    return space
+
+
 def fits(space: Space, operands: Iterable[Digits], reductions: Iterable[Digits]) -> bool:
     return all(space.kind(each) for each in operands) and all(
         not each or space.kind(each) == "channel" for each in reductions

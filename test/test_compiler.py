@@ -1,0 +1,254 @@
+"""``torch.compile(model, backend="reformer")`` against PyTorch: values, gradients, buffers, errors."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+import training_models
+from torch import nn
+
+import torch_reformer  # noqa: F401  registers the operators
+from torch_reformer.compiler.backend import reformer
+from torch_reformer.runtime import aten
+
+pytestmark = pytest.mark.skipif(aten.library is None, reason="there is no library for the torch at hand")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend=reformer, **options)
+
+
+def same(function, *args, exact=True, **options):
+    """The function's results and gradients, compiled and not; no graph runs without a plan."""
+    found = []
+    for run in (compiled(function, **options), function):
+        given = [arg.detach().clone().requires_grad_(arg.requires_grad) for arg in args]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+            results = run(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        if any(each.requires_grad for each in results):
+            sum(each.float().square().sum() for each in results if each.requires_grad).backward()
+        found.append(([each.detach() for each in results], [each.grad for each in given], given))
+    for one, other in zip(*found, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert (a is None) == (b is None)
+            if b is not None:
+                assert a.stride() == b.stride() and a.dtype == b.dtype
+                if exact:
+                    torch.testing.assert_close(a, b)
+    return [[each for each in (*results, *grads) if each is not None] for results, grads, _ in found]
+
+
+def relative_error(found: list, expected: list) -> float:
+    """Of all tensors together, by the norm."""
+    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(found, expected, strict=True))
+    size = sum(each.double().square().sum() for each in expected)
+    return float((difference / size.clamp_min(1e-30)).sqrt())
+
+
+def step(run, model, inputs):
+    """The loss of a training step and all gradients."""
+    loss = run(*inputs)
+    loss.backward()
+    grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in model.parameters()]
+    return [loss.detach(), *grads]
+
+
+@pytest.mark.parametrize("name", training_models.MODELS)
+def test_a_training_step(name):
+    """In fp64 it is PyTorch's; in fp32 it is as near to that as PyTorch's is."""
+    model, inputs = training_models.make(name)
+    wide = copy.deepcopy(model).double()
+    wide_inputs = [each.double() if each.is_floating_point() else each for each in inputs]
+    reference = copy.deepcopy(wide)
+    expected = step(reference, reference, wide_inputs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+        found = step(compiled(wide), wide, wide_inputs)
+    assert relative_error(found, expected) < 1e-9
+    for one, other in zip(wide.buffers(), reference.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    eager, torch_model = copy.deepcopy(model), copy.deepcopy(model)
+    own = relative_error(step(compiled(eager), eager, inputs), expected)
+    assert own < 2 * relative_error(step(torch_model, torch_model, inputs), expected) + 1e-6
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batch_norm_of_a_convolution(channels_last):
+    """Its moments are computed behind the convolution, its backward computes the activation's gradient twice."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+
+        def forward(self, x, y):
+            return F.relu(self.norm(self.conv(x)) + y)
+
+    model = Block()
+    x, y = torch.randn(4, 4, 12, 12), torch.randn(4, 8, 12, 12)
+    if channels_last:
+        model, x, y = (each.to(memory_format=torch.channels_last) for each in (model, x, y))
+    other = copy.deepcopy(model)
+    run = compiled(model)
+    for _ in range(3):
+        grads = []
+        for net, call in ((model, run), (other, other)):
+            given = x.clone().requires_grad_(), y.clone().requires_grad_()
+            net.zero_grad()
+            call(*given).square().sum().backward()
+            grads.append([each.grad for each in (*given, *net.parameters())])
+        for a, b in zip(*grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+X = torch.randn(3, 5, 7, requires_grad=True)
+FUNCTIONS = {
+    "views": lambda x: x.transpose(0, 1).reshape(5, 21).t() * 2,
+    "slices": lambda x: x[:, 1:3] * x[:, 3:5] + x[:1, :2],
+    "several results": lambda x: (x + 1, x.sum(0), (x * 2).t() if x.dim() == 2 else x.mean()),
+    "the input itself": lambda x: (x, x.detach() * 2),
+    "a view of the input": lambda x: (x[0], x * 3),
+    "one result twice": lambda x: (lambda y: (y, y))(x.exp()),
+    "whole numbers": lambda x: x * torch.arange(7) + torch.arange(5)[:, None].float(),
+    "comparisons": lambda x: torch.where((x > 0) & ~(x > 1) | (x < -1), x, -x.detach()),
+    "constants": lambda x: x + torch.full((5, 1), 2.0) * torch.ones(7),
+    "softmax": lambda x: x.softmax(-1) * x.log_softmax(1),
+    "reductions": lambda x: (x.sum((0, 2)), x.amax(2), x.var((0, 1)), x.mean()),
+    "a matrix product": lambda x: x.reshape(15, 7) @ x.reshape(15, 7).t(),
+    "concatenation": lambda x: torch.cat([x, x * 2], 1).relu(),
+    "sorting": lambda x: x.sort(-1).values * 2,
+    "powers": lambda x: x.square() + x.abs().pow(1.5) + x.pow(3) + x.abs().pow(2.5),
+    "an empty part": lambda x: x[:, 5:] * 2,
+    "one element": lambda x: x[0, 0, 0] * 2 + 1,
+    "scatter": lambda x: torch.zeros(5, 7, dtype=x.dtype).index_add(0, torch.tensor([1, 3, 1]), x[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_functions(name, dtype):
+    """As near to what they are in fp64 as PyTorch's are."""
+    x = X.detach().to(dtype)
+    found, eager = same(FUNCTIONS[name], x.clone().requires_grad_(), exact=dtype == torch.float64)
+    _, exact = same(FUNCTIONS[name], x.double().requires_grad_())
+    assert relative_error(found, exact) <= 1.5 * relative_error(eager, exact) + 1e-7
+
+
+def test_without_gradients():
+    with torch.no_grad():
+        same(lambda x: (x.relu() + x.mean(0)).sigmoid(), X.detach())
+
+
+def test_writes_to_an_input():
+    def function(x, y):
+        y.mul_(2)
+        y[0] += x.detach()[0, 0]
+        return x * y
+
+    same(function, X, torch.randn(3, 5, 7))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_that_change(dynamic):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    other, run = copy.deepcopy(model), compiled(model, dynamic=dynamic)
+    for n, size in ((2, 12), (3, 12), (5, 9), (2, 12)):
+        x = torch.randn(n, 3, size, size)
+        for call in (run, other):
+            call(x).square().sum().backward()
+    found = [(*net.buffers(), *(each.grad for each in net.parameters())) for net in (model, other)]
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_autocast():
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+    x, other = torch.randn(6, 16), copy.deepcopy(model)
+    for call in (compiled(model), other):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call(x)
+        assert y.dtype == torch.bfloat16
+        y.float().square().sum().backward()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0.05, atol=0.05)
+
+
+def test_random_numbers_repeat_by_their_seed():
+    run = compiled(lambda x: F.dropout(x, 0.5) * 2)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        results.append(run(torch.ones(200)))
+    assert torch.equal(*results) and 40 < int((results[0] == 0).sum()) < 160
+
+
+def test_graph_breaks_and_checkpoints():
+    linear = nn.Linear(8, 8)
+
+    def function(x):
+        y = torch.utils.checkpoint.checkpoint(lambda z: linear(z).relu(), x, use_reentrant=False)
+        if y.sum() > 0:
+            y = y * 2
+        torch._dynamo.graph_break()
+        return y.tanh()
+
+    same(function, torch.randn(4, 8, requires_grad=True))
+
+
+def test_an_operator_that_raises():
+    """The error is the operator's own."""
+
+    @torch.library.custom_op("reformer_test::picky", mutates_args=())
+    def picky(x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            raise KeyError("too large")
+        return x + 1
+
+    picky.register_fake(torch.empty_like)
+    run = compiled(lambda x: picky(x * 2) * 3)
+    torch.testing.assert_close(run(-torch.ones(3)), -torch.ones(3) * 3)
+    with pytest.raises(KeyError, match="too large"):
+        run(torch.ones(3))
+
+
+def test_what_no_plan_computes(monkeypatch):
+    """Runs as PyTorch has it, and says so."""
+    monkeypatch.setattr(aten, "library", None)
+    monkeypatch.setattr(aten, "missing", "there is no library")
+    x = torch.randn(3, requires_grad=True)
+    with pytest.warns(UserWarning, match="a graph runs as PyTorch has it, without a plan: there is no library"):
+        compiled(lambda x: x.exp())(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.exp().detach())
+
+
+def test_types_of_no_kernel():
+    same(lambda x: x.cumsum(0) // 2 + 1, torch.arange(5))
+    z = torch.randn(3, dtype=torch.complex64)
+    torch.testing.assert_close(compiled(lambda x: x * x + 1)(z), z * z + 1)
+    with pytest.warns(UserWarning, match="aten::_conj gives a lazy conjugate"):
+        torch.testing.assert_close(compiled(lambda x: x * x.conj())(z), z * z.conj())
+
+
+def test_options():
+    with pytest.raises(Exception, match="mode must be one of"):
+        compiled(lambda x: x + 1, mode="fastest")(torch.ones(2))
+    with pytest.raises(Exception, match="has no option 'speed'"):
+        compiled(lambda x: x + 1, options={"speed": 1})(torch.ones(2))
+
+
+def test_is_registered():
+    assert "reformer" in torch._dynamo.list_backends()
+    run = torch.compile(lambda x: x * 2 + 1, backend="reformer")
+    torch.testing.assert_close(run(torch.ones(3)), torch.full((3,), 3.0))
