@@ -376,6 +376,8 @@ class _Capture:
         return Geometry(*pairs, groups)
 
     def _call(self, target, args, kwargs, value):
+        if len(args) == 2 and _is_number(args[1]) and target._schema.overload_name == "Tensor":
+            target = getattr(target.overloadpacket, "Scalar", target)
         schema = target._schema
         several = len(schema.returns) != 1
         values = [] if not schema.returns else list(value) if several else [value]

@@ -13,8 +13,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ..runtime import aten
 from .capture import Unsupported, capture
+from .in_place import write_in_place
 from .ir import View
 from .lower import Cyclic, lower
+from .passes import PASSES
 from .recompute import recompute
 from .regions import Grouping
 
@@ -26,9 +28,12 @@ class Executable:
 
     def __init__(self, module: GraphModule):
         self.graph, self.constants = capture(module)
+        for change in PASSES:
+            change(self.graph)
         self.grouping = Grouping(self.graph)
         self.grouping.run()
         recompute(self.grouping)
+        write_in_place(self.grouping)
         try:
             self.plan = lower(self.graph, self.grouping)
         except Cyclic:

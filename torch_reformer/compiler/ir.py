@@ -2,13 +2,14 @@
 
 A :class:`Value` is memory that one operation makes, or that is given; a :class:`View` is a way to look at a value.
 Operations take views, so what only looks at memory in another way (reshapes, permutations, slices, expansions) is no
-operation. There are five kinds:
+operation. There are six kinds:
 
 - :class:`Map`: a result for each element of its own, of the operands' elements there (broadcast). What it computes is
   an expression of a program (torch_reformer/program).
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
 - :class:`Conv`: a two-dimensional convolution, behind whose kernel a program can run.
 - :class:`ConvGrads`: the gradients of one.
+- :class:`Casts`: many tensors in another data type.
 - :class:`Call`: any operator of PyTorch.
 """
 
@@ -182,6 +183,21 @@ class ConvGrads(Operation):
     def text(self) -> str:
         names = [name for name, want in zip(("input", "weight"), self.wanted, strict=True) if want]
         return f"conv_grads({self.grad}, {self.input}, {self.weight}, {self.geometry}) of {', '.join(names)}"
+
+
+@dataclass(eq=False)
+class Casts(Operation):
+    """Each input in another data type, with the layout that it has. parts: the results are parts of one memory."""
+
+    inputs: list[View]
+    parts: bool
+
+    @property
+    def operands(self) -> list[View]:
+        return self.inputs
+
+    def text(self) -> str:
+        return f"casts({', '.join(map(str, self.inputs))})"
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 
 import torch
@@ -11,12 +12,14 @@ from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
 from ..runtime import plan as plans
-from .ir import Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
+from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
 from .space import Digits, digits_of, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
+_copy_all = torch.ops.aten._foreach_copy_.default
+_ALIGNED = 128  # elements, so that parts of one memory begin at what kernels read at once
 
 
 class Cyclic(Exception):
@@ -42,6 +45,9 @@ def schedule(grouping: Grouping) -> list[int]:
             for reader in readers.get(id(value), set()) - {n}:
                 earlier, later = (reader, n) if first[reader] < first[n] else (n, reader)
                 before[later].add(earlier)
+    for n, region in grouping.regions.items():
+        for view in region.into.values():
+            before[n] |= readers.get(id(view.value), set()) - {n}
     after: dict[int, list[int]] = {n: [] for n in groups}
     for n, needed in before.items():
         for each in needed:
@@ -114,6 +120,8 @@ class _Lowering:
         if isinstance(operation, ConvGrads):
             numbers = [self._number(view) for view in operation.operands]
             made = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
+        elif isinstance(operation, Casts):
+            made = self._casts(operation)
         else:
             args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
             layouts = [] if operation.writes else [each.layout for each in operation.results]
@@ -127,8 +135,25 @@ class _Lowering:
         for value, number in zip(operation.results, made, strict=True):
             self._is(value, number, value.layout)
 
+    def _casts(self, operation: Casts) -> list[int]:
+        results, made = operation.results, []
+        options = {"dtype": results[0].dtype, "device": results[0].device}
+        if operation.parts:
+            ends = list(itertools.accumulate(-(-each.layout.numel // _ALIGNED) * _ALIGNED for each in results))
+            (memory,) = self.steps.aten(_empty, ((ends[-1],), (1,)), options)
+        for i, result in enumerate(results):
+            layout = result.layout
+            if operation.parts:
+                made += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
+            else:
+                made += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
+        self.steps.aten(_copy_all, (made, [self._number(view) for view in operation.inputs]))
+        return made
+
     def _region(self, region: Region) -> None:
         stored = [each for each in region.members if id(each.results[0]) in self.needed]
+        into = [each for each in region.operations if id(each.results[0]) in region.into]
+        stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return
         if stored == [region.anchor]:
@@ -149,7 +174,8 @@ class _Lowering:
                 )
             else:
                 acc = self._number(*text.acc)
-            made = self.steps.stitch(text.program.code, acc, tensors)
+            written = [self._number(region.into[id(each.results[0])]) for each in into]
+            made = self.steps.stitch(text.program.code, acc, tensors, written)
         for operation, number in zip(stored, made, strict=True):
             self._is(operation.results[0], number, text.layout_of(operation))
 

@@ -4,8 +4,8 @@ and its result both need."""
 
 from __future__ import annotations
 
-from .ir import Map, Operation, Reduce, Value, View
-from .regions import MOST_INPUTS, MOST_OPERATIONS, Grouping, Region, inlined
+from .ir import Map, Operation, Value
+from .regions import MOST_INPUTS, MOST_OPERATIONS, Grouping, Region
 from .space import find_space, fits
 
 MOST = 16  # operations that are computed again for one value
@@ -39,8 +39,8 @@ class _Recompute:
         readers = [each for each in self.readers.get(id(value), ()) if each is not region]
         if not readers:
             return
-        again = self._traced(region, operation)
-        if again is None:
+        again = region.traced(operation)
+        if len(again[0]) > MOST:
             return
         costs = {id(each): self._cost(each, value, *again, region) for each in readers}
         if id(value) in self.stays:
@@ -53,38 +53,6 @@ class _Recompute:
             return
         for each in chosen:
             self._inline(each, value, *again)
-
-    def _traced(self, region: Region, operation: Operation):
-        """The region's operations that compute its result, in order, and what they read."""
-        members = {id(each) for each in region.computed}
-        needed, leaves, todo = set(), {}, [operation]
-        whole = region.whole
-        reads: list[tuple[View, tuple]] = []
-        while todo or reads:
-            if todo:
-                each = todo.pop()
-                if id(each) in needed:
-                    continue
-                needed.add(id(each))
-                reads += [(view, digits) for view, digits in region.read_by(each)]
-                continue
-            view, digits = reads.pop()
-            maker = view.value.maker
-            if maker is not None and id(maker) in members and digits == whole and not isinstance(maker, Reduce):
-                if maker is region.anchor:
-                    leaves[id(view.value), view.layout, digits] = view
-                else:
-                    todo.append(maker)
-            elif (key := (id(view.value), view.layout, digits)) in region.leaves:
-                leaves[key] = view
-            else:
-                inside = inlined(view, digits)
-                if inside is None:
-                    return None
-                reads += inside
-        if len(needed) > MOST:
-            return None
-        return [each for each in region.computed if id(each) in needed], leaves
 
     def _cost(self, reader: Region, value: Value, operations, leaves, region: Region) -> int | None:
         """Bytes that the reader reads besides; None if it can't."""

@@ -32,6 +32,7 @@ class Region:
     operations: list[Operation] = field(default_factory=list)
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
+    into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
     reads: set[int] = field(default_factory=set)  # values that it reads and does not make, by id
@@ -63,6 +64,25 @@ class Region:
         if layout.numel == self.numel:
             return found
         return [(view, self.space.channel_digits if digits else ()) for view, digits in found]
+
+    def traced(self, operation: Operation) -> tuple[list[Operation], dict[tuple[int, Layout, Digits], View]]:
+        """Those of the region's operations that compute an operation's result, in order, and what they read."""
+        members = {id(each) for each in self.computed}
+        needed, leaves, todo = {id(operation)}, {}, self.read_by(operation)
+        while todo:
+            view, digits = todo.pop()
+            maker = view.value.maker
+            if id(maker) in members and digits == self.whole and not isinstance(maker, Reduce):
+                if maker is self.anchor:
+                    leaves[id(view.value), view.layout, digits] = view
+                elif id(maker) not in needed:
+                    needed.add(id(maker))
+                    todo += self.read_by(maker)
+            elif (key := (id(view.value), view.layout, digits)) in self.leaves:
+                leaves[key] = view
+            else:
+                todo += inlined(view, digits)
+        return [each for each in self.computed if id(each) in needed], leaves
 
 
 def whole_of(numel: int) -> Digits:

@@ -1,0 +1,6 @@
+"""What happens to a graph before its operations are put into regions: each pass takes a graph and changes it."""
+
+from .pack_casts import pack_casts
+from .pack_counters import pack_counters
+
+PASSES = (pack_counters, pack_casts)
