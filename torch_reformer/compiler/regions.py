@@ -112,6 +112,8 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
             found.append((operand, ()))
         elif own == whole_of(whole.numel):
             found.append((operand, digits))
+        elif digits == whole_of(whole.numel):
+            found.append((operand, own))
         else:
             return None
     return found
@@ -144,24 +146,31 @@ class Grouping:
             self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
 
     def run(self) -> None:
+        writers = [each for each in self.graph.operations if each.writes]
         for operation in self.graph.operations:
-            if is_small(operation):
+            if is_small(operation) or operation.writes:
                 continue
             if isinstance(operation, (Map, Reduce)):
                 self._place(operation)
-                continue
-            for view in operation.operands:
-                self._make(view)
-            group = self._new_group()
-            self._depend(group, operation.operands)
-            self.group_of[id(operation)] = group
-            if isinstance(operation, Conv):
-                self._anchor(group, operation)
             else:
-                self.alone[group] = operation
-            self._used(operation)
+                self._alone(operation)
         for view in self.graph.output_views():
             self._make(view)
+        # What is only written to memory that is there joins those that read the same.
+        for operation in writers:
+            self._alone(operation)
+
+    def _alone(self, operation: Operation) -> None:
+        for view in operation.operands:
+            self._make(view)
+        group = self._new_group()
+        self._depend(group, operation.operands)
+        self.group_of[id(operation)] = group
+        if isinstance(operation, Conv):
+            self._anchor(group, operation)
+        else:
+            self.alone[group] = operation
+        self._used(operation)
 
     # Dependences
 
@@ -214,9 +223,9 @@ class Grouping:
         if is_small(operation) and id(operation) not in self.group_of:
             self._place(operation)
 
-    def _leaves(self, operation: Operation) -> tuple[list[tuple[View, Digits]], set[int]]:
-        """What the region that computes it reads, and how; small operations are computed there. And which values are
-        read as they are: whole and in the order of the operation's own elements."""
+    def _leaves(self, operation: Operation, most: int) -> tuple[list[tuple[View, Digits]], set[int]]:
+        """What the region that computes it reads, and how; at most so many small operations are computed there. And
+        which values are read as they are: whole and in the order of the operation's own elements."""
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
         whole = whole_of(layout.numel)
         todo = [(view, digits_of(layout, view.layout)) for view in operation.operands]
@@ -229,7 +238,7 @@ class Grouping:
             seen.add(key)
             maker = view.value.maker
             if is_small(maker) and (digits != whole or id(maker) not in self.group_of):
-                inside = inlined(view, digits) if computed < MOST_INLINED else None
+                inside = inlined(view, digits) if computed < most else None
                 if inside is not None:
                     computed += 1
                     todo += inside
@@ -241,11 +250,14 @@ class Grouping:
         return leaves, full
 
     def _place(self, operation: Operation) -> None:
-        leaves, full = self._leaves(operation)
         result = operation.results[0]
         layout = operation.input.layout if isinstance(operation, Reduce) else result.layout
-        operands = {digits for _, digits in leaves}
         reductions = {without(layout, operation.over)} if isinstance(operation, Reduce) else set()
+        for most in (MOST_INLINED, 0):
+            leaves, full = self._leaves(operation, most)
+            operands = {digits for _, digits in leaves}
+            if find_space(layout.numel, operands, reductions) is not None:
+                break
         best, space_of_best, most = None, None, -1
         for number, bytes_shared in sorted(self._candidates(leaves, full).items()):
             region = self.regions[number]

@@ -1,0 +1,208 @@
+"""What the compiler makes of small graphs: regions, recomputation, writes in place, passes."""
+
+import copy
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from torch import nn
+
+from torch_reformer.compiler import backend, capture, ir, regions
+from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.passes import PASSES
+from torch_reformer.compiler.space import Space, digits_of, find_space, without
+from torch_reformer.runtime import aten
+
+pytestmark = pytest.mark.skipif(aten.library is None, reason="there is no library for the torch at hand")
+
+
+def executables(model, *inputs, monkeypatch) -> list[Executable]:
+    """Those of a training step, forward first; every graph is one, after each pass."""
+    found = []
+
+    def executable(module):
+        graph, _ = capture.capture(module)
+        for change in PASSES:
+            ir.verify(graph)
+            change(graph)
+        ir.verify(graph)
+        found.append(Executable(module))
+        return found[-1]
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(backend, "executable", executable)
+    torch.compile(model, backend=backend.reformer)(*inputs).square().sum().backward()
+    return found
+
+
+def test_convolution_batch_norm_and_relu(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    x = torch.randn(2, 4, 6, 6, requires_grad=True)
+    forward, backward = executables(model, x, monkeypatch=monkeypatch)
+    assert_expected_inline(
+        str(forward.plan),
+        """\
+given %0, %1, %2, %3, %4, %5, %6
+%7, %8 = conv2d(%1, %0, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
+%9 = view(%8, sizes=(8,), strides=(1,), offset=0)
+%10 = view(%8, sizes=(8,), strides=(1,), offset=8)
+%11, %12, %13, %14, %15 = stitch(%7, %9, %10, %5, %6, %3, %4)  # writes %3, %4; frees %3, %4, %6, %9, %10, %14, %15
+aten::_foreach_add_.Scalar([%2], 1)  # writes %2; frees %2
+%16 = view(%8, sizes=(1, 8, 1, 1), strides=(8, 1, 1, 1), offset=0)  # frees %8
+gives %11, %0, %1, %5, %7, %12, %13, %16""",
+    )
+    # One pass for the two sums, one for the gradient: neither stores the activation's gradient.
+    assert_expected_inline(
+        str(backward.plan),
+        """\
+given %0, %1, %2, %3, %4, %5, %6, %7
+%8 = view(%6, sizes=(8,), strides=(1,), offset=0)  # frees %6
+%9, %10 = stitch(%7, %5, %3, %8)
+%11, %12 = stitch(%3, %5, %7, %8, %10, %4, %9, %2)  # frees %2, %3, %4, %5, %7, %8, %10
+%13, %14 = conv2d_grads(%11, %1, %0, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)  # frees %0, %1, %11
+gives %14, %13, %12, %9""",
+    )
+
+
+def kinds(executable: Executable) -> list[str]:
+    """The steps of a plan but views."""
+    steps = [step.call.name if step.call else step.kind for step in executable.plan.steps]
+    return [kind for kind in steps if kind not in ("view", "aten::empty_strided")]
+
+
+def test_a_chain_is_one_kernel(monkeypatch):
+    class Chain(nn.Module):
+        def forward(self, x, y, z):
+            return ((x * y + z).sigmoid() - x.relu()) * 2
+
+    tensors = [torch.randn(4, 300, 40, requires_grad=True) for _ in range(3)]
+    forward, backward = executables(Chain(), *tensors, monkeypatch=monkeypatch)
+    assert kinds(forward) == ["stitch"] and kinds(backward) == ["stitch"]
+
+
+def test_a_residual_is_the_convolutions_epilogue(monkeypatch):
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(16, 16, 3, padding=1)
+
+        def forward(self, x):
+            return (self.conv(x) + x).relu()
+
+    forward, backward = executables(Residual(), torch.randn(4, 16, 32, 32, requires_grad=True), monkeypatch=monkeypatch)
+    assert kinds(forward) == ["conv2d"]
+    # The activation's gradient and the bias's, the convolution's gradients, and the sum of both uses of x.
+    assert kinds(backward) == ["stitch", "conv2d_grads", "stitch"]
+
+
+def test_counters_are_packed(monkeypatch):
+    model = nn.Sequential(*(nn.BatchNorm2d(4) for _ in range(3)))
+    forward, _ = executables(model, torch.randn(2, 4, 5, 5, requires_grad=True), monkeypatch=monkeypatch)
+    assert kinds(forward).count("aten::_foreach_add_.Scalar") == 1
+    assert "aten::copy_" not in kinds(forward)
+    assert [int(each.num_batches_tracked) for each in model] == [1, 1, 1]
+
+
+def test_casts_are_packed(monkeypatch):
+    model = nn.Sequential(*(nn.Linear(96, 96, bias=False) for _ in range(5)))
+    other, x = copy.deepcopy(model), torch.randn(8, 96, requires_grad=True)
+
+    class Cast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.model(x).float()
+
+    forward, backward = executables(Cast(), x, monkeypatch=monkeypatch)
+    assert kinds(forward).count("aten::_foreach_copy_") == kinds(backward).count("aten::_foreach_copy_") == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        y = other(x.detach())
+    y.float().square().sum().backward()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad)
+
+
+NHWC = ir.Layout((2, 3, 4, 5), (60, 1, 15, 3))
+
+
+@pytest.mark.parametrize(
+    ("strides", "digits"),
+    [
+        ((60, 1, 15, 3), ((1, 120),)),
+        ((0, 1, 0, 0), ((1, 3),)),
+        ((20, 0, 5, 1), ((3, 40),)),
+        ((3, 1, 0, 0), ((1, 3), (60, 2))),
+        ((0, 0, 0, 0), ()),
+        ((60, 20, 5, 1), None),
+        ((0, 2, 0, 0), None),
+    ],
+)
+def test_digits(strides, digits):
+    """Element i of the result needs the operand's element (i // inner) % count."""
+    assert digits_of(NHWC, ir.Layout(NHWC.sizes, strides)) == digits
+    if digits is None:
+        return
+    values = torch.arange(120)
+    operand = torch.as_strided(values, NHWC.sizes, strides)
+    in_memory = operand.permute(0, 2, 3, 1).flatten()
+    expected, scale = torch.zeros(120, dtype=torch.int64), 1
+    for inner, count in digits:
+        expected += (values // inner) % count * scale
+        scale *= count
+    assert torch.equal(in_memory, expected)
+
+
+def test_spaces():
+    channel, row, plane = ((1, 3),), ((3, 40),), ((1, 3), (60, 2))
+    assert find_space(120, {channel, row}, {channel}) == Space(1, 3, 40, 1, True)
+    assert find_space(120, {row}, {row}) == Space(1, 40, 3, 1, False)
+    assert find_space(120, {((20, 3),)}, {((20, 3),)}) == Space(2, 3, 20, 1, False)
+    assert find_space(120, {channel, ((1, 5),)}, set()) is None
+    assert without(NHWC, (0, 2, 3)) == channel and without(NHWC, (1,)) == row and without(NHWC, (2, 3)) == plane
+    space = Space(2, 3, 4, 5, True)
+    assert [space.kind(each) for each in (((1, 120),), channel, row, (), ((1, 5),))] == [
+        *("full", "channel", "row", "scalar", None),
+    ]
+
+
+def test_text_and_verifier():
+    graph = ir.Graph()
+    x = graph.give(ir.Layout((2, 3), (3, 1)), torch.float32, torch.device("cpu"))
+    whole = ir.View(x, x.layout)
+    (y,) = graph.add(ir.Map("neg", lambda value: -value, [whole]), [(x.layout, x.dtype, x.device)])
+    graph.outputs = [ir.View(y, ir.Layout((3, 2), (1, 3))), 7]
+    assert_expected_inline(
+        str(graph),
+        """\
+given %0: float32[2,3]/[3,1]
+%1: float32[2,3]/[3,1] = neg(%0)
+gives %1[3,2]/[1,3], 7""",
+    )
+    ir.verify(graph)
+    graph.outputs = [ir.View(y, ir.Layout((3, 3), (1, 3)))]
+    with pytest.raises(ValueError, match="beyond the memory"):
+        ir.verify(graph)
+    graph.operations.clear()
+    graph.outputs = [ir.View(y, y.layout)]
+    with pytest.raises(ValueError, match="the result needs %1 before it is made"):
+        ir.verify(graph)
+
+
+def test_regions_have_room():
+    """No region takes more tensors than a kernel does."""
+    graph = ir.Graph()
+    layout, kind = ir.Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
+    views = [ir.View(graph.give(layout, *kind), layout) for _ in range(40)]
+    total = views[0]
+    for view in views[1:]:
+        (made,) = graph.add(ir.Map("add", lambda a, b: a + b, [total, view]), [(layout, *kind)])
+        total = ir.View(made, layout)
+    graph.outputs = [total]
+    grouping = regions.Grouping(graph)
+    grouping.run()
+    assert len(grouping.regions) > 2
+    assert all(len(each.reads) <= regions.MOST_INPUTS for each in grouping.regions.values())
