@@ -49,7 +49,7 @@ def same(function, *args, exact=True, **options):
 
 
 def relative_error(found: list, expected: list) -> float:
-    """Of all tensors together, by the norm."""
+    """By the norm of all tensors."""
     difference = sum((a.double() - b.double()).square().sum() for a, b in zip(found, expected, strict=True))
     size = sum(each.double().square().sum() for each in expected)
     return float((difference / size.clamp_min(1e-30)).sqrt())

@@ -169,7 +169,7 @@ class _Capture:
         return self._call(target, args, kwargs, value)
 
     def _view(self, node: Node, args, value):
-        """Of what only looks at memory in another way: the fake tensors know how."""
+        """For what only looks at memory in another way: the fake tensors know how."""
         infos = [each.alias_info for each in node.target._schema.returns]
         if node.target is not aten._unsafe_view.default:
             if not any(infos) or any(info is not None and info.is_write for info in infos):
@@ -250,12 +250,12 @@ class _Capture:
         digits = without(layout, over)
         if digits is None or len(digits) > 1:
             return None
-        kept = [d for d in range(len(layout.sizes)) if d not in over]
-        strides, expected = dict.fromkeys(kept, 0), 1
-        for d in sorted(kept, key=lambda d: (layout.strides[d], -d)):
+        left = [d for d in range(len(layout.sizes)) if d not in over]
+        strides, expected = dict.fromkeys(left, 0), 1
+        for d in sorted(left, key=lambda d: (layout.strides[d], -d)):
             strides[d] = expected
             expected *= layout.sizes[d]
-        result = Layout(tuple(layout.sizes[d] for d in kept), tuple(strides.values()))
+        result = Layout(tuple(layout.sizes[d] for d in left), tuple(strides.values()))
         wanted = _layout(like)
         if wanted.in_memory_order() != result.in_memory_order():
             return None  # PyTorch's lies in another order

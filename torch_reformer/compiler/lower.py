@@ -229,7 +229,7 @@ class RegionProgram:
         return self.space.layout_of(kind, view.layout.offset)
 
     def layout_of(self, operation: Operation) -> Layout:
-        """Of the tensor that the program stores for it."""
+        """That which the program's tensor for it has."""
         result = operation.results[0]
         if isinstance(operation, Reduce):
             stacked = (2,) if operation.kind == "moments" else ()

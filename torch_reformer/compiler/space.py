@@ -44,14 +44,14 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
 def without(layout: Layout, dims: Iterable[int]) -> Digits | None:
     """The digits of what has one element for all that differ only in these dimensions."""
     dims = set(dims)
-    kept = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
+    left = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
     # Its elements lie side by side, in the order of memory.
     expected = 1
-    for d in sorted(range(len(kept)), key=lambda d: layout.strides[d]):
-        if kept[d] and layout.sizes[d] != 1:
-            kept[d] = expected
+    for d in sorted(range(len(left)), key=lambda d: layout.strides[d]):
+        if left[d] and layout.sizes[d] != 1:
+            left[d] = expected
             expected *= layout.sizes[d]
-    return digits_of(layout, Layout(layout.sizes, tuple(kept)))
+    return digits_of(layout, Layout(layout.sizes, tuple(left)))
 
 
 @dataclass(frozen=True)
