@@ -52,7 +52,7 @@ class Region:
 
     @property
     def whole(self) -> Digits:
-        """Of what has an element for each of the result's."""
+        """The digits of what has an element for each of the result's."""
         return whole_of(self.space.numel)
 
     def read_by(self, operation: Operation) -> list[tuple[View, Digits]]:
