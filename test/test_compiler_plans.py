@@ -20,13 +20,13 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
     """Those of a training step, forward first; every graph is one, after each pass."""
     found = []
 
-    def executable(module):
+    def executable(module, report):
         graph, _ = capture.capture(module)
         for change in PASSES:
             ir.verify(graph)
             change(graph)
         ir.verify(graph)
-        found.append(Executable(module))
+        found.append(Executable(module, report))
         return found[-1]
 
     torch._dynamo.reset()
@@ -94,6 +94,27 @@ def test_a_residual_is_the_convolutions_epilogue(monkeypatch):
     assert kinds(forward) == ["conv2d"]
     # The activation's gradient and the bias's, the convolution's gradients, and the sum of both uses of x.
     assert kinds(backward) == ["stitch", "conv2d_grads", "stitch"]
+
+
+def test_report():
+    reports = []
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    x = torch.randn(2, 4, 34, 34, requires_grad=True)
+    torch.compile(model, backend=backend.reformer, options={"report": reports.append})(x).sum().backward()
+    forward, backward = reports
+    assert_expected_inline(str(forward), """\
+   MB read   written
+      0.04      0.07  conv: conv, moments
+      0.07      0.07  stitch: sub, mul, mul, add, relu, rsqrt, add, add
+      0.07      0.05  aten::max_pool2d_with_indices
+      0.00      0.00  aten::_foreach_add_.Scalar
+4 kernels and calls move 0.3 MB; one by one the operations would move 0.9""")
+    assert [line.kind for line in backward.lines].count("stitch") == 2
+    image = 2 * 8 * 32 * 32 * 4
+    convolution = forward.lines[0]
+    assert convolution.written == image + 2 * 8 * 4 and convolution.read == x.numel() * 4 + 8 * 4 * 9 * 4
+    assert 2 * forward.bytes < forward.alone
 
 
 def test_counters_are_packed(monkeypatch):

@@ -17,11 +17,15 @@ from .capture import Unsupported, decompositions
 from .execute import executable
 
 MODES = (None, "default")
-OPTIONS: dict[str, type] = {}
+OPTIONS = ("report",)
 
 
 def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, options: dict[str, Any] | None = None):
     """The backend.
+
+    Args:
+        mode: None or "default".
+        options: ``report``: a function that gets the report (report.py) of each graph that is planned, such as print.
 
     Raises:
         ValueError: for a mode or an option that there is not.
@@ -30,29 +34,30 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
     for name in options or ():
         if name not in OPTIONS:
-            raise ValueError(f"backend 'reformer' has no option {name!r}; it has {sorted(OPTIONS) or 'none'}")
+            raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
     with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
-        return _backend()(module, inputs)
+        return _backend((options or {}).get("report"))(module, inputs)
 
 
-@functools.cache
-def _backend():
+@functools.lru_cache(64)
+def _backend(report: Callable | None):
+    compiler = functools.partial(compiled, report=report)
     return aot_autograd(
-        fw_compiler=compiled,
-        bw_compiler=compiled,
-        inference_compiler=compiled,
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
 
 
-def compiled(module: GraphModule, inputs: list) -> Callable[[list], list]:
+def compiled(module: GraphModule, inputs: list, report: Callable | None = None) -> Callable[[list], list]:
     """What runs a graph of AOTAutograd's: its plan, or the graph itself where no plan can, with a warning."""
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        run = executable(module)
+        run = executable(module, report)
     except Unsupported as why:
         warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
         run = _unplanned(module)

@@ -19,6 +19,7 @@ from .lower import Cyclic, lower
 from .passes import PASSES
 from .recompute import recompute
 from .regions import Grouping
+from .report import Report, report_of
 
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
@@ -26,7 +27,7 @@ PLANS = 64  # of one graph with symbols: for so many different sizes
 class Executable:
     """A graph whose sizes are known, ready to run."""
 
-    def __init__(self, module: GraphModule):
+    def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None = None):
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
@@ -38,6 +39,8 @@ class Executable:
             self.plan = lower(self.graph, self.grouping)
         except Cyclic:
             raise Unsupported("what the graph changes in place is needed before and after") from None
+        if report is not None:
+            report(report_of(self.graph, self.grouping))
         self._number = self.plan.number
         self._given = [
             place
@@ -70,8 +73,8 @@ def _is_symbolic(value) -> bool:
 class Dynamic:
     """A graph with symbols for sizes: an Executable for each sizes that it is called with."""
 
-    def __init__(self, module: GraphModule):
-        self.module = module
+    def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None):
+        self.module, self.report = module, report
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def __call__(self, args: list) -> list:
@@ -82,7 +85,7 @@ class Dynamic:
 
     def _planned(self, key: _Key) -> Executable:
         with torch.no_grad():
-            return Executable(static(self.module, key.args))
+            return Executable(static(self.module, key.args), self.report)
 
 
 class _Key:
@@ -108,9 +111,12 @@ def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
     return make_fx(of_tensors, tracing_mode="fake")(*(each for each in args if isinstance(each, Tensor)))
 
 
-def executable(module: GraphModule) -> Callable[[list], list]:
-    """Raises Unsupported, with a sentence, where no plan computes the graph."""
+def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Callable[[list], list]:
+    """What runs the graph. report: gets a report of each plan.
+
+    Raises:
+        Unsupported: with a sentence, where no plan computes the graph.
+    """
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
-    found = Dynamic(module) if any(map(_is_symbolic, flat)) else Executable(module)
-    return found
+    return (Dynamic if any(map(_is_symbolic, flat)) else Executable)(module, report)

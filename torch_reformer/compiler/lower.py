@@ -35,7 +35,7 @@ def schedule(grouping: Grouping) -> list[int]:
     before: dict[int, set[int]] = {n: set() for n in groups}
     readers: dict[int, set[int]] = {}
     for n in groups:
-        for view in _reads(grouping, n):
+        for view in reads_of(grouping, n):
             made_by = grouping.group_that_makes(view.value)
             if made_by is not None and made_by != n:
                 before[n].add(made_by)
@@ -68,7 +68,8 @@ def schedule(grouping: Grouping) -> list[int]:
     return order
 
 
-def _reads(grouping: Grouping, group: int) -> list[View]:
+def reads_of(grouping: Grouping, group: int) -> list[View]:
+    """What a region or call needs in memory, but what it makes itself."""
     if group in grouping.alone:
         return grouping.alone[group].operands
     region = grouping.regions[group]
@@ -91,7 +92,7 @@ class _Lowering:
         for i, value in enumerate(graph.inputs):
             self._is(value, i, value.layout)
         self.needed = {
-            id(view.value) for group in (*grouping.regions, *grouping.alone) for view in _reads(grouping, group)
+            id(view.value) for group in (*grouping.regions, *grouping.alone) for view in reads_of(grouping, group)
         }
         self.needed |= {id(view.value) for view in graph.output_views()}
 
