@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import training_models
+import two_processes
 from torch import nn
 
 import torch_reformer  # noqa: F401  registers the operators
@@ -252,3 +253,12 @@ def test_is_registered():
     assert "reformer" in torch._dynamo.list_backends()
     run = torch.compile(lambda x: x * 2 + 1, backend="reformer")
     torch.testing.assert_close(run(torch.ones(3)), torch.full((3,), 3.0))
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """DistributedDataParallel, whose buckets are graphs of their own."""
+    torch.multiprocessing.spawn(two_processes.train_compiled, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        for one, other in zip(*torch.load(tmp_path / f"{rank}.pt"), strict=True):
+            torch.testing.assert_close(one, other)

@@ -103,13 +103,16 @@ def test_report():
     x = torch.randn(2, 4, 34, 34, requires_grad=True)
     torch.compile(model, backend=backend.reformer, options={"report": reports.append})(x).sum().backward()
     forward, backward = reports
-    assert_expected_inline(str(forward), """\
+    assert_expected_inline(
+        str(forward),
+        """\
    MB read   written
       0.04      0.07  conv: conv, moments
       0.07      0.07  stitch: sub, mul, mul, add, relu, rsqrt, add, add
       0.07      0.05  aten::max_pool2d_with_indices
       0.00      0.00  aten::_foreach_add_.Scalar
-4 kernels and calls move 0.3 MB; one by one the operations would move 0.9""")
+4 kernels and calls move 0.3 MB; one by one the operations would move 0.9""",
+    )
     assert [line.kind for line in backward.lines].count("stitch") == 2
     image = 2 * 8 * 32 * 32 * 4
     convolution = forward.lines[0]

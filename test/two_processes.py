@@ -1,4 +1,5 @@
-"""What test_fuse_training.py runs in each of two processes; a file of its own, which is soon imported."""
+"""What test_fuse_training.py and test_compiler.py run in each of two processes; a file of its own, which is soon
+imported."""
 
 import gc
 
@@ -7,6 +8,7 @@ from test_fuse import ResNet, vgg
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_reformer import fuse
+from torch_reformer.compiler.backend import reformer
 
 
 def data():
@@ -33,6 +35,29 @@ def train(rank: int, folder: str):
             results[make.__name__, fused] = gradients, {name: b.clone() for name, b in model.named_buffers()}
             del wrapped, model  # before its process group: gloo's threads else can wait for Python, and Python for them
             gc.collect()
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def train_compiled(rank: int, folder: str):
+    """Saves the parameters of a model after three steps, compiled and not."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = vgg().double()
+        wrapped = DistributedDataParallel(model)
+        run = torch.compile(wrapped, backend=reformer) if compiled else wrapped
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            run(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
+            optimizer.step()
+        results.append([each.detach().clone() for each in (*model.parameters(), *model.buffers())])
+        del run, wrapped, model, optimizer
+        gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
