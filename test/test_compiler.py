@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -133,6 +134,13 @@ FUNCTIONS = {
     "powers": lambda x: x.square() + x.abs().pow(1.5) + x.pow(3) + x.abs().pow(2.5),
     "an empty part": lambda x: x[:, 5:] * 2,
     "one element": lambda x: x[0, 0, 0] * 2 + 1,
+    "truths as numbers": lambda x: (x.bool() + x, ((x > 0) + (x > 1)) * x, torch.full((7,), 2, dtype=torch.bool) * x),
+    "truths compared": lambda x: ((x > 0) == (x.abs() > 0.5).bool()) * x + x.bool() * x,
+    "divided without a rest": lambda x: torch.div(x.detach() * 10, 0.5, rounding_mode="trunc") * x,
+    "dimensions of one element": lambda x: x[:, :1].sum(1) + x[:, 1:2].mean(1) + x[:, 2:3].amax(1),
+    "a vector, then sums": lambda x: (lambda y: (y, (x[0, 0] * 2).sort().values, y.sum(1)))(x[0] * x[0, 0]),
+    "a bias with gaps": lambda x: F.conv2d(x[None], torch.ones(4, 3, 1, 1, dtype=x.dtype), x[0, 0].repeat(2)[:8:2]),
+    "nothing from somewhere": lambda x: (x[:0, 2:].reshape(-1), x[:0].transpose(1, 2)[:, 2:] * 2),
     "scatter": lambda x: torch.zeros(5, 7, dtype=x.dtype).index_add(0, torch.tensor([1, 3, 1]), x[:, 0]),
 }
 
@@ -195,6 +203,54 @@ def test_random_numbers_repeat_by_their_seed():
     assert torch.equal(*results) and 40 < int((results[0] == 0).sum()) < 160
 
 
+def test_random_numbers_in_order():
+    """A seed gives each call what it gives without the compiler."""
+
+    def function(x, y):
+        first = F.dropout(x * 2, 0.5)
+        return first, x * 3 + torch.rand_like(y)
+
+    x, y = torch.randn(100, 100), torch.randn(100, 100)
+    found = []
+    for run in (compiled(function), function):
+        torch.manual_seed(3)
+        found.append(run(x, y))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_are_rounded_to_what_they_are_compared_with(dtype):
+    same(lambda x: (x >= 0.1, x == 0.1, x < 0.1), torch.full((10,), 0.1, dtype=dtype))
+
+
+def test_counters():
+    def function(n, m):
+        n.add_(3, alpha=2)
+        m.add_(1)
+
+    found = []
+    for run in (compiled(function), function):
+        numbers = torch.zeros((), dtype=torch.long), torch.ones(3, dtype=torch.long)
+        run(*numbers)
+        found.append(numbers)
+    torch.testing.assert_close(*found)
+
+
+def test_threads_with_new_sizes():
+    run, wrong = compiled(lambda x: (x * 2 + x.mean(0)).relu(), dynamic=True), []
+    run(torch.ones(3, 4))
+
+    def work(i):
+        for n in range(2, 12):
+            x = torch.randn(n + 10 * i, 5)
+            if not torch.allclose(run(x), (x * 2 + x.mean(0)).relu(), atol=1e-6):
+                wrong.append((i, n))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))
+    assert not wrong
+
+
 def test_graph_breaks_and_checkpoints():
     linear = nn.Linear(8, 8)
 
@@ -238,8 +294,12 @@ def test_types_of_no_kernel():
     same(lambda x: x.cumsum(0) // 2 + 1, torch.arange(5))
     z = torch.randn(3, dtype=torch.complex64)
     torch.testing.assert_close(compiled(lambda x: x * x + 1)(z), z * z + 1)
-    with pytest.warns(UserWarning, match="aten::_conj gives a lazy conjugate"):
-        torch.testing.assert_close(compiled(lambda x: x * x.conj())(z), z * z.conj())
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        with pytest.warns(UserWarning, match="aten::_conj gives a lazy conjugate"):
+            torch.testing.assert_close(compiled(lambda x: x * x.conj(), dynamic=dynamic)(z), z * z.conj())
+    with pytest.warns(UserWarning, match="aten::view.dtype looks at memory in another data type"):
+        assert compiled(lambda x: x.view(torch.int32) + 1)(torch.zeros(4)).dtype == torch.int32
 
 
 def test_options():

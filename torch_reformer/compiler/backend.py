@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
-from ..runtime import aten
-from .capture import Unsupported, decompositions
+from .capture import decompositions
 from .execute import executable
 
 MODES = (None, "default")
@@ -53,26 +51,10 @@ def _backend(report: Callable | None):
 
 
 def compiled(module: GraphModule, inputs: list, report: Callable | None = None) -> Callable[[list], list]:
-    """What runs a graph of AOTAutograd's: its plan, or the graph itself where no plan can, with a warning."""
-    try:
-        if aten.library is None:
-            raise Unsupported(aten.missing)
-        run = executable(module, report)
-    except Unsupported as why:
-        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
-        run = _unplanned(module)
+    run = executable(module, report)
 
     def boxed(args: list) -> list:
         return run(args)
 
     boxed._boxed_call = True
     return boxed
-
-
-def _unplanned(module: GraphModule) -> Callable[[list], list]:
-    def run(args: list) -> list:
-        given = list(args)
-        args.clear()
-        return module.forward(*given)
-
-    return run

@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 from ..operators import fake
 from ..program import Value as Expression
 from ..runtime.plan import geometry_number
-from .element_wise import CONSTANTS, EXPRESSIONS, OF_TRUTHS, NotElementWise
-from .ir import Call, Conv, ConvGrads, Geometry, Graph, Layout, Map, Reduce, View
+from .element_wise import COMPARISONS, CONSTANTS, EXPRESSIONS, GIVE_TRUTHS, OF_TRUTHS, NotElementWise
+from .ir import Call, Conv, ConvGrads, Geometry, Graph, Layout, Map, Reduce, View, views_of
 from .space import digits_of, find_space, without
 
 aten = torch.ops.aten
@@ -89,9 +89,11 @@ def _is_number(value) -> bool:
     return isinstance(value, (int, float, bool, complex))
 
 
-def _tensor_of(number) -> Tensor:
+def _tensor_of(number, args) -> Tensor:
+    """The number as an operand of these arguments: in fp64 beside such a tensor, as PyTorch has it."""
+    wide = isinstance(number, float) and any(each.value.dtype == torch.float64 for each in views_of(list(args)))
     with unset_fake_temporarily():
-        return torch.tensor(number)
+        return torch.tensor(number, dtype=torch.float64 if wide else None)
 
 
 def _takes_tensor(argument) -> bool:
@@ -152,9 +154,9 @@ class _Capture:
         args, value, target = self._value(node.args), node.meta.get("val"), node.target
         if target is operator.getitem:
             return args[0][args[1]]
+        if isinstance(value, (int, float, bool)):
+            return value  # arithmetic of sizes
         if not isinstance(target, torch._ops.OpOverload):
-            if isinstance(value, (int, float, bool)):
-                return value  # arithmetic of sizes
             raise Unsupported(f"{target} is no operator")
         kwargs = {name: self._value(each) for name, each in node.kwargs.items()}
         if (found := self._view(node, args, value)) is not None:
@@ -163,7 +165,8 @@ class _Capture:
             return found
         if target in CONSTANTS and isinstance(value, Tensor) and value.dtype in (*_FLOATS, torch.bool):
             if (number := CONSTANTS[target](*args)) is not None and _layout(value).is_dense and value.numel():
-                return self._map(f"full[{number}]", lambda: Expression("constant", attribute=float(number)), [], value)
+                number = float(bool(number) if value.dtype == torch.bool else number)
+                return self._map(f"full[{number}]", lambda: Expression("constant", attribute=number), [], value)
         if (found := self._element_wise(target, args, kwargs, value)) is not None:
             return found
         return self._call(target, args, kwargs, value)
@@ -181,6 +184,8 @@ class _Capture:
         def view(tensor: Tensor) -> View:
             if not _is_plain(tensor):
                 raise Unsupported(f"{node.target.name()} gives a lazy conjugate or the like")
+            if tensor.dtype != of.value.dtype:
+                raise Unsupported(f"{node.target.name()} looks at memory in another data type")
             return View(of.value, _layout(tensor, of.layout.offset + tensor.storage_offset() - before))
 
         return [view(each) for each in value] if isinstance(value, (list, tuple)) else view(value)
@@ -223,20 +228,24 @@ class _Capture:
             return None  # whole numbers' arithmetic of truth values
         if any(isinstance(each, View) for each in kwargs.values()):
             return None
-        words = dict(kwargs)
+        words, numbers = dict(kwargs), list(args)
+        if target in COMPARISONS and floats and not isinstance(numbers[-1], View):
+            with unset_fake_temporarily():  # rounded to the tensor's type
+                numbers[-1] = torch.tensor(numbers[-1], dtype=inputs[0].value.dtype).item()
 
         def expression(*operands: Expression) -> Expression:
-            given = list(args)
+            given = list(numbers)
             for place, operand in zip(places, operands, strict=True):
                 given[place] = operand
-            return rule(*given, **words)
+            found = rule(*given, **words)
+            return Expression("ne", found, 0.0) if truths and target not in GIVE_TRUTHS else found
 
         try:
             expression(*(Expression("full", attribute=f"t{i}") for i in range(len(inputs))))
         except NotElementWise:
             return None
-        numbers = [str(each) for i, each in enumerate(args) if i not in places and each is not None]
-        name = target._schema.name.split("::")[1] + "".join(f"[{number}]" for number in numbers)
+        told = [str(each) for i, each in enumerate(args) if i not in places and each is not None]
+        name = target._schema.name.split("::")[1] + "".join(f"[{each}]" for each in told)
         return self._map(name, expression, inputs, value)
 
     def _reduce(self, kind: str, view: View, dims, like: Tensor) -> list[View] | None:
@@ -250,6 +259,8 @@ class _Capture:
         digits = without(layout, over)
         if digits is None or len(digits) > 1:
             return None
+        if find_space(layout.numel, {((1, layout.numel),)}, {digits}) is None:
+            return None  # nothing is added up
         left = [d for d in range(len(layout.sizes)) if d not in over]
         strides, expected = dict.fromkeys(left, 0), 1
         for d in sorted(left, key=lambda d: (layout.strides[d], -d)):
@@ -305,26 +316,16 @@ class _Capture:
         layout = _result_layout(input, weight, tuple(value.shape))
         if layout != _layout(value):
             return None
+        spread = bias and View(bias.value, Layout(layout.sizes, (0, *bias.layout.strides, 0, 0), bias.layout.offset))
+        if spread and digits_of(layout, spread.layout) is None:
+            return None
         (made,) = self.graph.add(Conv(input, weight, geometry), [(layout, value.dtype, value.device)])
-        if bias is None:
+        if spread is None:
             return View(made, layout)
-        spread = View(bias.value, Layout(layout.sizes, (0, *bias.layout.strides, 0, 0), bias.layout.offset))
         return self._map("add", lambda x, y: x + y, [View(made, layout), spread], value)
 
     def _convolution_backward(
-        self,
-        value,
-        grad,
-        input,
-        weight,
-        bias_sizes,
-        stride,
-        padding,
-        dilation,
-        transposed,
-        output_padding,
-        groups,
-        mask,
+        self, value, grad, input, weight, bias_sizes, stride, padding, dilation, transposed, _, groups, mask
     ):
         geometry = self._geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
         if geometry is None or grad.layout.numel == 0:
@@ -335,13 +336,6 @@ class _Capture:
             for each, want, others in zip(value[:2], wanted, ((grad, weight), (grad, input)), strict=True)
             if want
         ]
-        if any(
-            layout.sizes != _layout(each).sizes
-            for (layout, *_), each in zip(
-                results, [each for each, want in zip(value[:2], wanted, strict=True) if want], strict=True
-            )
-        ):
-            return None
         if mask[2]:
             found[2] = self._sum(value[2], grad, [0, 2, 3])
             if found[2] is None:
@@ -393,7 +387,7 @@ class _Capture:
         if not all(each is None or _is_plain(each) for each in flat):
             raise Unsupported(f"{target.name()} gives a sparse or quantised tensor")
         args = [
-            self._constant(_tensor_of(each)) if _is_number(each) and _takes_tensor(argument) else each
+            self._constant(_tensor_of(each, args)) if _is_number(each) and _takes_tensor(argument) else each
             for argument, each in zip(schema.arguments, args, strict=False)
         ]
         written = tuple(

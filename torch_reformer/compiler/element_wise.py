@@ -121,6 +121,18 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 }
 
 
+COMPARISONS = {
+    each
+    for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    for each in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+}
+# Those that give 0 and 1; of the others' truth values anything but 0 is true.
+GIVE_TRUTHS = {
+    *(*COMPARISONS, *OF_TRUTHS),
+    *(aten.logical_not.default, aten.logical_and.default, aten.logical_or.default),
+}
+
+
 def _number(value):
     return value if isinstance(value, (int, float, bool)) else None
 

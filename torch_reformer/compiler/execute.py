@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx import GraphModule, Interpreter, Node
 
 from ..runtime import aten
 from .capture import Unsupported, capture
@@ -31,14 +33,7 @@ class Executable:
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
-        self.grouping = Grouping(self.graph)
-        self.grouping.run()
-        recompute(self.grouping)
-        write_in_place(self.grouping)
-        try:
-            self.plan = lower(self.graph, self.grouping)
-        except Cyclic:
-            raise Unsupported("what the graph changes in place is needed before and after") from None
+        self._plan()
         if report is not None:
             report(report_of(self.graph, self.grouping))
         self._number = self.plan.number
@@ -50,6 +45,21 @@ class Executable:
         self._all_given = len(self._given) == len(module.graph.find_nodes(op="placeholder"))
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
+
+    def _plan(self) -> None:
+        """Without writes in place where these leave no order of the kernels."""
+        for in_place in (True, False):
+            self.grouping = Grouping(self.graph)
+            self.grouping.run()
+            recompute(self.grouping)
+            if in_place:
+                write_in_place(self.grouping)
+            try:
+                self.plan = lower(self.graph, self.grouping)
+                return
+            except Cyclic:
+                pass
+        raise Unsupported("what the graph changes in place is needed before and after")
 
     def __call__(self, args: list) -> list:
         tensors = args if self._all_given else [args[place] for place in self._given]
@@ -78,14 +88,11 @@ class Dynamic:
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def __call__(self, args: list) -> list:
-        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else each for each in args)
-        run, tensors = self._plans(_Key(key, args)), [each for each in args if isinstance(each, Tensor)]
-        args.clear()
-        return run(tensors)
+        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else (type(each), each) for each in args)
+        return self._plans(_Key(key, args))(args)
 
-    def _planned(self, key: _Key) -> Executable:
-        with torch.no_grad():
-            return Executable(static(self.module, key.args), self.report)
+    def _planned(self, key: _Key) -> Callable[[list], list]:
+        return planned(lambda: Executable(static(self.module, key.args), self.report), self.module)
 
 
 class _Key:
@@ -102,21 +109,45 @@ class _Key:
 
 
 def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
-    """The graph of those arguments that are tensors, for their sizes and the other arguments."""
+    """The same graph, with what its nodes give for arguments of these sizes."""
+    sized = GraphModule(module, copy.deepcopy(module.graph))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode, torch.no_grad():
+            given = [mode.from_tensor(each) if isinstance(each, Tensor) else each for each in args]
+            _Sizes(sized).run(*given)
+    except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
+        raise Unsupported(f"sizes are not known before it runs: {error}") from error
+    return sized
 
-    def of_tensors(*tensors):
-        left = iter(tensors)
-        return module(*(next(left) if isinstance(each, Tensor) else each for each in args))
 
-    return make_fx(of_tensors, tracing_mode="fake")(*(each for each in args if isinstance(each, Tensor)))
+class _Sizes(Interpreter):
+    def run_node(self, node: Node):
+        node.meta["val"] = super().run_node(node)
+        return node.meta["val"]
+
+
+def planned(make: Callable[[], Executable], module: GraphModule) -> Callable[[list], list]:
+    """What it makes, or the graph as PyTorch has it where no plan computes it, with a warning."""
+    try:
+        if aten.library is None:
+            raise Unsupported(aten.missing)
+        return make()
+    except Unsupported as why:
+        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+
+    def run(args: list) -> list:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    return run
 
 
 def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Callable[[list], list]:
-    """What runs the graph. report: gets a report of each plan.
-
-    Raises:
-        Unsupported: with a sentence, where no plan computes the graph.
-    """
+    """What runs a graph of AOTAutograd's. report: gets a report of each plan."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
-    return (Dynamic if any(map(_is_symbolic, flat)) else Executable)(module, report)
+    if any(map(_is_symbolic, flat)):
+        return Dynamic(module, report)
+    return planned(lambda: Executable(module, report), module)

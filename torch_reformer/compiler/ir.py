@@ -103,6 +103,11 @@ class Operation:
         """Values that are there and that it changes."""
         return []
 
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws from a generator, whose order is seen."""
+        return False
+
     def text(self) -> str:
         raise NotImplementedError
 
@@ -218,6 +223,10 @@ class Call(Operation):
     @property
     def writes(self) -> list[Value]:
         return [view.value for view in self.written]
+
+    @property
+    def is_random(self) -> bool:
+        return torch.Tag.nondeterministic_seeded in self.operator.tags
 
     def text(self) -> str:
         def told(value) -> str:

@@ -29,7 +29,7 @@ class Cyclic(Exception):
 def schedule(grouping: Grouping) -> list[int]:
     """The groups, each after those that it needs, and after those that read what it changes; else in the graph's
     order."""
-    groups = {**{n: region.members for n, region in grouping.regions.items()}}
+    groups = {n: region.members for n, region in grouping.regions.items()}
     groups |= {n: [operation] for n, operation in grouping.alone.items()}
     first = {n: min(grouping.place_of[id(each)] for each in members) for n, members in groups.items()}
     before: dict[int, set[int]] = {n: set() for n in groups}
@@ -45,6 +45,8 @@ def schedule(grouping: Grouping) -> list[int]:
             for reader in readers.get(id(value), set()) - {n}:
                 earlier, later = (reader, n) if first[reader] < first[n] else (n, reader)
                 before[later].add(earlier)
+    for one, other in itertools.pairwise(grouping.random):
+        before[other].add(one)
     for n, region in grouping.regions.items():
         for view in region.into.values():
             before[n] |= readers.get(id(view.value), set()) - {n}
@@ -114,7 +116,8 @@ class _Lowering:
         key = id(view.value), layout
         if key not in self.views:
             number, own = self.base[id(view.value)]
-            (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, layout.offset - own.offset)
+            offset = layout.offset - own.offset if layout.numel else 0
+            (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, offset)
         return self.views[key]
 
     def _alone(self, operation: Operation) -> None:

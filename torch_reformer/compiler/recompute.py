@@ -60,8 +60,7 @@ class _Recompute:
             return None
         if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
             return None  # read in another way, too
-        reads = reader.reads | {id(view.value) for view in leaves.values()}
-        if len(reads) - 1 > MOST_INPUTS or self._space(reader, leaves) is None:
+        if len(reader.leaves.keys() | leaves.keys()) - 1 > MOST_INPUTS or self._space(reader, leaves) is None:
             return None
         new = {key: view for key, view in leaves.items() if id(view.value) not in reader.reads}
         if any(

@@ -135,6 +135,7 @@ class Grouping:
         self.regions: dict[int, Region] = {}
         self.group_of: dict[int, int] = {}  # operation (id) -> number of its region or call
         self.alone: dict[int, Operation] = {}
+        self.random: list[int] = []  # calls that draw random numbers, one after the other
         self.needs: list[int] = []  # of each group, as bits, the groups that come before it
         self.readers: dict[int, list[int]] = {}  # value (id) -> regions that read or make it whole
         self.left: dict[int, int] = {}  # value (id) -> uses that have not been placed
@@ -165,6 +166,10 @@ class Grouping:
             self._make(view)
         group = self._new_group()
         self._depend(group, operation.operands)
+        if operation.is_random:
+            if self.random:
+                self._need(group, self.needs[self.random[-1]] | 1 << self.random[-1])
+            self.random.append(group)
         self.group_of[id(operation)] = group
         if isinstance(operation, Conv):
             self._anchor(group, operation)
@@ -189,7 +194,10 @@ class Grouping:
         own, bits = 1 << group, 0
         for view in views:
             bits |= self._before(view.value)
-        bits &= ~own
+        self._need(group, bits & ~own)
+
+    def _need(self, group: int, bits: int) -> None:
+        own = 1 << group
         if bits & ~self.needs[group]:
             self.needs[group] |= bits
             for other, needs in enumerate(self.needs):
@@ -280,6 +288,7 @@ class Grouping:
             best.reductions |= reductions
         else:  # it computes a vector of channels besides
             along = best.space.channel_digits
+            best.reductions.add(along)  # they stay what they are to the program
             leaves = [(view, along if digits else ()) for view, digits in leaves]
         best.leaves |= {(id(view.value), view.layout, digits): view for view, digits in leaves}
         made = {id(each.results[0]) for each in best.members}
@@ -311,9 +320,9 @@ class Grouping:
             return None
         if len(region.open_results) >= MOST_OUTPUTS:
             return None
-        reads = region.reads | {id(view.value) for view, _ in leaves}
         made = {id(each.results[0]) for each in region.members}
-        if len(reads - made) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
+        reads = {*region.leaves, *((id(view.value), view.layout, digits) for view, digits in leaves)}
+        if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None
         if not _same_kind(region, operation):
             return None

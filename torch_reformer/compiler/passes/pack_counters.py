@@ -23,7 +23,7 @@ def pack_counters(graph: Graph) -> None:
             continue
         of, number, *scale = add.args
         # The counter itself, needed by nobody else.
-        if scale or of.value is not to.value or of.layout != to.layout or uses[id(to.value)] != 2:
+        if scale or add.kwargs or of.value is not to.value or of.layout != to.layout or uses[id(to.value)] != 2:
             continue
         packs.setdefault((number, to.value.device, to.value.dtype), []).append((add, copy, to))
     for (number, *_), found in packs.items():
