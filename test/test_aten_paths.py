@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import needs_aten
 from torch._C import _AutoDispatchBelowAutograd
 from torch.utils.checkpoint import checkpoint
 
@@ -19,7 +20,7 @@ from torch_reformer import program
 from torch_reformer.operators.layer_norm import layer_norm
 from torch_reformer.runtime import aten
 
-pytestmark = pytest.mark.skipif(aten.library is None, reason=aten.missing)
+pytestmark = needs_aten
 
 
 class by_python:

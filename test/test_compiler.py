@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 import training_models
 import two_processes
+from marks import needs_aten
 from torch import nn
 
 import torch_reformer  # noqa: F401  registers the operators
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.runtime import aten
 
-pytestmark = pytest.mark.skipif(aten.library is None, reason="there is no library for the torch at hand")
+pytestmark = needs_aten
 
 
 @pytest.fixture(autouse=True)

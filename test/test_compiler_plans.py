@@ -5,15 +5,15 @@ import copy
 import pytest
 import torch
 from expecttest import assert_expected_inline
+from marks import needs_aten
 from torch import nn
 
 from torch_reformer.compiler import backend, capture, ir, regions
 from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.space import Space, digits_of, find_space, without
-from torch_reformer.runtime import aten
 
-pytestmark = pytest.mark.skipif(aten.library is None, reason="there is no library for the torch at hand")
+pytestmark = needs_aten
 
 
 def executables(model, *inputs, monkeypatch) -> list[Executable]:
@@ -197,7 +197,7 @@ def test_text_and_verifier():
     graph = ir.Graph()
     x = graph.give(ir.Layout((2, 3), (3, 1)), torch.float32, torch.device("cpu"))
     whole = ir.View(x, x.layout)
-    (y,) = graph.add(ir.Map("neg", lambda value: -value, [whole]), [(x.layout, x.dtype, x.device)])
+    (y,) = graph.add(ir.Map([whole], "neg", lambda value: -value), [(x.layout, x.dtype, x.device)])
     graph.outputs = [ir.View(y, ir.Layout((3, 2), (1, 3))), 7]
     assert_expected_inline(
         str(graph),
@@ -223,7 +223,7 @@ def test_regions_have_room():
     views = [ir.View(graph.give(layout, *kind), layout) for _ in range(40)]
     total = views[0]
     for view in views[1:]:
-        (made,) = graph.add(ir.Map("add", lambda a, b: a + b, [total, view]), [(layout, *kind)])
+        (made,) = graph.add(ir.Map([total, view], "add", lambda a, b: a + b), [(layout, *kind)])
         total = ir.View(made, layout)
     graph.outputs = [total]
     grouping = regions.Grouping(graph)

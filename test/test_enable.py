@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from marks import slow
+from marks import needs_aten, slow
 from torch.utils.data import DataLoader
 
 import torch_reformer
 from torch_reformer.runtime import aten, native
 
-pytestmark = pytest.mark.skipif(aten.library is None, reason=aten.missing)
+pytestmark = needs_aten
 
 
 @pytest.fixture(autouse=True)

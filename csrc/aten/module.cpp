@@ -100,7 +100,7 @@ py::object call(FusedOperator& op, const py::list& objects) {
 std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(objects.size());
-  for (const py::handle object : objects) tensors.push_back(THPVariable_Unpack(object.ptr()));
+  for (const py::handle object : objects) tensors.push_back(object.cast<at::Tensor>());
   objects.attr("clear")();
   const py::gil_scoped_release release;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -51,7 +51,7 @@ Calls& calls() {
 // Fake tensors, by which plans are made, are now and then wrong about strides.
 void take_layout(Tensor& tensor, const OperatorCall::SizesAndStrides& layout) {
   const auto& [sizes, strides] = layout;
-  if (!tensor.defined() || tensor.strides() == at::IntArrayRef(strides)) return;
+  if (!tensor.defined()) return;
   if (tensor.sizes() != at::IntArrayRef(sizes))
     throw std::runtime_error("its result has another size than the plan says");
   const auto same = [&](size_t d) { return sizes[d] == 1 || tensor.stride(int64_t(d)) == strides[d]; };

@@ -193,7 +193,7 @@ class _Capture:
     def _map(self, name: str, expression, inputs: list[View | float], like: Tensor, dtype=None) -> View:
         """A new tensor with the sizes and strides of `like`; the inputs have its sizes, or are numbers."""
         layout = _layout(like)
-        (result,) = self.graph.add(Map(name, expression, inputs), [(layout, dtype or like.dtype, like.device)])
+        (result,) = self.graph.add(Map(inputs, name, expression), [(layout, dtype or like.dtype, like.device)])
         return View(result, layout)
 
     def _element_wise(self, target, args, kwargs, value):

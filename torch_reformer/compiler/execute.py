@@ -37,12 +37,9 @@ class Executable:
         if report is not None:
             report(report_of(self.graph, self.grouping))
         self._number = self.plan.number
-        self._given = [
-            place
-            for place, node in enumerate(module.graph.find_nodes(op="placeholder"))
-            if isinstance(node.meta["val"], Tensor)
-        ]
-        self._all_given = len(self._given) == len(module.graph.find_nodes(op="placeholder"))
+        inputs = module.graph.find_nodes(op="placeholder")
+        self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
+        self._all_given = len(self._given) == len(inputs)
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
 

@@ -16,6 +16,7 @@ operation. There are six kinds:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,17 +87,23 @@ class View:
         own, whole = self.layout, self.value.layout
         return own.numel == whole.numel and own.is_dense and whole.is_dense
 
+    @property
+    def elements(self) -> int:
+        """How many it looks at: what is repeated counts once."""
+        return math.prod(n for n, s in zip(self.layout.sizes, self.layout.strides, strict=True) if s)
+
     def __str__(self) -> str:
         return str(self.value) if self.layout == self.value.layout else f"{self.value}{self.layout}"
 
 
 @dataclass(eq=False)
-class Operation:
+class Operation(ABC):
     results: list[Value] = field(default_factory=list, init=False)
 
     @property
+    @abstractmethod
     def operands(self) -> list[View]:
-        raise NotImplementedError
+        """What it reads."""
 
     @property
     def writes(self) -> list[Value]:
@@ -108,17 +115,15 @@ class Operation:
         """Whether it draws from a generator, whose order is seen."""
         return False
 
+    @abstractmethod
     def text(self) -> str:
-        raise NotImplementedError
+        """The operation without its results."""
 
 
 @dataclass(eq=False)
-class Map(Operation):
-    """result = expression(*operands), element by element: operands have the result's sizes."""
-
-    name: str
-    expression: Callable[..., Expression]
+class _OfInputs(Operation):
     inputs: list[View]
+    name: str
 
     @property
     def operands(self) -> list[View]:
@@ -126,6 +131,13 @@ class Map(Operation):
 
     def text(self) -> str:
         return f"{self.name}({', '.join(map(str, self.inputs))})"
+
+
+@dataclass(eq=False)
+class Map(_OfInputs):
+    """result = expression(*inputs), element by element: inputs have the result's sizes."""
+
+    expression: Callable[..., Expression]
 
 
 @dataclass(eq=False)
@@ -191,18 +203,10 @@ class ConvGrads(Operation):
 
 
 @dataclass(eq=False)
-class Casts(Operation):
+class Casts(_OfInputs):
     """Each input in another data type, with the layout that it has. parts: the results are parts of one memory."""
 
-    inputs: list[View]
     parts: bool
-
-    @property
-    def operands(self) -> list[View]:
-        return self.inputs
-
-    def text(self) -> str:
-        return f"casts({', '.join(map(str, self.inputs))})"
 
 
 @dataclass(eq=False)

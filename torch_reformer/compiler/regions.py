@@ -103,7 +103,7 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
         return None
     if not operation.inputs:
         return []
-    if view.layout.offset or _elements(view) != whole.numel:
+    if view.layout.offset or view.elements != whole.numel:
         return None  # a part of it
     found = []
     for operand in operation.operands:
@@ -117,14 +117,6 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
         else:
             return None
     return found
-
-
-def _elements(view: View) -> int:
-    count = 1
-    for size, stride in zip(view.layout.sizes, view.layout.strides, strict=True):
-        if stride:
-            count *= size
-    return count
 
 
 class Grouping:

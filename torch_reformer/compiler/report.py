@@ -49,14 +49,7 @@ def _megabytes(count: int) -> str:
 def _bytes(views: Iterable[View]) -> int:
     """The elements that are looked at, each view once."""
     found = {(id(view.value), view.layout): view for view in views}
-    return sum(_elements(view) * view.value.dtype.itemsize for view in found.values())
-
-
-def _elements(view: View) -> int:
-    count = 1
-    for size, stride in zip(view.layout.sizes, view.layout.strides, strict=True):
-        count *= size if stride else 1
-    return count
+    return sum(view.elements * view.value.dtype.itemsize for view in found.values())
 
 
 def _name(operation: Operation) -> str:

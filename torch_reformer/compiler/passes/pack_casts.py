@@ -50,7 +50,7 @@ def _is_cast(operation) -> bool:
 
 def _pack(graph: Graph, casts: list[Map], parts: bool) -> None:
     gone = {id(each) for each in casts}
-    packed = Casts([cast.inputs[0] for cast in casts], parts)
+    packed = Casts([cast.inputs[0] for cast in casts], "casts", parts)
     packed.results = [cast.results[0] for cast in casts]
     for result in packed.results:
         result.maker = packed
