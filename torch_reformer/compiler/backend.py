@@ -11,7 +11,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
-from .capture import decompositions
+from .decompositions import decompositions
 from .execute import executable
 
 MODES = (None, "default")

@@ -14,7 +14,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Interpreter, Node
 
 from ..runtime import aten
-from .capture import Unsupported, capture
+from .capture import capture
+from .fakes import Unsupported
 from .in_place import write_in_place
 from .ir import View
 from .lower import Cyclic, lower

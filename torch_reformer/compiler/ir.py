@@ -25,6 +25,8 @@ import torch
 
 from ..program import Value as Expression
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # that programs compute with
+
 
 @dataclass(frozen=True)
 class Layout:

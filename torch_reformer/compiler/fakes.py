@@ -1,0 +1,30 @@
+"""What the graph takes from fake tensors: the results, without data, that PyTorch recorded with each operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .ir import Layout
+
+
+class Unsupported(Exception):
+    """What no plan can have; a sentence."""
+
+
+def layout_of(tensor: Tensor, offset: int = 0) -> Layout:
+    """Raises Unsupported where sizes are not known."""
+    numbers = (*tensor.shape, *tensor.stride())
+    if not all(isinstance(each, int) for each in numbers):
+        raise Unsupported("a tensor's size depends on the values of another")
+    return Layout(tuple(tensor.shape), tuple(tensor.stride()), offset)
+
+
+def typed(tensor: Tensor) -> tuple[Layout, torch.dtype, torch.device]:
+    """What Graph.add needs to know of a result."""
+    return layout_of(tensor), tensor.dtype, tensor.device
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether its memory holds its elements as they are."""
+    return tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_conj() and not tensor.is_neg()

@@ -1,0 +1,7 @@
+"""Which of PyTorch's operators become what in the graph (ir.py). A rule takes the graph, the operator's fake result and
+its arguments, tensors among them as views. It adds operations and gives the result's views, or None where PyTorch's own
+operator has to do it."""
+
+from . import convolutions, element_wise, reductions
+
+RULES = element_wise.RULES | reductions.RULES | convolutions.RULES

@@ -1,0 +1,89 @@
+"""Sums, means, maxima and variances as Reduces."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..fakes import layout_of
+from ..ir import FLOATS, Graph, Layout, Reduce, View
+from ..space import find_space, without
+from .element_wise import add_map
+
+aten = torch.ops.aten
+
+
+def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[View] | None:
+    """In fp32 or fp64, with the sizes of `like`: a sum or maximum, or mean and sum of squared differences."""
+    dtype, layout = view.value.dtype, view.layout
+    if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
+        return None
+    over = tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
+    if not layout.is_dense or not view.is_whole or not over:
+        return None
+    digits = without(layout, over)
+    if digits is None or len(digits) > 1:
+        return None
+    if find_space(layout.numel, {((1, layout.numel),)}, {digits}) is None:
+        return None  # nothing is added up
+    left = [d for d in range(len(layout.sizes)) if d not in over]
+    strides, expected = dict.fromkeys(left, 0), 1
+    for d in sorted(left, key=lambda d: (layout.strides[d], -d)):
+        strides[d] = expected
+        expected *= layout.sizes[d]
+    result = Layout(tuple(layout.sizes[d] for d in left), tuple(strides.values()))
+    wanted = layout_of(like)
+    if wanted.in_memory_order() != result.in_memory_order():
+        return None  # PyTorch's lies in another order
+    count = 2 if kind == "moments" else 1
+    stacked = Layout((2, *result.sizes), (expected, *result.strides)) if count == 2 else result
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    (made,) = graph.add(Reduce(kind, view, over), [(stacked, wide, view.value.device)])
+    return [View(made, layout_of(like, i * expected)) for i in range(count)]
+
+
+def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, scale: float = 1.0):
+    if dtype not in (None, value.dtype) or value.dtype not in FLOATS:
+        return None
+    if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype != value.dtype:
+        return None
+    found = _reduce(graph, "sum", view, dims, value)
+    if found is None:
+        return None
+    if scale == 1 and found[0].value.dtype == value.dtype:
+        return found[0]
+    return add_map(graph, "scaled" if scale != 1 else "cast", lambda x: x * scale if scale != 1 else x, found, value)
+
+
+def _mean(graph: Graph, value, view, dims=None, keepdim=False, dtype=None):
+    count = view.layout.numel // max(value.numel(), 1)
+    return add_sum(graph, value, view, dims, keepdim, dtype, scale=1 / count) if count else None
+
+
+def _max(graph: Graph, value, view, dims=(), keepdim=False):
+    found = _reduce(graph, "max", view, dims, value)
+    if found is None:
+        return None
+    return found[0] if found[0].value.dtype == value.dtype else add_map(graph, "cast", lambda x: x, found, value)
+
+
+def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
+    variance, mean = value
+    count = view.layout.numel // max(mean.numel(), 1)
+    divisor = count - (1 if correction is None else correction)
+    if divisor <= 0 or mean.dtype != (torch.float64 if view.value.dtype == torch.float64 else torch.float32):
+        return None
+    found = _reduce(graph, "moments", view, dims, mean)
+    if found is None:
+        return None
+    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [found[1]], variance), found[0]]
+
+
+RULES = {
+    aten.sum.default: add_sum,
+    aten.sum.dim_IntList: add_sum,
+    aten.mean.default: _mean,
+    aten.mean.dim: _mean,
+    aten.amax.default: _max,
+    aten.var_mean.correction: _var_mean,
+}
