@@ -26,7 +26,7 @@ PYTHON = {
     "__init__": "version runtime program problem functional nn override fuse selector tuning",
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
-CPP = ["types device planned set_cache hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
+CPP = ["types device planned set_cache numbered hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
 CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 PRIVATE_TORCH = "operators/dispatch.py", *(

@@ -4,10 +4,10 @@
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include <mutex>
 #include <stdexcept>
-#include <unordered_map>
 #include <utility>
+
+#include "numbered.h"
 
 namespace reformer {
 namespace {
@@ -20,31 +20,9 @@ const Tensor& tensor_of(void* handle) {
   return *torch::aot_inductor::tensor_handle_to_tensor_pointer(static_cast<AtenTensorHandle>(handle));
 }
 
-// The calls that are alive, by their numbers.
-class Calls {
- public:
-  int64_t add(const std::weak_ptr<OperatorCall>& call) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    calls_.emplace(next_number_, call);
-    return next_number_++;
-  }
-  void remove(int64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    calls_.erase(number);
-  }
-  Held at(int64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = calls_.find(number);
-    return found == calls_.end() ? nullptr : found->second.lock();
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<int64_t, std::weak_ptr<OperatorCall>> calls_;
-  int64_t next_number_ = 0;
-};
-Calls& calls() {
-  static auto& all = *new Calls;  // torch's threads may outlive static objects
+// Those that are alive.
+Numbered<std::weak_ptr<OperatorCall>>& calls() {
+  static auto& all = *new Numbered<std::weak_ptr<OperatorCall>>;  // torch's threads may outlive static objects
   return all;
 }
 
@@ -85,7 +63,7 @@ Held OperatorCall::make(const std::string& name, const std::string& overload, co
   return call;
 }
 
-OperatorCall::~OperatorCall() { calls().remove(number_); }
+OperatorCall::~OperatorCall() { calls().take(number_); }
 
 void OperatorCall::read(size_t argument, const py::handle& value) {
   const c10::Argument& wanted = op_.schema().arguments()[argument];
@@ -161,7 +139,8 @@ void OperatorCall::run(void* const* inputs, void** results) const {
 ReformerOperatorCalls OperatorCall::functions() {
   return {
       [](int64_t number) -> void* {
-        Held call = calls().at(number);
+        const auto found = calls().at(number);
+        Held call = found ? found->lock() : nullptr;
         return call ? new Held(std::move(call)) : nullptr;
       },
       [](void* call) { delete static_cast<Held*>(call); },

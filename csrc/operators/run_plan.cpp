@@ -2,10 +2,8 @@
 
 #include <torch/csrc/stable/accelerator.h>
 
-#include <mutex>
-#include <unordered_map>
-
 #include "checks.h"
+#include "numbered.h"
 #include "plan/interned.h"
 #include "program.h"
 
@@ -114,30 +112,8 @@ int32_t gpu_of(const std::vector<Tensor>& tensors) {
   return first && !first->is_cpu() ? first->get_device_index() : -1;
 }
 
-class HeldTensors {
- public:
-  int64_t hold(std::vector<Tensor> tensors) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    held_.emplace(next_number_, std::move(tensors));
-    return next_number_++;
-  }
-  std::vector<Tensor> take(int64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = held_.find(number);
-    if (found == held_.end()) fail("_run_held", "no tensors are held by the number ", number, " (any more)");
-    std::vector<Tensor> tensors = std::move(found->second);
-    held_.erase(found);
-    return tensors;
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<int64_t, std::vector<Tensor>> held_;
-  int64_t next_number_ = 0;
-};
-
-HeldTensors& held_tensors() {
-  static auto& all = *new HeldTensors;  // torch's threads may outlive static objects
+Numbered<std::vector<Tensor>>& held_tensors() {
+  static auto& all = *new Numbered<std::vector<Tensor>>;  // torch's threads may outlive static objects
   return all;
 }
 
@@ -153,11 +129,12 @@ std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
   return Run(*plan, std::move(tensors))();
 }
 
-int64_t hold_tensors(std::vector<Tensor>& tensors) { return held_tensors().hold(std::move(tensors)); }
+int64_t hold_tensors(std::vector<Tensor>& tensors) { return held_tensors().add(std::move(tensors)); }
 
 std::vector<Tensor> run_plan_of_held(int64_t held, int64_t plan) {
-  std::vector<Tensor> tensors = held_tensors().take(held);
-  return run_plan(tensors, plan);
+  auto taken = held_tensors().take(held);
+  if (!taken) fail("_run_held", "no tensors are held by the number ", held, " (any more)");
+  return run_plan(*taken, plan);
 }
 
 }  // namespace reformer

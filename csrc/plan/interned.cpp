@@ -4,7 +4,8 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <unordered_map>
+
+#include "numbered.h"
 
 namespace reformer {
 namespace {
@@ -46,46 +47,12 @@ class Programs {
   int64_t next_number_ = 0;
 };
 
-class Plans {
- public:
-  int64_t intern(Plan plan) {
-    auto interned = std::make_shared<const Plan>(std::move(plan));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    plans_.emplace(next_number_, std::move(interned));
-    return next_number_++;
-  }
-  void release(int64_t number) {
-    std::shared_ptr<const Plan> last;  // freed without the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = plans_.find(number);
-    if (found == plans_.end()) return;
-    last = std::move(found->second);
-    plans_.erase(found);
-  }
-  std::shared_ptr<const Plan> at(int64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = plans_.find(number);
-    if (found == plans_.end())
-      throw std::invalid_argument("no plan has the number " + std::to_string(number) + " (any more)");
-    return found->second;
-  }
-  int64_t count() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return int64_t(plans_.size());
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<int64_t, std::shared_ptr<const Plan>> plans_;
-  int64_t next_number_ = 0;
-};
-
 Programs& programs() {
   static auto& all = *new Programs;  // torch's threads may outlive static objects
   return all;
 }
-Plans& plans() {
-  static auto& all = *new Plans;
+Numbered<std::shared_ptr<const Plan>>& plans() {
+  static auto& all = *new Numbered<std::shared_ptr<const Plan>>;
   return all;
 }
 
@@ -103,9 +70,15 @@ GeometryNumbers unpacked_geometry(int64_t number) {
   return geometry;
 }
 
-int64_t intern_plan(const int64_t* code, int64_t size) { return plans().intern(Plan::decode(code, size)); }
-void release_plan(int64_t number) { plans().release(number); }
-std::shared_ptr<const Plan> interned_plan(int64_t number) { return plans().at(number); }
+int64_t intern_plan(const int64_t* code, int64_t size) {
+  return plans().add(std::make_shared<const Plan>(Plan::decode(code, size)));
+}
+void release_plan(int64_t number) { plans().take(number); }
+std::shared_ptr<const Plan> interned_plan(int64_t number) {
+  const auto found = plans().at(number);
+  if (!found) throw std::invalid_argument("no plan has the number " + std::to_string(number) + " (any more)");
+  return *found;
+}
 
 InternedCounts interned_counts() { return {programs().count(), plans().count()}; }
 

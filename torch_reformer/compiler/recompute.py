@@ -85,7 +85,6 @@ class _Recompute:
         reader.space = self._space(reader, leaves)
         reader.operands |= {key[2] for key in leaves}
         reader.leaves = {key: view for key, view in reader.leaves.items() if view.value is not value} | leaves
-        reader.reads = (reader.reads - {id(value)}) | {id(view.value) for view in leaves.values()}
         known = {id(each) for each in reader.computed}
         reader.recomputed += [each for each in operations if id(each) not in known]
         self.readers[id(value)].remove(reader)

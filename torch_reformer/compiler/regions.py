@@ -23,8 +23,7 @@ MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 14, 10, 48, 16
 
 @dataclass(eq=False)
 class Region:
-    """operations: in the graph's order. digits: of the operands, by which `space` was found. acc: of the anchor, its
-    result."""
+    """operations: in the graph's order. operands, reductions: the digits by which `space` was found."""
 
     number: int
     space: Space | None
@@ -35,7 +34,6 @@ class Region:
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
-    reads: set[int] = field(default_factory=set)  # values that it reads and does not make, by id
     open_results: set[int] = field(default_factory=set)  # values that it makes and that others may need, by id
 
     @property
@@ -49,6 +47,16 @@ class Region:
     @property
     def computed(self) -> list[Operation]:
         return [*self.recomputed, *self.members]
+
+    @property
+    def makes(self) -> set[int]:
+        """Its operations' results, by id."""
+        return {id(each.results[0]) for each in self.members}
+
+    @property
+    def reads(self) -> set[int]:
+        """The values that it reads and does not make, by id."""
+        return {value for value, _, _ in self.leaves} - self.makes
 
     @property
     def whole(self) -> Digits:
@@ -214,7 +222,7 @@ class Grouping:
     def _used(self, operation: Operation, region: Region | None = None) -> None:
         for view in operation.operands:
             self.left[id(view.value)] -= 1
-            if region is not None and not self.left[id(view.value)] and id(view.value) in region.open_results:
+            if region is not None and not self.left[id(view.value)]:
                 region.open_results.discard(id(view.value))
 
     def _make(self, view: View) -> None:
@@ -283,8 +291,6 @@ class Grouping:
             best.reductions.add(along)  # they stay what they are to the program
             leaves = [(view, along if digits else ()) for view, digits in leaves]
         best.leaves |= {(id(view.value), view.layout, digits): view for view, digits in leaves}
-        made = {id(each.results[0]) for each in best.members}
-        best.reads |= {id(view.value) for view, _ in leaves} - made
         self.group_of[id(operation)] = best.number
         self._depend(best.number, [view for view, _ in leaves])
         for value in full:
@@ -302,7 +308,7 @@ class Grouping:
         shared: dict[int, int] = {}
         for value, size in {id(view.value): view.value.bytes for view, _ in leaves if id(view.value) in full}.items():
             for number in self.readers.get(value, ()):
-                made = value not in self.regions[number].reads
+                made = value in self.regions[number].makes
                 shared[number] = shared.get(number, 0) + size * (2 if made else 1)
         return shared
 
@@ -312,7 +318,7 @@ class Grouping:
             return None
         if len(region.open_results) >= MOST_OUTPUTS:
             return None
-        made = {id(each.results[0]) for each in region.members}
+        made = region.makes
         reads = {*region.leaves, *((id(view.value), view.layout, digits) for view, digits in leaves)}
         if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None

@@ -20,7 +20,7 @@ def _without_optional(type_):
     return type_.getElementType() if type_.kind() == "OptionalType" else type_
 
 
-def is_number(value) -> bool:
+def _is_tensor_number(value) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -100,7 +100,7 @@ class AtenCall:
                 found = [each for each in found if each is not None]
         elif type_.kind() != "TensorType":
             return None
-        if not all(map(is_number, found)):
+        if not all(map(_is_tensor_number, found)):
             raise TypeError(f"{self.name}: {argument.name} must be {wanted}, got {shown(value)}")
         return list(found)
 
