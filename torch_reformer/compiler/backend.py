@@ -11,6 +11,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from . import dropout
 from .decompositions import decompositions
 from .execute import executable
 
@@ -44,10 +45,15 @@ def _backend(report: Callable | None):
         fw_compiler=compiler,
         bw_compiler=compiler,
         inference_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
+
+
+def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    dropout.save_keys(joint)
+    return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
 def compiled(module: GraphModule, inputs: list, report: Callable | None = None) -> Callable[[list], list]:

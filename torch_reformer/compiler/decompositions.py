@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from . import dropout
+
 aten = torch.ops.aten
 
 # Each is a kernel of PyTorch's that reads its rows once, an anchor, or an operation of the compiler's own.
@@ -26,5 +28,5 @@ _BROKEN_UP = (
 
 
 def decompositions() -> dict:
-    table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
+    table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP)) | dropout.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}

@@ -2,10 +2,11 @@
 
 A :class:`Value` is memory that one operation makes, or that is given; a :class:`View` is a way to look at a value.
 Operations take views, so what only looks at memory in another way (reshapes, permutations, slices, expansions) is no
-operation. There are six kinds:
+operation. There are seven kinds:
 
 - :class:`Map`: a result for each element of its own, of the operands' elements there (broadcast). What it computes is
   an expression of a program (torch_reformer/program).
+- :class:`Random`: such a one of random numbers.
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
 - :class:`Conv`: a two-dimensional convolution, behind whose kernel a program can run.
 - :class:`ConvGrads`: the gradients of one.
@@ -143,6 +144,11 @@ class Map(_OfInputs):
 
 
 @dataclass(eq=False)
+class Random(Map):
+    """Random numbers: of each element's place in memory, and of the key that is the only input."""
+
+
+@dataclass(eq=False)
 class Reduce(Operation):
     """A sum, max or moments of the elements that differ only in these dimensions. The result is fp32, or fp64 of fp64:
     one element for each of the others, in their order; of moments two such, the means and the sums of squared
@@ -214,13 +220,14 @@ class Casts(_OfInputs):
 @dataclass(eq=False)
 class Call(Operation):
     """An operator of PyTorch. Among its arguments and in lists among them tensors are views. lengths: of each list of
-    tensors among its results."""
+    tensors among its results. parts: the results are what lies along the first dimension of what it gives."""
 
     operator: Callable[..., Any]
     args: tuple
     kwargs: dict[str, Any]
     lengths: tuple[int, ...] = ()
     written: tuple[View, ...] = ()
+    parts: bool = False
 
     @property
     def operands(self) -> list[View]:

@@ -14,7 +14,7 @@ from ..program import Value as Expression
 from ..runtime import plan as plans
 from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
-from .space import Digits, digits_of, shaped
+from .space import Digits, operand_digits, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -128,7 +128,7 @@ class _Lowering:
             made = self._casts(operation)
         else:
             args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
-            layouts = [] if operation.writes else [each.layout for each in operation.results]
+            layouts = [] if operation.writes or operation.parts else [each.layout for each in operation.results]
             made = self.steps.aten(
                 operation.operator,
                 args,
@@ -136,6 +136,8 @@ class _Lowering:
                 operation.lengths,
                 [(each.sizes, each.strides) for each in layouts],
             )
+            if operation.parts:
+                made = self.steps.parts(*made, len(operation.results))
         for value, number in zip(operation.results, made, strict=True):
             self._is(value, number, value.layout)
 
@@ -197,7 +199,7 @@ class RegionProgram:
         self.region = region
         layouts = [view.layout for view in region.leaves.values()]
         layouts += [each.results[0].layout for each in stored]
-        self.space = region.space if region.anchor else shaped(region.space, layouts)
+        self.space = region.space if region.anchor else shaped(region.space, layouts, region.operands)
         self.whole = region.whole
         self.members = {id(each) for each in region.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
@@ -271,10 +273,10 @@ class RegionProgram:
             if operation is self.region.anchor:
                 self.known[key] = p.acc()
             else:
-                layout, operands = operation.results[0].layout, []
-                for each in operation.inputs:
-                    own = digits_of(layout, each.layout)
-                    operands.append(self._read(each, digits if own == whole_of(layout.numel) else own))
+                whole = whole_of(operation.results[0].layout.numel)
+                operands = [
+                    self._read(each, digits if own == whole else own) for each, own in operand_digits(operation)
+                ]
                 self.known[key] = operation.expression(*operands)
         return self.known[key]
 
@@ -283,7 +285,7 @@ class RegionProgram:
         if maker is not None and id(maker) in self.members and digits == self.whole and not isinstance(maker, Reduce):
             return self._computed(maker, digits)
         if (id(view.value), view.layout, digits) not in self.region.leaves:
-            if inlined(view, digits) is None:
+            if inlined(view, digits, self.whole) is None:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
         kind = self.space.kind(digits)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .ir import Conv, Graph, Layout, Map, Operation, Reduce, Value, View
-from .space import Digits, Space, digits_of, find_space, fits, without
+from .ir import Conv, Graph, Layout, Map, Operation, Random, Reduce, Value, View
+from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, without
 
 SMALL = 8192  # elements
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
@@ -67,9 +67,8 @@ class Region:
         """An operation's operands, and how the region reads them."""
         if isinstance(operation, Reduce):
             return [(operation.input, self.whole)]
-        layout = operation.results[0].layout
-        found = [(view, digits_of(layout, view.layout)) for view in operation.inputs]
-        if layout.numel == self.numel:
+        found = operand_digits(operation)
+        if operation.results[0].layout.numel == self.numel:
             return found
         return [(view, self.space.channel_digits if digits else ()) for view, digits in found]
 
@@ -89,7 +88,7 @@ class Region:
             elif (key := (id(view.value), view.layout, digits)) in self.leaves:
                 leaves[key] = view
             else:
-                todo += inlined(view, digits)
+                todo += inlined(view, digits, self.whole)
         return [each for each in self.computed if id(each) in needed], leaves
 
 
@@ -98,13 +97,15 @@ def whole_of(numel: int) -> Digits:
 
 
 def is_small(operation: Operation | None) -> bool:
-    """Whether it is better computed again by those who need it: constants are, of whatever size."""
+    """Whether it is better computed again by those who need it: constants and random numbers are, of whatever size."""
+    if isinstance(operation, Random):
+        return True
     return isinstance(operation, Map) and (operation.results[0].layout.numel <= SMALL or not operation.inputs)
 
 
-def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
-    """For a small operation's result, read with these digits: its operands and how they are read then. None if a
-    program can't compute it where it is read."""
+def inlined(view: View, digits: Digits, region: Digits) -> list[tuple[View, Digits]] | None:
+    """For a small operation's result, read with these digits by a region that has those: its operands and how they are
+    read then. None if a program can't compute it where it is read."""
     operation = view.value.maker
     whole = view.value.layout
     if not is_small(operation) or not whole.is_dense:
@@ -113,11 +114,12 @@ def inlined(view: View, digits: Digits) -> list[tuple[View, Digits]] | None:
         return []
     if view.layout.offset or view.elements != whole.numel:
         return None  # a part of it
+    if isinstance(operation, Random) and not digits == region == whole_of(whole.numel):
+        return None
     found = []
-    for operand in operation.operands:
-        own = digits_of(operation.results[0].layout, operand.layout)
-        if not own:
-            found.append((operand, ()))
+    for operand, own in operand_digits(operation):
+        if not own or own == BY_PLACE:
+            found.append((operand, own))
         elif own == whole_of(whole.numel):
             found.append((operand, digits))
         elif digits == whole_of(whole.numel):
@@ -236,7 +238,7 @@ class Grouping:
         which values are read as they are: whole and in the order of the operation's own elements."""
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
         whole = whole_of(layout.numel)
-        todo = [(view, digits_of(layout, view.layout)) for view in operation.operands]
+        todo = [(operation.input, whole)] if isinstance(operation, Reduce) else operand_digits(operation)
         leaves, full = [], set()
         seen, computed = set(), 0
         while todo:
@@ -246,7 +248,7 @@ class Grouping:
             seen.add(key)
             maker = view.value.maker
             if is_small(maker) and (digits != whole or id(maker) not in self.group_of):
-                inside = inlined(view, digits) if computed < most else None
+                inside = inlined(view, digits, whole) if computed < most else None
                 if inside is not None:
                     computed += 1
                     todo += inside

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .ir import Layout
+from .ir import Layout, Map, Random, View
 
 Digits = tuple[tuple[int, int], ...]
+BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of its own
 
 
 def digits_of(result: Layout, operand: Layout) -> Digits | None:
@@ -39,6 +40,14 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
         joined = varies
         inner *= size
     return tuple(digits)
+
+
+def operand_digits(operation: Map) -> list[tuple[View, Digits | None]]:
+    """How an operation's operands vary over its result's memory."""
+    if isinstance(operation, Random):
+        return [(view, BY_PLACE) for view in operation.inputs]
+    layout = operation.results[0].layout
+    return [(view, digits_of(layout, view.layout)) for view in operation.inputs]
 
 
 def without(layout: Layout, dims: Iterable[int]) -> Digits | None:
@@ -83,8 +92,10 @@ class Space:
         return ((1 if self.nhwc else self.pixels, self.channels),)
 
     def kind(self, digits: Digits) -> str | None:
-        """What an operand is to a program here: full, channel, row or scalar."""
+        """What an operand is to a program here: full, channel, row, scalar or random."""
         c, p, n = self.channels, self.pixels, self.images
+        if digits == BY_PLACE:  # programs have places in channels_last order
+            return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or digits == ((1, self.numel),):
             return "full"
         if not digits:
@@ -100,6 +111,7 @@ class Space:
             "channel": (self.channels,),
             "row": (self.images, self.height, self.width),
             "scalar": (),
+            "random": (1,),
         }[kind]
 
     def layout_of(self, kind: str, offset: int = 0) -> Layout:
@@ -109,7 +121,7 @@ class Space:
         return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
 
 
-def shaped(space: Space, layouts: Iterable[Layout]) -> Space:
+def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits]) -> Space:
     """The same space in the sizes of one of the tensors, if one has these elements in four dimensions: so it need not
     be viewed in others."""
     free = space.images == space.channels == 1 and not space.nhwc  # of no operand that is broadcast
@@ -122,7 +134,9 @@ def shaped(space: Space, layouts: Iterable[Layout]) -> Space:
             if not nhwc:
                 same = same and n == space.images
             found = Space(n, c, h, w, nhwc)
-            if (same or free) and min(c, h * w) > 1 and layout.strides == found.layout.strides:
+            if not (same or free) or min(c, h * w) == 1 or layout.strides != found.layout.strides:
+                continue
+            if fits(found, operands, ()):
                 return found
     return space
 
@@ -145,7 +159,7 @@ def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Sp
 
 
 def _spaces(numel: int, digits: Digits):
-    if not digits or digits == ((1, numel),):
+    if not digits or digits in (BY_PLACE, ((1, numel),)):
         return
     inner, count = digits[0]
     if len(digits) == 2 and inner == 1:

@@ -2,5 +2,6 @@
 
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
+from .pack_keys import pack_keys
 
-PASSES = (pack_counters, pack_casts)
+PASSES = (pack_counters, pack_casts, pack_keys)

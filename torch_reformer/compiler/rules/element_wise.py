@@ -218,13 +218,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
 
 
 def _computes(inputs: list[View], value: Tensor) -> bool:
-    """Whether programs compute with these types: in fp64, of nothing else and on CPUs only, or in fp32. Whole numbers'
-    arithmetic of truth values they don't have."""
+    """Whether programs compute with these types: in fp64, of nothing else and on CPUs only, or in fp32."""
     types = {each.value.dtype for each in inputs}
-    floats = types & set(FLOATS)
-    if not inputs or not types <= {*FLOATS, torch.bool} or not (floats or value.dtype == torch.bool):
+    if not inputs or not types <= {*FLOATS, torch.bool}:
         return False
-    both = {*floats, value.dtype} - {torch.bool}
+    both = {*types, value.dtype} - {torch.bool}
     return torch.float64 not in both or (value.device.type == "cpu" and len(both) == 1)
 
 
