@@ -17,6 +17,7 @@
 #include "jit/code_objects.h"
 #include "jit/compiled.h"
 #include "jit/gpu.h"
+#include "jit/rtc.h"
 #include "plan/interned.h"
 
 namespace {
@@ -310,7 +311,7 @@ int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* la
   return guarded(-1, [&] {
     const gpu::Launch shape{launch->blocks[0],    launch->blocks[1], launch->blocks[2], launch->threads,
                             launch->shared_bytes, launch->cluster_z, launch->pdl != 0};
-    const gpu::Kernel kernel({entry->file, entry->name, entry->arguments});
+    const gpu::Kernel kernel(gpu::Entry{entry->file, entry->name, entry->arguments, entry->text});
     gpu::launch(kernel, shape, {launch->device, launch->stream}, arguments, size_t(bytes));
     return 0;
   });
@@ -318,10 +319,42 @@ int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* la
 
 int64_t reformer_gpu_compile(const ReformerEntry* entry, const char* architecture, const char** code, int32_t* cached) {
   return guarded<int64_t>(-1, [&] {
-    gpu::Compiled compiled = gpu::compile_entry({entry->file, entry->name, entry->arguments}, architecture);
+    gpu::Compiled compiled =
+        gpu::compile_entry({entry->file, entry->name, entry->arguments, entry->text}, architecture);
     *cached = compiled.from_cache;
     *code = keep(std::move(compiled.code));
     return static_cast<int64_t>(text.size());
+  });
+}
+
+void reformer_gpu_begin_noting() { gpu::begin_noting(); }
+
+int32_t reformer_gpu_end_noting(const char* architecture, ReformerMissing missing) {
+  return guarded(-1, [&] {
+    for (const gpu::OwnedEntry& each : gpu::end_noting()) {
+      const gpu::Entry entry = each.entry();
+      const ReformerEntry words{entry.file, entry.name, entry.arguments, entry.text};
+      if (const auto source = gpu::missing_source(entry, architecture))
+        missing(&words, source->name.c_str(), source->text.c_str());
+    }
+    return 0;
+  });
+}
+
+const char* reformer_gpu_compiler(const char* architecture) {
+  return guarded<const char*>(nullptr, [&] {
+    const gpu::Compiler compiler = gpu::compiler_for(architecture);
+    std::string lines = compiler.library + "\n" + compiler.prefix + "\n" + compiler.code;
+    for (const std::string& option : compiler.options) lines += "\n" + option;
+    return keep(std::move(lines));
+  });
+}
+
+int32_t reformer_gpu_add_compiled(const ReformerEntry* entry, const char* architecture, const char* code,
+                                  int64_t size) {
+  return guarded(-1, [&] {
+    gpu::add_compiled({entry->file, entry->name, entry->arguments, entry->text}, architecture, {code, size_t(size)});
+    return 0;
   });
 }
 

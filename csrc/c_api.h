@@ -131,11 +131,12 @@ REFORMER_API void reformer_interned_counts(int64_t* programs, int64_t* plans);
 // As in hip/kernels/layer_norm_plan.h.
 REFORMER_API int32_t reformer_takes_layer_norm(int64_t width);
 
-// GPUs (jit). An entry is a kernel: file, name and arguments as in jit/gpu.h.
+// GPUs (jit). An entry is a kernel, as in jit/gpu.h.
 struct ReformerEntry {
   const char* file;
   const char* name;
   const char* arguments;
+  const char* text;
 };
 struct ReformerLaunch {
   int32_t device;
@@ -163,6 +164,17 @@ REFORMER_API int32_t reformer_gpu_launch(const ReformerEntry* entry, const Refor
 // until the thread's next call. `cached` becomes 1 if the cache on disk had it.
 REFORMER_API int64_t reformer_gpu_compile(const ReformerEntry* entry, const char* architecture, const char** code,
                                           int32_t* cached);
+
+// Launches of this thread are noted instead of done until _end_noting, which calls `missing` with each kernel whose
+// code is not there for the architecture, and its source's name and text, all good during the call. _add_compiled takes
+// the code object that a process of its own made of it with the compiler: lines of its library, the prefix of its
+// functions, what they call code, and the options.
+using ReformerMissing = void (*)(const ReformerEntry* entry, const char* name, const char* source);
+REFORMER_API void reformer_gpu_begin_noting();
+REFORMER_API int32_t reformer_gpu_end_noting(const char* architecture, ReformerMissing missing);
+REFORMER_API const char* reformer_gpu_compiler(const char* architecture);
+REFORMER_API int32_t reformer_gpu_add_compiled(const ReformerEntry* entry, const char* architecture, const char* code,
+                                               int64_t size);
 
 // The folder of that cache, or an empty text.
 REFORMER_API const char* reformer_gpu_cache_folder();

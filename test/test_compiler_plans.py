@@ -4,13 +4,15 @@ import copy
 
 import pytest
 import torch
+import training_models
 from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import backend, capture, ir, regions
+from torch_reformer.compiler import backend, capture, execute, ir, regions
 from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.passes import PASSES
+from torch_reformer.compiler.prepare import rehearse
 from torch_reformer.compiler.space import Space, digits_of, find_space, without
 
 pytestmark = needs_aten
@@ -230,3 +232,15 @@ def test_regions_have_room():
     grouping.run()
     assert len(grouping.regions) > 2
     assert all(len(each.reads) <= regions.MOST_INPUTS for each in grouping.regions.values())
+
+
+@pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "gpt"])
+def test_each_step_can_be_rehearsed(name, monkeypatch):
+    """By itself, on memory of the sizes and types that the plan has: so GPU kernels are compiled before it runs."""
+    torch._dynamo.reset()
+    run = []
+    monkeypatch.setattr(execute, "prepare", lambda lowered: run.append((lowered, rehearse(lowered))))
+    model, inputs = training_models.make(name)
+    torch.compile(model, backend=backend.reformer)(*inputs).backward()
+    steps = [step for lowered, _ in run for step in lowered.plan.steps]
+    assert len(run) == 2 and sum(step.kind in ("conv2d", "stitch", "conv2d_grads") for step in steps) > 1

@@ -29,8 +29,9 @@ PYTHON = {
 CPP = ["types device planned set_cache numbered hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
 CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
-PRIVATE_TORCH = "operators/dispatch.py", *(
-    f"compiler/{name}.py" for name in ("backend", "capture", "decompositions", "execute", "rules/element_wise")
+PRIVATE_TORCH = (
+    "operators/dispatch.py",
+    *(f"compiler/{name}.py" for name in ("backend", "capture", "decompositions", "execute", "fakes")),
 )
 
 

@@ -1,5 +1,6 @@
 """Kernels compiled at run time, and the cache that keeps them. NVRTC needs no GPU for that."""
 
+import ctypes
 import os
 import re
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from kernel_folders import SCALE
 
 from torch_reformer.__main__ import main
-from torch_reformer.runtime import cache, gpu
+from torch_reformer.runtime import cache, compile_ahead, gpu
 
 HAS_NVRTC = kernel_folders.load_nvrtc()
 pytestmark = pytest.mark.skipif(
@@ -274,3 +275,57 @@ def test_a_limit_that_is_no_number(value, folder, kernels):
     done = in_a_process(kernels, folder, TORCH_REFORMER_CACHE_LIMIT=value)
     sentence = f'TORCH_REFORMER_CACHE_LIMIT must be a number of bytes, got "{value}": it is 268435456 instead'
     assert warnings_of(done) == [f"torch_reformer: {sentence}"]
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_byte)]
+
+
+def scales(*counts) -> list[gpu.Entry]:
+    return [gpu.Entry("scale", f"scale_fp32_{count}", f"fp32, {count}") for count in counts]
+
+
+def launch_all(entries):
+    for entry in entries:
+        gpu.launch(entry, Arguments())
+
+
+def test_many_are_compiled_ahead():
+    """By processes of their own; from then on they are there, in this process and in the cache."""
+    entries = scales(2, 3, 5)
+    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all(entries + entries)) == 3
+    assert gpu.note_launches("sm_90", lambda: launch_all(entries)) == []
+    assert all(gpu.compile_entry(entry, "sm_90").from_cache for entry in entries)
+    assert [each.entry for each in gpu.note_launches("sm_80", lambda: launch_all(entries))] == entries
+
+
+def test_of_another_process_they_are_in_the_cache():
+    (entry,) = scales(7)
+    gpu.compile_entry(entry, "sm_86")
+    assert compile_ahead.compile_ahead("sm_86", lambda: launch_all([entry])) == 0
+
+
+def test_what_can_not_be_compiled_ahead_fails_when_it_is_launched():
+    broken = gpu.Entry("scale", "broken", "fp32, not a number")
+    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all([*scales(8), broken])) == 2
+    assert [each.entry for each in gpu.note_launches("sm_90", lambda: launch_all([*scales(8), broken]))] == [broken]
+    with pytest.raises(ValueError, match="the kernel scale broken can't be compiled"):
+        gpu.compile_entry(broken, "sm_90")
+
+
+def test_processes_that_die(tmp_path, monkeypatch):
+    """Nothing waits for them; the first launch compiles."""
+    (tmp_path / "worker.py").write_text("raise SystemExit(1)")
+    monkeypatch.setattr(compile_ahead, "_WORKER", tmp_path / "worker.py")
+    assert compile_ahead.compile_ahead("sm_90", lambda: launch_all(scales(9, 10, 11))) == 3
+    assert len(gpu.note_launches("sm_90", lambda: launch_all(scales(9, 10, 11)))) == 3
+
+
+def test_an_error_ends_the_noting():
+    def fail():
+        launch_all(scales(12))
+        raise KeyError("now")
+
+    with pytest.raises(KeyError, match="now"):
+        compile_ahead.compile_ahead("sm_90", fail)
+    assert gpu.note_launches("sm_90", lambda: None) == []

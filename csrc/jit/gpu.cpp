@@ -2,9 +2,10 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <stdexcept>
 #include <tuple>
 
@@ -50,8 +51,8 @@ class Functions {
       refused = std::string("; the packaged code was refused: ") + error.what();
     }
     try {
-      compiled_.push_back(compile_entry(entry, architecture).code);
-      const auto function = driver().function(driver().load(compiled_.back()), entry.name, device);
+      const std::string& code = compiled_once(entry, architecture);
+      const auto function = driver().function(driver().load(code), entry.name, device);
       if (!function) throw std::runtime_error("its source defines no kernel of that name");
       return function;
     } catch (const std::runtime_error& error) {
@@ -71,8 +72,9 @@ class Functions {
   std::mutex mutex_;  // guards what follows
   std::map<std::tuple<std::string, std::string, std::string, int32_t>, Driver::Function> all_;
   std::map<std::pair<const std::string*, int32_t>, Driver::Module> modules_;
-  std::deque<std::string> compiled_;  // modules may point to it
 };
+
+thread_local std::optional<std::set<OwnedEntry>> noted;
 
 Functions& functions() {
   static Functions& all = *new Functions;  // torch's threads may outlive static objects
@@ -105,8 +107,21 @@ void* Kernel::function(int32_t device) const {
   return function;
 }
 
+void begin_noting() { noted.emplace(); }
+
+std::set<OwnedEntry> end_noting() {
+  std::set<OwnedEntry> entries = std::move(noted.value());
+  noted.reset();
+  return entries;
+}
+
 void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes) {
   if (queue.launcher) return queue.launcher(kernel.entry(), shape, arguments, bytes);
+  if (noted) {
+    const Entry& entry = kernel.entry();
+    noted->insert({entry.file, entry.name, entry.arguments, entry.text});
+    return;
+  }
   driver().launch(kernel.function(queue.device), shape, queue, arguments);
 }
 

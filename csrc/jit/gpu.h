@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "device.h"
@@ -23,6 +25,16 @@ struct Entry {
   const char* name;       // the extern "C" function's
   const char* arguments;  // what the file's macro X makes this one function of: "forward, bf16, 3, 1, 4, 4"
   const char* text = "";  // source that follows the file, for kernels that are generated; it is part of their name
+};
+
+// The same, with the words.
+struct OwnedEntry {
+  std::string file, name, arguments, text;
+
+  Entry entry() const { return {file.c_str(), name.c_str(), arguments.c_str(), text.c_str()}; }
+  bool operator<(const OwnedEntry& other) const {
+    return std::tie(file, name, arguments) < std::tie(other.file, other.name, other.arguments);
+  }
 };
 
 // A kernel that is launched again and again: it remembers what the driver calls it on each device where it was
@@ -75,6 +87,10 @@ template <class Arguments>
 void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const Arguments& arguments) {
   launch(kernel, shape, queue, &arguments, sizeof(Arguments));
 }
+
+// From now on this thread's launches are noted and not done, until end_noting(), which gives their kernels.
+void begin_noting();
+std::set<OwnedEntry> end_noting();
 
 // How the bulk copy engine of sm_90 and later finds a dense tensor of elements of 2 bytes at a multiple of 16 bytes
 // (device/tma.h), of which boxes are copied: sizes of both, innermost first. The innermost is a multiple of 8 elements,

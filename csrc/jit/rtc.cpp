@@ -15,6 +15,7 @@ bool is_amd(const std::string& architecture) { return architecture.rfind("gfx", 
 // The two have the same functions.
 struct Api {
   using Program = void*;
+  const std::string prefix, code_name;
   std::string name;  // NVRTC 13.0
   int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*);
   int (*destroy)(Program*);
@@ -25,7 +26,7 @@ struct Api {
   int (*code)(Program, char*);
   const char* (*error_string)(int);
 
-  Api(void* library, const std::string& prefix, const std::string& code_name) {
+  Api(void* library, std::string of, std::string code_of) : prefix(std::move(of)), code_name(std::move(code_of)) {
     const auto symbol = [&](const std::string& suffix, auto& function) {
       find_symbol(library, (prefix + suffix).c_str(), function);
     };
@@ -123,6 +124,13 @@ const char* no_compiler(const std::string& architecture) {
   if (api_for(architecture)) return nullptr;
   return is_amd(architecture) ? "hipRTC (libhiprtc.so), which could compile them now, is not found"
                               : "NVRTC (libnvrtc.so.13 or .12), which could compile them now, is not found";
+}
+
+Compiler compiler_for(const std::string& architecture) {
+  const Api& api = *api_for(architecture);
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(api.compile), &info);
+  return {info.dli_fname, api.prefix, api.code_name, options(architecture)};
 }
 
 std::string compiler_and_options(const std::string& architecture) {

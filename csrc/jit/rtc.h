@@ -9,6 +9,15 @@ namespace reformer::gpu {
 // Null if there is a compiler for kernels of this architecture; else a sentence's rest: "NVRTC ... is not found".
 const char* no_compiler(const std::string& architecture);
 
+// The compiler as a process of its own can use it: NVRTC and hipRTC have the same functions under two prefixes.
+struct Compiler {
+  std::string library;  // a path
+  std::string prefix;   // of the functions' names: nvrtc
+  std::string code;     // what they call a code object: CUBIN
+  std::vector<std::string> options;
+};
+Compiler compiler_for(const std::string& architecture);
+
 // All that decides what compile() makes of a source, as text: the compiler, its version and the options.
 std::string compiler_and_options(const std::string& architecture);
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
-from .fakes import Unsupported, is_plain, layout_of, typed
+from .fakes import Unsupported, is_plain, layout_of, real_tensors, typed
 from .ir import Call, Graph, Layout, View, views_of
 from .rules import RULES
 
@@ -35,7 +34,7 @@ def _is_number(value) -> bool:
 def _tensor_of(number, args) -> Tensor:
     """The number as an operand of these arguments: in fp64 beside such a tensor, as PyTorch has it."""
     wide = isinstance(number, float) and any(each.value.dtype == torch.float64 for each in views_of(list(args)))
-    with unset_fake_temporarily():
+    with real_tensors():
         return torch.tensor(number, dtype=torch.float64 if wide else None)
 
 

@@ -20,6 +20,7 @@ from .in_place import write_in_place
 from .ir import View
 from .lower import Cyclic, lower
 from .passes import PASSES
+from .prepare import prepare
 from .recompute import recompute
 from .regions import Grouping
 from .report import Report, report_of
@@ -53,7 +54,9 @@ class Executable:
             if in_place:
                 write_in_place(self.grouping)
             try:
-                self.plan = lower(self.graph, self.grouping)
+                lowered = lower(self.graph, self.grouping)
+                prepare(lowered)
+                self.plan = lowered.plan
                 return
             except Cyclic:
                 pass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily as real_tensors  # noqa: F401  for others
 
-from .ir import Layout
+from .ir import Layout, Typed
 
 
 class Unsupported(Exception):
@@ -20,9 +21,8 @@ def layout_of(tensor: Tensor, offset: int = 0) -> Layout:
     return Layout(tuple(tensor.shape), tuple(tensor.stride()), offset)
 
 
-def typed(tensor: Tensor) -> tuple[Layout, torch.dtype, torch.device]:
-    """What Graph.add needs to know of a result."""
-    return layout_of(tensor), tensor.dtype, tensor.device
+def typed(tensor: Tensor) -> Typed:
+    return Typed(layout_of(tensor), tensor.dtype, tensor.device)
 
 
 def is_plain(tensor: Tensor) -> bool:

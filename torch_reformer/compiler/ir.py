@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -59,6 +59,14 @@ class Layout:
     def __str__(self) -> str:
         offset = f"+{self.offset}" if self.offset else ""
         return f"{list(self.sizes)}/{list(self.strides)}{offset}".replace(" ", "")
+
+
+class Typed(NamedTuple):
+    """What is known of a tensor before it is there."""
+
+    layout: Layout
+    dtype: torch.dtype
+    device: torch.device
 
 
 @dataclass(eq=False)
@@ -289,7 +297,7 @@ class Graph:
         self.inputs.append(self.value(layout, dtype, device))
         return self.inputs[-1]
 
-    def add(self, operation: Operation, results: Sequence[tuple[Layout, torch.dtype, torch.device]]) -> list[Value]:
+    def add(self, operation: Operation, results: Iterable[Typed]) -> list[Value]:
         """Adds an operation that makes these."""
         operation.results = [self.value(*each) for each in results]
         for result in operation.results:

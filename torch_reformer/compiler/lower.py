@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -12,7 +13,7 @@ from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
 from ..runtime import plan as plans
-from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Value, View, replaced
+from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
 from .space import Digits, operand_digits, shaped
 
@@ -80,8 +81,16 @@ def reads_of(grouping: Grouping, group: int) -> list[View]:
     return [*anchors, *(view for view in region.leaves.values() if id(view.value) not in made)]
 
 
-def lower(graph: Graph, grouping: Grouping) -> plans.Plan:
-    """A plan of the graph's inputs; it gives those outputs that are tensors, in order."""
+@dataclass(frozen=True)
+class Lowered:
+    """A plan of a graph's inputs, which gives those outputs that are tensors, in order. types: of its tensors, by their
+    numbers, as far as this package's own steps read them."""
+
+    plan: plans.Plan
+    types: dict[int, Typed]
+
+
+def lower(graph: Graph, grouping: Grouping) -> Lowered:
     return _Lowering(graph, grouping).run()
 
 
@@ -91,6 +100,7 @@ class _Lowering:
         self.steps = plans.Plan(len(graph.inputs))
         self.base: dict[int, tuple[int, Layout]] = {}  # value (id) -> a tensor of it, and that tensor's layout
         self.views: dict[tuple[int, Layout], int] = {}
+        self.types: dict[int, Typed] = {}
         for i, value in enumerate(graph.inputs):
             self._is(value, i, value.layout)
         self.needed = {
@@ -98,17 +108,19 @@ class _Lowering:
         }
         self.needed |= {id(view.value) for view in graph.output_views()}
 
-    def run(self) -> plans.Plan:
+    def run(self) -> Lowered:
         for group in schedule(self.grouping):
             if group in self.grouping.alone:
                 self._alone(self.grouping.alone[group])
             else:
                 self._region(self.grouping.regions[group])
-        return self.steps.give(*(self._number(view) for view in self.graph.output_views()))
+        self.steps.give(*(self._number(view) for view in self.graph.output_views()))
+        return Lowered(self.steps, self.types)
 
     def _is(self, value: Value, number: int, layout: Layout) -> None:
         self.base[id(value)] = number, layout
         self.views[id(value), layout] = number
+        self.types[number] = Typed(layout, value.dtype, value.device)
 
     def _number(self, view: View, layout: Layout | None = None) -> int:
         """The tensor that is this view, or the same elements in another layout."""
@@ -118,6 +130,7 @@ class _Lowering:
             number, own = self.base[id(view.value)]
             offset = layout.offset - own.offset if layout.numel else 0
             (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, offset)
+            self.types[self.views[key]] = Typed(layout, view.value.dtype, view.value.device)
         return self.views[key]
 
     def _alone(self, operation: Operation) -> None:
@@ -178,6 +191,7 @@ class _Lowering:
                 (acc,) = self.steps.aten(
                     _empty, (layout.sizes, layout.strides), {"dtype": text.dtype, "device": result.device}
                 )
+                self.types[acc] = Typed(layout, text.dtype, result.device)
             else:
                 acc = self._number(*text.acc)
             written = [self._number(region.into[id(each.results[0])]) for each in into]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,18 +11,19 @@ from .native import _check, _declare
 
 
 class Entry(NamedTuple):
-    """A kernel, found by these three names (csrc/jit/gpu.h)."""
+    """A kernel, found by its file, name and arguments; text: source that follows the file (csrc/jit/gpu.h)."""
 
     file: str
     name: str
     arguments: str
+    text: str = ""
 
     def _native(self) -> _Entry:
         return _Entry(*(word.encode() for word in self))
 
 
 class _Entry(ctypes.Structure):
-    _fields_ = [("file", ctypes.c_char_p), ("name", ctypes.c_char_p), ("arguments", ctypes.c_char_p)]
+    _fields_ = [(name, ctypes.c_char_p) for name in ("file", "name", "arguments", "text")]
 
 
 class _Launch(ctypes.Structure):
@@ -55,6 +56,18 @@ _compile = _declare(
     ctypes.c_char_p,
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.POINTER(ctypes.c_int32),
+)
+_begin_noting = _declare("reformer_gpu_begin_noting", None)
+_MissingCallback = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Entry), ctypes.c_char_p, ctypes.c_char_p)
+_end_noting = _declare("reformer_gpu_end_noting", ctypes.c_int32, ctypes.c_char_p, _MissingCallback)
+_compiler = _declare("reformer_gpu_compiler", ctypes.c_char_p, ctypes.c_char_p)
+_add_compiled = _declare(
+    "reformer_gpu_add_compiled",
+    ctypes.c_int32,
+    ctypes.POINTER(_Entry),
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_int64,
 )
 _cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
 
@@ -108,6 +121,56 @@ def compile_entry(entry: Entry, architecture: str) -> Compiled:
     code, cached, native = ctypes.c_void_p(), ctypes.c_int32(), entry._native()
     size = _check(_compile(ctypes.byref(native), architecture.encode(), ctypes.byref(code), ctypes.byref(cached)))
     return Compiled(ctypes.string_at(code, size), bool(cached.value))
+
+
+class Missing(NamedTuple):
+    """A kernel whose code is not there, and its source."""
+
+    entry: Entry
+    name: str
+    source: str
+
+
+def note_launches(architecture: str, run: Callable[[], None]) -> list[Missing]:
+    """The kernels that a function would launch in this thread, of which it launches none: those whose code is not there
+    for a device of this architecture.
+
+    Raises:
+        ValueError: there is no compiler.
+    """
+    found = []
+
+    def missing(entry, name, source):
+        words = (getattr(entry.contents, field).decode() for field, _ in _Entry._fields_)
+        found.append(Missing(Entry(*words), name.decode(), source.decode()))
+
+    _begin_noting()
+    try:
+        run()
+    finally:
+        ended = _end_noting(architecture.encode(), _MissingCallback(missing))
+    _check(ended)
+    return found
+
+
+class Compiler(NamedTuple):
+    """NVRTC or hipRTC. prefix: of its functions' names; code: what they call a code object."""
+
+    library: str
+    prefix: str
+    code: str
+    options: list[str]
+
+
+def compiler(architecture: str) -> Compiler:
+    library, prefix, code, *options = _check(_compiler(architecture.encode())).decode().splitlines()
+    return Compiler(library, prefix, code, options)
+
+
+def add_compiled(entry: Entry, architecture: str, code: bytes) -> None:
+    """What the compiler made of a missing kernel's source; it is cached."""
+    native = entry._native()
+    _check(_add_compiled(ctypes.byref(native), architecture.encode(), code, len(code)))
 
 
 def cache_folder() -> Path | None:

@@ -211,6 +211,14 @@ class Plan:
             release(self.number)
 
 
+def alone(step: Step) -> Plan:
+    """A plan of one step of another: it takes the step's inputs and what it writes to, and gives nothing."""
+    found, count = Plan(len(step.inputs) + len(step.into)), len(step.inputs)
+    places = range(count), range(count, count + len(step.into))
+    found._add(step.kind, step.what, places[0], len(step.made), places[1], step.call)
+    return found.give()
+
+
 _ops = torch.ops.reformer
 _run, _hold, _run_held = _ops._run.default, _ops._hold.default, _ops._run_held.default
 

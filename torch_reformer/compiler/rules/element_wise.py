@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ... import program as p
 from ...program import Value as Expression
-from ..fakes import is_plain, layout_of
+from ..fakes import is_plain, layout_of, real_tensors
 from ..ir import FLOATS, Graph, Layout, Map, View
 from ..space import digits_of, find_space
 
@@ -198,7 +197,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
         return None
     numbers, dtype = list(args), inputs[0].value.dtype
     if target in COMPARISONS and dtype in FLOATS and not isinstance(numbers[-1], View):
-        with unset_fake_temporarily():  # rounded to the tensor's type
+        with real_tensors():  # rounded to the tensor's type
             numbers[-1] = torch.tensor(numbers[-1], dtype=dtype).item()
 
     def expression(*operands: Expression) -> Expression:

@@ -1,0 +1,40 @@
+"""The GPU kernels of a plan, compiled before it runs, many at once: compiled at their first launches they would take the
+sum of their times."""
+
+from __future__ import annotations
+
+import torch
+
+from ..runtime import gpu, plan
+from ..runtime.compile_ahead import compile_ahead
+from .fakes import real_tensors
+from .ir import Typed
+from .lower import Lowered
+
+
+def prepare(lowered: Lowered) -> None:
+    gpus = {each.device for each in lowered.types.values() if each.device.type == "cuda"}
+    if not gpus:
+        return
+    try:
+        compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(lowered))
+    except torch.OutOfMemoryError:  # the step itself may still fit
+        pass
+
+
+def rehearse(lowered: Lowered) -> None:
+    """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written."""
+    rehearsed = set()
+    with real_tensors(), torch.no_grad():
+        for step in lowered.plan.steps:
+            if step.kind not in ("conv2d", "stitch", "conv2d_grads"):
+                continue
+            types = tuple(lowered.types[number] for number in (*step.inputs, *step.into))
+            key = step.kind, step.what, len(step.into), types
+            if key not in rehearsed:
+                rehearsed.add(key)
+                plan.run(plan.alone(step), [_memory(each) for each in types])
+
+
+def _memory(type: Typed) -> torch.Tensor:
+    return torch.empty_strided(type.layout.sizes, type.layout.strides, dtype=type.dtype, device=type.device)

@@ -1,0 +1,63 @@
+"""Many kernels compiled at once, before the first of them is launched: by as many processes as there are cores."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from tqdm import tqdm
+
+from . import gpu
+
+_WORKER = Path(__file__).with_name("rtc_worker.py")
+
+
+def compile_ahead(architecture: str, run: Callable[[], None]) -> int:
+    """Compiles the kernels that a function would launch in this thread, of which it launches none, and says how many
+    those were whose code was not there. A terminal shows the progress, if it takes longer than three seconds.
+
+    A kernel that can't be compiled is left out: whoever launches it gets the compiler's log.
+    """
+    missing = gpu.note_launches(architecture, run)
+    if len(missing) < 2:
+        return len(missing)  # to launch it takes no longer
+    with _workers(gpu.compiler(architecture), min(len(missing), os.cpu_count() or 1)) as compile:
+        jobs = {compile(each): each for each in missing}
+        bar = tqdm(as_completed(jobs), "compiling kernels", len(jobs), leave=False, disable=None, delay=3)
+        for done in bar:
+            if isinstance(code := done.result(), bytes):
+                gpu.add_compiled(jobs[done].entry, architecture, code)
+    return len(missing)
+
+
+@contextmanager
+def _workers(compiler: gpu.Compiler, count: int) -> Iterator[Callable[[gpu.Missing], Future]]:
+    """Processes that compile, and a function that gives them a kernel: a future of its code, or None."""
+    command = [sys.executable, "-I", str(_WORKER)]
+    idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
+
+    def compiled(kernel: gpu.Missing) -> bytes | None:
+        worker = idle.get()
+        try:
+            pickle.dump((*compiler, kernel.name, kernel.source), worker.stdin)
+            worker.stdin.flush()
+            found = pickle.load(worker.stdout)
+        except (OSError, EOFError):  # the process is gone
+            return None
+        finally:
+            idle.put(worker)
+        return found if isinstance(found, bytes) else None
+
+    with ExitStack() as processes:  # each ends when its stdin is closed
+        for _ in range(count):
+            worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            idle.put(processes.enter_context(worker))
+        with ThreadPoolExecutor(count) as threads:
+            yield lambda kernel: threads.submit(compiled, kernel)
