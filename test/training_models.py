@@ -329,3 +329,18 @@ def make(name):
     with torch.no_grad():
         model(*inputs)  # lazy layers
     return model, inputs
+
+
+def relative_error(found: list, expected: list) -> float:
+    """By the norm of all tensors."""
+    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(found, expected, strict=True))
+    size = sum(each.double().square().sum() for each in expected)
+    return float((difference / size.clamp_min(1e-30)).sqrt())
+
+
+def step(run, model, inputs):
+    """The loss of a training step and all gradients."""
+    loss = run(*inputs)
+    loss.backward()
+    grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in model.parameters()]
+    return [loss.detach(), *grads]

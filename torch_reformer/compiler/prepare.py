@@ -1,5 +1,5 @@
-"""The GPU kernels of a plan, compiled before it runs, many at once: compiled at their first launches they would take the
-sum of their times."""
+"""The GPU kernels of a plan, compiled before it runs, many at once: compiled at their first launches they would take
+the sum of their times."""
 
 from __future__ import annotations
 
