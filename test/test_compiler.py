@@ -14,6 +14,7 @@ from torch import nn
 from training_models import relative_error, step
 
 import torch_reformer  # noqa: F401  registers the operators
+from torch_reformer.compiler import cuda_graphs
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.runtime import aten
 
@@ -300,3 +301,34 @@ def test_two_processes(tmp_path):
     for rank in range(2):
         for one, other in zip(*torch.load(tmp_path / f"{rank}.pt"), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_cuda_graphs_get_what_stays_where_it_is(monkeypatch):
+    """Parameters and buffers, by which they need no copies, and in the backward what the forward saved."""
+    calls = []
+
+    def recorded(run, inputs, fixed, **options):
+        calls.append((options["is_backward"], options["is_inference"], len(inputs), sorted(fixed)))
+        return lambda inputs: run(inputs)
+
+    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "cudagraphify_impl", recorded)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    model, x = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Sigmoid()), torch.randn(16, 4)
+    expected = copy.deepcopy(model)
+    run = compiled(model, mode="reduce-overhead")
+    run(x).square().sum().backward()
+    expected(x).square().sum().backward()
+    torch.testing.assert_close(model[0].weight.grad, expected[0].weight.grad)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(expected.named_buffers()))
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), expected(x))
+    (forward, backward, inference) = calls
+    assert forward[:3] == (False, False, 8) and len(forward[3]) == 7  # all but x
+    assert backward[:2] == (True, False) and backward[3] == list(range(backward[2] - 1))  # all but the gradient
+    assert inference[:3] == (False, True, 8) and len(inference[3]) == 7
+
+
+def test_cuda_graphs_without_a_gpu():
+    """There are none; the plans run."""
+    same(lambda x: (x * 2 + 1).relu(), torch.randn(5, requires_grad=True), mode="reduce-overhead")

@@ -31,7 +31,7 @@ CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "c_api",
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 PRIVATE_TORCH = (
     "operators/dispatch.py",
-    *(f"compiler/{name}.py" for name in ("backend", "capture", "decompositions", "execute", "fakes")),
+    *(f"compiler/{name}.py" for name in ("backend", "capture", "cuda_graphs", "decompositions", "execute", "fakes")),
 )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
@@ -15,7 +16,10 @@ from . import dropout
 from .decompositions import decompositions
 from .execute import executable
 
-MODES = (None, "default")
+if TYPE_CHECKING:
+    from .cuda_graphs import CudaGraphs
+
+MODES = (None, "default", "reduce-overhead")
 OPTIONS = ("report",)
 
 
@@ -23,7 +27,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     """The backend.
 
     Args:
-        mode: None or "default".
+        mode: None, "default", or "reduce-overhead": in CUDA graphs, with what PyTorch says of them.
         options: ``report``: a function that gets the report (report.py) of each graph that is planned, such as print.
 
     Raises:
@@ -34,29 +38,51 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     for name in options or ():
         if name not in OPTIONS:
             raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
-    with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
-        return _backend((options or {}).get("report"))(module, inputs)
+    graphs = None
+    if mode == "reduce-overhead":
+        from .cuda_graphs import CudaGraphs  # which imports much of Inductor
 
-
-@functools.lru_cache(64)
-def _backend(report: Callable | None):
-    compiler = functools.partial(compiled, report=report)
-    return aot_autograd(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        inference_compiler=compiler,
+        graphs = CudaGraphs()
+    compilers = _compilers((options or {}).get("report"), graphs)
+    compiler = aot_autograd(
+        **compilers,
         partition_fn=_partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
+    with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
+        return compiler(module, inputs)
+
+
+def _reset() -> None:
+    """For torch._dynamo.reset()."""
+    if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
+        trees.reset_cudagraph_trees()
+
+
+reformer.reset = _reset
+
+
+def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, Callable]:
+    """What AOTAutograd calls with a graph and its inputs; each gives what takes a list, which it empties."""
+
+    def forward(module: GraphModule, inputs: list, is_inference: bool = False):
+        run = executable(module, report)
+        return _boxed(graphs.forward(run, module, inputs, is_inference) if graphs else run)
+
+    def backward(module: GraphModule, inputs: list):
+        run = executable(module, report)
+        return _boxed(graphs.backward(run, module, inputs) if graphs else run)
+
+    inference = functools.partial(forward, is_inference=True)
+    return {"fw_compiler": forward, "bw_compiler": backward, "inference_compiler": inference}
+
+
+def _boxed(run: Callable[[list], list]) -> Callable[[list], list]:
+    run._boxed_call = True
+    return run
 
 
 def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     dropout.save_keys(joint)
     return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
-def compiled(module: GraphModule, inputs: list, report: Callable | None = None) -> Callable[[list], list]:
-    run = executable(module, report)
-    run._boxed_call = True  # it takes a list, which it empties
-    return run

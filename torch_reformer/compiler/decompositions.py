@@ -3,6 +3,8 @@ others taken apart besides."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
@@ -27,6 +29,7 @@ _BROKEN_UP = (
 )
 
 
+@functools.cache
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP)) | dropout.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
