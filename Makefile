@@ -11,6 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
+ZOO := .venv/.zoo
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
 TABLES = $(shell find csrc -name '*.def')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
@@ -34,7 +35,7 @@ PYTEST := $(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) --dist
 test: build
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: test
+test-all: test $(ZOO)
 	REFORMER_EXAMPLES=1 $(PYTEST) -m "slow or hypothesis" $(ARGS)
 
 test-gpu: build
@@ -67,6 +68,12 @@ $(INSTALLED): pyproject.toml
 	@# What runs from another folder, as the scripts of benchmarks/ do, finds the package here, too.
 	@$(BIN)/python -c 'import pathlib, sysconfig; print(pathlib.Path.cwd(), file=open(sysconfig.get_path("purelib") + "/torch_reformer.pth", "w"))'
 	@touch $@
+
+# Other packages' models, for slow tests, which skip without them. The torch stays what it is.
+$(ZOO): $(INSTALLED)
+	@echo "installing other packages' models (the first time only)"
+	@$(PIP) "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__)')" --group zoo && \
+	  touch $@ || echo "they can't be installed: tests with them will skip" >&2
 
 # The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
 $(LIBRARY): $(INSTALLED) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)

@@ -11,6 +11,7 @@ from torch import nn
 
 from torch_reformer.compiler import backend, capture, execute, ir, regions
 from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.prepare import rehearse
 from torch_reformer.compiler.space import Space, digits_of, find_space, without
@@ -222,7 +223,7 @@ def test_regions_have_room():
     """No region takes more tensors than a kernel does."""
     graph = ir.Graph()
     layout, kind = ir.Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
-    views = [ir.View(graph.give(layout, *kind), layout) for _ in range(40)]
+    views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * regions.MOST_INPUTS + 9)]
     total = views[0]
     for view in views[1:]:
         (made,) = graph.add(ir.Map([total, view], "add", lambda a, b: a + b), [(layout, *kind)])
@@ -230,6 +231,7 @@ def test_regions_have_room():
     graph.outputs = [total]
     grouping = regions.Grouping(graph)
     grouping.run()
+    merge(grouping)
     assert len(grouping.regions) > 2
     assert all(len(each.reads) <= regions.MOST_INPUTS for each in grouping.regions.values())
 

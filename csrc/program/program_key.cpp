@@ -7,12 +7,12 @@ namespace reformer {
 ProgramKey::ProgramKey(const ProgramCall& call)
     : number(call.program.number), result(call.type), elements_per_access(reformer::elements_per_access(call)) {
   for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i)
-    input_types |= uint64_t(call.inputs[i].type) << 4 * i;
+    input_types[i / 16] |= uint64_t(call.inputs[i].type) << 4 * (i % 16);
 }
 
 uint64_t ProgramKey::hash() const {
   uint64_t hash = uint64_t(number + 1) * 0x9e3779b97f4a7c15u;
-  hash = (hash ^ input_types) * 0x9e3779b97f4a7c15u;
+  for (uint64_t types : input_types) hash = (hash ^ types) * 0x9e3779b97f4a7c15u;
   return (hash ^ hash >> 32 ^ uint64_t(result) << 8 ^ uint64_t(elements_per_access)) * 0x9e3779b97f4a7c15u;
 }
 

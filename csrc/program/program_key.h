@@ -1,6 +1,7 @@
 // What a plan for a program's call depends on, besides the shape and the device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "program.h"
@@ -11,9 +12,10 @@ struct ProgramKey {
   int64_t number = -1;              // the program's own; -1: there is none
   Stored result = Stored::result;   // the result's type
   int32_t elements_per_access = 0;  // as below
-  uint64_t input_types = 0;         // of the first kMostInputs, 4 bits each; kernels take no more
+  // Types of the first kMostInputs, 4 bits each; kernels take no more.
+  std::array<uint64_t, 2> input_types{};
 
-  static constexpr size_t kMostInputs = 16;
+  static constexpr size_t kMostInputs = 32;
 
   ProgramKey() = default;
   explicit ProgramKey(const ProgramCall& call);  // of an interned program

@@ -16,6 +16,7 @@ from .ir import Call, Graph, Layout, View, views_of
 from .rules import RULES
 
 aten = torch.ops.aten
+_QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
 def capture(module: GraphModule) -> tuple[Graph, list[Tensor]]:
@@ -137,7 +138,8 @@ class _Capture:
                 flat.append(each)
             else:
                 raise Unsupported(f"{target.name()} gives a result of the type {type(each).__name__}")
-        if not all(each is None or is_plain(each) for each in flat):
+        # Fake results of operators that quantise are plain.
+        if target.name().startswith(_QUANTISE) or not all(each is None or is_plain(each) for each in flat):
             raise Unsupported(f"{target.name()} gives a sparse or quantised tensor")
         args = [
             self._constant(_tensor_of(each, args)) if _is_number(each) and _takes_tensor(argument) else each

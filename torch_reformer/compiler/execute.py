@@ -19,12 +19,15 @@ from .fakes import Unsupported
 from .in_place import write_in_place
 from .ir import View
 from .lower import Cyclic, lower
+from .memory_formats import settle
+from .merge import merge
 from .passes import PASSES
 from .prepare import prepare
 from .recompute import recompute
 from .regions import Grouping
 from .report import Report, report_of
 
+_ROUNDS = 4
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
 
@@ -32,6 +35,7 @@ class Executable:
     """A graph whose sizes are known, ready to run."""
 
     def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None = None):
+        settle(module)
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
@@ -50,7 +54,10 @@ class Executable:
         for in_place in (True, False):
             self.grouping = Grouping(self.graph)
             self.grouping.run()
-            recompute(self.grouping)
+            for _ in range(_ROUNDS):  # what one changes may let the other change more
+                merged, recomputed = merge(self.grouping), recompute(self.grouping)
+                if not merged and not recomputed:
+                    break
             if in_place:
                 write_in_place(self.grouping)
             try:

@@ -8,7 +8,7 @@ import torch
 from ..runtime import gpu, plan
 from ..runtime.compile_ahead import compile_ahead
 from .fakes import real_tensors
-from .ir import Typed
+from .ir import Typed, span
 from .lower import Lowered
 
 
@@ -37,4 +37,7 @@ def rehearse(lowered: Lowered) -> None:
 
 
 def _memory(type: Typed) -> torch.Tensor:
-    return torch.empty_strided(type.layout.sizes, type.layout.strides, dtype=type.dtype, device=type.device)
+    """As far from an aligned address as the tensor will be: kernels read less at once where they must."""
+    layout, offset = type.layout, type.layout.offset % 16
+    memory = torch.empty(offset + span(layout), dtype=type.dtype, device=type.device)
+    return memory.as_strided(layout.sizes, layout.strides, offset)

@@ -5,15 +5,15 @@ and its result both need."""
 from __future__ import annotations
 
 from .ir import Map, Operation, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, Grouping, Region
+from .regions import MOST_INPUTS, MOST_OPERATIONS, Computation, Grouping, Region
 from .space import find_space, fits
 
 MOST = 16  # operations that are computed again for one value
 
 
-def recompute(grouping: Grouping) -> None:
-    """Changes the regions where fewer bytes are moved so."""
-    _Recompute(grouping).run()
+def recompute(grouping: Grouping) -> bool:
+    """Changes the regions where fewer bytes are moved so; says whether it has changed one."""
+    return _Recompute(grouping).run()
 
 
 class _Recompute:
@@ -28,31 +28,75 @@ class _Recompute:
             for value in {id(view.value) for view in region.leaves.values()}:
                 self.readers.setdefault(value, []).append(region)
 
-    def run(self) -> None:
+    def run(self) -> bool:
+        found = [
+            self._consider(region, operation)
+            for region in self.regions.values()
+            for operation in region.operations
+            if isinstance(operation, Map) and operation.results[0].layout.numel == region.numel > 1
+        ]
         for region in list(self.regions.values()):
-            for operation in region.operations:
-                if isinstance(operation, Map) and operation.results[0].layout.numel == region.numel > 1:
-                    self._consider(region, operation)
+            self._prune(region)
+        return any(found)
 
-    def _consider(self, region: Region, operation: Operation) -> None:
+    def _prune(self, region: Region) -> None:
+        """Takes away what nobody needs any more."""
+        needed, leaves = set(), {}
+        for operation in region.operations:
+            if self._is_stored(region, operation):
+                operations, read = region.traced(operation)
+                needed |= set(map(id, operations))
+                leaves |= read
+        region.operations = [each for each in region.operations if id(each) in needed]
+        region.recomputed = [each for each in region.recomputed if id(each) in needed]
+        region.leaves = leaves
+        region.operands = {digits for _, _, digits in leaves}
+        if not region.members:
+            del self.regions[region.number]
+
+    def _consider(self, region: Region, operation: Operation) -> bool:
         value = operation.results[0]
         readers = [each for each in self.readers.get(id(value), ()) if each is not region]
         if not readers:
-            return
-        again = region.traced(operation)
+            return False
+        others = [each for each in region.members if each is not operation]
+        stored = {id(each.results[0]) for each in others if self._is_stored(region, each)}
+        ways = [region.traced(operation)]  # of what the region reads, or of what it stores anyway
+        if stored:
+            ways.append(region.traced(operation, stored))
+        found = [self._gain(region, operation, readers, way) for way in ways]
+        best = max(range(len(ways)), key=lambda i: found[i][0])
+        for each in found[best][1]:
+            self._inline(each, value, *ways[best])
+        return bool(found[best][1])
+
+    def _gain(
+        self, region: Region, operation: Operation, readers: list[Region], again: Computation
+    ) -> tuple[int, list[Region]]:
+        """Bytes that are spared if some of the readers compute it again so, and which."""
+        value = operation.results[0]
         if len(again[0]) > MOST:
-            return
-        costs = {id(each): self._cost(each, value, *again, region) for each in readers}
+            return 0, []
+        costs = [(each, self._cost(each, value, *again, region)) for each in readers]
         if id(value) in self.stays:
-            chosen = [each for each in readers if costs[id(each)] is not None and costs[id(each)] < value.bytes]
-        elif all(cost is not None for cost in costs.values()) and sum(costs.values()) <= value.bytes * (
-            1 + len(readers)
-        ):
-            chosen = readers
-        else:
-            return
-        for each in chosen:
-            self._inline(each, value, *again)
+            chosen = [(each, cost) for each, cost in costs if cost is not None and cost < value.bytes]
+            return sum(value.bytes - cost for _, cost in chosen), [each for each, _ in chosen]
+        if any(cost is None for _, cost in costs):
+            return 0, []
+        spared = value.bytes * (1 + len(readers))
+        if self._only(region, operation):
+            spared += sum(view.value.bytes for view in again[1].values())
+        gain = spared - sum(cost for _, cost in costs)
+        return gain, readers if gain >= 0 else []
+
+    def _is_stored(self, region: Region, operation: Operation) -> bool:
+        """Whether others than its region need its result."""
+        value = id(operation.results[0])
+        return value in self.stays or any(each is not region for each in self.readers.get(value, ()))
+
+    def _only(self, region: Region, operation: Operation) -> bool:
+        """Whether nothing is left of the region without this result."""
+        return not any(self._is_stored(region, each) for each in region.members if each is not operation)
 
     def _cost(self, reader: Region, value: Value, operations, leaves, region: Region) -> int | None:
         """Bytes that the reader reads besides; None if it can't."""

@@ -9,6 +9,7 @@ that is possible: as kernels of their own they would cost more than they compute
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +19,7 @@ from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, wi
 
 SMALL = 8192  # elements
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
-MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 14, 10, 48, 16
+MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 24, 12, 48, 16
 
 
 @dataclass(eq=False)
@@ -58,6 +59,10 @@ class Region:
         """The values that it reads and does not make, by id."""
         return {value for value, _, _ in self.leaves} - self.makes
 
+    def whole_leaves(self) -> Iterator[View]:
+        """Those of the leaves that are read element by element, in the order of the result's."""
+        return (view for key, view in self.leaves.items() if key[2] == self.whole and view.is_whole)
+
     @property
     def whole(self) -> Digits:
         """The digits of what has an element for each of the result's."""
@@ -72,15 +77,16 @@ class Region:
             return found
         return [(view, self.space.channel_digits if digits else ()) for view, digits in found]
 
-    def traced(self, operation: Operation) -> tuple[list[Operation], dict[tuple[int, Layout, Digits], View]]:
-        """Those of the region's operations that compute an operation's result, in order, and what they read."""
+    def traced(self, operation: Operation, stored: Container[int] = ()) -> Computation:
+        """Those of the region's operations that compute an operation's result, in order, and what they read: of the
+        region's own results those that are stored (ids)."""
         members = {id(each) for each in self.computed}
         needed, leaves, todo = {id(operation)}, {}, self.read_by(operation)
         while todo:
             view, digits = todo.pop()
             maker = view.value.maker
             if id(maker) in members and digits == self.whole and not isinstance(maker, Reduce):
-                if maker is self.anchor:
+                if maker is self.anchor or (id(view.value) in stored and view.is_whole):
                     leaves[id(view.value), view.layout, digits] = view
                 elif id(maker) not in needed:
                     needed.add(id(maker))
@@ -97,10 +103,15 @@ def whole_of(numel: int) -> Digits:
 
 
 def is_small(operation: Operation | None) -> bool:
-    """Whether it is better computed again by those who need it: constants and random numbers are, of whatever size."""
-    if isinstance(operation, Random):
+    """Whether it is better computed again by those who need it: constants, random numbers and casts to a wider data
+    type are, whatever their size."""
+    if not isinstance(operation, Map):
+        return False
+    (result,) = operation.results
+    if isinstance(operation, Random) or not operation.inputs or result.layout.numel <= SMALL:
         return True
-    return isinstance(operation, Map) and (operation.results[0].layout.numel <= SMALL or not operation.inputs)
+    source = operation.inputs[0]
+    return operation.name == "_to_copy" and source.value.dtype.itemsize < result.dtype.itemsize
 
 
 def inlined(view: View, digits: Digits, region: Digits) -> list[tuple[View, Digits]] | None:
@@ -127,6 +138,10 @@ def inlined(view: View, digits: Digits, region: Digits) -> list[tuple[View, Digi
         else:
             return None
     return found
+
+
+Leaves = dict[tuple[int, Layout, Digits], View]
+Computation = tuple[list[Operation], Leaves]
 
 
 class Grouping:
@@ -205,6 +220,15 @@ class Grouping:
             for other, needs in enumerate(self.needs):
                 if needs & own:
                     self.needs[other] = needs | bits
+
+    def replace(self, group: int, by: int) -> None:
+        """Puts another group in the place of one that is no more."""
+        old, new = 1 << group, 1 << by
+        bits = (self.needs[group] | self.needs[by]) & ~(old | new)
+        self.needs[group], self.needs[by] = 0, bits
+        for other, needs in enumerate(self.needs):
+            if needs & (old | new):
+                self.needs[other] = needs & ~old | new | bits
 
     # Regions
 
@@ -324,7 +348,7 @@ class Grouping:
         reads = {*region.leaves, *((id(view.value), view.layout, digits) for view, digits in leaves)}
         if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None
-        if not _same_kind(region, operation):
+        if not same_kind(region, [operation]):
             return None
         if region.anchor or fits(region.space, operands, reductions):
             return region.space if fits(region.space, operands, reductions) else None
@@ -354,20 +378,16 @@ class Grouping:
                 continue
             if len(region.open_results) >= MOST_OUTPUTS or len(region.reads | values) > MOST_INPUTS:
                 continue
-            if _same_kind(region, operation) and self._is_free(region, leaves, None):
+            if same_kind(region, [operation]) and self._is_free(region, leaves, None):
                 return region
         return None
 
 
-def _same_kind(region: Region, operation: Operation) -> bool:
-    """Whether both are on one device and compute in one precision."""
-    (first, *_), result = region.members, operation.results[0]
-    if first.results[0].device != result.device:
+def same_kind(region: Region, operations: Iterable[Operation]) -> bool:
+    """Whether they are on the region's device and compute in its precision."""
+    everything = [*region.members, *operations]
+    if len({each.results[0].device for each in everything}) > 1:
         return False
-
-    def wide(of: Operation) -> set[bool]:
-        types = {view.value.dtype for view in of.operands} | {each.dtype for each in of.results}
-        return {each == torch.float64 for each in types if each.is_floating_point}
-
-    kinds = set().union(*(wide(each) for each in (*region.members, operation)))
-    return len(kinds) <= 1
+    types = {view.value.dtype for each in everything for view in each.operands}
+    types |= {value.dtype for each in everything for value in each.results}
+    return len({each == torch.float64 for each in types if each.is_floating_point}) <= 1

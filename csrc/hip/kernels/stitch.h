@@ -6,7 +6,7 @@
 namespace reformer {
 
 constexpr int kStitchThreads = 256;
-constexpr int kStitchMostInputs = 16, kStitchMostOutputs = 12;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16;
 constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images

@@ -116,7 +116,6 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten._to_copy.default: _cast,
     aten.clone.default: _cast,
     aten.alias.default: _cast,
-    aten.copy.default: lambda x, y, non_blocking=False: y,
 }
 # The same of truth values only: of whole numbers they are something else.
 OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
@@ -234,5 +233,11 @@ def _expanded(view: View, sizes: tuple[int, ...]) -> View | None:
     return View(view.value, Layout(sizes, (*[0] * missing, *strides), own.offset))
 
 
+def _copy(graph: Graph, value, to: View, source: View, non_blocking: bool = False) -> View | None:
+    """What was in its place before is not read."""
+    return _map(aten.copy.default, _cast, graph, value, source)
+
+
 RULES = {target: functools.partial(_constant, number) for target, number in CONSTANTS.items()}
 RULES |= {target: functools.partial(_map, target, rule) for target, rule in (EXPRESSIONS | OF_TRUTHS).items()}
+RULES[aten.copy.default] = _copy

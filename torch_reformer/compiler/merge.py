@@ -1,0 +1,104 @@
+"""Regions that share tensors become one where they can: what the first then makes, the second needs not read, and what
+both read is read once. Regions grow operation by operation (regions.py), so an operation that needs two of them has
+joined only one."""
+
+from __future__ import annotations
+
+import itertools
+
+from .ir import Reduce, Value
+from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, same_kind
+from .space import Space, find_space, fits
+
+_MOST_READERS = 8  # of one tensor that are looked at, in pairs
+
+
+def merge(grouping: Grouping) -> bool:
+    """Joins the pairs that share the most bytes first, as long as there are such; says whether there was one."""
+    any_joined = False
+    while pairs := _pairs(grouping):
+        joined: set[int] = set()
+        for first, second in pairs:
+            if first in joined or second in joined:
+                continue
+            regions = grouping.regions[first], grouping.regions[second]
+            if (space := _space(grouping, *regions)) is not None:
+                _join(grouping, *regions, space)
+                joined |= {first, second}
+        if not joined:
+            break
+        any_joined = True
+    return any_joined
+
+
+def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
+    """Regions that make or read the same tensor as a whole, those with the most bytes in common first."""
+    users: dict[int, tuple[Value, list[int]]] = {}
+    for number, region in grouping.regions.items():
+        makes = region.makes
+        values = {id(view.value): view.value for view in region.whole_leaves() if id(view.value) not in makes}
+        values |= {id(each.results[0]): each.results[0] for each in region.members if not isinstance(each, Reduce)}
+        for key, value in values.items():
+            users.setdefault(key, (value, []))[1].append(number)
+    shared: dict[tuple[int, int], int] = {}
+    for value, numbers in users.values():
+        maker = grouping.group_that_makes(value) if value.maker is not None and len(numbers) > 1 else None
+        for pair in itertools.combinations(sorted(numbers[:_MOST_READERS]), 2):
+            shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
+    return sorted(shared, key=lambda pair: (-shared[pair], pair))
+
+
+def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
+    """That of the two as one; None if they can't be."""
+    if first.numel != second.numel or (first.anchor and second.anchor) or not same_kind(first, second.members):
+        return None
+    if len(first.computed) + len(second.computed) > MOST_OPERATIONS:
+        return None
+    made = first.makes | second.makes
+    if sum(key[0] not in made for key in first.leaves | second.leaves) > MOST_INPUTS:
+        return None
+    if len(first.open_results | second.open_results) > MOST_OUTPUTS or _depend(grouping, first, second):
+        return None
+    operands, reductions = first.operands | second.operands, first.reductions | second.reductions
+    if anchored := first if first.anchor else second if second.anchor else None:
+        return anchored.space if fits(anchored.space, operands, reductions) else None
+    return find_space(first.numel, operands, reductions)
+
+
+def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
+    """Whether one needs the other in another way than element by element: what it reduces, or by way of a third."""
+    for one, other in ((first, second), (second, first)):
+        if not grouping.needs[other.number] >> one.number & 1:
+            continue
+        whole = {id(view) for view in other.whole_leaves()}
+        for view in other.leaves.values():
+            if grouping.group_that_makes(view.value) == one.number:
+                if id(view) not in whole or isinstance(view.value.maker, Reduce):
+                    return True
+        if other.anchor and any(grouping.group_that_makes(view.value) == one.number for view in other.anchor.operands):
+            return True
+        before = grouping.needs[other.number] & ~(1 << one.number)
+        while before:
+            third = before.bit_length() - 1
+            if grouping.needs[third] >> one.number & 1:
+                return True
+            before &= ~(1 << third)
+    return False
+
+
+def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> None:
+    if second.anchor:
+        first, second = second, first
+    first.space = space
+    first.operations = sorted([*first.operations, *second.operations], key=lambda each: grouping.place_of[id(each)])
+    members = {id(each) for each in first.operations}
+    again = {id(each): each for each in (*first.recomputed, *second.recomputed) if id(each) not in members}
+    first.recomputed = sorted(again.values(), key=lambda each: grouping.place_of[id(each)])
+    first.leaves |= second.leaves
+    first.operands |= second.operands
+    first.reductions |= second.reductions
+    first.open_results |= second.open_results
+    for operation in second.operations:
+        grouping.group_of[id(operation)] = first.number
+    grouping.replace(second.number, first.number)
+    del grouping.regions[second.number]

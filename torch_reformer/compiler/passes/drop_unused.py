@@ -1,0 +1,15 @@
+"""What nobody needs is not computed."""
+
+from __future__ import annotations
+
+from ..ir import Graph
+
+
+def drop_unused(graph: Graph) -> None:
+    needed = {id(view.value) for view in graph.output_views()}
+    left = []
+    for operation in reversed(graph.operations):
+        if operation.writes or operation.is_random or any(id(each) in needed for each in operation.results):
+            needed |= {id(view.value) for view in operation.operands}
+            left.append(operation)
+    graph.operations = left[::-1]
