@@ -53,7 +53,9 @@ OperatorCall::OperatorCall(const std::string& name, const std::string& overload,
   for (size_t i = 0; i < op_.schema().arguments().size(); ++i) read(i, values[i]);
   size_t next = 0;
   for (const c10::Argument& result : op_.schema().returns())
-    results_.push_back(result.type()->kind() == c10::TypeKind::ListType ? lengths.at(next++) : kTensor);
+    results_.push_back(result.type()->kind() == c10::TypeKind::ListType     ? lengths.at(next++)
+                       : result.type()->kind() == c10::TypeKind::TensorType ? kTensor
+                                                                            : kNumber);
 }
 
 Held OperatorCall::make(const std::string& name, const std::string& overload, const py::list& values,
@@ -72,6 +74,10 @@ void OperatorCall::read(size_t argument, const py::handle& value) {
   if (type->kind() == c10::TypeKind::OptionalType) {
     if (value.is_none()) return;
     type = type->castRaw<c10::OptionalType>()->getElementType();
+  }
+  if (type->kind() == c10::TypeKind::TensorType && value.is_none()) {
+    arguments_.back() = Tensor();
+    return;
   }
   if (type->kind() == c10::TypeKind::TensorType) {
     places_.push_back({argument, Place::tensor, {true}});
@@ -121,6 +127,7 @@ void OperatorCall::run(void* const* inputs, void** results) const {
   op_.callBoxed(stack);
   std::vector<Tensor> made;
   for (size_t i = 0; i < results_.size(); ++i) {
+    if (results_[i] == kNumber) continue;
     if (results_[i] == kTensor) {
       made.push_back(std::move(stack[i]).toTensor());
       continue;

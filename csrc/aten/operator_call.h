@@ -38,7 +38,7 @@ class OperatorCall {
   OperatorCall(const std::string& name, const std::string& overload, const pybind11::list& values,
                const std::vector<int64_t>& lengths, std::vector<SizesAndStrides> layouts);
 
-  static constexpr int64_t kTensor = -1;
+  static constexpr int64_t kTensor = -1, kNumber = -2;
 
   // An argument that is a tensor, or a list of such, each there or not.
   struct Place {
@@ -55,7 +55,7 @@ class OperatorCall {
   const std::string name_;
   c10::Stack arguments_;  // with nothing in the places of tensors
   std::vector<Place> places_;
-  std::vector<int64_t> results_;  // of each: kTensor, or the length of a list of tensors
+  std::vector<int64_t> results_;  // of each: kTensor, the length of a list of tensors, or kNumber, which is left out
   const std::vector<SizesAndStrides> layouts_;
 };
 

@@ -136,7 +136,7 @@ class _Capture:
                 flat += each
             elif isinstance(each, Tensor) or each is None:
                 flat.append(each)
-            else:
+            elif not (several and isinstance(each, (int, float))):
                 raise Unsupported(f"{target.name()} gives a result of the type {type(each).__name__}")
         # Fake results of operators that quantise are plain.
         if target.name().startswith(_QUANTISE) or not all(each is None or is_plain(each) for each in flat):
@@ -156,5 +156,11 @@ class _Capture:
         if written:
             return written[0] if len(written) == 1 else list(written)
         views = iter(None if each is None else View(new, new.layout) for new, each in zip(made, flat, strict=True))
-        found = [[next(views) for _ in each] if isinstance(each, (list, tuple)) else next(views) for each in values]
+
+        def result(each):
+            if isinstance(each, (list, tuple)):
+                return [next(views) for _ in each]
+            return each if isinstance(each, (int, float)) else next(views)
+
+        found = [result(each) for each in values]
         return found if several else found[0]

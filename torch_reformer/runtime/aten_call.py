@@ -12,7 +12,8 @@ from torch.fx.operator_schemas import get_signature_for_torch_op
 from . import aten
 from .arguments import shown
 
-TENSOR = -1  # as a result, in place of the length of a list of tensors
+TENSOR, NUMBER = -1, -2  # as results, in place of the length of a list of tensors
+_NUMBERS = ("int", "float", "bool")  # beside tensors they are left out, as they are known before
 _TENSOR_LISTS = ("List[Tensor]", "List[Optional[Tensor]]")
 
 
@@ -35,7 +36,7 @@ class AtenCall:
 
     Raises:
         TypeError: an argument is missing, too many, or of another type.
-        ValueError: it gives something else than tensors.
+        ValueError: it gives something else than tensors, and numbers beside them.
         RuntimeError: there is no library for the torch at hand.
     """
 
@@ -64,7 +65,7 @@ class AtenCall:
         )
         lengths = list(lengths)
         self.results = self._results(lengths)
-        self.result_count = sum(1 if length == TENSOR else length for length in self.results)
+        self.result_count = sum(1 if length == TENSOR else max(length, 0) for length in self.results)
         there = self._with_tensors([True] * len(self.inputs))
         name, overload = self.schema.name, self.schema.overload_name
         self.call = aten.library.OperatorCall(name, overload, there, lengths, list(layouts))
@@ -91,7 +92,7 @@ class AtenCall:
     def _numbers(self, argument, value) -> list[int] | None:
         """The tensors' numbers of an argument; None if it is not one of tensors, or not there."""
         type_ = _without_optional(argument.real_type)
-        if type_ is not argument.real_type and value is None:
+        if value is None:  # where it is not optional, too: some operators give and take tensors that are not there
             return None
         wanted, found = "a tensor's number", [value]
         if str(type_) in _TENSOR_LISTS:
@@ -106,15 +107,18 @@ class AtenCall:
 
     def _results(self, lengths: list[int]) -> tuple[int, ...]:
         types = [str(result.real_type) for result in self.schema.returns]
+        known = {"Tensor", "List[Tensor]", *(_NUMBERS if "Tensor" in types else ())}
         for type_ in types:
-            if type_ not in ("Tensor", "List[Tensor]"):
+            if type_ not in known:
                 raise ValueError(f"{self.name} gives a result of the type {type_}, and steps give tensors")
         if len(lengths) != types.count("List[Tensor]"):
             raise ValueError(
                 f"{self.name} gives {types.count('List[Tensor]')} lists of tensors, got {len(lengths)} lengths"
             )
         left = iter(lengths)
-        return tuple(TENSOR if type_ == "Tensor" else next(left) for type_ in types)
+        return tuple(
+            TENSOR if type_ == "Tensor" else NUMBER if type_ in _NUMBERS else next(left) for type_ in types
+        )
 
     def code(self) -> list[int]:
         """As csrc/plan/plan.h has it."""
@@ -129,6 +133,8 @@ class AtenCall:
         found = list(found) if isinstance(found, tuple) else [found][: len(self.results)]
         flat = []
         for length, result in zip(self.results, found, strict=True):
+            if length == NUMBER:
+                continue
             if length != TENSOR and length != len(result):
                 raise RuntimeError(f"{self.name} gave a list of {len(result)} tensors; the plan says {length}")
             flat += [result] if length == TENSOR else result
