@@ -116,6 +116,10 @@ class Operation(ABC):
     def operands(self) -> list[View]:
         """What it reads."""
 
+    @abstractmethod
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        """Puts another view in the place of each operand."""
+
     @property
     def writes(self) -> list[Value]:
         """Values that are there and that it changes."""
@@ -139,6 +143,9 @@ class _OfInputs(Operation):
     @property
     def operands(self) -> list[View]:
         return self.inputs
+
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        self.inputs = list(map(of, self.inputs))
 
     def text(self) -> str:
         return f"{self.name}({', '.join(map(str, self.inputs))})"
@@ -170,6 +177,9 @@ class Reduce(Operation):
     def operands(self) -> list[View]:
         return [self.input]
 
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        self.input = of(self.input)
+
     def text(self) -> str:
         return f"{self.kind}({self.input}, over={list(self.over)})"
 
@@ -195,6 +205,9 @@ class Conv(Operation):
     def operands(self) -> list[View]:
         return [self.input, self.weight]
 
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        self.input, self.weight = of(self.input), of(self.weight)
+
     def text(self) -> str:
         return f"conv({self.input}, {self.weight}, {self.geometry})"
 
@@ -212,6 +225,9 @@ class ConvGrads(Operation):
     @property
     def operands(self) -> list[View]:
         return [self.grad, self.input, self.weight]
+
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        self.grad, self.input, self.weight = map(of, self.operands)
 
     def text(self) -> str:
         names = [name for name, want in zip(("input", "weight"), self.wanted, strict=True) if want]
@@ -240,6 +256,10 @@ class Call(Operation):
     @property
     def operands(self) -> list[View]:
         return list(views_of((self.args, tuple(self.kwargs.values()))))
+
+    def change_operands(self, of: Callable[[View], View]) -> None:
+        self.args, self.kwargs = replaced(self.args, of), replaced(self.kwargs, of)
+        self.written = tuple(map(of, self.written))
 
     @property
     def writes(self) -> list[Value]:

@@ -116,9 +116,7 @@ class AtenCall:
                 f"{self.name} gives {types.count('List[Tensor]')} lists of tensors, got {len(lengths)} lengths"
             )
         left = iter(lengths)
-        return tuple(
-            TENSOR if type_ == "Tensor" else NUMBER if type_ in _NUMBERS else next(left) for type_ in types
-        )
+        return tuple(TENSOR if type_ == "Tensor" else NUMBER if type_ in _NUMBERS else next(left) for type_ in types)
 
     def code(self) -> list[int]:
         """As csrc/plan/plan.h has it."""

@@ -1,8 +1,9 @@
 """What happens to a graph before its operations are put into regions: each pass takes a graph and changes it."""
 
+from .drop_round_trips import drop_round_trips
 from .drop_unused import drop_unused
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 
-PASSES = (drop_unused, pack_counters, pack_casts, pack_keys)
+PASSES = (drop_round_trips, drop_unused, pack_counters, pack_casts, pack_keys)

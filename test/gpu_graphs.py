@@ -1,0 +1,100 @@
+"""Plans of training steps on a GPU, made where there is none: prints, of networks of training_models.py, how many lines
+the plans have of each kind. Runs in a process of its own: fake_gpu.cpp's library comes before torch.
+
+    gpu_graphs.py LIBRARY NAME...
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+
+import torch  # noqa: E402
+import training_models  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._functorch import config  # noqa: E402
+from torch._functorch.aot_autograd import aot_function, make_boxed_func  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from torch_reformer.compiler import backend, execute  # noqa: E402
+from torch_reformer.compiler.decompositions import decompositions  # noqa: E402
+from torch_reformer.compiler.report import report_of  # noqa: E402
+
+# PyTorch asks these of the GPU or of cuDNN.
+torch.cuda.amp.common.amp_definitely_not_available = lambda: False
+torch.cuda.is_bf16_supported = lambda *_, **__: True
+
+
+def _format_of(input, weight, backend):
+    any_last = any(
+        each.is_contiguous(memory_format=torch.channels_last) and not each.is_contiguous() for each in (input, weight)
+    )
+    return torch.channels_last if any_last and input.dim() == 4 else torch.contiguous_format
+
+
+torch._C._conv_determine_backend_memory_format = _format_of
+execute.prepare = lambda lowered: None  # which compiles kernels for the GPU
+
+
+class FlashAttention(nn.Module):
+    """By the kernel that PyTorch chooses on GPUs, whose results and operands are not all tensors that are there."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        return self.out(found.transpose(1, 2).flatten(2)).square().mean()
+
+
+def reports(model: nn.Module, inputs: list) -> list:
+    """Those of the forward and of the backward under autocast; images are channels_last."""
+    found = []
+
+    def compiled(module, _):
+        executable = execute.Executable(module)
+        found.append(report_of(executable.graph, executable.grouping))
+        return make_boxed_func(module.forward)
+
+    def on_gpu(tensor):
+        tensor = tensor.detach()
+        tensor = tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+
+    given = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        flat = [on_gpu(each).requires_grad_(isinstance(each, nn.Parameter)) for each in given.values()]
+        tensors = [on_gpu(each) for each in inputs]
+
+        def step(*flat):
+            values = dict(zip(given, flat, strict=False))
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                return torch.func.functional_call(model, values, tuple(flat[len(given) :]))
+
+        with config.patch(guess_tangent_strides_as_outputs=True):
+            traced = aot_function(
+                step,
+                fw_compiler=compiled,
+                bw_compiler=compiled,
+                partition_fn=backend._partition,
+                decompositions=decompositions(),
+                keep_inference_input_mutations=True,
+            )
+            traced(*flat, *tensors).backward()
+    return found
+
+
+def kinds(report) -> dict[str, int]:
+    found = [line.kind for line in report.lines]
+    return {kind: found.count(kind) for kind in sorted(set(found))}
+
+
+if __name__ == "__main__":
+    models = {name: training_models.make(name) for name in sys.argv[2:]}
+    models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
+    os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

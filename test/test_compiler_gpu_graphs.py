@@ -1,0 +1,58 @@
+"""Graphs of GPUs' tensors have plans. None runs here: what their kernels compute is the emulator's tests' and the GPU's
+to show."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import compiled
+import pytest
+import torch
+from marks import needs_aten
+from torch.utils.cpp_extension import include_paths
+
+HERE = Path(__file__).parent
+NAMES = ["resnet", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
+pytestmark = [
+    needs_aten,
+    pytest.mark.skipif(
+        torch.backends.cuda.is_built(), reason="this torch is built for GPUs, and has a backend of its own"
+    ),
+]
+
+
+@functools.cache
+def kinds() -> dict:
+    flags = ["-std=c++20", "-shared", "-fPIC", *(f"-isystem{path}" for path in include_paths())]
+    library = compiled.made("fake_gpu.so", ["g++", *flags], HERE / "fake_gpu.cpp")
+    torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    environment = {**os.environ, "LD_PRELOAD": str(torch_library)}
+    command = [sys.executable, HERE / "gpu_graphs.py", library, *NAMES]
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "flash attention"])
+def test_each_training_step_has_plans(name):
+    """No operator of them is without a step."""
+    forward, backward = kinds()[name]
+    assert forward and backward
+
+
+@pytest.mark.parametrize("name", ["resnet", "efficientnet", "nfnet"])
+def test_images_in_channels_last(name):
+    """What is computed next to them is no call of PyTorch's for its data type or its order of memory."""
+    for each in kinds()[name]:
+        assert not {f"aten::{op}" for op in ("add.Tensor", "mul.Tensor", "sub.Tensor", "where.self", "_to_copy")} & {
+            *each
+        }
+
+
+def test_residual_blocks():
+    """A batch norm's moments come with the convolution, so forward one kernel is left of it; backward two, the first of
+    them for sums. Others are the loss's."""
+    forward, backward = kinds()["resnet"]
+    assert forward["conv"] == backward["conv_grads"] == 8
+    assert forward["stitch"] <= 8 + 3 and backward["stitch"] <= 2 * 8 + 6

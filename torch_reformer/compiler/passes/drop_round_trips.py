@@ -1,0 +1,48 @@
+"""What is rounded to a narrow data type only to be widened again stays as wide as it was computed: gradients of biases
+under autocast need no kernel of their own so."""
+
+from __future__ import annotations
+
+from ..ir import Graph, Layout, Map, View
+
+_CASTS = ("cast", "_to_copy")
+
+
+def drop_round_trips(graph: Graph) -> None:
+    outputs = {id(view.value) for view in graph.output_views()}
+    instead: dict[int, View] = {}
+    for operation in graph.operations:
+        source = _source(operation)
+        # Two results of the graph share no memory.
+        if source is not None and not {id(source.value), id(operation.results[0])} <= outputs:
+            instead[id(operation.results[0])] = source
+            if id(operation.results[0]) in outputs:
+                outputs.add(id(source.value))
+    if not instead:
+        return
+
+    def wide(view: View) -> View:
+        while (source := instead.get(id(view.value))) is not None:
+            own = view.layout
+            view = View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
+        return view
+
+    for operation in graph.operations:
+        operation.change_operands(wide)
+    graph.outputs = [wide(each) if isinstance(each, View) else each for each in graph.outputs]
+
+
+def _source(operation) -> View | None:
+    """What a cast's operand was rounded from, if it is of the cast's own data type and lies in the same order."""
+    if not _is_cast(operation) or not _is_cast(maker := operation.inputs[0].value.maker):
+        return None
+    (result,), (source,) = operation.results, maker.inputs
+    if source.value.dtype != result.dtype or source.value.maker is None or source.value.device != result.device:
+        return None
+    lies = [source.layout, maker.results[0].layout, operation.inputs[0].layout, result.layout]
+    same = all(each.in_memory_order() == lies[0].in_memory_order() for each in lies)
+    return source if same and maker.results[0].layout.is_dense and result.layout.is_dense else None
+
+
+def _is_cast(operation) -> bool:
+    return isinstance(operation, Map) and operation.name in _CASTS and len(operation.inputs) == 1
