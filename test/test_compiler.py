@@ -202,6 +202,21 @@ def test_numbers_are_rounded_to_what_they_are_compared_with(dtype):
     same(lambda x: (x >= 0.1, x == 0.1, x < 0.1), torch.full((10,), 0.1, dtype=dtype))
 
 
+def test_permuted_dimensions_of_one_size():
+    """Orders of memory that only strides tell apart."""
+    x = torch.randn(2, 2, 4, 4).transpose(0, 1).requires_grad_()
+    same(lambda x: (x.mean((2, 3), keepdim=True), x.sum((2, 3)), x.amax((0, 1))), x)
+    weight = torch.randn(4, 4, 1, 1).transpose(0, 1).requires_grad_()
+    same(lambda x, weight: F.conv2d(x, weight), torch.randn(2, 4, 5, 5, requires_grad=True), weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_greatest_of_rounded_numbers(dtype):
+    """Its gradient goes to those that are equal to it as they were rounded."""
+    x = torch.randn(6, 5, 4, dtype=dtype, requires_grad=True)
+    same(lambda x: x.exp().amax((0, 2)), x)
+
+
 def test_counters():
     def function(n, m):
         n.add_(3, alpha=2)

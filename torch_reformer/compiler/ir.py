@@ -46,6 +46,11 @@ class Layout:
         pairs = [(size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if size != 1]
         return sorted(pairs, key=lambda pair: -pair[1])
 
+    def matches(self, other: Layout) -> bool:
+        """Whether each element has the same place in both, counted from the first."""
+        strides = zip(self.sizes, self.strides, other.strides, strict=False)
+        return self.sizes == other.sizes and all(a == b for size, a, b in strides if size != 1)
+
     @property
     def is_dense(self) -> bool:
         """Whether it has every element of its memory once."""

@@ -39,9 +39,9 @@ def _source(operation) -> View | None:
     (result,), (source,) = operation.results, maker.inputs
     if source.value.dtype != result.dtype or source.value.maker is None or source.value.device != result.device:
         return None
-    lies = [source.layout, maker.results[0].layout, operation.inputs[0].layout, result.layout]
-    same = all(each.in_memory_order() == lies[0].in_memory_order() for each in lies)
-    return source if same and maker.results[0].layout.is_dense and result.layout.is_dense else None
+    rounded, read = maker.results[0].layout, operation.inputs[0].layout
+    same = rounded.matches(source.layout) and result.layout.matches(read) and operation.inputs[0].is_whole
+    return source if same and rounded.is_dense and result.layout.is_dense else None
 
 
 def _is_cast(operation) -> bool:

@@ -44,7 +44,7 @@ def _is_cast(operation) -> bool:
         and view.value.dtype.is_floating_point
         and result.dtype.is_floating_point
         and view.is_whole
-        and view.layout.in_memory_order() == result.layout.in_memory_order()
+        and view.layout.matches(result.layout)
     )
 
 

@@ -61,7 +61,7 @@ def _convolution_backward(
 def _strided(graph: Graph, made, like: Tensor) -> View:
     """The value with the strides that PyTorch's would have, copied if need be."""
     layout = layout_of(like)
-    if layout.in_memory_order() == made.layout.in_memory_order():
+    if layout.matches(made.layout):
         return View(made, layout)
     (copied,) = graph.add(Call(aten.alias.default, (View(made, made.layout),), {}), [typed(like)])
     return View(copied, layout)

@@ -125,6 +125,8 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 }
 
 
+_NARROW = (torch.bfloat16, torch.float16)
+EQUALITIES = {getattr(getattr(aten, name), kind) for name in ("eq", "ne") for kind in ("Tensor", "Scalar")}
 COMPARISONS = {
     each
     for name in ("gt", "ge", "lt", "le", "eq", "ne")
@@ -179,6 +181,8 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
         return None
     if not layout.is_dense or layout.numel == 0:
         return None
+    if target in EQUALITIES and any(isinstance(each, View) and each.value.dtype in _NARROW for each in args):
+        return None  # unrounded in a program, the greatest of some numbers would equal none of them
     inputs, places = [], []
     for place, each in enumerate(args):
         if isinstance(each, View):

@@ -33,7 +33,9 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
         expected *= layout.sizes[d]
     result = Layout(tuple(layout.sizes[d] for d in left), tuple(strides.values()))
     wanted = layout_of(like)
-    if wanted.in_memory_order() != result.in_memory_order():
+    if len(wanted.sizes) == len(layout.sizes):  # the dimensions that are gone have one element
+        wanted = Layout(result.sizes, tuple(wanted.strides[d] for d in left))
+    if not wanted.matches(result):
         return None  # PyTorch's lies in another order
     count = 2 if kind == "moments" else 1
     stacked = Layout((2, *result.sizes), (expected, *result.strides)) if count == 2 else result
