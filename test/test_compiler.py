@@ -310,9 +310,10 @@ def test_is_registered():
 
 
 @pytest.mark.slow
-def test_two_processes(tmp_path):
-    """DistributedDataParallel, whose buckets are graphs of their own."""
-    torch.multiprocessing.spawn(two_processes.train_compiled, (str(tmp_path),), nprocs=2)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_processes(tmp_path, sharded):
+    """DistributedDataParallel, whose buckets are graphs of their own, and FSDP2's fully_shard."""
+    torch.multiprocessing.spawn(two_processes.train_compiled, (str(tmp_path), sharded), nprocs=2)
     for rank in range(2):
         for one, other in zip(*torch.load(tmp_path / f"{rank}.pt"), strict=True):
             torch.testing.assert_close(one, other)

@@ -5,6 +5,8 @@ import gc
 
 import torch
 from test_fuse import ResNet, vgg
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_reformer import fuse
@@ -40,7 +42,16 @@ def train(rank: int, folder: str):
     torch.distributed.destroy_process_group()
 
 
-def train_compiled(rank: int, folder: str):
+def _distributed(model, sharded: bool):
+    if not sharded:
+        return DistributedDataParallel(model)
+    for module in model:
+        if any(True for _ in module.parameters()):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+def train_compiled(rank: int, folder: str, sharded: bool):
     """Saves the parameters of a model after three steps, compiled and not."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
@@ -48,14 +59,17 @@ def train_compiled(rank: int, folder: str):
     for compiled in (False, True):
         torch.manual_seed(0)
         model = vgg().double()
-        wrapped = DistributedDataParallel(model)
+        wrapped = _distributed(model, sharded)
         run = torch.compile(wrapped, backend=reformer) if compiled else wrapped
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for _ in range(3):
             optimizer.zero_grad()
             run(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
             optimizer.step()
-        results.append([each.detach().clone() for each in (*model.parameters(), *model.buffers())])
+        tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
+        results.append(
+            [(each.to_local() if sharded and isinstance(each, DTensor) else each).clone() for each in tensors]
+        )
         del run, wrapped, model, optimizer
         gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
