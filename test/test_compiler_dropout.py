@@ -66,6 +66,19 @@ def test_gradients(p, dtype, size):
     torch.testing.assert_close(y, grad * x.detach())
 
 
+def test_numbers_that_one_kernel_stores_for_another():
+    """What is computed in float64 stays so beside them."""
+    x = torch.randn(4, dtype=torch.float64)
+
+    def function(x):
+        y = F.dropout(x, 0.3)
+        return y, torch.maximum((y / 12).expand(2, 3, 4), x)
+
+    y, greatest = compiled(function)(x)
+    torch.testing.assert_close(y, torch.where(y != 0, x / 0.7, 0), rtol=1e-14, atol=0)
+    torch.testing.assert_close(greatest, torch.maximum((y / 12).expand(2, 3, 4), x), rtol=1e-14, atol=0)
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_of_images(channels_last):
     """In both orders of memory the same elements are dropped wherever the numbers are computed."""

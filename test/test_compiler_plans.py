@@ -246,3 +246,80 @@ def test_each_step_can_be_rehearsed(name, monkeypatch):
     torch.compile(model, backend=backend.reformer)(*inputs).backward()
     steps = [step for lowered, _ in run for step in lowered.plan.steps]
     assert len(run) == 2 and sum(step.kind in ("conv2d", "stitch", "conv2d_grads") for step in steps) > 1
+
+
+def images_and_repeated_elements(x, small):
+    """The product of repeated elements lies in NCHW if nobody settles it; the sum would be a call of PyTorch's."""
+    return x + small.expand(x.shape) * 2
+
+
+def test_what_is_next_to_images_lies_as_they_do():
+    reports = []
+    x, small = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(2, 3, 1, 1)
+    torch._dynamo.reset()
+    run = torch.compile(images_and_repeated_elements, backend=backend.reformer, options={"report": reports.append})
+    torch.testing.assert_close(run(x, small), images_and_repeated_elements(x, small))
+    assert not [line for line in reports[0].lines if line.kind.startswith("aten::")]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda t: t,
+        lambda t: t.view(2, -1),
+        lambda t: t.as_strided((2, 60), (60, 1)),
+        lambda t: t.permute(3, 2, 1, 0).contiguous(),
+        lambda t: t[1:, :, 2:],
+    ],
+)
+def test_results_lie_as_they_did(seen):
+    def function(x, small):
+        product = small.expand(x.shape) * 2
+        return x + product, seen(product)
+
+    torch._dynamo.reset()
+    x, small = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(2, 3, 1, 1)
+    found, expected = torch.compile(function, backend=backend.reformer)(x, small), function(x, small)
+    for one, other in zip(found, expected, strict=True):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other)
+
+
+def test_two_batch_norms_and_their_sum():
+    """One kernel behind both convolutions; backward one for the four sums and one for both gradients."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(4, 8, 1, bias=False) for _ in range(2))
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
+
+        def forward(self, x):
+            one, other = (norm(conv(x)) for conv, norm in zip(self.convs, self.norms, strict=True))
+            return (one + other).relu()
+
+    reports = []
+    torch._dynamo.reset()
+    x = torch.randn(8, 4, 40, 40).to(memory_format=torch.channels_last)
+    model = Block().to(memory_format=torch.channels_last)
+    run = torch.compile(model, backend=backend.reformer, options={"report": reports.append})
+    run(x).square().sum().backward()
+    forward, backward = ([line.kind for line in each.lines] for each in reports)
+    assert forward == ["conv", "conv", "stitch", "aten::_foreach_add_.Scalar"]
+    assert backward == ["stitch", "stitch", "conv_grads", "conv_grads"]
+
+
+def test_gradients_of_biases_under_autocast():
+    """Sums stay as wide as they are computed: no kernel rounds and widens them."""
+    reports = []
+    model, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)), torch.randn(64, 16)
+
+    def function(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend.reformer, options={"report": reports.append})(x).float().sum().backward()
+    operations = [line.operations for line in reports[1].lines if "sum" in line.operations]
+    assert len(operations) == 2 and not [each for each in operations if "cast" in each]
+    assert model[0].bias.grad.dtype == torch.float32

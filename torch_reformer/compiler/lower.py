@@ -237,7 +237,8 @@ class RegionProgram:
     def _choose_acc(self) -> None:
         for (_, _, digits), view in self.region.leaves.items():
             made = view.value.maker is not None and id(view.value.maker) in self.members
-            if not made and self.space.kind(digits) == "full" and view.value.dtype.is_floating_point:
+            is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
+            if not made and self.space.kind(digits) == "full" and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return

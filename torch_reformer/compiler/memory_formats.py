@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
+# They mean other elements where the order of memory is another.
+_BY_STRIDES = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 
 
 def settle(module: GraphModule) -> None:
@@ -22,9 +24,11 @@ def settle(module: GraphModule) -> None:
     try:
         for node in nodes:
             if node.op == "call_function" and (node in chosen or any(each in changed for each in node.all_input_nodes)):
+                if node.target in _BY_STRIDES:
+                    return
                 found = _again(node, changed, mode)
                 changed[node] = found.contiguous(memory_format=torch.channels_last) if node in chosen else found
-    except RuntimeError:  # an operator that looks at memory can't look at this one
+    except (RuntimeError, ValueError):  # an operator that looks at memory in another way can't look at this one
         return
     (output,) = module.graph.find_nodes(op="output")
     for node, value in changed.items():
