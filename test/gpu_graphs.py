@@ -14,12 +14,9 @@ ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 import torch  # noqa: E402
 import training_models  # noqa: E402
 from torch import nn  # noqa: E402
-from torch._functorch import config  # noqa: E402
-from torch._functorch.aot_autograd import aot_function, make_boxed_func  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from torch_reformer.compiler import backend, execute  # noqa: E402
-from torch_reformer.compiler.decompositions import decompositions  # noqa: E402
 from torch_reformer.compiler.report import report_of  # noqa: E402
 
 # PyTorch asks these of the GPU or of cuDNN.
@@ -58,7 +55,7 @@ def reports(model: nn.Module, inputs: list) -> list:
     def compiled(module, _):
         executable = execute.Executable(module)
         found.append(report_of(executable.graph, executable.grouping))
-        return make_boxed_func(module.forward)
+        return module.forward
 
     def on_gpu(tensor):
         tensor = tensor.detach()
@@ -75,16 +72,7 @@ def reports(model: nn.Module, inputs: list) -> list:
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 return torch.func.functional_call(model, values, tuple(flat[len(given) :]))
 
-        with config.patch(guess_tangent_strides_as_outputs=True):
-            traced = aot_function(
-                step,
-                fw_compiler=compiled,
-                bw_compiler=compiled,
-                partition_fn=backend._partition,
-                decompositions=decompositions(),
-                keep_inference_input_mutations=True,
-            )
-            traced(*flat, *tensors).backward()
+        backend.compile_graphs(step, compiled)(*flat, *tensors).backward()
     return found
 
 

@@ -274,6 +274,18 @@ def test_an_operator_that_raises():
         run(torch.ones(3))
 
 
+def test_assertions():
+    """They give nothing, and are not left out."""
+
+    def function(x):
+        torch._assert_async((x > 0).all(), "too small")
+        return x * 2
+
+    torch.testing.assert_close(compiled(function)(torch.ones(3)), torch.ones(3) * 2)
+    with pytest.raises(RuntimeError, match="too small"):
+        compiled(function)(-torch.ones(3))
+
+
 def test_what_no_plan_computes(monkeypatch):
     """Runs as PyTorch has it, and says so."""
     monkeypatch.setattr(aten, "library", None)

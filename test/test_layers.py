@@ -22,17 +22,15 @@ PYTHON = {
     "selector": "version runtime problem",
     "tuning": "version runtime problem operators selector",
     "demo": "runtime problem selector",
-    "__main__": "runtime selector tuning",
+    "__main__": "runtime compiler selector tuning",
     "__init__": "version runtime program problem functional nn override fuse selector tuning",
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
 CPP = ["types device planned set_cache numbered hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
 CPP += ["hip/programs", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
-PRIVATE_TORCH = (
-    "operators/dispatch.py",
-    *(f"compiler/{name}.py" for name in ("backend", "capture", "cuda_graphs", "decompositions", "execute", "fakes")),
-)
+COMPILER = "backend capture cuda_graphs decompositions execute fakes plan"
+PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 
 
 def python_files():

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from .compiler import plan
 from .runtime import cache
 from .selector import replay, train
 from .tuning import collect, explain, info
@@ -20,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
         ("info", info, "versions, devices, configuration"),
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
+        ("plan", plan, "what the compiler makes of a model: kernels, bytes, expected times"),
         ("train", train, "train a selector on databases of timings"),
         ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),
         ("cache", cache, "the GPU kernels that were compiled at run time"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
@@ -19,6 +20,17 @@ from .execute import executable
 if TYPE_CHECKING:
     from .cuda_graphs import CudaGraphs
 
+
+def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    dropout.save_keys(joint)
+    return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+_OPTIONS = {
+    "partition_fn": _partition,
+    "decompositions": decompositions(),
+    "keep_inference_input_mutations": True,
+}
 MODES = (None, "default", "reduce-overhead")
 OPTIONS = ("report",)
 
@@ -43,15 +55,22 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         from .cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
-    compilers = _compilers((options or {}).get("report"), graphs)
-    compiler = aot_autograd(
-        **compilers,
-        partition_fn=_partition,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
+    compiler = aot_autograd(**_compilers((options or {}).get("report"), graphs), **_OPTIONS)
     with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
         return compiler(module, inputs)
+
+
+def compile_graphs(function: Callable, compiled: Callable) -> Callable:
+    """The function, with what `compiled` gives for each of its graphs: as the backend does it, but without Dynamo."""
+
+    def boxed(module: GraphModule, inputs: list):
+        return make_boxed_func(compiled(module, inputs))
+
+    def run(*args):
+        with functorch_config.patch(guess_tangent_strides_as_outputs=True):
+            return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_OPTIONS)(*args)
+
+    return run
 
 
 def _reset() -> None:
@@ -81,8 +100,3 @@ def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, 
 def _boxed(run: Callable[[list], list]) -> Callable[[list], list]:
     run._boxed_call = True
     return run
-
-
-def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    dropout.save_keys(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **options)

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
-from ..runtime import aten
+from ..runtime import aten, gpu
 from .capture import capture
+from .cost import GPUS
 from .fakes import Unsupported
 from .in_place import write_in_place
-from .ir import View
+from .ir import Graph, View
 from .lower import Cyclic, lower
 from .memory_formats import settle
 from .merge import merge
@@ -41,7 +42,7 @@ class Executable:
             change(self.graph)
         self._plan()
         if report is not None:
-            report(report_of(self.graph, self.grouping))
+            report(report_of(self.graph, self.grouping, _architecture(self.graph)))
         self._number = self.plan.number
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
@@ -80,6 +81,13 @@ class Executable:
             return found
         left = iter(found)
         return [next(left) if each is None else each[0] for each in self._fixed]
+
+
+def _architecture(graph: Graph) -> str | None:
+    """The architecture of the graph's GPU, if times are known of it."""
+    gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
+    found = gpu.architecture(gpus[0]) if gpus else None
+    return found if found in GPUS else None
 
 
 def _is_symbolic(value) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily as real_tensors  # noqa: F401  for others
 
 from .ir import Layout, Typed
@@ -23,6 +27,13 @@ def layout_of(tensor: Tensor, offset: int = 0) -> Layout:
 
 def typed(tensor: Tensor) -> Typed:
     return Typed(layout_of(tensor), tensor.dtype, tensor.device)
+
+
+@contextmanager
+def fake_tensors() -> Iterator[Callable[[Tensor], Tensor]]:
+    """A mode in which nothing is computed, and a function that gives a tensor's fake one there."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        yield lambda tensor: mode.from_tensor(tensor.detach())
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -4,13 +4,21 @@ that would cost transpositions, so it gets theirs."""
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
-# They mean other elements where the order of memory is another.
-_BY_STRIDES = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
+# Besides element-wise operators, what gives the same elements whatever the order of memory. Others may have been chosen
+# by it, as kernels of attention are.
+_ANY_ORDER = {
+    *(aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default),
+    *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
+    *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
+    *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
+}
 
 
 def settle(module: GraphModule) -> None:
@@ -24,7 +32,7 @@ def settle(module: GraphModule) -> None:
     try:
         for node in nodes:
             if node.op == "call_function" and (node in chosen or any(each in changed for each in node.all_input_nodes)):
-                if node.target in _BY_STRIDES:
+                if node.target is not operator.getitem and not _is_of_any_order(node):
                     return
                 found = _again(node, changed, mode)
                 changed[node] = found.contiguous(memory_format=torch.channels_last) if node in chosen else found
@@ -43,6 +51,10 @@ def _tensors(node: Node) -> list[Tensor]:
 
 def _is_element_wise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
+
+
+def _is_of_any_order(node: Node) -> bool:
+    return _is_element_wise(node) or node.target in _ANY_ORDER
 
 
 def _is_open(node: Node) -> bool:

@@ -1,10 +1,12 @@
-"""What a graph's plan does, a kernel or call a line, with the bytes that it reads and writes."""
+"""What a graph's plan does, a kernel or call a line: the bytes that it reads and writes, and how long that should
+take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .cost import flops, predicted_us
 from .ir import Call, Graph, Map, Operation, View
 from .lower import reads_of, schedule
 from .regions import Grouping
@@ -13,33 +15,50 @@ from .regions import Grouping
 @dataclass(frozen=True)
 class Line:
     """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too.
-    read, written: bytes of the tensors, each once."""
+    read, written: bytes of the tensors, each once. us: expected; None where no GPU is known."""
 
     kind: str  # conv, stitch, or an operator's name
     operations: tuple[str, ...]
     read: int
     written: int
+    us: float | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
-        return f"{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
+        time = "" if self.us is None else f"{self.us:8.1f}"
+        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """One graph's plan. alone: the bytes that its operations would move if each were a kernel of its own."""
+    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own."""
 
     lines: tuple[Line, ...]
-    alone: int
+    alone: tuple[Line, ...]
 
     @property
     def bytes(self) -> int:
         return sum(line.read + line.written for line in self.lines)
 
+    @property
+    def us(self) -> float | None:
+        """Expected microseconds, one kernel after the other."""
+        return _us(self.lines)
+
     def __str__(self) -> str:
-        head = f"{'MB read':>10}{'written':>10}"
-        total = f"{len(self.lines)} kernels and calls move {self.bytes / 1e6:.1f} MB; one by one the operations would "
-        return "\n".join([head, *map(str, self.lines), f"{total}move {self.alone / 1e6:.1f}"])
+        head = f"{'us':>8}" * (self.us is not None) + f"{'MB read':>10}{'written':>10}"
+        total = f"{_total(self.lines)}; one by one {_total(self.alone)}"
+        return "\n".join([head, *map(str, self.lines), total])
+
+
+def _us(lines: Iterable[Line]) -> float | None:
+    times = [line.us for line in lines]
+    return None if None in times else sum(times)
+
+
+def _total(lines: tuple[Line, ...]) -> str:
+    text = f"{len(lines)} kernels and calls move {sum(each.read + each.written for each in lines) / 1e6:.1f} MB"
+    return text if _us(lines) is None else f"{text} in {_us(lines):.0f} us"
 
 
 def _megabytes(count: int) -> str:
@@ -58,22 +77,32 @@ def _name(operation: Operation) -> str:
     return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
 
 
-def report_of(graph: Graph, grouping: Grouping) -> Report:
+def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None) -> Report:
+    """architecture: of the GPU that times are expected of (cost.GPUS)."""
     order = schedule(grouping)
     needed = {id(view.value) for number in order for view in reads_of(grouping, number)}
     needed |= {id(view.value) for view in graph.output_views()}
+
+    def line(kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None) -> Line:
+        multiplied = flops(anchor) if anchor else 0
+        us = architecture and predicted_us(architecture, read + written, multiplied)
+        return Line(kind, tuple(names), read, written, us)
+
     lines = []
     for number in order:
         read = _bytes(reads_of(grouping, number))
         if (operation := grouping.alone.get(number)) is not None:
             written = sum(each.bytes for each in (operation.writes or operation.results))
-            lines.append(Line(_name(operation), (), read, written))
+            lines.append(line(_name(operation), (), read, written, operation))
             continue
         region = grouping.regions[number]
         results = [each.results[0] for each in region.members]
         written = sum(each.bytes for each in results if id(each) in needed or id(each) in region.into)
         names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
         if written:
-            lines.append(Line("conv" if region.anchor else "stitch", tuple(names), read, written))
-    alone = sum(_bytes(each.operands) + sum(result.bytes for result in each.results) for each in graph.operations)
-    return Report(tuple(lines), alone)
+            lines.append(line("conv" if region.anchor else "stitch", names, read, written, region.anchor))
+    alone = [
+        line(_name(each), (), _bytes(each.operands), sum(result.bytes for result in each.results), each)
+        for each in graph.operations
+    ]
+    return Report(tuple(lines), tuple(alone))

@@ -1,4 +1,4 @@
-"""What nobody needs is not computed."""
+"""What nobody needs is not computed. What gives nothing is there for its effect, an assertion for one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ def drop_unused(graph: Graph) -> None:
     needed = {id(view.value) for view in graph.output_views()}
     left = []
     for operation in reversed(graph.operations):
-        if operation.writes or operation.is_random or any(id(each) in needed for each in operation.results):
+        has_effect = operation.writes or operation.is_random or not operation.results
+        if has_effect or any(id(each) in needed for each in operation.results):
             needed |= {id(view.value) for view in operation.operands}
             left.append(operation)
     graph.operations = left[::-1]

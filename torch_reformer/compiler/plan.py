@@ -1,0 +1,95 @@
+"""What the compiler makes of a model's training step, without running it: kernels, bytes and expected times on a GPU,
+which need not be there."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from .cost import GPUS
+from .report import Report, report_of
+
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def planned(function: Callable, inputs: tuple, architecture: str | None = None) -> list[Report]:
+    """Reports of the forward and the backward of a function of these tensors, on which nothing is computed. A module's
+    parameters are its own.
+
+    Args:
+        architecture: of the GPU that times are expected of, such as ``sm_90``.
+    """
+    from .backend import compile_graphs  # with Dynamo, which takes seconds to import
+    from .execute import Executable
+    from .fakes import fake_tensors
+
+    found = []
+
+    def compiled(module, _):
+        executable = Executable(module)
+        found.append(report_of(executable.graph, executable.grouping, architecture))
+        return module.forward
+
+    tensors = dict(function.named_parameters()) | dict(function.named_buffers()) if _is_module(function) else {}
+    with fake_tensors() as fake:
+        own = [fake(each).requires_grad_(each.requires_grad) for each in tensors.values()]
+        given = [fake(each) if isinstance(each, Tensor) else each for each in inputs]
+
+        def call(*flat):
+            values, given = dict(zip(tensors, flat, strict=False)), flat[len(tensors) :]
+            return torch.func.functional_call(function, values, given) if tensors else function(*given)
+
+        results = tree_leaves(compile_graphs(call, compiled)(*own, *given))
+        differentiable = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
+        torch.autograd.backward(differentiable, list(map(torch.ones_like, differentiable)))
+    return found
+
+
+def _is_module(function) -> bool:
+    return isinstance(function, torch.nn.Module)
+
+
+def _imported(name: str) -> Callable:
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"the model is given as MODULE:FUNCTION, got {name!r}: {error}") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="MODULE:FUNCTION", help="a function that gives a model and a tuple of its inputs"
+    )
+    parser.add_argument("--device", default="sm_90", choices=GPUS, help="the GPU of which times are expected")
+    parser.add_argument("--autocast", choices=_TYPES, help="the data type of torch.autocast around the model")
+    parser.add_argument("--channels-last", action="store_true", help="images and filters in channels_last")
+
+
+def run(options: argparse.Namespace) -> int:
+    model, inputs = _imported(options.model)()
+    if options.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        inputs = [each.to(memory_format=torch.channels_last) if each.dim() == 4 else each for each in inputs]
+    dtype = _TYPES.get(options.autocast)
+
+    class Cast(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *args):
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+                return self.model(*args)
+
+    for title, report in zip(("forward", "backward"), planned(Cast(), tuple(inputs), options.device), strict=False):
+        print(f"{title}\n{report}\n")
+    return 0
