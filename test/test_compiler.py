@@ -274,6 +274,12 @@ def test_an_operator_that_raises():
         run(torch.ones(3))
 
 
+def test_empty_slices():
+    """Which begin behind the end of a memory that has no elements."""
+    same(lambda x: (x[:, 1:] + 1, x[:, ::2]), torch.zeros(0, 4)[:, 2:])
+    same(lambda x: x[:, ::2], torch.zeros(0, 4, 4, 5)[:, 2:3])
+
+
 def test_assertions():
     """They give nothing, and are not left out."""
 
