@@ -16,8 +16,8 @@ Tensor view_of(const Tensor& tensor, const ViewStep& view) {
   int64_t elements;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_numel(tensor.get(), &elements));
   const int64_t first = tensor.storage_offset();
-  const bool is_empty = view.end <= view.offset;  // then it may begin anywhere
-  if (!is_empty && (first + view.offset < 0 || first + view.end > elements))
+  const bool is_nothing = view.offset == 0 && view.end == 0;  // empty, where the tensor begins, be that outside
+  if (!is_nothing && (first + view.offset < 0 || first + view.end > elements))
     throw std::runtime_error("the view reaches beyond the tensor's memory");
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), int64_t(view.sizes.size()), view.sizes.data(),
