@@ -11,15 +11,9 @@ from pathlib import Path
 
 import torch
 from results import Row, write_csv
+from vision import get_model
 
 from torch_reformer.compiler.plan import planned
-
-if not torch.cuda.is_available():
-    # PyPI's torchvision has operators for CUDA's torch only; beside a CPU's its import asks for two of them by name.
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-import torchvision  # noqa: E402
 
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
 MODELS += ["densenet121:64", "vit_b_16:64"]
@@ -53,7 +47,7 @@ def main() -> None:
     print(f"{'':24}{'kernels and calls':>22}{'GB':>16}{'ms':>16}   (one kernel an operation in brackets)")
     for model in options.models:
         name, _, batch = model.partition(":")
-        network = Autocast(torchvision.models.get_model(name)).to(memory_format=torch.channels_last)
+        network = Autocast(get_model(name)).to(memory_format=torch.channels_last)
         images = torch.empty(1, 3, 224, 224).expand(int(batch), -1, -1, -1)
         reports = planned(network, (images,), options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}

@@ -25,8 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import torchvision
 from results import Row, write_csv
+from vision import get_model
 
 import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
@@ -152,7 +152,7 @@ def distributed(model: torch.nn.Module, device: torch.device) -> torch.nn.Module
 def measure(name: str, batch: int, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
     """For each side: milliseconds by metric, losses, and the most memory of the first steps."""
     torch.manual_seed(0)
-    model = getattr(torchvision.models, name)(num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
+    model = get_model(name, num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
     patterns = torch.nn.functional.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (224, 224))
     batches = []
     for _ in range(DIFFERENT):
