@@ -54,7 +54,7 @@ def reports(model: nn.Module, inputs: list) -> list:
 
     def compiled(module, _):
         executable = execute.Executable(module)
-        found.append(report_of(executable.graph, executable.grouping))
+        found.append(report_of(executable.graph, executable.grouping, "sm_90"))
         return module.forward
 
     def on_gpu(tensor):

@@ -325,3 +325,16 @@ def test_gradients_of_biases_under_autocast():
     operations = [line.operations for line in reports[1].lines if "sum" in line.operations]
     assert len(operations) == 2 and not [each for each in operations if "cast" in each]
     assert model[0].bias.grad.dtype == torch.float32
+
+
+def test_results_share_no_memory():
+    """What is rounded and widened twice would be what it was made of, which is a result, too."""
+
+    def function(x):
+        y = x * 1.5
+        return y, y.bfloat16().float().bfloat16().float()
+
+    torch._dynamo.reset()
+    one, other = torch.compile(function, backend=backend.reformer)(torch.randn(200, 100))
+    assert one.data_ptr() != other.data_ptr()
+    torch.testing.assert_close(one, other, rtol=1e-2, atol=0)

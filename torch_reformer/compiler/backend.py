@@ -26,7 +26,7 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
-_OPTIONS = {
+_AOT_OPTIONS = {
     "partition_fn": _partition,
     "decompositions": decompositions(),
     "keep_inference_input_mutations": True,
@@ -55,7 +55,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         from .cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
-    compiler = aot_autograd(**_compilers((options or {}).get("report"), graphs), **_OPTIONS)
+    compiler = aot_autograd(**_compilers((options or {}).get("report"), graphs), **_AOT_OPTIONS)
     with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
         return compiler(module, inputs)
 
@@ -68,7 +68,7 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
 
     def run(*args):
         with functorch_config.patch(guess_tangent_strides_as_outputs=True):
-            return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_OPTIONS)(*args)
+            return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_AOT_OPTIONS)(*args)
 
     return run
 

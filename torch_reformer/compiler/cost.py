@@ -47,10 +47,9 @@ def flops(operation: Operation) -> int:
         _, channels, height, width = operation.weight.layout.sizes
         directions = sum(operation.wanted) if isinstance(operation, ConvGrads) else 1
         return 2 * directions * outputs.numel * channels * height * width
-    count = flop_registry.get(getattr(getattr(operation, "operator", None), "overloadpacket", None))
+    count = flop_registry.get(operation.operator.overloadpacket) if isinstance(operation, Call) else None
     if count is None:
         return 0
-    assert isinstance(operation, Call)
     results = [_meta(View(each, each.layout)) for each in operation.results]
     args, kwargs = (replaced(each, _meta) for each in (operation.args, operation.kwargs))
     return count(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results))

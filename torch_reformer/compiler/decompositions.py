@@ -3,8 +3,6 @@ others taken apart besides."""
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
@@ -29,7 +27,6 @@ _BROKEN_UP = (
 )
 
 
-@functools.cache
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP)) | dropout.DECOMPOSITIONS
     return {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}

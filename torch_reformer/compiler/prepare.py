@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 
+from ..operators.dispatch import without_autocast
 from ..runtime import gpu, plan
 from ..runtime.compile_ahead import compile_ahead
 from .fakes import real_tensors
@@ -25,7 +26,7 @@ def prepare(lowered: Lowered) -> None:
 def rehearse(lowered: Lowered) -> None:
     """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written."""
     rehearsed = set()
-    with real_tensors(), torch.no_grad():
+    with real_tensors(), torch.no_grad(), without_autocast():
         for step in lowered.plan.steps:
             if step.kind not in ("conv2d", "stitch", "conv2d_grads"):
                 continue

@@ -10,23 +10,24 @@ _CASTS = ("cast", "_to_copy")
 
 def drop_round_trips(graph: Graph) -> None:
     outputs = {id(view.value) for view in graph.output_views()}
-    instead: dict[int, View] = {}
-    for operation in graph.operations:
-        source = _source(operation)
-        # Two results of the graph share no memory.
-        if source is not None and not {id(source.value), id(operation.results[0])} <= outputs:
-            instead[id(operation.results[0])] = source
-            if id(operation.results[0]) in outputs:
-                outputs.add(id(source.value))
-    if not instead:
-        return
+    instead: dict[int, View] = {}  # of a cast's result: a view whose own value has no other in its place
 
     def wide(view: View) -> View:
-        while (source := instead.get(id(view.value))) is not None:
-            own = view.layout
-            view = View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
-        return view
+        source, own = instead.get(id(view.value)), view.layout
+        if source is None:
+            return view
+        return View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
 
+    for operation in graph.operations:
+        source = _source(operation)
+        if source is None:
+            continue
+        source, result = wide(source), id(operation.results[0])
+        # Two results of the graph share no memory.
+        if not {id(source.value), result} <= outputs:
+            instead[result] = source
+            if result in outputs:
+                outputs.add(id(source.value))
     for operation in graph.operations:
         operation.change_operands(wide)
     graph.outputs = [wide(each) if isinstance(each, View) else each for each in graph.outputs]
