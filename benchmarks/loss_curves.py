@@ -56,10 +56,10 @@ def model_of(name: str) -> nn.Module:
     if name == "small":
         return small_model()
     try:
-        from vision import get_model
+        from models import image_model
     except ImportError:
         raise SystemExit(f"{name} is torchvision's, which is not installed: pip install torchvision") from None
-    return get_model(name, num_classes=CLASSES)
+    return image_model(name, num_classes=CLASSES)
 
 
 def batches_of(batch: int, size: int, device: torch.device) -> list[Batch]:

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 import torch
+from models import image_model
 from results import Row, write_csv
-from vision import get_model
 
 from torch_reformer.compiler.plan import planned
 
@@ -47,16 +47,14 @@ def main() -> None:
     print(f"{'':24}{'kernels and calls':>22}{'GB':>16}{'ms':>16}   (one kernel an operation in brackets)")
     for model in options.models:
         name, _, batch = model.partition(":")
-        network = Autocast(get_model(name)).to(memory_format=torch.channels_last)
+        network = Autocast(image_model(name)).to(memory_format=torch.channels_last)
         images = torch.empty(1, 3, 224, 224).expand(int(batch), -1, -1, -1)
         reports = planned(network, (images,), options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}
         sides["operations"] = [line for each in reports for line in each.alone]
         found = {side: figures(lines) for side, lines in sides.items()}
         for side, values in found.items():
-            rows += [
-                Row.of("plans", model, side, metric, 2 * [value], options.device) for metric, value in values.items()
-            ]
+            rows += [Row.of("plans", model, side, metric, [value], options.device) for metric, value in values.items()]
         cells = [f"{found['plan'][metric]:.4g} ({found['operations'][metric]:.4g})" for metric in found["plan"]]
         print(f"{model:24}{cells[0]:>22}{cells[1]:>16}{cells[2]:>16}", flush=True)
     if options.csv:

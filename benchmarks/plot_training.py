@@ -53,7 +53,7 @@ def main() -> None:
             bars = axis.bar(places, [of[side] for of in steps.values()], 0.92 * BAR, color=COLORS[name], label=name)
             words = [f"{of[side]:.1f}" + f"\n{of[peer] / of[side]:.2f}x" * (side != peer) for of in steps.values()]
             axis.bar_label(bars, words, fontsize=8, padding=2)
-        axis.set_xticks(range(len(steps)), [MODELS.get(name, name) for name in steps])
+        axis.set_xticks(range(len(steps)), [MODELS.get(name.partition(":")[0], name) for name in steps])
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=9, loc="upper right")

@@ -1,12 +1,13 @@
-"""Training steps of vision models by PyTorch, under ``torch_reformer.enable``, after ``torch_reformer.convert`` and
-after ``torch_reformer.fuse`` (and by ``torch.compile`` or in CUDA graphs), in turns, and how their losses compare. On a
-GPU also: the CPU's time, of a step whose kernels it does not wait for, and the kernels' time alone.
+"""Training steps of models (models.py) by PyTorch, under ``torch_reformer.enable``, after ``torch_reformer.convert``
+and after ``torch_reformer.fuse``, and by ``torch.compile`` with either backend, also in CUDA graphs, in turns, and how
+their losses compare. On a GPU also: the CPU's time, of a step whose kernels it does not wait for, and the kernels' time
+alone.
 
-All sides have the same weights, images and random numbers, and channels_last tensors. An image is its class's
-pattern and as much noise, so that the loss falls steadily: where noise is learnt by heart, two runs of PyTorch itself
-have losses that fall apart. Models are torchvision's.
+All sides have the same weights, batches and random numbers, and channels_last tensors. The first step's time has all
+that is compiled for it; sides that have compiled the same before are faster there.
 
     python benchmarks/train_models.py --csv benchmarks/results/h200/train_models.csv
+    python benchmarks/train_models.py --models bert_base:8x128,timm/vit_base_patch16_224:64 --sides torch,reformer
     python benchmarks/train_models.py --device cpu --models resnet18:8 --dtype float32 --steps 40
     torchrun --nproc-per-node 2 benchmarks/train_models.py --models resnet50:64  # DistributedDataParallel
 """
@@ -25,14 +26,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from models import Task, task
 from results import Row, write_csv
-from vision import get_model
 
 import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
 
-BATCHES = {"resnet50": 128, "convnext_tiny": 128, "mobilenet_v3_large": 256, "efficientnet_b0": 128}
-DIFFERENT, CLASSES = 20, 100  # batches; classes
+MODELS = "resnet50:128,convnext_tiny:128,mobilenet_v3_large:256,efficientnet_b0:128"
+DIFFERENT = 20  # batches
 STEPS_A_ROUND = 10
 
 
@@ -42,12 +43,14 @@ class Training:
     def __init__(
         self,
         model: torch.nn.Module,
-        batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        task: Task,
+        batches: Sequence[tuple[torch.Tensor, ...]],
         device: torch.device,
         dtype: torch.dtype,
         around: Callable[[], contextlib.AbstractContextManager],
     ):
-        self.model, self.batches, self.device, self.dtype, self.around = model, batches, device, dtype, around
+        self.model, self.loss, self.batches, self.device = model, task.loss, batches, device
+        self.dtype, self.around = dtype, around
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         self.losses: list[torch.Tensor] = []
 
@@ -58,30 +61,25 @@ class Training:
     def _step(self) -> None:
         number = len(self.losses)
         torch.manual_seed(number)  # dropout, stochastic depth
-        images, classes = self.batches[number % len(self.batches)]
+        batch = self.batches[number % len(self.batches)]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self.model(images), classes)
+            loss = self.loss(self.model, *batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.losses.append(loss.detach())
+        self.losses.append(loss.detach().clone())  # a CUDA graph's next replay writes to the same memory
 
 
-def milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """The time of one step, measured over a few."""
-    if device.type == "cpu":
-        begin = time.perf_counter()
-        for _ in range(STEPS_A_ROUND):
-            step()
-        return (time.perf_counter() - begin) / STEPS_A_ROUND * 1e3
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize(device)
-    start.record()
-    for _ in range(STEPS_A_ROUND):
+def milliseconds(step: Callable[[], None], device: torch.device, steps: int = STEPS_A_ROUND) -> float:
+    """The time of one step, measured over some."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(steps):
         step()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / STEPS_A_ROUND
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - begin) / steps * 1e3
 
 
 def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
@@ -135,6 +133,7 @@ SIDES = {
     "torch_graphed": Graphed,
     "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own
     "fused_graphed": lambda model: Graphed(fused(model)),
+    "reformer_graphed": functools.partial(torch.compile, backend="reformer", mode="reduce-overhead"),
 }
 
 
@@ -149,19 +148,16 @@ def distributed(model: torch.nn.Module, device: torch.device) -> torch.nn.Module
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 
 
-def measure(name: str, batch: int, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
+def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
     """For each side: milliseconds by metric, losses, and the most memory of the first steps."""
     torch.manual_seed(0)
-    model = get_model(name, num_classes=CLASSES).to(device, memory_format=torch.channels_last).train()
-    patterns = torch.nn.functional.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (224, 224))
-    batches = []
-    for _ in range(DIFFERENT):
-        classes = torch.randint(CLASSES, (batch,), device=device)
-        images = patterns[classes] + torch.randn(batch, 3, 224, 224, device=device)
-        batches.append((images.to(memory_format=torch.channels_last), classes))
+    what = task(name, device)
+    what.model.train()
+    batches = [what.batch() for _ in range(DIFFERENT)]
     sides = {
         side: Training(
-            distributed(SIDES[side](copy.deepcopy(model)), device),
+            distributed(SIDES[side](copy.deepcopy(what.model)), device),
+            what,
             batches,
             device,
             dtype,
@@ -169,27 +165,28 @@ def measure(name: str, batch: int, steps: int, names: list[str], device: torch.d
         )
         for side in names
     }
+    times: dict[str, dict[str, list[float]]] = {}
     peaks = {}
     for side, training in sides.items():
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        milliseconds(training.step, device)  # plans, kernels and memory
+        times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
+        milliseconds(training.step, device)  # memory, CUDA graphs
         peaks[side] = (peak_bytes(device) - before) / 2**20
     metrics = {"step_ms": milliseconds}
     if device.type == "cuda":
         metrics |= {"host_ms": host_milliseconds, "kernels_ms": kernel_milliseconds}
-    times: dict[str, dict[str, list[float]]] = {side: {metric: [] for metric in metrics} for side in sides}
     while len(sides[names[0]].losses) < steps:
         for metric, time_of in metrics.items():
             for side, training in sides.items():
-                times[side][metric].append(time_of(training.step, device))
+                times[side].setdefault(metric, []).append(time_of(training.step, device))
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(BATCHES), help="resnet50:64 has a batch of 64, not its own")
+    parser.add_argument("--models", default=MODELS, help="with their batches: resnet50:64,bert_base:8x128")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument(
         "--sides", default="torch,converted,fused", help=f"of {', '.join(SIDES)}; the first is the peer"
@@ -207,12 +204,12 @@ def main() -> None:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as long as the process lives
             options.csv = None
     rows = []
-    print("| model, side | ms a step | speed-up | CPU ms | kernels ms | peak MiB | last losses | largest difference |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| model, side | ms a step | speed-up | CPU ms | kernels ms | peak MiB | first s | last losses | difference |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for name in options.models.split(","):
-        model, _, batch = name.partition(":")
-        images, dtype = int(batch or BATCHES[model]), getattr(torch, options.dtype)
-        times, losses, peaks = measure(model, images, options.steps, names, device, dtype)
+        times, losses, peaks = measure(name, options.steps, names, device, getattr(torch, options.dtype))
 
         def row(side: str, metric: str, values: list[float], name: str = name) -> None:
             rows.append(Row.of("train_models", name, side, metric, values, device_name(device)))
@@ -221,19 +218,21 @@ def main() -> None:
             side: [statistics.mean(values[i : i + STEPS_A_ROUND]) for i in range(0, len(values), STEPS_A_ROUND)]
             for side, values in losses.items()
         }
-        first = statistics.median(times[names[0]]["step_ms"])
         for side in names:
             apart = max(abs(a - b) for a, b in zip(means[names[0]], means[side], strict=True))
             for metric, values in times[side].items():
                 row(side, metric, values)
             row(side, "last_losses", losses[side][-STEPS_A_ROUND:])
-            row(side, "mean_loss_difference", [apart] * 2)
+            row(side, "mean_loss_difference", [apart])
             if device.type == "cuda":
-                row(side, "peak_mib", [peaks[side]] * 2)
-            ms, *others = (statistics.median(values) for values in times[side].values())
-            told = " | ".join(f"{value:.2f}" for value in (*others, peaks[side])) if others else "- | - | -"
-            loss = f"{means[side][-1]:.4f} | {apart:.4f}"
-            print(f"| {name}, {side} | {ms:.2f} | {first / ms:.3f} | {told} | {loss} |", flush=True)
+                row(side, "peak_mib", [peaks[side]])
+            median = {metric: statistics.median(values) for metric, values in times[side].items()}
+            cells = [f"{median[metric]:.2f}" if metric in median else "-" for metric in ("host_ms", "kernels_ms")]
+            cells += [f"{peaks[side]:.0f}", f"{median['first_ms'] / 1e3:.1f}"]
+            cells += [f"{means[side][-1]:.4f}", f"{apart:.4f}"]
+            faster = statistics.median(times[names[0]]["step_ms"]) / median["step_ms"]
+            cells = [f"{name}, {side}", f"{median['step_ms']:.2f}", f"{faster:.3f}", *cells]
+            print(f"| {' | '.join(cells)} |", flush=True)
         if options.csv:
             write_csv(options.csv, rows)
 

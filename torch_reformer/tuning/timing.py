@@ -173,6 +173,8 @@ def _elapsed_us(work: Callable[[], object]) -> float:
 
 
 def percentiles(times: list[float]) -> tuple[float, float, float]:
-    """The 20th, 50th and 80th percentile."""
+    """The 20th, 50th and 80th percentile, which are all the same of one time."""
+    if len(times) == 1:
+        return times[0], times[0], times[0]
     cuts = statistics.quantiles(times, n=10, method="inclusive")
     return cuts[1], cuts[4], cuts[7]
