@@ -8,7 +8,7 @@ from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
-from torch_reformer.program.operations import COMPUTED, OPERANDS
+from torch_reformer.program.operations import COMPUTED, OPERANDS, ROW_REDUCTIONS
 from torch_reformer.program.program import decode
 
 
@@ -211,7 +211,8 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: program.channel(3), "got 3"),
         (lambda: program.sum(program.acc(), per="column"), "per 'channel', 'row' or 'all', got 'column'"),
         (lambda: program.store(program.acc(), torch.int8), "got torch.int8"),
-        (lambda: program.store(program.acc(), per="row"), "per 'element' or 'channel', got 'row'"),
+        (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel' or 'row', got 'all'"),
+        (lambda: program.store(program.acc(), per="row"), "stored of a row is computed of rows'"),
         (
             lambda: program.store(program.channel("c") * program.row("r"), per="channel"),
             "stored of a channel is computed of channels'",
@@ -253,4 +254,4 @@ def test_what_is_no_value(write):
 
 
 def test_every_operation_has_a_meaning():
-    assert set(COMPUTED) == {name for name, operands in OPERANDS.items() if operands}
+    assert {*COMPUTED, *ROW_REDUCTIONS} == {name for name, operands in OPERANDS.items() if operands}

@@ -33,8 +33,8 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
   if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
-  if (output.kind == Reduction::none && output.per > Per::channel)
-    reader.malformed("what is stored is per element or channel");
+  if (output.kind == Reduction::none && output.per > Per::row)
+    reader.malformed("what is stored is per element, channel or row");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
@@ -74,10 +74,13 @@ Program Program::decode(const int64_t* code, int64_t size) {
   }
   const std::vector<Varies> varies = program.varies();
   for (const ProgramOutput& output : program.outputs) {
-    if (output.is_by_channel() && varies[size_t(output.node)] > Varies::channels)
+    const Varies of = varies[size_t(output.node)];
+    if (output.is_by_channel() && by_row(of))
       reader.malformed("what is stored of a channel differs from element to element");
-    if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
-                               varies[size_t(output.factor)] > Varies::channels))
+    if (output.is_by_row() && (of | Varies::rows) != Varies::rows)
+      reader.malformed("what is stored of a row differs from element to element");
+    if (output.factor >= 0 &&
+        (output.kind != Reduction::sum || output.per != Per::channel || by_row(varies[size_t(output.factor)])))
       reader.malformed("a factor that is not the same for all of a channel's sum");
   }
   return program;
@@ -88,13 +91,27 @@ std::vector<Varies> Program::varies() const {
       nodes.size());  // not grown: the compiler would export that function of an enumeration's vector
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ProgramNode& node = nodes[i];
-    if (node.op == ProgramOp::channel) all[i] = Varies::channels;
-    if (node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::row ||
-        node.op == ProgramOp::random)
-      all[i] = Varies::elements;
-    for (int j = 0; j < operands(node.op); ++j) all[i] = std::max(all[i], all[size_t(node.operands[j])]);
+    switch (node.op) {
+      case ProgramOp::channel: all[i] = Varies::channels; break;
+      case ProgramOp::row:
+      case ProgramOp::row_sum:
+      case ProgramOp::row_max: all[i] = Varies::rows; break;
+      case ProgramOp::acc:
+      case ProgramOp::full:
+      case ProgramOp::random: all[i] = Varies::elements; break;
+      default:
+        for (int j = 0; j < operands(node.op); ++j) all[i] = all[i] | all[size_t(node.operands[j])];
+    }
   }
   return all;
+}
+
+bool Program::needs_rows() const {
+  for (const ProgramNode& node : nodes)
+    if (reduces_row(node.op)) return true;
+  for (const ProgramOutput& output : outputs)
+    if (output.is_by_row()) return true;
+  return false;
 }
 
 int32_t Program::bias_sum() const {

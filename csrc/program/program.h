@@ -13,6 +13,7 @@ namespace reformer {
 
 enum class ProgramOp : uint8_t {
 #define REFORMER_LEAF(name) name,
+#define REFORMER_ROW_REDUCTION(name) name,
 #define REFORMER_OP(name, ...) name,
 #include "ops.def"
 };
@@ -20,15 +21,17 @@ enum class ProgramOp : uint8_t {
 struct ProgramOpEntry {
   const char* name;
   int operands;
-  const char* gpu;  // its text in a kernel, with $0, $1 and $2 for the operands; of a leaf empty
+  const char* gpu;  // its text in a kernel, with $0, $1 and $2 for the operands; of leaves and row reductions empty
 };
 constexpr ProgramOpEntry kProgramOps[] = {
 #define REFORMER_LEAF(name) {#name, 0, ""},
+#define REFORMER_ROW_REDUCTION(name) {#name, 1, ""},
 #define REFORMER_OP(name, operands, gpu, ...) {#name, operands, gpu},
 #include "ops.def"
 };
 constexpr int kProgramOpCount = int(sizeof(kProgramOps) / sizeof(kProgramOps[0]));
 constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
+constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
 
 enum class Reduction : uint8_t { none, sum, max, moments };
 enum class Per : uint8_t { element, channel, row, all };
@@ -50,20 +53,24 @@ struct ProgramInput {
 
 struct ProgramOutput {
   Reduction kind;
-  Per per;  // of what is stored: element, or channel for a node that depends on the channel only
+  Per per;  // of what is stored: element, or channel or row for a node that depends on nothing else
   int32_t node;
   Stored type;     // of a tensor that is stored
   int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
+  bool is_by_row() const { return kind == Reduction::none && per == Per::row; }
   bool reduces_like(const ProgramOutput& other) const {
     return kind == other.kind && per == other.per && node == other.node;
   }
 };
 
-// Where a value changes: it is one number for all of the result, one for each channel, or one for each element.
-enum class Varies : uint8_t { nowhere, channels, elements };
+// Where a value changes: it is one number for all of the result, one for each channel, one for each row (pixel), or one
+// for each element. What is made of two values changes where either does.
+enum class Varies : uint8_t { nowhere = 0, channels = 1, rows = 2, elements = channels | rows };
+constexpr Varies operator|(Varies a, Varies b) { return Varies(uint8_t(a) | uint8_t(b)); }
+constexpr bool by_row(Varies varies) { return (varies | Varies::channels) == Varies::elements; }
 
 struct Program {
   std::vector<ProgramInput> inputs;
@@ -81,6 +88,8 @@ struct Program {
   // acc is that sum from now on: a convolution gives it with the input for its bias, rounded once.
   void take_bias();
   std::vector<Varies> varies() const;  // of each node
+  // Whether a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
+  bool needs_rows() const;
 
  private:
   int32_t bias_sum() const;  // the node that adds it, or -1
@@ -91,6 +100,8 @@ struct ProgramShape {
   Layout layout = Layout::nchw;
   int64_t images = 0, channels = 0, pixels = 0;
   int64_t rows() const { return images * pixels; }
+  // Whether the elements of a row are adjacent in memory.
+  bool rows_are_lines() const { return layout == Layout::nhwc || pixels == 1; }
   int64_t numel() const { return rows() * channels; }
   // Elements of what has one for each of these.
   int64_t count(Per per) const;

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 from compiled import written
+from test_stitch import FORMATS, acc_for, tensors_for
 
 import emulator
 from emulator import plans
+from torch_reformer.program.interpreter import interpret
 from torch_reformer.program.program import Program
 
 STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6}
@@ -26,7 +28,7 @@ def empty(output, acc):
     n, k, h, w = acc.shape
     if output.is_by_element:
         return torch.empty_like(acc, dtype=output.dtype)
-    size = {"channel": [k], "all": []}[output.per]
+    size = {"channel": [k], "row": [n, h, w], "all": []}[output.per]
     if output.kind == "store":
         return torch.zeros(size, dtype=output.dtype or acc.dtype)
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
@@ -43,7 +45,8 @@ def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
         code, ctypes.c_int64(len(code)), shape, types, ctypes.c_int64(len(tensors)), STORED[acc.dtype], multiprocessors
     )
     assert sentence is None, sentence
-    text = f'#include "{emulator.ROOT}/csrc/hip/kernels/stitch.hip"\n' + planner().source().decode()
+    kernels = f"{emulator.ROOT}/csrc/hip/kernels"
+    text = f'#include "{kernels}/stitch.hip"\n#include "{kernels}/stitch_rows.hip"\n' + planner().source().decode()
     return written("stitch.hip", text)
 
 
@@ -64,3 +67,20 @@ def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0
                 file, name, grid=tuple(grid), threads=threads, arguments=bytes(arguments), seed=seed, warp=warp
             )
     return outputs
+
+
+def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
+    """That its outputs are those of the plain interpreter, on tensors of test_stitch.py."""
+    acc = acc_for(size, dtype, layout)
+    everything = tensors_for(size, dtype, layout)
+    tensors = {name: everything[name] for name in tested.inputs}
+    for name in ("half", "mask"):
+        if name in tensors:
+            tensors[name] = tensors[name].contiguous(memory_format=FORMATS[layout])
+    results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    expected = interpret(tested, size, torch.float64, wide, acc.double())
+    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
+        stored = result.dtype if output.kind == "store" else torch.float32
+        rounding = torch.finfo(stored).eps if stored in (torch.bfloat16, torch.float16) else 0
+        torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)

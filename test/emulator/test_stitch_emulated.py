@@ -9,7 +9,7 @@ from marks import slow
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
 
 import emulator
-from emulator.stitching import stitch
+from emulator.stitching import check, stitch
 from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
@@ -19,22 +19,6 @@ from torch_reformer.program.interpreter import interpret
 pytestmark = emulator.needed
 
 WARPS = (32, 64)
-
-
-def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
-    acc = acc_for(size, dtype, layout)
-    everything = tensors_for(size, dtype, layout)
-    tensors = {name: everything[name] for name in tested.inputs}
-    for name in ("half", "mask"):
-        if name in tensors:
-            tensors[name] = tensors[name].contiguous(memory_format=FORMATS[layout])
-    results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
-    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    expected = interpret(tested, size, torch.float64, wide, acc.double())
-    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
-        stored = result.dtype if output.kind == "store" else torch.float32
-        rounding = torch.finfo(stored).eps if stored in (torch.bfloat16, torch.float16) else 0
-        torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])

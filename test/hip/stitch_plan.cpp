@@ -22,14 +22,15 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   std::vector<Stored> all;
   for (int64_t i = 0; i < inputs; ++i) all.push_back(Stored(types[i]));
   const ProgramShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
-  plan = plan_stitch(of, int(16 / element_size(Stored(result))), stitch_numbers(program), multiprocessors);
-  const std::string layout = plan.channels_along ? "nhwc" : "nchw";
-  text = stitch_source(program, all, Stored(result)) + "REFORMER_STITCH(stitch_test, Program, " + layout + ", " +
-         std::to_string(plan.count) + ")\nREFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
+  plan = plan_stitch(of, int(16 / element_size(Stored(result))), stitch_needs(program), multiprocessors);
+  text = stitch_source(program, all, Stored(result)) + plan.text("stitch_test") +
+         "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
 }
 
+// What follows the two kernel files.
 extern "C" const char* source() { return text.c_str(); }
+
 extern "C" int64_t workspace_bytes() { return plan.workspace_bytes; }
 extern "C" int64_t args_bytes() { return sizeof(StitchArgs); }
 extern "C" void launches(uint32_t* shape, uint32_t* finish) {

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from compiled import compile_kernels
+from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import source
 from marks import slow
 from test_mma_code import check_generated
@@ -17,7 +18,7 @@ from torch_reformer.program.derivative import derivative
 
 
 def programs():
-    """Batch norm, its derivative, one with every activation, and dropout."""
+    """Batch norm, its derivative, one with every activation, dropout, and those of rows."""
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
     normalise = fused_programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward
@@ -28,26 +29,40 @@ def programs():
     dropout = Program(
         program.store(program.select(program.random("key") < 0.5, 0, program.acc())), program.max(program.acc(), "all")
     )
-    return {"normalise": normalise, "backward": backward, "everything": everything, "dropout": dropout}
+    return {"normalise": normalise, "backward": backward, "everything": everything, "dropout": dropout} | OF_ROWS
 
 
-def tensor(kind):
+def tensor(kind, size):
     if kind == "full":
-        return torch.empty(2, 24, 4, 4, dtype=torch.bfloat16)
+        return torch.empty(size, dtype=torch.bfloat16)
     return torch.empty(1, dtype=torch.int64 if kind == "random" else torch.float32)
 
 
+def compiles(architecture, tested, size, layout):
+    acc = torch.empty(size, dtype=torch.bfloat16).contiguous(memory_format=layout)
+    file = source(tested, acc, [tensor(kind, size) for kind in tested.inputs.values()])
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
 @pytest.mark.parametrize("layout", [torch.channels_last, *slow(torch.contiguous_format)], ids=["nhwc", "nchw"])
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", sorted(programs().keys() - OF_ROWS.keys()))
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_compiles(architecture, name, layout):
-    tested = programs()[name]
-    acc = torch.empty(2, 24, 4, 4, dtype=torch.bfloat16).contiguous(memory_format=layout)
-    file = source(tested, acc, [tensor(kind) for kind in tested.inputs.values()])
-    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+    compiles(architecture, programs()[name], (2, 24, 4, 4), layout)
+
+
+# Rows in part of a warp, in one, in several, and too long for registers.
+@pytest.mark.parametrize("width", [24, 1024, *slow(768, 1000, 4096, 50304)])
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_rows_compile(architecture, name, width):
+    if width > 4096 and any(each.kind != "store" for each in programs()[name].outputs):
+        pytest.skip("rows so long are not added up, too")
+    compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
 
 
 def test_is_what_the_package_compiles():
     """The text of a kernel follows the packaged source's, so what the test compiles is what a user's GPU gets."""
-    packaged = Path(torch_reformer.__file__).parent / "kernels/src/kernels/stitch.hip"
-    assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/kernels/stitch.hip").read_text()
+    for name in ("stitch.hip", "stitch_rows.hip"):
+        packaged = Path(torch_reformer.__file__).parent / "kernels/src/kernels" / name
+        assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/kernels" / name).read_text()

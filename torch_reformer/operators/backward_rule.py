@@ -128,4 +128,6 @@ def backward_rule(
 @functools.lru_cache(512)
 def has_max(op: str, code: tuple[int, ...]) -> bool:
     """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
-    return any(output.kind == "max" for output in decoded(op, code).outputs)
+    program = decoded(op, code)
+    kinds = [*(output.kind for output in program.outputs), *(node.op for node in program.nodes)]
+    return not {"max", "row_max"}.isdisjoint(kinds)

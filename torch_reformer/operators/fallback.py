@@ -58,7 +58,7 @@ def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Te
         if output.is_by_element:
             results.append(torch.empty_like(like, dtype=output.dtype))
         elif output.kind == "store":
-            results.append(like.new_empty(sizes[output.per], dtype=output.dtype))
+            results.append(like.new_empty(sizes[output.per], dtype=output.dtype or like.dtype))
         else:
             size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
             results.append(like.new_empty(size, dtype=computed_type(like.dtype)))

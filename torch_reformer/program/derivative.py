@@ -15,10 +15,24 @@ import struct
 
 import torch
 
-from .operations import COMPARISONS
+from .operations import COMPARISONS, ROW_REDUCTIONS
 from .program import Output, Program, store
 from .program import sum as sum_of
-from .values import Value, as_value, channel, columns, exp, full, in_order, row, rows, scalar, select
+from .values import (
+    Value,
+    as_value,
+    channel,
+    columns,
+    exp,
+    full,
+    in_order,
+    row,
+    row_sum,
+    rows,
+    scalar,
+    select,
+    varies,
+)
 
 _LEAVES_OF = {"element": full, "channel": channel, "row": row, "all": scalar}
 _PER_OF = {"acc": "element", "full": "element", "channel": "channel", "row": "row", "scalar": "all"}
@@ -86,6 +100,7 @@ _RULES = {
     "minimum": lambda node, g: _chosen(node.operands[1] <= node.operands[0], node.operands[0] <= node.operands[1], g),
     "select": _select_rule,
     "clip": _clip_rule,
+    "row_sum": lambda node, g: (g,),
 }
 
 
@@ -104,6 +119,12 @@ class Derivative:
     passed: dict[str, int]
 
 
+def _of_rows(program: Program) -> set[int]:
+    if not program.needs_rows:
+        return set()
+    return {i for i, node in enumerate(program.nodes) if varies(node)[id(node)] == {"rows"}}
+
+
 def _is_zero(value: Value | None) -> bool:
     return value is None or (value.op == "constant" and value.attribute == 0)
 
@@ -116,18 +137,29 @@ class _Reverse:
         self.sources: dict[str, tuple[str, str | int]] = {}
         grads: dict[int, Value] = {}
 
-        def add(value: Value, grad: Value | None) -> None:
+        def add(value: Value, grad: Value | None, for_each_element: bool) -> None:
             if not _is_zero(grad):
                 i = program.number(value)
+                if for_each_element and i in of_rows:
+                    grad = row_sum(grad)
+                elif not for_each_element and i not in of_rows:
+                    grad = grad / columns()  # a value that its row's elements share, each of which is counted
                 grads[i] = grads[i] + grad if i in grads else grad
 
+        # Values of rows, which have one gradient a row, where rows are needed. Where they are not, they are elements'
+        # values that happen to be equal.
+        self.of_rows = of_rows = _of_rows(program)
         for i in given:
-            add(program.outputs[i].value, self._of_output(i, program.outputs[i]))
+            output = program.outputs[i]
+            add(output.value, self._of_output(i, output), not (output.kind == "store" and output.per == "row"))
         for i in reversed(range(len(program.nodes))):
             node = program.nodes[i]
             if i in grads and node.operands and node.op not in COMPARISONS:
+                if node.op == "row_max":
+                    raise ValueError(f"program: row_max of {node.operands[0].op} has no program for its gradient")
                 for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
-                    add(operand, None if grad is None else as_value(grad))
+                    each = i not in of_rows or node.op in ROW_REDUCTIONS
+                    add(operand, None if grad is None else as_value(grad), each)
         self.grads = grads
 
     def passes(self, name: str, grad: Value) -> int | None:
@@ -144,7 +176,7 @@ class _Reverse:
 
     def _of_output(self, i: int, output: Output) -> Value:
         if not output.has_derivative:
-            what = "a mask" if output.is_by_element else "stored of channels"
+            what = "a mask" if output.dtype == torch.bool else "stored of channels"
             raise ValueError(f"program: output {i}, {what}, has no gradient")
         if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
             raise ValueError(f"program: output {i}, max of {output.value.op}, has no program for its gradient")
@@ -197,7 +229,12 @@ def derivative(
                 passed[name] = output
                 continue
             dtype = torch.float32 if name in wide else None
-            result = store(grad, dtype) if per == "element" else sum_of(grad, per)
+            if per == "element":
+                result = store(grad, dtype)
+            elif leaves[0] in reverse.of_rows:
+                result = store(grad, torch.float64 if is_double else torch.float32, per)
+            else:
+                result = sum_of(grad, per)
             if result not in results:
                 results.append(result)
             places[name] = results.index(result)
@@ -227,29 +264,45 @@ def _with_saved(
     }
     needed |= {values.number(result.value) for result in results if result.value in values}
 
+    of_rows = _of_rows(values)
     stored = {
-        values.number(output.value): i for i, output in enumerate(program.outputs) if _restores(output, is_double)
+        values.number(output.value): i
+        for i, output in enumerate(program.outputs)
+        if _restores(output, is_double) and (output.per == "row") == (values.number(output.value) in of_rows)
     }
     if not acc_is_there:
-        return _written(program, values, results, sources, needed, stored)
+        return _written(program, values, results, sources, needed, stored, is_double)
     # What is read anyway may do without the outputs: relu's result is where acc is, say. The fewer tensors the better.
     acc = {i: "acc" for i, node in enumerate(values.nodes) if node.op == "acc"}
-    ways = [_written(program, values, results, dict(sources), needed, there) for there in (stored | acc, acc)]
+    ways = [
+        _written(program, values, results, dict(sources), needed, there, is_double) for there in (stored | acc, acc)
+    ]
     return min(ways, key=lambda way: [*way[1].inputs.values()].count("full") + len(way[0].outputs))
 
 
 def _written(
-    program: Program, values: Program, results: list[Output], sources: dict, needed: set[int], there: dict
+    program: Program,
+    values: Program,
+    results: list[Output],
+    sources: dict,
+    needed: set[int],
+    there: dict,
+    is_double: bool,
 ) -> tuple[Program, Program, tuple]:
     """_with_saved, where the values of these numbers can be read: each an output, by its place, or "acc"."""
     order = in_order([result.value for result in results])
     there = dict(there)
-    saved = _to_save(values, needed, there)
+    of_rows = _of_rows(values)
+    saved = _to_save(values, needed, there, of_rows)
     outputs = list(program.outputs)
     for number in saved:
         there[number] = len(outputs)
         node = values.nodes[number]
-        outputs.append(store(node, torch.bool if node.op in COMPARISONS else None))
+        dtype = torch.bool if node.op in COMPARISONS else None
+        if number in of_rows:  # so small that it is not rounded
+            outputs.append(store(node, dtype or (torch.float64 if is_double else torch.float32), "row"))
+        else:
+            outputs.append(store(node, dtype))
     forward = Program(*outputs, inputs=program.inputs)
 
     replaced: dict[int, Value] = {}
@@ -261,7 +314,7 @@ def _written(
         elif number in there:
             name = f"output_{there[number]}"
             sources[name] = ("output", there[number])
-            replaced[id(value)] = full(name)
+            replaced[id(value)] = _LEAVES_OF[outputs[there[number]].per](name)
         elif value.is_input or not value.operands:
             if number is not None and value.is_input:
                 sources[value.attribute] = ("input", value.attribute)
@@ -275,7 +328,7 @@ def _written(
 
 def _restores(output: Output, is_double: bool) -> bool:
     """Whether a stored tensor can be read for the value it was stored from."""
-    if not output.is_by_element:
+    if output.kind != "store" or output.per == "channel":
         return False
     if output.dtype == torch.bool:
         return output.value.op in COMPARISONS
@@ -294,14 +347,14 @@ def _recomputable(values: Program, there: dict) -> list[bool]:
     return known
 
 
-def _to_save(values: Program, needed: set[int], there: dict) -> list[int]:
+def _to_save(values: Program, needed: set[int], there: dict, of_rows: set[int]) -> list[int]:
     known = _recomputable(values, there)
     missing = [i for i in sorted(needed) if not known[i]]
     if not missing:
         return []
 
     def size(numbers) -> int:
-        return sum(1 if values.nodes[i].op in COMPARISONS else 2 for i in numbers)
+        return sum(0 if i in of_rows else 1 if values.nodes[i].op in COMPARISONS else 2 for i in numbers)
 
     best = []  # those that are needed and don't follow from the ones before
     for i in missing:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .operations import COMPUTED
+from .operations import COMPUTED, ROW_REDUCTIONS
 from .program import Output, Program
 
 # The dimensions of [N, K, H, W] that each reduction takes away.
@@ -35,13 +35,21 @@ def interpret(
             number = {"constant": node.attribute, "rows": size[0] * size[2] * size[3], "columns": size[1]}[node.op]
             value = torch.tensor(number, dtype=wide, device=device)
         else:
-            value = COMPUTED[node.op](*(values[program.number(operand)] for operand in node.operands))
+            operands = [values[program.number(operand)] for operand in node.operands]
+            if node.op in ROW_REDUCTIONS:
+                value = ROW_REDUCTIONS[node.op](operands[0].expand(size))
+            else:
+                value = COMPUTED[node.op](*operands)
         values.append(value)
     results = []
     for output in program.outputs:
         value = values[program.number(output.value)]
-        is_of_channel = output.kind == "store" and output.per == "channel"
-        value = value.reshape(-1).expand(size[1]) if is_of_channel else value.expand(size)
+        if output.kind == "store" and output.per == "channel":
+            value = value.reshape(-1).expand(size[1])
+        elif output.kind == "store" and output.per == "row":
+            value = value.expand(size[0], 1, *size[2:]).squeeze(1)
+        else:
+            value = value.expand(size)
         results.append(_output(output, value, dtype))
     return results
 

@@ -46,6 +46,12 @@ COMPUTED = {
 }
 COMPARISONS = ("lt", "le", "eq", "ne")
 
+# Reductions of a value over its row, which all of the row knows: over dimension 1 of [N, K, H, W].
+ROW_REDUCTIONS = {
+    "row_sum": lambda a: a.sum(1, keepdim=True),
+    "row_max": lambda a: a.amax(1, keepdim=True),
+}
+
 # Outputs: a whole tensor, or what is left of each channel, of each row or of all. "moments" are two: the mean, and the
 # sum of squared differences from it.
 OUTPUTS = ("store", "sum", "max", "moments")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import functools
 import struct
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .operations import INPUTS, NUMBER, OUTPUTS, PER
-from .values import Number, Value, as_value, in_order
+from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
+from .values import Number, Value, as_value, in_order, varies
 
 # The data types a program can name; their numbers are those of csrc/conv/problem.h, and one more for masks.
 _STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
@@ -35,24 +34,24 @@ class Output:
 
     @property
     def has_derivative(self) -> bool:
-        return self.kind != "store" or (self.per == "element" and self.dtype != torch.bool)
+        return self.kind != "store" or (self.per != "channel" and self.dtype != torch.bool)
 
 
 def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
-    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``), as a tensor of the result's data
-    type or of this one (float32, float64, float16, bfloat16, or bool for where it is not 0). Masks and what is stored
-    of channels have no derivative.
+    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``) or a row (``[N, H, W]``), as a tensor
+    of the result's data type or of this one (float32, float64, float16, bfloat16, or bool for where it is not 0). Masks
+    and what is stored of channels have no derivative.
 
     Raises:
-        ValueError: for another data type, or if a channel's value differs from element to element.
+        ValueError: for another data type, or if a channel's or row's value differs from element to element.
     """
     if dtype not in _STORED:
         raise ValueError(f"program: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
-    if per not in PER[:2]:
-        raise ValueError(f"program: store is per 'element' or 'channel', got {per!r}")
+    if per not in PER[:3]:
+        raise ValueError(f"program: store is per 'element', 'channel' or 'row', got {per!r}")
     value = as_value(value)
-    if per == "channel" and any(differs(value).values()):
-        raise ValueError("program: what is stored of a channel is computed of channels' values, scalars and numbers")
+    if per != "element" and not varies(value)[id(value)] <= {f"{per}s"}:
+        raise ValueError(f"program: what is stored of a {per} is computed of {per}s' values, scalars and numbers")
     return Output("store", value, per, dtype)
 
 
@@ -114,6 +113,13 @@ class Program:
     def has_acc(self) -> bool:
         return any(node.op == "acc" for node in self.nodes)
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether a row's values have to be known before others of it are, or are stored."""
+        return any(node.op in ROW_REDUCTIONS for node in self.nodes) or any(
+            output.kind == "store" and output.per == "row" for output in self.outputs
+        )
+
     def number(self, value: Value) -> int:
         """The place of a value of this program among its nodes."""
         return self._number[id(value)]
@@ -169,40 +175,30 @@ class Program:
         return tuple(code)
 
 
-def differs(value: Value) -> dict[int, bool]:
-    """For a value and all that it is made of, by their identity: whether it differs from element to element of a
-    channel."""
-    found: dict[int, bool] = {}
-    for each in in_order([value]):
-        by_element = each.op in ("acc", "full", "row", "random")
-        found[id(each)] = by_element or builtins.any(found[id(operand)] for operand in each.operands)
-    return found
-
-
 def factored(output: Output) -> tuple[Value, Value | None]:
     """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
     multiplied by once, after the sum. None: there is no such factor."""
     if output.kind != "sum" or output.per != "channel":
         return output.value, None
-    by_element = differs(output.value)
+    by_row = {key: "rows" in of for key, of in varies(output.value).items()}
 
     def product(a: Value | None, b: Value | None) -> Value | None:
         return b if a is None else a if b is None else a * b
 
     def split(value: Value) -> tuple[Value, Value | None]:
-        if not by_element[id(value)]:
+        if not by_row[id(value)]:
             return value, None
         if value.op == "neg":
             rest, factor = split(value.operands[0])
             return rest, Value("constant", attribute=-1.0) if factor is None else -factor
         if value.op in ("mul", "div"):
             a, b = value.operands
-            if not by_element[id(b)]:
+            if not by_row[id(b)]:
                 rest, factor = split(a)
                 if value.op == "mul":
                     return rest, product(factor, b)
                 return rest, 1 / b if factor is None else factor / b
-            if value.op == "mul" and not by_element[id(a)]:
+            if value.op == "mul" and not by_row[id(a)]:
                 rest, factor = split(b)
                 return rest, product(factor, a)
         return value, None

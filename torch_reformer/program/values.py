@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .operations import INPUTS, OPERANDS
+from .operations import INPUTS, OPERANDS, ROW_REDUCTIONS
 
 Number = int | float
 
@@ -171,6 +171,24 @@ def _function(op: str, sentence: str):
     return function
 
 
+def varies(value: Value) -> dict[int, set[str]]:
+    """For a value and all that it is made of, by their identity: whether it differs between ``"channels"`` of a row,
+    between ``"rows"``, both, or is one number."""
+    found: dict[int, set[str]] = {}
+    for each in in_order([value]):
+        if each.op in ("acc", "full", "random"):
+            found[id(each)] = {"channels", "rows"}
+        elif each.op == "row" or each.op in ROW_REDUCTIONS:
+            found[id(each)] = {"rows"}
+        else:
+            found[id(each)] = set().union(
+                *(found[id(operand)] for operand in each.operands), ("channels",) if each.op == "channel" else ()
+            )
+    return found
+
+
+row_sum = _function("row_sum", "The sum of a value over its row, which is all channels of a pixel.")
+row_max = _function("row_max", "The largest value of the row; NaN if one is.")
 exp = _function("exp", "e to the power of a value.")
 log = _function("log", "The natural logarithm.")
 sqrt = _function("sqrt", "The square root.")

@@ -2,7 +2,6 @@
 
 namespace reformer::REFORMER_ISA {
 
-using programs::kBlock;
 using programs::Partial;
 
 // From sums of differences from an origin, and of their squares.
@@ -17,10 +16,20 @@ inline Partial moments(double count, double origin, double sum, double squares) 
 template <class S>
 class Columns {
  public:
+  // The memory for blocks of so many elements.
+  static int64_t bytes(int64_t block) { return block * int64_t(2 * sizeof(double) + 3 * sizeof(S)); }
+  Columns(void* memory, int64_t block)
+      : block_(block),
+        values_(static_cast<double*>(memory)),
+        squares_(values_ + block),
+        origins_(reinterpret_cast<S*>(squares_ + block)),
+        few_values_(origins_ + block),
+        few_squares_(few_values_ + block) {}
+
   void begin(Reduction kind) {
     blocks_ = 0;
-    std::fill(values_, values_ + kBlock, Partial::none(kind).value);
-    std::fill(squares_, squares_ + kBlock, 0);
+    std::fill(values_, values_ + block_, Partial::none(kind).value);
+    std::fill(squares_, squares_ + block_, 0);
     clear();
   }
 
@@ -35,7 +44,7 @@ class Columns {
       for (int64_t i = whole; i < count; ++i) few_values_[i] += from[i];
     } else {
       if (blocks_ == 0)
-        for (int64_t i = 0; i < kBlock; i += width) std::copy(from, from + std::min(width, kBlock - i), origins_ + i);
+        for (int64_t i = 0; i < block_; i += width) std::copy(from, from + std::min(width, block_ - i), origins_ + i);
       for (int64_t i = 0; i < whole; i += kLanes<S>) {
         const Vec<S> difference = load<S>(from + i) - load<S>(origins_ + i);
         store<S>(few_values_ + i, load<S>(few_values_ + i) + difference);
@@ -53,7 +62,7 @@ class Columns {
   // Adds what is known of a unit's columns, each of so many elements.
   void finish(Reduction kind, int64_t width, int64_t elements, Partial* to) {
     flush(kind);
-    for (int64_t first = width; first + width <= kBlock; first += width)
+    for (int64_t first = width; first + width <= block_; first += width)
       for (int64_t i = 0; i < width; ++i) {
         values_[i] =
             kind == Reduction::max ? larger_of(values_[i], values_[first + i]) : values_[i] + values_[first + i];
@@ -70,21 +79,22 @@ class Columns {
 
   static double larger_of(double a, double b) { return a > b || a != a ? a : b; }
   void clear() {
-    std::fill(few_values_, few_values_ + kBlock, S(0));
-    std::fill(few_squares_, few_squares_ + kBlock, S(0));
+    std::fill(few_values_, few_values_ + block_, S(0));
+    std::fill(few_squares_, few_squares_ + block_, S(0));
   }
   void flush(Reduction kind) {
     if (kind == Reduction::max) return;
-    for (int64_t i = 0; i < kBlock; ++i) values_[i] += double(few_values_[i]);
+    for (int64_t i = 0; i < block_; ++i) values_[i] += double(few_values_[i]);
     if (kind == Reduction::moments)
-      for (int64_t i = 0; i < kBlock; ++i) squares_[i] += double(few_squares_[i]);
+      for (int64_t i = 0; i < block_; ++i) squares_[i] += double(few_squares_[i]);
     clear();
   }
 
   // The sum or the largest value; of moments, of differences from the first line, which a large mean leaves exact.
-  double values_[kBlock], squares_[kBlock];
-  S origins_[kBlock], few_values_[kBlock], few_squares_[kBlock];
-  int64_t blocks_;
+  const int64_t block_;
+  double *const values_, *const squares_;
+  S *const origins_, *const few_values_, *const few_squares_;
+  int64_t blocks_ = 0;
 };
 
 }  // namespace reformer::REFORMER_ISA

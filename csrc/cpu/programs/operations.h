@@ -11,6 +11,18 @@ REFORMER_INLINE void each(S* to, int64_t count, Function function) {
   for (int64_t i = 0; i < count; i += kLanes<S>) store<S>(to + i, function(i));
 }
 
+// What an operation reads, a vector after the other.
+template <class S>
+struct Operand {
+  const S* at;
+  int64_t step;  // 0: one vector for all
+  REFORMER_INLINE Vec<S> next() {
+    const Vec<S> v = load<S>(at);
+    at += step;
+    return v;
+  }
+};
+
 template <class S, class T>
 REFORMER_INLINE Vec<S> rounded(Vec<S> v) {
   T narrow[kLanes<S>];
@@ -18,29 +30,30 @@ REFORMER_INLINE Vec<S> rounded(Vec<S> v) {
   return load<S>(static_cast<const T*>(narrow));
 }
 
-// d = function(a), function(a, b) or function(a, b, c); what it does not take is null.
+// d = function(a), function(a, b) or function(a, b, c).
 template <class S, class Function>
-REFORMER_INLINE void each_of_1(S* d, const S* a, const S*, const S*, int64_t count, Function function) {
-  each(d, count, [&](int64_t i) { return function(load<S>(a + i)); });
+REFORMER_INLINE void each_of_1(S* d, Operand<S> a, Operand<S>, Operand<S>, int64_t count, Function function) {
+  each(d, count, [&](int64_t) { return function(a.next()); });
 }
 template <class S, class Function>
-REFORMER_INLINE void each_of_2(S* d, const S* a, const S* b, const S*, int64_t count, Function function) {
-  each(d, count, [&](int64_t i) { return function(load<S>(a + i), load<S>(b + i)); });
+REFORMER_INLINE void each_of_2(S* d, Operand<S> a, Operand<S> b, Operand<S>, int64_t count, Function function) {
+  each(d, count, [&](int64_t) { return function(a.next(), b.next()); });
 }
 template <class S, class Function>
-REFORMER_INLINE void each_of_3(S* d, const S* a, const S* b, const S* c, int64_t count, Function function) {
-  each(d, count, [&](int64_t i) { return function(load<S>(a + i), load<S>(b + i), load<S>(c + i)); });
+REFORMER_INLINE void each_of_3(S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64_t count, Function function) {
+  each(d, count, [&](int64_t) { return function(a.next(), b.next(), c.next()); });
 }
 
 // d = op(a, b, c), whole vectors.
 template <class S>
-void operate(ProgramOp op, S* d, const S* a, const S* b, const S* c, int64_t count) {
+void operate(ProgramOp op, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64_t count) {
   [[maybe_unused]] const Vec<S> zero = {}, one = broadcast(S(1));
   switch (op) {
 #define REFORMER_VECTORS_1 Vec<S> x
 #define REFORMER_VECTORS_2 Vec<S> x, Vec<S> y
 #define REFORMER_VECTORS_3 Vec<S> x, Vec<S> y, Vec<S> z
 #define REFORMER_LEAF(name) case ProgramOp::name:
+#define REFORMER_ROW_REDUCTION(name) case ProgramOp::name:
 #define REFORMER_OP(name, operands, gpu, ...) \
   case ProgramOp::name:                       \
     return each_of_##operands(d, a, b, c, count, [&](REFORMER_VECTORS_##operands) { return __VA_ARGS__; });
@@ -53,19 +66,18 @@ void operate(ProgramOp op, S* d, const S* a, const S* b, const S* c, int64_t cou
 
 // The same for several operations.
 template <class S>
-void operate(Several several, S* d, const S* a, const S* b, const S* c, int64_t count) {
+void operate(Several several, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64_t count) {
   const Vec<S> zero = {};
-  const auto x = [&](int64_t i) { return load<S>(a + i); };
-  const auto y = [&](int64_t i) { return load<S>(b + i); };
-  const auto z = [&](int64_t i) { return load<S>(c + i); };
+  const auto x = [&] { return a.next(); };
+  const auto y = [&] { return b.next(); };
+  const auto z = [&] { return c.next(); };
   const auto positive_part = [&](Vec<S> v) { return v <= zero ? zero : v; };
   switch (several) {
-    case Several::mul_add: return each(d, count, [&](int64_t i) { return fma<S>(x(i), y(i), z(i)); });
-    case Several::sub_mul: return each(d, count, [&](int64_t i) { return (x(i) - y(i)) * z(i); });
-    case Several::add_relu: return each(d, count, [&](int64_t i) { return positive_part(x(i) + y(i)); });
-    case Several::mul_add_relu:
-      return each(d, count, [&](int64_t i) { return positive_part(fma<S>(x(i), y(i), z(i))); });
-    case Several::positive: return each(d, count, [&](int64_t i) { return x(i) <= zero ? zero : y(i); });
+    case Several::mul_add: return each(d, count, [&](int64_t) { return fma<S>(x(), y(), z()); });
+    case Several::sub_mul: return each(d, count, [&](int64_t) { return (x() - y()) * z(); });
+    case Several::add_relu: return each(d, count, [&](int64_t) { return positive_part(x() + y()); });
+    case Several::mul_add_relu: return each(d, count, [&](int64_t) { return positive_part(fma<S>(x(), y(), z())); });
+    case Several::positive: return each(d, count, [&](int64_t) { return x() <= zero ? zero : y(); });
     default: return;
   }
 }

@@ -19,125 +19,199 @@ Step step_of(const Program& program, int32_t i) {
   return step;
 }
 
-// Makes one step of this one and that of an operand which nothing else uses, if there is an operation for both. Returns
-// the operand, or -1.
-int32_t absorb(const Program& program, const std::vector<int>& uses, const std::vector<Step>& of_node, Step& step) {
+// What each node's value is used for, while steps become one.
+struct Uses {
+  std::vector<int> all, absorbed;  // by outputs and steps; of them by steps that took it in
+  std::vector<char> summed;        // by row_sum
+  std::vector<char> refused;       // a difference that has other uses, too
+
+  Uses(const Program& program, const Steps& steps)
+      : all(program.nodes.size()), absorbed(all.size()), summed(all.size()), refused(all.size()) {
+    for (int32_t i = 0; i < steps.nodes(); ++i) {
+      const ProgramNode& node = program.nodes[size_t(i)];
+      if (!steps.is_of_steps(i)) continue;
+      for (int j = 0; j < operands(node.op); ++j) {
+        const int32_t operand = node.operands[j];
+        const bool by_line = steps.is_by_line(i) && !reduces_row(node.op);
+        // What is computed less often is not absorbed: a use that counts as two.
+        all[size_t(operand)] += steps.is_of_steps(operand) && steps.is_by_line(operand) == by_line ? 1 : 2;
+        if (node.op == ProgramOp::row_sum) summed[size_t(operand)] = true;
+      }
+    }
+    for (const ProgramOutput& output : program.outputs)
+      if (!output.is_by_channel()) ++all[size_t(output.node)];
+  }
+};
+
+// Makes one step of this one and that of an operand, if there is an operation for both. Nothing else may use the
+// operand; a difference may have several uses, if each of them is such a step.
+void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node, Step& step) {
   const auto op_of = [&](int32_t node) { return program.nodes[size_t(node)].op; };
   // The step of an operand that can be taken in.
   const auto single = [&](int32_t node, ProgramOp op, Several several = Several::one) {
-    const bool can = uses[size_t(node)] == 1 && op_of(node) == op && of_node[size_t(node)].several == several;
+    const bool can = uses.all[size_t(node)] == 1 && op_of(node) == op && of_node[size_t(node)].several == several;
     return can ? &of_node[size_t(node)] : nullptr;
+  };
+  const auto difference = [&](int32_t node) {
+    return op_of(node) == ProgramOp::sub && !uses.refused[size_t(node)] ? &of_node[size_t(node)] : nullptr;
   };
   const auto become = [&](Several several, const int32_t (&with)[3]) {
     step.several = several;
     std::copy(with, with + 3, step.operands);
   };
+  const auto take = [&](int32_t node, int times = 1) { uses.absorbed[size_t(node)] += times; };
   const int32_t a = step.operands[0], b = step.operands[1], c = step.operands[2];
-  switch (op_of(step.node)) {
+  switch (op_of(step.value)) {
     case ProgramOp::add:
       for (int32_t one : {a, b})
         if (const Step* mul = single(one, ProgramOp::mul)) {
           become(Several::mul_add, {mul->operands[0], mul->operands[1], one == a ? b : a});
-          return one;
+          return take(one);
         }
-      return -1;
+      return;
     case ProgramOp::mul:
+      if (a == b || uses.summed[size_t(step.value)]) return;
       for (int32_t one : {a, b})
-        if (const Step* sub = single(one, ProgramOp::sub)) {
+        if (const Step* sub = difference(one)) {
           become(Several::sub_mul, {sub->operands[0], sub->operands[1], one == a ? b : a});
-          return one;
+          return take(one);
         }
-      return -1;
+      return;
+    case ProgramOp::row_sum:
+      if (const Step* mul = single(a, ProgramOp::mul)) {
+        take(a);
+        const int32_t factor = mul->operands[0], other = mul->operands[1];
+        if (const Step* sub = factor == other ? difference(factor) : nullptr) {
+          become(Several::row_sum_of_squares, {sub->operands[0], sub->operands[1], -1});
+          take(factor, 2);
+        } else {
+          become(Several::row_sum_of_product, {factor, other, -1});
+        }
+      }
+      return;
     case ProgramOp::relu:
       if (const Step* add = single(a, ProgramOp::add)) {
         become(Several::add_relu, {add->operands[0], add->operands[1], -1});
-        return a;
-      }
-      if (const Step* add = single(a, ProgramOp::add, Several::mul_add)) {
+        take(a);
+      } else if (const Step* add = single(a, ProgramOp::add, Several::mul_add)) {
         become(Several::mul_add_relu, {add->operands[0], add->operands[1], add->operands[2]});
-        return a;
+        take(a);
       }
-      return -1;
+      return;
     case ProgramOp::select: {
       const auto is_zero = [&](int32_t node) {
         return op_of(node) == ProgramOp::constant && program.nodes[size_t(node)].value == 0;
       };
       const Step* less = single(a, ProgramOp::le);
-      if (!less || !is_zero(less->operands[1]) || !is_zero(b)) return -1;
+      if (!less || !is_zero(less->operands[1]) || !is_zero(b)) return;
       become(Several::positive, {less->operands[0], c, -1});
-      return a;
+      return take(a);
     }
-    default: return -1;
+    default: return;
   }
 }
 
 }  // namespace
 
-Partition::Partition(const ProgramShape& shape) {
-  channels_along = shape.layout == Layout::nhwc || shape.pixels == 1;
+Partition::Partition(const ProgramShape& shape, bool whole_rows) {
+  channels_along = shape.rows_are_lines();
   images = channels_along ? 1 : shape.images;
   lines = channels_along ? shape.rows() : shape.channels;
   width = channels_along ? shape.channels : shape.pixels;
-  pieces = ceil_div(width, kBlock);
+  pieces = whole_rows && channels_along ? 1 : ceil_div(width, kBlock);
   piece = ceil_div(width, pieces);
-  block_lines = pieces > 1 ? 1 : kBlock / width;
+  block_lines = width > kBlock ? 1 : kBlock / width;
+  row_by_row = channels_along && block_lines == 1;
   const int64_t units_wanted = std::min(kUnits, shape.numel() / kUnitElements);
   const int64_t wanted = std::max<int64_t>(1, units_wanted / (images * pieces));
   range = ceil_div(ceil_div(lines, std::min(wanted, lines)), block_lines) * block_lines;
   ranges = ceil_div(lines, range);
 }
 
-Steps::Steps(const Program& program) : varies(program.varies()), buffer(program.nodes.size(), -1) {
-  const int count = int(program.nodes.size());
-  const auto by_element = [&](int node) { return varies[size_t(node)] == Varies::elements; };
-  std::vector<int> uses(size_t(count), 0);  // by outputs and by what is computed for each element
-  for (int i = 0; i < count; ++i)
-    if (by_element(i))
-      for (int j = 0; j < operands(program.nodes[size_t(i)].op); ++j)
-        ++uses[size_t(program.nodes[size_t(i)].operands[j])];
-  for (const ProgramOutput& output : program.outputs)
-    if (!output.is_by_channel()) ++uses[size_t(output.node)];
-
+Steps::Steps(const Program& program, const Partition& partition)
+    : varies(program.varies()),
+      buffer(2 * program.nodes.size(), -1),
+      channels_along_(partition.channels_along),
+      row_by_row_(partition.row_by_row) {
+  const int32_t count = nodes();
   std::vector<Step> of_node;
-  std::vector<char> absorbed(size_t(count), false);  // into a later step
-  for (int i = 0; i < count; ++i) {
-    of_node.push_back(step_of(program, i));
-    if (!by_element(i)) continue;
-    const int32_t into = absorb(program, uses, of_node, of_node.back());
-    if (into >= 0) absorbed[size_t(into)] = true;
+  Uses uses(program, *this);
+  for (bool again = true; again;) {
+    of_node.clear();
+    std::fill(uses.absorbed.begin(), uses.absorbed.end(), 0);
+    for (int32_t i = 0; i < count; ++i) {
+      of_node.push_back(step_of(program, i));
+      if (is_of_steps(i)) absorb(program, uses, of_node, of_node.back());
+    }
+    again = false;
+    for (size_t i = 0; i < uses.all.size(); ++i)
+      if (uses.absorbed[i] > 0 && uses.absorbed[i] < uses.all[i]) uses.refused[i] = again = true;
   }
-  for (int i = 0; i < count; ++i)
-    if (by_element(i) && !absorbed[size_t(i)]) steps.push_back(of_node[size_t(i)]);
+
+  std::vector<char> is_spread(size_t(count), false);
+  const auto spread = [&](int32_t node) {  // its value for each element
+    const int32_t value = by_element(node);
+    if (value != node && !is_spread[size_t(node)]) {
+      steps.push_back({value, Several::spread, {node, -1, -1}});
+      is_spread[size_t(node)] = true;
+    }
+    return value;
+  };
+  for (int32_t i = 0; i < count; ++i) {
+    if (!is_of_steps(i) || uses.absorbed[size_t(i)] > 0) continue;
+    Step step = of_node[size_t(i)];
+    const bool reduces = reduces_row(program.nodes[size_t(i)].op);
+    if (!is_by_line(i) || reduces)
+      for (int32_t& operand : step.operands)
+        if (operand >= 0 && (!is_one(operand) || (reduces && step.several == Several::one))) operand = spread(operand);
+    steps.push_back(step);
+  }
+  for (const ProgramOutput& output : program.outputs)
+    if (!output.is_by_channel() && !output.is_by_row()) spread(output.node);
+  // What is read comes first: what is stored may take its place.
+  std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
+    if (step.value >= count) return false;
+    const ProgramOp op = program.nodes[size_t(step.value)].op;
+    return op == ProgramOp::acc || op == ProgramOp::full;
+  });
   place(program);
 }
 
 void Steps::place(const Program& program) {
   const int end = int(steps.size());
-  std::vector<int> last_use(program.nodes.size(), -1);
+  std::vector<int> last_use(buffer.size(), -1);
   for (int i = 0; i < end; ++i)
     for (int32_t operand : steps[size_t(i)].operands)
       if (operand >= 0) last_use[size_t(operand)] = i;
   for (const ProgramOutput& output : program.outputs)
-    if (!output.is_by_channel()) last_use[size_t(output.node)] = end;  // read at the end
-  for (size_t node = 0; node < varies.size(); ++node)
-    if (varies[node] != Varies::elements && last_use[node] >= 0) buffer[node] = buffers++;
+    if (!output.is_by_channel())  // read at the end
+      last_use[size_t(output.is_by_row() ? output.node : by_element(output.node))] = end;
+  for (int32_t node = 0; node < nodes(); ++node)
+    if (!is_of_steps(node) && last_use[size_t(node)] >= 0) buffer[size_t(node)] = buffers++;
 
   std::vector<int> free;
   for (int i = 0; i < end; ++i) {
     const Step& step = steps[size_t(i)];
-    // An operand's buffer may be the result's: operations go from element to element.
-    for (int32_t operand : step.operands)
-      if (operand >= 0 && last_use[size_t(operand)] == i && varies[size_t(operand)] == Varies::elements) {
-        free.push_back(buffer[size_t(operand)]);
-        last_use[size_t(operand)] = -1;  // once, though it may be several operands
-      }
-    int& its = buffer[size_t(step.node)];
+    const auto release = [&](bool one) {
+      for (int32_t operand : step.operands)
+        if (operand >= 0 && last_use[size_t(operand)] == i && is_of_steps(operand) &&
+            (is_one(operand) && !is_by_line(step.value)) == one) {
+          free.push_back(buffer[size_t(operand)]);
+          last_use[size_t(operand)] = -1;  // once, though it may be several operands
+        }
+    };
+    // An operand's buffer may be the result's, but for one number that is read for all elements: operations go from
+    // element to element, row reductions read a line before they write its number, and spreads begin with the last
+    // line.
+    release(false);
+    int& its = buffer[size_t(step.value)];
     if (free.empty()) {
       its = buffers++;
     } else {
       its = free.back();
       free.pop_back();
     }
+    release(true);
   }
 }
 

@@ -8,9 +8,9 @@
 
 namespace reformer::programs {
 
-// Elements computed at once: a program's values of a block stay in the level-1 cache.
+// Elements computed at once: a program's values of a block stay in the level-1 cache. A row that is needed as a whole
+// may be longer.
 constexpr int64_t kBlock = 512;
-constexpr int64_t kRoom = kBlock + 64;  // of a value: operations on vectors go beyond a block's end
 
 // The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
 // elements are pixels; in NHWC all pixels are the lines of one matrix and the elements are channels. A unit is a piece
@@ -22,38 +22,63 @@ struct Partition {
   int64_t range, ranges;  // of lines
   int64_t block_lines;
   bool channels_along;  // a line's elements are channels
+  bool row_by_row;      // and a block is of one line, so that a number of it can be read for all of its elements
 
-  explicit Partition(const ProgramShape& shape);
+  // whole_rows: of lines that are rows, blocks have whole ones.
+  Partition(const ProgramShape& shape, bool whole_rows);
   int64_t units() const { return images * pieces * ranges; }
+  int64_t block() const { return block_lines * piece; }  // elements
+  // Elements of memory for a value: operations on vectors go beyond its end, and each value begins a line of the cache.
+  int64_t room() const { return (block() + 127) / 64 * 64; }
 };
 
-// What is done for a block: an operation of a program, or several in one pass over the block.
+// What is done for a block: an operation of a program, several in one pass over the block, or a spread (see Steps).
 enum class Several : uint8_t {
   one,
-  mul_add,       // a * b + c
-  sub_mul,       // (a - b) * c
-  add_relu,      // relu(a + b)
-  mul_add_relu,  // relu(a * b + c)
-  positive,      // select(a <= 0, 0, b)
+  mul_add,             // a * b + c
+  sub_mul,             // (a - b) * c
+  add_relu,            // relu(a + b)
+  mul_add_relu,        // relu(a * b + c)
+  positive,            // select(a <= 0, 0, b)
+  row_sum_of_product,  // row_sum(a * b)
+  row_sum_of_squares,  // row_sum((a - b) * (a - b))
+  spread,              // a line's number, for each of its elements
 };
 struct Step {
-  int32_t node;  // whose value is computed
+  int32_t value;  // that is computed
   Several several = Several::one;
   int32_t operands[3] = {-1, -1, -1};
 };
 
 // The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
-// element to element are computed once, for all channels; those of them that steps need have buffers too.
+// row to row are computed once, for all channels; those of them that steps need have buffers too. Where a line is a
+// row, what changes from row to row only is computed once a line. Its spread, which repeats it for each element, is
+// another value: values have their nodes' numbers, and spreads those that follow.
 struct Steps {
   std::vector<Varies> varies;  // of each node
   std::vector<int> buffer;
   int buffers = 0;
   std::vector<Step> steps;
 
-  explicit Steps(const Program& program);
+  Steps(const Program& program, const Partition& partition);
+  int32_t nodes() const { return int32_t(varies.size()); }
+  bool is_by_line(int32_t value) const {
+    return channels_along_ && value < nodes() && varies[size_t(value)] == Varies::rows;
+  }
+  // Whether one number stands for all of a block.
+  bool is_one(int32_t value) const {
+    return row_by_row_ && value < nodes() && (varies[size_t(value)] | Varies::rows) == Varies::rows;
+  }
+  // A node's value for each element.
+  int32_t by_element(int32_t node) const { return is_by_line(node) ? nodes() + node : node; }
+
+  // What is computed in a block, not before all of them.
+  bool is_of_steps(int32_t value) const { return value >= nodes() || by_row(varies[size_t(value)]); }
 
  private:
   void place(const Program& program);
+
+  bool channels_along_, row_by_row_;
 };
 
 // What is known of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cpu/gemm/scratch.h"
@@ -18,8 +19,8 @@ constexpr int64_t kGrain = 32768;  // elements that are worth a thread
 
 template <class S>
 void run_as(const ProgramCall& call, const Device& device) {
-  const programs::Partition partition(call.shape);
-  const programs::Steps steps(call.program);
+  const programs::Partition partition(call.shape, call.program.needs_rows());
+  const programs::Steps steps(call.program, partition);
   std::vector<programs::Partials> partials;  // of each reduction once, though several outputs may be of it
   const auto partials_of = [&](const ProgramOutput& output) {
     return std::find_if(partials.begin(), partials.end(), [&](const auto& there) { return there.is_of(output); });

@@ -9,28 +9,31 @@
 
 namespace reformer::REFORMER_ISA {
 
-using programs::kRoom;
+using programs::kBlock;
 using programs::Partials;
 using programs::Partition;
 using programs::Step;
 using programs::Steps;
 
-// A program's values that don't change from element to element, for each channel.
+// A program's values that don't change from row to row, for each channel.
 template <class S>
 class Table {
  public:
   Table(const ProgramCall& call, const Steps& steps)
-      : pitch_((call.shape.channels + kLanes<S> - 1) / kLanes<S> * kLanes<S>),
-        values_(size_t(pitch_) * call.program.nodes.size()) {
-    for (size_t i = 0; i < call.program.nodes.size(); ++i)
-      if (steps.varies[i] != Varies::elements) compute(call, int32_t(i));
+      : pitch_((call.shape.channels + kLanes<S> - 1) / kLanes<S> * kLanes<S>), places_(size_t(steps.nodes())) {
+    int64_t count = 0;
+    for (int32_t i = 0; i < steps.nodes(); ++i)
+      if (!steps.is_of_steps(i)) places_[size_t(i)] = count++ * pitch_;
+    values_.resize(size_t(count * pitch_ + kLanes<S>));  // a vector may begin at the last of them
+    for (int32_t i = 0; i < steps.nodes(); ++i)
+      if (!steps.is_of_steps(i)) compute(call, i);
   }
-  const S* of(int32_t node) const { return values_.data() + node * pitch_; }
+  const S* of(int32_t node) const { return values_.data() + places_[size_t(node)]; }
 
  private:
   void compute(const ProgramCall& call, int32_t i) {
     const ProgramNode& node = call.program.nodes[size_t(i)];
-    S* const to = values_.data() + i * pitch_;
+    S* const to = values_.data() + places_[size_t(i)];
     const auto fill = [&](S with) { std::fill(to, to + pitch_, with); };
     switch (node.op) {
       case ProgramOp::channel: return read(to, call.inputs[size_t(node.input)], 0, call.shape.channels);
@@ -43,14 +46,15 @@ class Table {
         return fill(one);
       }
       default: {
-        const S* from[3] = {};
-        for (int j = 0; j < operands(node.op); ++j) from[j] = of(node.operands[j]);
+        Operand<S> from[3] = {};
+        for (int j = 0; j < operands(node.op); ++j) from[j] = {of(node.operands[j]), kLanes<S>};
         operate(node.op, to, from[0], from[1], from[2], pitch_);
       }
     }
   }
 
   int64_t pitch_;
+  std::vector<int64_t> places_;  // of each node
   std::vector<S> values_;
 };
 
@@ -58,7 +62,7 @@ template <class S>
 class Unit {
  public:
   Unit(const ProgramCall& call, const Partition& partition, const Steps& steps, const Table<S>& table,
-       std::vector<Partials>& partials, S* buffers, Columns<S>* columns)
+       std::vector<Partials>& partials, S* buffers, std::vector<Columns<S>>& columns)
       : call_(call),
         partition_(partition),
         steps_(steps),
@@ -66,7 +70,7 @@ class Unit {
         partials_(partials),
         buffers_(buffers),
         columns_(columns),
-        where_(call.program.nodes.size()) {}
+        where_(steps.buffer.size()) {}
 
   void run(int64_t unit) {
     const int64_t range = unit % partition_.ranges, piece = unit / partition_.ranges % partition_.pieces;
@@ -89,49 +93,79 @@ class Unit {
 
  private:
   int64_t count() const { return lines_ * width_; }
-  // The count rounded up to whole vectors; buffers have room for them.
-  int64_t padded() const { return (count() + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
-  S* buffer(int32_t node) const { return buffers_ + steps_.buffer[size_t(node)] * kRoom; }
-  const S* value(int32_t node) const { return where_[size_t(node)]; }
+  // A count rounded up to whole vectors; buffers have room for them.
+  static int64_t padded(int64_t count) { return (count + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
+  S* buffer(int32_t value) const { return buffers_ + steps_.buffer[size_t(value)] * partition_.room(); }
+  const S* value(int32_t value) const { return where_[size_t(value)]; }
   // The place of the block's first element in the result.
   int64_t offset() const { return (image_ * partition_.lines + line_) * partition_.width + column_; }
   const ProgramOperand& input(const ProgramNode& node) const { return call_.inputs[size_t(node.input)]; }
 
   // first: of the unit's blocks.
   void compute(bool first) {
-    for (size_t i = 0; i < steps_.varies.size(); ++i) {
-      if (steps_.varies[i] == Varies::elements || steps_.buffer[i] < 0) continue;
-      where_[i] = buffer(int32_t(i));
-      if (first || (steps_.varies[i] == Varies::channels && !partition_.channels_along))
-        take(buffer(int32_t(i)), table_.of(int32_t(i)));
-    }
-    for (const Step& step : steps_.steps) {
-      const ProgramNode& node = call_.program.nodes[size_t(step.node)];
-      if (!operands(node.op)) {
-        where_[size_t(step.node)] = leaf(node, buffer(step.node));
+    for (int32_t i = 0; i < steps_.nodes(); ++i) {
+      if (steps_.is_of_steps(i) || steps_.buffer[size_t(i)] < 0) continue;
+      if (partition_.row_by_row) {
+        where_[size_t(i)] = table_.of(i) + column_;
         continue;
       }
-      const S* from[3] = {};
-      for (int j = 0; j < 3; ++j)
-        if (step.operands[j] >= 0) from[j] = value(step.operands[j]);
-      S* const to = result(step.node);
-      where_[size_t(step.node)] = to;
-      if (step.several == Several::one)
-        operate(node.op, to, from[0], from[1], from[2], padded());
-      else
-        operate(step.several, to, from[0], from[1], from[2], padded());
+      where_[size_t(i)] = buffer(i);
+      if (first || (steps_.varies[size_t(i)] == Varies::channels && !partition_.channels_along))
+        take(buffer(i), table_.of(i));
+    }
+    for (const Step& step : steps_.steps) where_[size_t(step.value)] = computed(step);
+  }
+
+  const S* computed(const Step& step) const {
+    Operand<S> from[3] = {};
+    for (int j = 0; j < 3; ++j)
+      if (const int32_t operand = step.operands[j]; operand >= 0)
+        from[j] = {value(operand), steps_.is_one(operand) ? 0 : kLanes<S>};
+    S* const to = result(step.value);
+    if (step.several == Several::spread) {
+      for (int64_t line = lines_; line-- > 0;)
+        std::fill(to + line * width_, to + (line + 1) * width_, S(from[0].at[line]));
+      return to;
+    }
+    const ProgramNode& node = call_.program.nodes[size_t(step.value)];
+    const int64_t numbers = padded(steps_.is_by_line(step.value) ? lines_ : count());
+    if (!operands(node.op)) return leaf(node, buffer(step.value));
+    if (reduces_row(node.op)) {
+      for (int64_t line = 0; line < lines_; ++line) {
+        to[line] = S(reduced(step.several, node.op, from[0], from[1]));
+        from[0].at += width_;
+        if (from[1].at) from[1].at += width_;
+      }
+      if (partition_.row_by_row) repeat(to);
+    } else if (step.several == Several::one) {
+      operate(node.op, to, from[0], from[1], from[2], numbers);
+    } else {
+      operate(step.several, to, from[0], from[1], from[2], numbers);
+    }
+    return to;
+  }
+  // One number, for all of a vector.
+  static void repeat(S* number) { store<S>(number, broadcast(*number)); }
+
+  // A row reduction of a line of the block. Lambdas capture by reference, though nothing: others can be called as
+  // functions, too, across which no vector goes.
+  double reduced(Several several, ProgramOp op, Operand<S> a, Operand<S> b) const {
+    switch (several) {
+      case Several::row_sum_of_product: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return x * y; });
+      case Several::row_sum_of_squares: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return (x - y) * (x - y); });
+      default: return along(op == ProgramOp::row_sum ? Reduction::sum : Reduction::max, a.at).value;
     }
   }
 
   // Where a step writes: to the tensor that it is stored in, if whole vectors end where the block does.
-  S* result(int32_t node) const {
-    if (padded() == count())
+  S* result(int32_t value) const {
+    if (padded(count()) == count() && !steps_.is_by_line(value))
       for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
         const ProgramOutput& output = call_.program.outputs[i];
-        if (output.node == node && output.is_by_element() && is_computed_in(stored_type(output)))
+        if (output.is_by_element() && steps_.by_element(output.node) == value && is_computed_in(stored_type(output)))
           return static_cast<S*>(call_.outputs[i]) + offset();
       }
-    return buffer(node);
+    return buffer(value);
   }
   Stored stored_type(const ProgramOutput& output) const {
     return output.type == Stored::result ? call_.type : output.type;
@@ -139,7 +173,7 @@ class Unit {
   static bool is_computed_in(Stored type) { return type == (std::is_same_v<S, float> ? Stored::fp32 : Stored::fp64); }
   // A tensor's elements where they are, if nothing is written there and whole vectors can be read, or a copy.
   const S* in_place_or(const ProgramOperand& from, S* copy) const {
-    const bool inside = offset() + padded() <= call_.shape.numel();
+    const bool inside = offset() + padded(count()) <= call_.shape.numel();
     if (inside && is_computed_in(from.type) &&
         std::find(call_.outputs.begin(), call_.outputs.end(), from.data) == call_.outputs.end())
       return static_cast<const S*>(from.data) + offset();
@@ -165,15 +199,12 @@ class Unit {
       case ProgramOp::random: draw_all(to, *static_cast<const uint64_t*>(input(node).data)); return to;
       default: break;  // row
     }
-    for (int64_t line = 0; line < lines_; ++line) {
-      S* const there = to + line * width_;
-      if (partition_.channels_along) {
-        S one;
-        read(&one, input(node), line_ + line, 1);
-        std::fill(there, there + width_, one);
-      } else {
-        read(there, input(node), image_ * partition_.width + column_, width_);
-      }
+    if (partition_.channels_along) {
+      read(to, input(node), line_, lines_);
+      if (partition_.row_by_row) repeat(to);
+    } else {
+      for (int64_t line = 0; line < lines_; ++line)
+        read(to + line * width_, input(node), image_ * partition_.width + column_, width_);
     }
     return to;
   }
@@ -194,7 +225,7 @@ class Unit {
   void keep(int64_t unit, int64_t piece) {
     for (size_t r = 0; r < partials_.size(); ++r) {
       Partials& partials = partials_[r];
-      const S* const from = value(partials.node);
+      const S* const from = value(steps_.by_element(partials.node));
       if (partials.side == Partials::Side::across) {
         columns_[r].add(partials.kind, from, lines_, width_);
         continue;
@@ -208,53 +239,111 @@ class Unit {
     }
     for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
       const ProgramOutput& output = call_.program.outputs[i];
+      if (output.is_by_row()) write(call_.outputs[i], stored_type(output), line_, value(output.node), lines_);
       if (!output.is_by_element()) continue;
-      const void* const there = static_cast<const S*>(call_.outputs[i]) + offset();
-      if (is_computed_in(stored_type(output)) && there == value(output.node)) continue;
-      write(call_.outputs[i], stored_type(output), offset(), value(output.node), count());
+      const S* const from = value(steps_.by_element(output.node));
+      if (is_computed_in(stored_type(output)) && from == static_cast<const S*>(call_.outputs[i]) + offset()) continue;
+      write(call_.outputs[i], stored_type(output), offset(), from, count());
     }
   }
 
   // The reduction of a line of the block.
   Partial along(Reduction kind, const S* from) const {
-    Partial result = Partial::none(kind);
-    if (kind == Reduction::max) {
-      for (int64_t i = 0; i < width_; ++i) result.add(kind, {1, double(from[i]), 0});
-      return result;
-    }
-    // Moments of the differences from the first element.
-    const S origin = kind == Reduction::moments ? from[0] : S(0);
+    if (kind == Reduction::max) return {1, largest(from), 0};
+    if (kind == Reduction::sum) return {0, sum({from, kLanes<S>}, {}, [&](Vec<S> x, Vec<S>) { return x; }), 0};
+    // Moments are those of the differences from the first element.
+    const Vec<S> origin = broadcast(from[0]);
+    Wide sums = {}, squares = {};
+    for (int64_t i = 0; i < width_; i += kBlock)
+      add<true>(
+          {from + i, kLanes<S>}, {}, std::min(kBlock, width_ - i), [=](Vec<S> x, Vec<S>) { return x - origin; }, sums,
+          squares);
+    return moments(double(width_), double(from[0]), total(sums), total(squares));
+  }
+
+  // The sum of function(a, b) along a line.
+  template <class Function>
+  double sum(Operand<S> a, Operand<S> b, Function function) const {
+    Wide sums = {};
+    for (int64_t i = 0; i < width_; i += kBlock)
+      add<false>({a.at + i * (a.step > 0), a.step}, {b.at + i * (b.step > 0), b.step}, std::min(kBlock, width_ - i),
+                 function, sums, sums);
+    return total(sums);
+  }
+
+  // As many numbers in fp64 as a vector has.
+  typedef double Twice __attribute__((vector_size(2 * REFORMER_VECTOR_BYTES)));
+  using Wide = std::conditional_t<std::is_same_v<S, float>, Twice, Vec<double>>;
+
+  // Adds function(a, b) and, if they are wanted, its squares, of so few that fp32 rounds little.
+  template <bool kSquares, class Function>
+  static REFORMER_INLINE void add(Operand<S> a, Operand<S> b, int64_t count, Function function, Wide& sum,
+                                  Wide& square) {
     constexpr int kSums = 8;
-    constexpr int64_t kAtOnce = kSums * kLanes<S>;
-    Vec<S> sums[kSums] = {}, squares[kSums] = {};
-    const auto add = [&](int sum, int64_t i) {
-      const Vec<S> difference = load<S>(from + i) - origin;
-      sums[sum] += difference;
-      if (kind == Reduction::moments) squares[sum] = fma<S>(difference, difference, squares[sum]);
-    };
-    int64_t i = 0;
-    for (; i + kAtOnce <= width_; i += kAtOnce)
+    Vec<S> sums[kSums], squares[kSums];
 #pragma GCC unroll 8
-      for (int j = 0; j < kSums; ++j) add(j, i + j * kLanes<S>);
-    for (int j = 0; i + kLanes<S> <= width_; i += kLanes<S>, ++j) add(j, i);
-    double sum = total(sums), square = kind == Reduction::moments ? total(squares) : 0;
-    for (; i < width_; ++i) {
-      const double difference = double(from[i]) - double(origin);
-      sum += difference;
-      square += difference * difference;
+    for (int j = 0; j < kSums; ++j) sums[j] = squares[j] = Vec<S>{};
+    const auto add_to = [&](int j, Vec<S> x, Vec<S> y) {
+      const Vec<S> value = function(x, y);
+      sums[j] += value;
+      if constexpr (kSquares) squares[j] = fma<S>(value, value, squares[j]);
+    };
+    const auto next = [&](Operand<S>& operand) { return operand.at ? operand.next() : Vec<S>{}; };
+    for (; count >= kSums * kLanes<S>; count -= kSums * kLanes<S>)
+#pragma GCC unroll 8
+      for (int j = 0; j < kSums; ++j) add_to(j, next(a), next(b));
+#pragma GCC unroll 8
+    for (int j = 0; j < kSums; ++j)
+      if (count >= kLanes<S>) {
+        add_to(j, next(a), next(b));
+        count -= kLanes<S>;
+      }
+    add_wide(sums, sum);
+    if constexpr (kSquares) add_wide(squares, square);
+    if (count == 0) return;
+    const Vec<S> rest = function(part(a, count), part(b, count));
+    for (int i = 0; i < count; ++i) {
+      sum[i] += double(rest[i]);
+      if constexpr (kSquares) square[i] += double(rest[i]) * double(rest[i]);
     }
-    if (kind == Reduction::sum) return {0, sum, 0};
-    return moments(double(width_), double(origin), sum, square);
+  }
+  // The first of an operand's next vector; what follows them may be no memory.
+  static REFORMER_INLINE Vec<S> part(const Operand<S>& operand, int64_t count) {
+    return operand.at ? load_part<S>(operand.at, int(count)) : Vec<S>{};
   }
 
   template <int kCount>
-  static double total(const Vec<S> (&sums)[kCount]) {
-    double all = 0;
-    for (int j = 0; j < kCount; j += 4) {  // few enough that fp32 rounds as little as above
-      const Vec<S> four = (sums[j] + sums[j + 1]) + (sums[j + 2] + sums[j + 3]);
-      for (int i = 0; i < kLanes<S>; ++i) all += double(four[i]);
+  static REFORMER_INLINE void add_wide(const Vec<S> (&sums)[kCount], Wide& to) {
+#pragma GCC unroll 2
+    for (int j = 0; j < kCount; j += 4)  // few enough that fp32 rounds as little as above
+      to += __builtin_convertvector((sums[j] + sums[j + 1]) + (sums[j + 2] + sums[j + 3]), Wide);
+  }
+  static REFORMER_INLINE double total(const Wide& sums) {
+    double lanes[kLanes<S>];
+    std::memcpy(lanes, &sums, sizeof lanes);
+    for (int half = kLanes<S> / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+  }
+
+  // NaN if one is.
+  double largest(const S* from) const {
+    constexpr int kSums = 4;
+    constexpr int64_t kAtOnce = kSums * kLanes<S>;
+    const auto larger_of = [](auto x, auto y) { return ((x > y) | (x != x)) ? x : y; };
+    S all = -std::numeric_limits<S>::infinity();
+    int64_t i = 0;
+    if (width_ >= kAtOnce) {
+      Vec<S> largest[kSums];
+      for (Vec<S>& one : largest) one = broadcast(all);
+      for (; i + kAtOnce <= width_; i += kAtOnce)
+#pragma GCC unroll 4
+        for (int j = 0; j < kSums; ++j) largest[j] = larger_of(load<S>(from + i + j * kLanes<S>), largest[j]);
+      const Vec<S> one = larger_of(larger_of(largest[0], largest[1]), larger_of(largest[2], largest[3]));
+      for (int j = 0; j < kLanes<S>; ++j) all = larger_of(S(one[j]), all);
     }
-    return all;
+    for (; i < width_; ++i) all = larger_of(from[i], all);
+    return double(all);
   }
 
   const ProgramCall& call_;
@@ -263,8 +352,8 @@ class Unit {
   const Table<S>& table_;
   std::vector<Partials>& partials_;
   S* const buffers_;
-  Columns<S>* const columns_;    // of each reduction
-  std::vector<const S*> where_;  // the block's value of each node
+  std::vector<Columns<S>>& columns_;  // of each reduction
+  std::vector<const S*> where_;       // each of the block's values
   int64_t image_ = 0, line_ = 0, lines_ = 0, column_ = 0, width_ = 0;
 };
 
@@ -274,11 +363,13 @@ std::vector<std::vector<S>> run_units(const ProgramCall& call, const Partition& 
                                       std::vector<Partials>& partials, int64_t grain) {
   const Table<S> table(call, steps);
   parallel_for(partition.units(), grain, [&](int64_t begin, int64_t end) {
-    const int64_t buffers = steps.buffers * kRoom * int64_t(sizeof(S));
-    char* const scratch = static_cast<char*>(thread_scratch(buffers + int64_t(partials.size() * sizeof(Columns<S>))));
-    S* const values = reinterpret_cast<S*>(scratch);
-    std::fill(values, values + steps.buffers * kRoom, S(0));
-    Unit<S> unit(call, partition, steps, table, partials, values, reinterpret_cast<Columns<S>*>(scratch + buffers));
+    const int64_t numbers = steps.buffers * partition.room(), each = Columns<S>::bytes(partition.room());
+    S* const values = static_cast<S*>(thread_scratch(numbers * int64_t(sizeof(S)) + int64_t(partials.size()) * each));
+    std::fill(values, values + numbers, S(0));
+    std::vector<Columns<S>> columns;
+    for (size_t r = 0; r < partials.size(); ++r)
+      columns.emplace_back(reinterpret_cast<char*>(values + numbers) + int64_t(r) * each, partition.block());
+    Unit<S> unit(call, partition, steps, table, partials, values, columns);
     for (int64_t i = begin; i < end; ++i) unit.run(i);
   });
   for (size_t i = 0; i < call.program.outputs.size(); ++i)

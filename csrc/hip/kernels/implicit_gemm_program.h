@@ -41,7 +41,7 @@ struct RunsProgram {
       UNROLL
       for (int j = 0; j < kElements; ++j) {
         if constexpr (Program::kAcc >= 0) all.values[Program::kAcc][j] = values[j];
-        elements_.compute(p_, all, j, stored, nullptr);
+        elements_.compute(p_, all, j, nullptr, stored, nullptr);
         values[j] = stored[Program::kResult][j];
       }
       if constexpr (Program::kStored > 1)

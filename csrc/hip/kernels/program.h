@@ -158,14 +158,26 @@ struct VectorizedElements {
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
   }
-  // Computes element j. reduced: the value that each reduction accumulates.
-  DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, Stored& stored, float* reduced) const {
+  // The same and acc, which is in memory.
+  DEVICE void load_with_acc(const StitchArgs& p, int line, int column, Loaded& loaded) const {
+    load(p, line, column, loaded);
+    if constexpr (Program::kAcc >= 0)
+      read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
+                                             loaded.values[Program::kAcc]);
+  }
+  // Computes element j. row: what its row's reductions gave. reduced: the value that each reduction accumulates.
+  DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, const float* row, Stored& stored,
+                      float* reduced) const {
     float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
-    UNROLL
-    for (int i = 0; i < Program::kLoaded; ++i) values[i] = loaded.values[i][j];
-    Program::of_element(p, channel[kChannelsAlong ? j : 0], values, results, reduced);
+    element(loaded, j, values);
+    Program::of_element(p, channel[kChannelsAlong ? j : 0], values, row, results, reduced);
     UNROLL
     for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
+  }
+  // What was loaded of element j.
+  DEVICE static void element(const Loaded& loaded, int j, float (&to)[kAtLeastOne<Program::kLoaded>]) {
+    UNROLL
+    for (int i = 0; i < Program::kLoaded; ++i) to[i] = loaded.values[i][j];
   }
 };
 

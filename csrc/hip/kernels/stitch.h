@@ -6,6 +6,8 @@
 namespace reformer {
 
 constexpr int kStitchThreads = 256;
+// Threads that have a row in registers, and those of a block whose row is too long for that.
+constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
 constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16;
 constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
 

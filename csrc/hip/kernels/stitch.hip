@@ -3,110 +3,20 @@
 // This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
 // end of this file applied to it. What it holds is said in programs/stitch_source.h, which writes it.
 #include "../device/grid_dependency.h"
-#include "reductions.h"
+#include "column_reductions.h"
 
 namespace reformer {
 namespace {
-
-// A thread's accumulator of one reduction. Moments accumulate differences from the thread's first value, so that a
-// large mean costs no accuracy.
-template <Kind kKind>
-struct Accumulator {
-  Known<kKind> known;
-  DEVICE void add(float x) { known.add(x); }
-};
-template <>
-struct Accumulator<Kind::moments> {
-  float count = 0, origin = 0, sum = 0, squares = 0;
-  DEVICE void add(float x) {
-    origin = count == 0 ? x : origin;
-    const float difference = x - origin;
-    count += 1;
-    sum += difference;
-    squares += difference * difference;
-  }
-};
-template <Kind kKind>
-DEVICE Known<kKind> known(const Accumulator<kKind>& accumulator) {
-  if constexpr (kKind == Kind::moments) {
-    if (accumulator.count == 0) return {};
-    const float mean = accumulator.sum / accumulator.count, rest = accumulator.squares - accumulator.sum * mean;
-    return {accumulator.count, accumulator.origin + mean, rest < 0 ? 0.0f : rest};
-  } else {
-    return accumulator.known;
-  }
-}
-
-// Combines the partial results of `over` threads, which are `step` apart, in the thread whose place among them is 0.
-// All threads of the block call it.
-template <Kind kKind>
-DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int place) {
-  barrier();
-  store_known(known, shared + thread_id(), kStitchThreads);
-  barrier();
-  for (int half = over / 2; half; half /= 2) {
-    if (place < half) {
-      Known<kKind> other;
-      load_known(other, shared + thread_id() + half * step, kStitchThreads);
-      known.add(other);
-      store_known(known, shared + thread_id(), kStitchThreads);
-    }
-    barrier();
-  }
-}
-
-// A thread's accumulators of kCount columns, for reduction i of a program and those after it.
-template <class Program, int kCount, int i = 0, bool kMore = (i < Program::kReductions)>
-struct Reductions {
-  static constexpr Kind kKind = Program::kind(i);
-  Accumulator<kKind> mine[kCount];
-  Reductions<Program, kCount, i + 1> rest;
-
-  // value[i]: the value for reduction i.
-  template <class Values>
-  DEVICE void add(int column, const Values& value) {
-    mine[column].add(value[i]);
-    rest.add(column, value);
-  }
-
-  // `over` threads of the block, `step` apart, have the same columns; the first of them stores the block's partial
-  // result.
-  DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
-                    int channel) {
-    const long long all = static_cast<long long>(p.parts) * p.channels;
-    float* const to = p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + channel;
-    UNROLL
-    for (int j = 0; j < kCount; ++j) {
-      Known<kKind> of_column = known(mine[j]);
-      combine(of_column, shared, over, step, place);
-      if (place == 0 && wanted) store_known(of_column, to + j, all);
-    }
-    rest.store(shared, over, step, place, wanted, p, part, channel);
-  }
-};
-template <class Program, int kCount, int i>
-struct Reductions<Program, kCount, i, false> {
-  template <class Values>
-  DEVICE void add(int, const Values&) {}
-  DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
-};
 
 // Vectorized elements of a tensor in memory, line by line.
 template <class Program, int kCount, bool kChannelsAlong>
 struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   using Base = VectorizedElements<Program, kCount, kChannelsAlong>;
   using typename Base::Loaded;
-  Reductions<Program, Base::kChannels> reductions;
+  Reductions<Program, Base::kChannels, kStitchThreads> reductions;
 
   // So many steps' loads are in flight at once; programs with few loads want more steps.
   static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
-  DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
-    Base::load(p, line, column, loaded);
-    if constexpr (Program::kAcc >= 0)
-      read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
-                                             loaded.values[Program::kAcc]);
-  }
-
   // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are. Beyond the last one it is loaded
   // again: a condition would have each load wait for the one before.
   template <class Place>
@@ -117,7 +27,7 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         at(step + i < steps ? step + i : steps - 1, line[i], column[i]);
-        load(p, line[i], column[i], loaded[i]);
+        this->load_with_acc(p, line[i], column[i], loaded[i]);
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i)
@@ -130,7 +40,7 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
     UNROLL
     for (int j = 0; j < kCount; ++j) {
       float reduced[kAtLeastOne<Program::kReductions>];
-      Base::compute(p, loaded, j, stored, reduced);
+      Base::compute(p, loaded, j, nullptr, stored, reduced);
       reductions.add(kChannelsAlong ? j : 0, reduced);
     }
     Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored);
@@ -216,7 +126,7 @@ struct Finish {
     if constexpr (Program::of_all(i)) {
       if (block_x() == 0) {  // for the whole block
         Known<kKind> known = sum(p, thread_id(), kStitchThreads, all);
-        combine(known, shared, kStitchThreads, 1, thread_id());
+        combine<kStitchThreads>(known, shared, kStitchThreads, 1, thread_id());
         if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
       }
     } else {
@@ -224,7 +134,7 @@ struct Finish {
       const int channel = block_x() * kStitchFinishChannels + x;
       const long long line = p.channels, first = y * line + channel;
       Known<kKind> known = sum(p, first, kShares * line, channel < p.channels ? all : 0);
-      combine(known, shared, kShares, kStitchFinishChannels, y);
+      combine<kStitchThreads>(known, shared, kShares, kStitchFinishChannels, y);
       if (y == 0 && channel < p.channels) Program::template store_reduction<i>(p, channel, p.channels, known);
     }
     Finish<Program, i + 1>::run(p, shared);

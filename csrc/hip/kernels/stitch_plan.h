@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 
 #include "jit/gpu.h"
 #include "program/program.h"
@@ -13,8 +14,30 @@ struct StitchPlan {
   StitchArgs args{};
   int count = 1;  // adjacent elements that a thread computes at once
   bool channels_along = false;
+  // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
+  // registers; 0 if rows are too long for that.
+  int lanes = 0, vectors = 0;
   gpu::Launch launch, finish;
   int64_t workspace_bytes = 0;  // for partial results of reductions
+
+  // The kernel's file, and what follows there, after the program's text, for one of this name.
+  const char* file() const { return lanes ? "stitch_rows" : "stitch"; }
+  std::string text(const std::string& name) const {
+    const std::string each = std::to_string(count), of_row = std::to_string(lanes);
+    if (!lanes)
+      return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each + ")\n";
+    const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " + of_row
+                                    : "RowInMemory<Program, " + each + ", " + of_row;
+    return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
+           row + ">)\n";
+  }
+};
+
+// What a plan needs to know of a program.
+struct StitchNeeds {
+  int numbers;  // floats that a partial result has for each channel and part
+  int loaded;   // tensors that are read element by element
+  bool rows;    // whether rows are reduced
 };
 
 namespace stitch_plan {
@@ -34,26 +57,40 @@ inline int log_across(int groups, int most) {
   return best;
 }
 
-}  // namespace stitch_plan
+// The threads of a row and what each of them has of it.
+inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
+  const int groups = plan.args.width / plan.count;
+  // Elements of a thread: fewer if each is more numbers.
+  const int most = std::clamp(64 / std::max(needs.loaded + needs.numbers, 1), 8, 32);
+  // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
+  int least = INT32_MAX;
+  for (int lanes = 32; lanes && plan.count * lanes >= std::min(32, plan.args.width); lanes /= 2) {
+    const int vectors = ceil_div(groups, lanes);
+    if (vectors * plan.count <= most && vectors * lanes < least)
+      least = vectors * lanes, plan.lanes = lanes, plan.vectors = vectors;
+  }
+  for (int lanes = 64; !plan.lanes && lanes <= kStitchMostLanes; lanes *= 2)
+    if (ceil_div(groups, lanes) * plan.count <= most) plan.lanes = lanes, plan.vectors = ceil_div(groups, lanes);
+  if (!plan.lanes) plan.lanes = kStitchLongRowThreads;
+}
 
-// elements_per_access: how many adjacent elements a thread may read at once, a power of two. numbers: how many floats a
-// partial result has for each channel and part. multiprocessors: the GPU's, or about as many.
-inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, int numbers, int multiprocessors) {
-  using stitch_plan::ceil_div;
-  StitchPlan plan;
+inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, int multiprocessors) {
+  choose_lanes(plan, needs);
+  const int threads = std::max(kStitchThreads, plan.lanes), steps = ceil_div(plan.args.lines, threads / plan.lanes);
+  // The parts of a column's sum have to be few compared with the rows.
+  const int blocks = needs.numbers ? ceil_div(steps, 4) : ceil_div(steps, 2);
+  plan.args.parts =
+      std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 16)});
+  plan.launch.threads = uint32_t(threads);
+  plan.launch.blocks_x = uint32_t(plan.args.parts);
+}
+
+inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, int numbers, int multiprocessors) {
   StitchArgs& a = plan.args;
-  plan.channels_along = shape.layout == Layout::nhwc || shape.pixels == 1;
-  a.channels = int(shape.channels);
-  a.rows = int(shape.rows());
-  a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
-  a.width = int(plan.channels_along ? shape.channels : shape.pixels);
-  a.by_channels = make_divider(a.channels);
-  plan.count = elements_per_access;
-  while (a.width % plan.count) plan.count /= 2;
   const int groups = a.width / plan.count;
   // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
   // many bytes as a third of the result.
-  a.log_across = stitch_plan::log_across(groups, numbers && plan.channels_along ? 5 : 8);
+  a.log_across = log_across(groups, numbers && plan.channels_along ? 5 : 8);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
@@ -70,10 +107,34 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
     plan.launch.blocks_y = uint32_t(blocks_y);
     a.parts = int(shape.images) * int(plan.launch.blocks_x);
   }
-  plan.launch.threads = plan.finish.threads = kStitchThreads;
+  plan.launch.threads = kStitchThreads;
+}
+
+}  // namespace stitch_plan
+
+// elements_per_access: how many adjacent elements a thread may read at once, a power of two. multiprocessors: the
+// GPU's, or about as many.
+inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, const StitchNeeds& needs,
+                              int multiprocessors) {
+  using stitch_plan::ceil_div;
+  StitchPlan plan;
+  StitchArgs& a = plan.args;
+  plan.channels_along = shape.rows_are_lines();
+  a.channels = int(shape.channels);
+  a.rows = int(shape.rows());
+  a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
+  a.width = int(plan.channels_along ? shape.channels : shape.pixels);
+  a.by_channels = make_divider(a.channels);
+  plan.count = elements_per_access;
+  while (a.width % plan.count) plan.count /= 2;
+  if (needs.rows)
+    stitch_plan::launch_rows(plan, needs, multiprocessors);
+  else
+    stitch_plan::launch_lines(plan, shape, needs.numbers, multiprocessors);
+  plan.finish.threads = kStitchThreads;
   plan.launch.pdl = plan.finish.pdl = true;
   plan.finish.blocks_x = uint32_t(ceil_div(a.channels, kStitchFinishChannels));
-  plan.workspace_bytes = int64_t{4} * numbers * a.parts * a.channels;
+  plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
   return plan;
 }
 

@@ -187,7 +187,7 @@ struct RunsProgram {
             float values[kAtLeastOne<Program::kLoaded>], results[Program::kStored];
             UNROLL
             for (int k = 0; k < Program::kLoaded; ++k) values[k] = k == Program::kAcc ? sum : x[i][half][k][e];
-            Program::of_element(p, channel, values, results, &reduced[(first + i) % 8][e][half]);
+            Program::of_element(p, channel, values, nullptr, results, &reduced[(first + i) % 8][e][half]);
             UNROLL
             for (int k = 0; k < Program::kStored; ++k) stored[half][k][e] = results[k];
             sum = results[Program::kResult];

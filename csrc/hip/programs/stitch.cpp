@@ -19,8 +19,9 @@ const char* refusal(const ProgramCall& call, const Device& device) {
     if (input.type == Stored::fp64) return "an input is fp64";
   for (const ProgramOutput& output : call.program.outputs) {
     if (output.type == Stored::fp64) return "an output is fp64";
-    if (output.per == Per::row) return "it reduces rows";
+    if (output.kind != Reduction::none && output.per == Per::row) return "an output is a reduction of rows";
   }
+  if (call.program.needs_rows() && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
 }
@@ -28,17 +29,20 @@ const char* refusal(const ProgramCall& call, const Device& device) {
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = refusal(call, device)) return why;
   const StitchPlan launches =
-      plan_stitch(call.shape, elements_per_access(call), stitch_numbers(call.program), usual_units(device.arch));
+      plan_stitch(call.shape, elements_per_access(call), stitch_needs(call.program), usual_units(device.arch));
+  if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
+    return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);
-  const std::string layout = launches.channels_along ? "nhwc" : "nchw", each = std::to_string(launches.count);
-  const std::string name = "stitch_" + layout + "_" + each + "_" + program.digest, finish = name + "_finish";
-  const std::string text = program.source + "REFORMER_STITCH(" + name + ", Program, " + layout + ", " + each +
-                           ")\nREFORMER_STITCH_FINISH(" + finish + ", Program)\n";
+  std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
+                     std::to_string(launches.count) + "_" + program.digest;
+  if (launches.lanes) name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors);
+  const std::string finish = name + "_finish";
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
-  plan.run = [launches, kernel = gpu::Kernel("stitch", name, "0", text),
-              finish = gpu::Kernel("stitch", finish, "0", text)](const ProgramCall& call, const gpu::Queue& queue,
-                                                                 void* workspace) {
+  plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),
+              finish = gpu::Kernel("stitch", finish, "0",
+                                   program.source + "REFORMER_STITCH_FINISH(" + finish + ", Program)\n")](
+                 const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
     for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;

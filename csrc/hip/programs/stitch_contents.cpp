@@ -1,20 +1,26 @@
 #include "stitch_contents.h"
 
+#include <algorithm>
+
 namespace reformer {
 
 StitchContents::StitchContents(const Program& of, const std::vector<Stored>& input_types, Stored result_type)
     : program(of), types(input_types), result(result_type), varies(of.varies()) {
-  std::vector<int32_t> results;
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (output(o).is_by_channel()) of_channels.push_back(o);
+    if (output(o).is_by_row()) of_rows.push_back(o);
     if (!output(o).is_by_element()) continue;
     if (first_result < 0 && type_of(output(o)) == result) first_result = int(stored.size());
     stored.push_back(o);
     results.push_back(output(o).node);
   }
   for (size_t o : program.reductions) results.push_back(output(o).node);
-  element_values = needed(results, true);
-  for (int32_t i : element_values) {
+  find_stages();
+  std::vector<int32_t> all = results;
+  for (size_t o : of_rows) all.push_back(output(o).node);
+  for (const std::vector<int32_t>& stage : stages)
+    for (int32_t i : stage) all.push_back(node(i).operands[0]);
+  for (int32_t i : needed(all, true)) {
     const bool is_number =
         node(i).op == ProgramOp::constant || node(i).op == ProgramOp::rows || node(i).op == ProgramOp::columns;
     if (!by_element(i)) {
@@ -32,12 +38,23 @@ std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, b
   std::vector<char> wanted(program.nodes.size(), false);
   for (int32_t i : nodes) wanted[size_t(i)] = true;
   for (int32_t i = int32_t(program.nodes.size()) - 1; i >= 0; --i)
-    if (wanted[size_t(i)] && by_element(i) == elements)
+    if (wanted[size_t(i)] && by_element(i) == elements && !reduces_row(node(i).op))
       for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
   std::vector<int32_t> found;
   for (int32_t i = 0; i < int32_t(program.nodes.size()); ++i)
     if (wanted[size_t(i)]) found.push_back(i);
   return found;
+}
+
+void StitchContents::find_stages() {
+  std::vector<size_t> before(program.nodes.size());  // stages that have to come before a node is known
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const ProgramNode& of = program.nodes[i];
+    for (int j = 0; j < operands(of.op); ++j) before[i] = std::max(before[i], before[size_t(of.operands[j])]);
+    if (!reduces_row(of.op)) continue;
+    stages.resize(std::max(stages.size(), before[i] + 1));
+    stages[before[i]++].push_back(int32_t(i));
+  }
 }
 
 }  // namespace reformer

@@ -13,25 +13,30 @@ struct StitchContents {
   const ProgramNode& node(int32_t i) const { return program.nodes[size_t(i)]; }
   const ProgramOutput& output(size_t o) const { return program.outputs[o]; }
   Stored type_of(const ProgramOutput& of) const { return of.type == Stored::result ? result : of.type; }
-  bool by_element(int32_t i) const { return varies[size_t(i)] == Varies::elements; }
+  bool by_element(int32_t i) const { return by_row(varies[size_t(i)]); }
   bool is_channel_input(int32_t i) const { return node(i).op == ProgramOp::channel || node(i).op == ProgramOp::scalar; }
 
-  // All that these nodes are made of, in order. Operands are followed from nodes that depend on the element
-  // (`elements`), or from those that do not.
+  // All that these nodes are made of, in order, but for what rows' reductions are made of. Operands are followed from
+  // nodes that depend on the element (`elements`), or from those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
   const Program& program;
   const std::vector<Stored> types;
   const Stored result;
   const std::vector<Varies> varies;
-  std::vector<size_t> stored;           // outputs by element
-  std::vector<size_t> of_channels;      // outputs by channel that are no reductions
-  std::vector<int32_t> element_values;  // what stored outputs and reductions are made of
-  std::vector<int32_t> channel_values;  // those among them that are computed once a channel
-  std::vector<int32_t> channel_inputs;  // what these are computed from
-  std::vector<int32_t> loaded;          // what is read for each element, and acc
-  int acc = -1;                         // its place in `loaded`
-  int first_result = -1;                // the place in `stored` of the first output of the result's type
+  std::vector<size_t> stored;                // outputs by element
+  std::vector<size_t> of_channels;           // outputs by channel that are no reductions
+  std::vector<size_t> of_rows;               // the same by row
+  std::vector<std::vector<int32_t>> stages;  // reductions of rows: each needs those of earlier stages at most
+  std::vector<int32_t> results;              // what of_element() gives: what is stored, and then what is reduced
+  std::vector<int32_t> channel_values;       // what elements' values are made of and is computed once a channel
+  std::vector<int32_t> channel_inputs;       // what these are computed from
+  std::vector<int32_t> loaded;               // what is read for each element, and acc
+  int acc = -1;                              // its place in `loaded`
+  int first_result = -1;                     // the place in `stored` of the first output of the result's type
+
+ private:
+  void find_stages();
 };
 
 }  // namespace reformer

@@ -46,7 +46,10 @@ std::string expression(const ProgramNode& node) {
 
 class Writer {
  public:
-  explicit Writer(const StitchContents& contents) : contents_(contents) {}
+  explicit Writer(const StitchContents& contents) : contents_(contents) {
+    for (const std::vector<int32_t>& stage : contents.stages)
+      row_reductions_.insert(row_reductions_.end(), stage.begin(), stage.end());
+  }
 
   std::string write() {
     body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
@@ -54,6 +57,7 @@ class Writer {
     of_channel();
     load();
     of_element();
+    of_rows();
     store();
     store_channel();
     store_reduction();
@@ -71,25 +75,83 @@ class Writer {
     return size_t(std::find(among.begin(), among.end(), node) - among.begin());
   }
 
-  void of_element() {
-    body_ << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, float* stored, "
-             "float* reduced) {\n";
-    for (int32_t i : contents_.element_values) {
+  // Writes the statements that compute these nodes of an element: c are the channel's numbers, x what was loaded, r the
+  // row's reductions.
+  void element_statements(const std::vector<int32_t>& nodes, const char* indent) {
+    for (int32_t i : contents_.needed(nodes, true)) {
       const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
-      body_ << "    const float " << name(i) << " = ";
+      body_ << indent << "const float " << name(i) << " = ";
       if (of_channel < contents_.channel_values.size())
         body_ << "c[" << of_channel << "]";
       else if (loaded < contents_.loaded.size())
         body_ << "x[" << loaded << "]";
+      else if (reduces_row(node(i).op))
+        body_ << "r[" << place_of(row_reductions_, i) << "]";
       else
         body_ << expression(node(i));
       body_ << ";\n";
     }
-    for (size_t i = 0; i < contents_.stored.size(); ++i)
-      body_ << "    stored[" << i << "] = " << name(output(contents_.stored[i]).node) << ";\n";
-    for (size_t i = 0; i < reductions().size(); ++i)
-      body_ << "    reduced[" << i << "] = " << name(output(reductions()[i]).node) << ";\n";
+  }
+
+  void of_element() {
+    body_ << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, const float* r, "
+             "float* stored, float* reduced) {\n";
+    element_statements(contents_.results, "    ");
+    for (size_t i = 0; i < contents_.results.size(); ++i) {
+      const size_t count = contents_.stored.size();
+      body_ << "    " << (i < count ? "stored[" : "reduced[") << (i < count ? i : i - count)
+            << "] = " << name(contents_.results[i]) << ";\n";
+    }
     body_ << "  }\n";
+  }
+
+  void of_rows() {
+    if (!contents_.program.needs_rows()) return;
+    body_ << "  static constexpr int kRowReductions = " << row_reductions_.size()
+          << ", kStages = " << contents_.stages.size()
+          << ";\n  static constexpr bool kStoresRows = " << (contents_.of_rows.empty() ? "false" : "true")
+          << ";\n  DEVICE static constexpr bool is_row_max(int i) {\n    return ";
+    for (size_t i = 0; i < row_reductions_.size(); ++i)
+      if (node(row_reductions_[i]).op == ProgramOp::row_max) body_ << "i == " << i << " || ";
+    body_ << "false;\n  }\n  DEVICE static constexpr int stage_begin(int stage) {\n    return ";
+    size_t begin = 0;
+    for (size_t i = 0; i < contents_.stages.size(); begin += contents_.stages[i++].size())
+      body_ << "stage == " << i << " ? " << begin << " : ";
+    body_ << begin
+          << ";\n  }\n  template <int stage>\n"
+             "  DEVICE static void of_row(const StitchArgs& p, const float* c, const float* x, const float* r, float* "
+             "to) "
+             "{\n";
+    for (size_t i = 0; i < contents_.stages.size(); ++i) {
+      std::vector<int32_t> nodes;
+      for (int32_t reduction : contents_.stages[i]) nodes.push_back(node(reduction).operands[0]);
+      body_ << "    if constexpr (stage == " << i << ") {\n";
+      element_statements(nodes, "      ");
+      for (size_t j = 0; j < nodes.size(); ++j) body_ << "      to[" << j << "] = " << name(nodes[j]) << ";\n";
+      body_ << "    }\n";
+    }
+    body_ << "  }\n";
+    store_row();
+  }
+
+  void store_row() {
+    if (contents_.of_rows.empty()) return;
+    body_
+        << "  DEVICE static void store_row(const StitchArgs& p, int row, const float* c, const float* x, const float* "
+           "r) {\n";
+    std::vector<int32_t> nodes;
+    for (size_t o : contents_.of_rows) nodes.push_back(output(o).node);
+    element_statements(nodes, "    ");
+    for (size_t o : contents_.of_rows) write_one(o, "row");
+    body_ << "  }\n";
+  }
+
+  // Writes the statement that writes one number of an output.
+  void write_one(size_t o, const char* at) {
+    const Stored type = contents_.type_of(output(o));
+    const std::string write = type == Stored::mask ? "write_mask<1>" : std::string("write<") + type_name(type) + ", 1>";
+    body_ << "    const float to_" << o << "[1] = {" << name(output(o).node) << "};\n    " << write << "(p.out[" << o
+          << "], " << at << ", to_" << o << ");\n";
   }
 
   // An output that is acc itself may be in acc's own memory.
@@ -213,14 +275,7 @@ class Writer {
     std::vector<int32_t> nodes;
     for (size_t o : contents_.of_channels) nodes.push_back(output(o).node);
     statements(nodes, "    ", [&](int32_t i) { return read_channel_input(i); });
-    for (size_t o : contents_.of_channels) {
-      const ProgramOutput& output = contents_.output(o);
-      const Stored type = contents_.type_of(output);
-      const std::string write =
-          type == Stored::mask ? "write_mask<1>" : std::string("write<") + type_name(type) + ", 1>";
-      body_ << "    const float to_" << o << "[1] = {" << name(output.node) << "};\n    " << write << "(p.out[" << o
-            << "], channel, to_" << o << ");\n";
-    }
+    for (size_t o : contents_.of_channels) write_one(o, "channel");
     body_ << "  }\n";
   }
 
@@ -249,6 +304,7 @@ class Writer {
   }
 
   const StitchContents& contents_;
+  std::vector<int32_t> row_reductions_;  // of all stages
   std::ostringstream body_;
 };
 
@@ -262,6 +318,14 @@ int stitch_numbers(const Program& program) {
   int numbers = 0;
   for (size_t o : program.reductions) numbers += program.outputs[o].kind == Reduction::moments ? 3 : 1;
   return numbers;
+}
+
+StitchNeeds stitch_needs(const Program& program) {
+  const auto is_loaded = [](const ProgramNode& node) {
+    return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
+  };
+  const auto loaded = std::count_if(program.nodes.begin(), program.nodes.end(), is_loaded);
+  return {stitch_numbers(program), int(loaded), program.needs_rows()};
 }
 
 }  // namespace reformer

@@ -9,13 +9,19 @@
 //   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult
 //   kResult              the first of these with the result's data type, if there is any
 //   kReductions          reductions, each once; kind(), of_all() and first_number() (of a partial result) describe them
-//   of_element()         what is stored and reduced, from what was loaded and the channel's numbers
-//   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
+//   of_element()         what is stored and reduced, from what was loaded, the channel's numbers and the row's
+//   reductions store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
+// and, where rows are reduced:
+//   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
+//   kStages              of which those of stage i are from stage_begin(i) to stage_begin(i + 1)
+//   of_row<stage>()      the values that a stage reduces, from what of_element() has but of earlier stages only
+//   kStoresRows          whether tensors of rows are stored: store_row() writes a row's numbers
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "hip/kernels/stitch_plan.h"
 #include "program/program.h"
 
 namespace reformer {
@@ -25,5 +31,6 @@ std::string stitch_source(const Program& program, const std::vector<Stored>& typ
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);
+StitchNeeds stitch_needs(const Program& program);
 
 }  // namespace reformer

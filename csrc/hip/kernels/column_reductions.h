@@ -1,0 +1,94 @@
+// A block's reductions of columns: each thread adds up its own columns' values over the lines that it computes, and
+// those of threads that have the same columns are combined at the end.
+#pragma once
+
+#include "reductions.h"
+
+namespace reformer {
+namespace {
+
+// A thread's accumulator of one reduction. Moments accumulate differences from the thread's first value, so that a
+// large mean costs no accuracy.
+template <Kind kKind>
+struct Accumulator {
+  Known<kKind> known;
+  DEVICE void add(float x) { known.add(x); }
+};
+template <>
+struct Accumulator<Kind::moments> {
+  float count = 0, origin = 0, sum = 0, squares = 0;
+  DEVICE void add(float x) {
+    origin = count == 0 ? x : origin;
+    const float difference = x - origin;
+    count += 1;
+    sum += difference;
+    squares += difference * difference;
+  }
+};
+template <Kind kKind>
+DEVICE Known<kKind> known(const Accumulator<kKind>& accumulator) {
+  if constexpr (kKind == Kind::moments) {
+    if (accumulator.count == 0) return {};
+    const float mean = accumulator.sum / accumulator.count, rest = accumulator.squares - accumulator.sum * mean;
+    return {accumulator.count, accumulator.origin + mean, rest < 0 ? 0.0f : rest};
+  } else {
+    return accumulator.known;
+  }
+}
+
+// Combines the partial results of `over` threads, which are `step` apart, in the thread whose place among them is 0.
+// All kThreads threads of the block call it.
+template <int kThreads, Kind kKind>
+DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int place) {
+  barrier();
+  store_known(known, shared + thread_id(), kThreads);
+  barrier();
+  for (int half = over / 2; half; half /= 2) {
+    if (place < half) {
+      Known<kKind> other;
+      load_known(other, shared + thread_id() + half * step, kThreads);
+      known.add(other);
+      store_known(known, shared + thread_id(), kThreads);
+    }
+    barrier();
+  }
+}
+
+// A thread's accumulators of kCount columns, for reduction i of a program and those after it.
+template <class Program, int kCount, int kThreads, int i = 0, bool kMore = (i < Program::kReductions)>
+struct Reductions {
+  static constexpr Kind kKind = Program::kind(i);
+  Accumulator<kKind> mine[kCount];
+  Reductions<Program, kCount, kThreads, i + 1> rest;
+
+  // value[i]: the value for reduction i.
+  template <class Values>
+  DEVICE void add(int column, const Values& value) {
+    mine[column].add(value[i]);
+    rest.add(column, value);
+  }
+
+  // `over` threads of the block, `step` apart, have the same columns; the first of them stores the block's partial
+  // result.
+  DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
+                    int channel) {
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    float* const to = p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + channel;
+    UNROLL
+    for (int j = 0; j < kCount; ++j) {
+      Known<kKind> of_column = known(mine[j]);
+      combine<kThreads>(of_column, shared, over, step, place);
+      if (place == 0 && wanted) store_known(of_column, to + j, all);
+    }
+    rest.store(shared, over, step, place, wanted, p, part, channel);
+  }
+};
+template <class Program, int kCount, int kThreads, int i>
+struct Reductions<Program, kCount, kThreads, i, false> {
+  template <class Values>
+  DEVICE void add(int, const Values&) {}
+  DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
+};
+
+}  // namespace
+}  // namespace reformer

@@ -1,0 +1,199 @@
+// Programs whose rows (all channels of a pixel, adjacent in memory) are reduced to what the rest of the row's values
+// need: softmax, layer norm, their derivatives.
+//
+// kLanes threads of a block have a row. Reductions that need no other one's result are stage 0, those that need these
+// stage 1, and so on: a stage computes its values anew from what was loaded, whose repeated part the compiler takes
+// out where rows stay in registers. Rows too long for that are read once a stage, from the second-level cache.
+//
+// The text of a program follows the file, as it does stitch.hip.
+#include "../device/grid_dependency.h"
+#include "column_reductions.h"
+
+namespace reformer {
+namespace {
+
+// The groups of kCount elements that a thread has of a row, all in registers.
+template <class Program, int kCount, int kVectors, int kLanes>
+struct RowInRegisters {
+  using Group = VectorizedElements<Program, kCount, true>;
+  static constexpr int kGroups = kVectors, kApart = kLanes * kCount;
+  // What depends on channels is read again for each row where it would need too many registers.
+  static constexpr bool kHoldsChannels = Program::kChannelValues * kVectors * kCount <= 32;
+  Group groups[kVectors];
+  typename Group::Loaded loaded[kVectors];
+  const int begin = thread_id() % kLanes * kCount;
+
+  DEVICE explicit RowInRegisters(const StitchArgs& p) {
+    if constexpr (kHoldsChannels) {
+      UNROLL
+      for (int v = 0; v < kVectors; ++v) groups[v].begin(p, column(p, v));
+    }
+  }
+  DEVICE bool wanted(const StitchArgs& p, int v) const { return v * kApart + begin < p.width; }
+  // A group past the row's end is read from the row's beginning instead.
+  DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
+
+  DEVICE void load(const StitchArgs& p, int line) {
+    UNROLL
+    for (int v = 0; v < kVectors; ++v) groups[v].load_with_acc(p, line, column(p, v), loaded[v]);
+  }
+  // visit(v, column, group, loaded) for each group of the row.
+  template <class Visit>
+  DEVICE void each(const StitchArgs& p, int, Visit visit) {
+    UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      if (!wanted(p, v)) continue;
+      if constexpr (!kHoldsChannels) groups[v].begin(p, column(p, v));
+      visit(v, column(p, v), groups[v], loaded[v]);
+    }
+  }
+};
+
+// Read again each time.
+template <class Program, int kCount, int kLanes>
+struct RowInMemory {
+  using Group = VectorizedElements<Program, kCount, true>;
+  static constexpr int kGroups = 1;
+  static_assert(Program::kReductions == 0, "what is added up over rows has no place");
+
+  DEVICE explicit RowInMemory(const StitchArgs&) {}
+  DEVICE void load(const StitchArgs&, int) {}
+  template <class Visit>
+  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
+    constexpr int kUnroll = Program::kLoaded > 2 ? 1 : 2;  // loads in flight
+    for (int at = thread_id() % kLanes * kCount; at < p.width; at += kUnroll * kLanes * kCount) {
+      Group groups[kUnroll];
+      typename Group::Loaded loaded[kUnroll];
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i) {
+        const int column = at + i * kLanes * kCount, there = column < p.width ? column : at;
+        groups[i].begin(p, there);
+        groups[i].load_with_acc(p, line, there, loaded[i]);
+      }
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i)
+        if (const int column = at + i * kLanes * kCount; column < p.width) visit(0, column, groups[i], loaded[i]);
+    }
+  }
+};
+
+// The reductions of a program's rows, stage by stage.
+template <class Program, int kLanes, int kThreads>
+struct RowReductions {
+  static constexpr int kInWarp = kLanes < kWarp ? kLanes : kWarp, kWarps = kThreads / kWarp;
+  static constexpr bool kBeyondWarp = kLanes > kWarp;
+  static constexpr int kShared = kBeyondWarp ? 2 * kAtLeastOne<Program::kRowReductions> * kWarps : 1;
+  float* const shared;  // two turns, so that one barrier a turn is enough
+  int turn = 0;
+  float results[kAtLeastOne<Program::kRowReductions>];
+
+  DEVICE static float joined(int i, float a, float b) { return Program::is_row_max(i) ? larger_of(a, b) : a + b; }
+
+  template <int kStage = 0, class Row>
+  DEVICE void run(const StitchArgs& p, int line, Row& row) {
+    if constexpr (kStage < Program::kStages) {
+      constexpr int kFirst = Program::stage_begin(kStage), kCount = Program::stage_begin(kStage + 1) - kFirst;
+      float mine[kCount];
+      UNROLL
+      for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
+      row.each(p, line, [&](int, int, const auto& group, const auto& loaded) {
+        UNROLL
+        for (int j = 0; j < group.kChannels; ++j) {
+          float values[kAtLeastOne<Program::kLoaded>], some[kCount];
+          group.element(loaded, j, values);
+          Program::template of_row<kStage>(p, group.channel[j], values, results, some);
+          UNROLL
+          for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
+        }
+      });
+      combine<kFirst>(mine);
+      run<kStage + 1>(p, line, row);
+    }
+  }
+
+ private:
+  // Combines what the row's threads have, in all of them.
+  template <int kFirst, int kCount>
+  DEVICE void combine(float (&mine)[kCount]) {
+    UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      UNROLL
+      for (int mask = kInWarp / 2; mask; mask /= 2) mine[i] = joined(kFirst + i, mine[i], shuffle_xor(mine[i], mask));
+    }
+    if constexpr (kBeyondWarp) {
+      float* const memory = shared + turn * (Program::kRowReductions * kWarps);
+      turn ^= 1;
+      if (lane_id() == 0) {
+        UNROLL
+        for (int i = 0; i < kCount; ++i) memory[i * kWarps + warp_id()] = mine[i];
+      }
+      barrier();
+      const int first = thread_id() / kLanes * (kLanes / kWarp);
+      UNROLL
+      for (int i = 0; i < kCount; ++i) {
+        mine[i] = memory[i * kWarps + first];
+        UNROLL
+        for (int w = 1; w < kLanes / kWarp; ++w) mine[i] = joined(kFirst + i, mine[i], memory[i * kWarps + first + w]);
+      }
+    }
+    UNROLL
+    for (int i = 0; i < kCount; ++i) results[kFirst + i] = mine[i];
+  }
+};
+
+// Row: one of the two above.
+template <class Program, class Row, int kLanes, int kThreads>
+DEVICE void stitch_rows(const StitchArgs& p) {
+  constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
+  using Sums = RowReductions<Program, kLanes, kThreads>;
+  SHARED float of_rows[Sums::kShared];
+  SHARED float of_columns[Program::kReductions ? kNumbers * kThreads : 1];
+  const int place = thread_id() / kLanes;
+  grid_dependency_wait();
+  Row row(p);
+  Sums sums{of_rows};
+  Reductions<Program, kCount, kThreads> reductions[Row::kGroups];
+  for (int first = block_x() * kRows; first < p.lines; first += p.parts * kRows) {
+    const bool wanted = first + place < p.lines;
+    const int line = wanted ? first + place : p.lines - 1;  // all threads take part in the reductions
+    row.load(p, line);
+    sums.run(p, line, row);
+    if (!wanted) continue;
+    row.each(p, line, [&](int v, int column, const auto& group, const auto& loaded) {
+      typename Row::Group::Stored stored;
+      UNROLL
+      for (int j = 0; j < kCount; ++j) {
+        float reduced[kAtLeastOne<Program::kReductions>];
+        group.compute(p, loaded, j, sums.results, stored, reduced);
+        reductions[v].add(j, reduced);
+      }
+      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored);
+      if constexpr (Program::kStoresRows) {
+        if (column == 0) {
+          float values[kAtLeastOne<Program::kLoaded>];
+          group.element(loaded, 0, values);
+          Program::store_row(p, line, group.channel[0], values, sums.results);
+        }
+      }
+    });
+  }
+  if constexpr (Program::kReductions > 0) {
+    UNROLL
+    for (int v = 0; v < Row::kGroups; ++v)
+      reductions[v].store(of_columns, kRows, kLanes, place, row.wanted(p, v), p, block_x(), row.column(p, v));
+  }
+  if constexpr (Program::kStoresChannels)
+    for (int i = block_x() * kThreads + thread_id(); i < p.channels; i += p.parts * kThreads)
+      Program::store_channel(p, i);
+}
+
+}  // namespace
+}  // namespace reformer
+
+// The rest is the Row.
+#define REFORMER_STITCH_ROWS(name, Program, lanes, threads, ...)    \
+  KERNEL(threads) name(reformer::StitchArgs p) {                    \
+    reformer::grid_dependency_launch();                             \
+    using namespace reformer;                                       \
+    stitch_rows<reformer::Program, __VA_ARGS__, lanes, threads>(p); \
+  }

@@ -1,0 +1,58 @@
+"""Programs whose rows are reduced to what the rest of them needs, of the tensors of test_stitch.py."""
+
+import torch
+
+from torch_reformer import program
+from torch_reformer.program import Program
+
+ACC, FULL, CHANNEL, ROW = program.acc(), program.full("full"), program.channel("channel"), program.row("row")
+
+
+def mean(value):
+    return program.row_sum(value) / program.columns()
+
+
+def softmax():
+    above = program.exp(ACC - program.row_max(ACC))
+    return Program(program.store(above / program.row_sum(above)))
+
+
+def layer_norm():
+    """The norm of a sum, which is stored, as are mean and factor; with a bias and a factor of channels."""
+    value = ACC + FULL
+    middle = mean(value)
+    factor = program.rsqrt(mean((value - middle) * (value - middle)) + 1e-5)
+    return Program(
+        program.store((value - middle) * factor * CHANNEL + CHANNEL),
+        program.store(value),
+        program.store(middle, torch.float32, "row"),
+        program.store(factor, None, "row"),
+    )
+
+
+def layer_norm_backward():
+    """acc is the gradient; the row's sums, and those of columns and of all."""
+    normal = (FULL - ROW) * program.scalar("scalar")
+    grad = ACC * CHANNEL
+    result = grad - mean(grad) - normal * mean(grad * normal)
+    return Program(
+        program.store(result * 0.5), program.sum(ACC * normal), program.sum(ACC), program.sum(result * result, "all")
+    )
+
+
+def everything():
+    """Three stages, two reductions in each of the first, a mask, random numbers, moments and a vector of channels."""
+    first, largest = program.row_sum(ACC * 0.25), program.row_max(FULL - ACC)
+    second = program.row_sum(program.select(ACC < first, largest, FULL))
+    third = program.row_max(ACC * CHANNEL - second)
+    return Program(
+        program.store(third + program.select(program.random("key") < 0.5, ACC, second)),
+        program.store(ACC > first, torch.bool),
+        program.store(third * ROW, torch.float16, "row"),
+        program.store(program.channel("channel") * 2, torch.float32, "channel"),
+        program.moments(ACC - first),
+        program.max(ACC * second, "all"),
+    )
+
+
+PROGRAMS = {each.__name__: each() for each in (softmax, layer_norm, layer_norm_backward, everything)}

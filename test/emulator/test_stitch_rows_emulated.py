@@ -1,0 +1,50 @@
+"""Programs whose rows are reduced to what the rest of them needs, emulated, against the plain interpreter."""
+
+import math
+
+import pytest
+import torch
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marks import slow
+from test_stitch import programs
+
+import emulator
+from emulator.row_programs import PROGRAMS
+from emulator.stitching import check
+
+pytestmark = emulator.needed
+
+# Rows of odd widths, shorter than a warp's part, in one warp, in several, with groups past the end.
+SIZES = [(1, 7, 5, 1), (3, 24, 2, 5), (2, 136, 3, 1), (1, 1096, 3, 1), *slow((1, 4096, 3, 1))]
+
+
+@pytest.mark.parametrize("warp", [32, 64])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_rows(name, size, warp):
+    for dtype in (torch.bfloat16, torch.float32):
+        check(PROGRAMS[name], size, dtype, "nhwc", warp, rtol=2e-5, atol=3e-5 * max(8, size[1]), seed=warp)
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_rows_too_long_for_registers(name):
+    for width in (16386, 16400):
+        check(PROGRAMS[name], (1, width, 3, 1), torch.bfloat16, "nhwc", rtol=2e-5, atol=1e-4)
+
+
+@emulator.without_sanitizers
+@settings(max_examples=examples(8))
+@given(
+    programs(
+        per=("channel", "all"),
+        types=(None, torch.float16),
+        kinds=("store", "store of rows", "store of channels", "sum", "max", "moments"),
+        reduces_rows=True,
+    ),
+    st.sampled_from(SIZES[:4]),
+    st.sampled_from([32, 64]),
+)
+def test_random_programs_that_reduce_rows(tested, size, warp):
+    check(tested, size, torch.float32, "nhwc", warp, rtol=1e-5, atol=4e-6 * math.prod(size))
