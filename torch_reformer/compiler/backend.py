@@ -10,24 +10,18 @@ from typing import TYPE_CHECKING, Any
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
-from . import dropout
 from .decompositions import decompositions
 from .execute import executable
+from .partition import partition
 
 if TYPE_CHECKING:
     from .cuda_graphs import CudaGraphs
 
 
-def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    dropout.save_keys(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
 _AOT_OPTIONS = {
-    "partition_fn": _partition,
+    "partition_fn": partition,
     "decompositions": decompositions(),
     "keep_inference_input_mutations": True,
 }

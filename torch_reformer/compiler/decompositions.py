@@ -6,14 +6,13 @@ from __future__ import annotations
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from . import dropout
+from . import dropout, losses
 
 aten = torch.ops.aten
 
-# Each is a kernel of PyTorch's that reads its rows once, an anchor, or an operation of the compiler's own.
+# Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
 _WHOLE = {
-    *(aten.native_layer_norm_backward, aten.native_group_norm_backward, aten._fused_rms_norm),
-    *(aten._softmax_backward_data, aten._log_softmax_backward_data),
+    aten.native_group_norm_backward,
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
     *(aten.embedding_dense_backward, aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
     *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
@@ -24,9 +23,13 @@ _BROKEN_UP = (
     *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
     *(aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update_functional, aten.batch_norm_backward),
     *(aten.miopen_batch_norm, aten.leaky_relu, aten.elu, aten.hardtanh),
+    # Rows: reductions that the rest of the row's values need.
+    *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
+    *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
 )
 
 
 def decompositions() -> dict:
-    table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP)) | dropout.DECOMPOSITIONS
-    return {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
+    table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
+    table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
+    return table | dropout.DECOMPOSITIONS | losses.DECOMPOSITIONS

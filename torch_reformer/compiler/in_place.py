@@ -48,7 +48,7 @@ def _writer(grouping: Grouping, to: View, source: View) -> Region | None:
     if len(to.layout.sizes) != 1 or not to.layout.is_dense or to.layout != source.layout:
         return None
     region = grouping.regions.get(grouping.group_of.get(id(maker), -1))
-    if region is None or region.anchor or source.layout.numel == region.numel:
+    if region is None or region.anchor or source.layout.numel == region.numel or id(maker) in region.of_rows:
         return None
     if any(each.value is value for each in region.into.values()):
         return None

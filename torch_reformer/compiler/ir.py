@@ -158,9 +158,11 @@ class _OfInputs(Operation):
 
 @dataclass(eq=False)
 class Map(_OfInputs):
-    """result = expression(*inputs), element by element: inputs have the result's sizes."""
+    """result = expression(*inputs), element by element: inputs have the result's sizes. of_reductions: it only goes on
+    with what others have reduced (regions.py)."""
 
     expression: Callable[..., Expression]
+    of_reductions: bool = field(default=False, init=False)
 
 
 @dataclass(eq=False)
@@ -312,6 +314,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
+        self.copies: dict[tuple[int, Layout], Value] = {}  # of values (ids) as views have them (rules/orders.py)
         self._count = 0
 
     def value(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:

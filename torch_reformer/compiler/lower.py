@@ -252,6 +252,8 @@ class RegionProgram:
     def layout_of(self, operation: Operation) -> Layout:
         """That which the program's tensor for it has."""
         result = operation.results[0]
+        if id(operation) in self.region.of_rows:
+            return self._layout(View(result, result.layout), "row")
         if isinstance(operation, Reduce):
             stacked = (2,) if operation.kind == "moments" else ()
             rest = () if self._per_reduction(operation) == "all" else (self.space.channels,)
@@ -261,6 +263,8 @@ class RegionProgram:
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map) -> str:
+        if id(operation) in self.region.of_rows:
+            return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
     def _per_reduction(self, operation: Reduce) -> str:
@@ -268,6 +272,8 @@ class RegionProgram:
         return "all" if count == (2 if operation.kind == "moments" else 1) else "channel"
 
     def _output(self, operation: Operation):
+        if id(operation) in self.region.of_rows:
+            return p.store(self._computed(operation, self.region.rows), operation.results[0].dtype, "row")
         if isinstance(operation, Reduce):
             value = self._read(operation.input, self.whole)
             kinds = {"sum": p.sum, "max": p.max, "moments": p.moments}
@@ -287,6 +293,9 @@ class RegionProgram:
         if key not in self.known:
             if operation is self.region.anchor:
                 self.known[key] = p.acc()
+            elif isinstance(operation, Reduce):
+                reduce = {"sum": p.row_sum, "max": p.row_max}[operation.kind]
+                self.known[key] = reduce(self._read(operation.input, self.whole))
             else:
                 whole = whole_of(operation.results[0].layout.numel)
                 operands = [
@@ -297,7 +306,7 @@ class RegionProgram:
 
     def _read(self, view: View, digits: Digits) -> Expression:
         maker = view.value.maker
-        if maker is not None and id(maker) in self.members and digits == self.whole and not isinstance(maker, Reduce):
+        if id(maker) in self.members and self.region.knows(view, digits):
             return self._computed(maker, digits)
         if (id(view.value), view.layout, digits) not in self.region.leaves:
             if inlined(view, digits, self.whole) is None:

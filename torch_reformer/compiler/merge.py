@@ -61,7 +61,8 @@ def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
         return None
     operands, reductions = first.operands | second.operands, first.reductions | second.reductions
     if anchored := first if first.anchor else second if second.anchor else None:
-        return anchored.space if fits(anchored.space, operands, reductions) else None
+        is_free = not (first.of_rows or second.of_rows) and fits(anchored.space, operands, reductions, False)
+        return anchored.space if is_free else None
     return find_space(first.numel, operands, reductions)
 
 
@@ -70,10 +71,9 @@ def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
     for one, other in ((first, second), (second, first)):
         if not grouping.needs[other.number] >> one.number & 1:
             continue
-        whole = {id(view) for view in other.whole_leaves()}
-        for view in other.leaves.values():
+        for (_, _, digits), view in other.leaves.items():
             if grouping.group_that_makes(view.value) == one.number:
-                if id(view) not in whole or isinstance(view.value.maker, Reduce):
+                if not one.knows(view, digits) or (digits == one.whole and not view.is_whole):
                     return True
         if other.anchor and any(grouping.group_that_makes(view.value) == one.number for view in other.anchor.operands):
             return True
@@ -98,6 +98,7 @@ def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> No
     first.operands |= second.operands
     first.reductions |= second.reductions
     first.open_results |= second.open_results
+    first.of_rows |= second.of_rows
     for operation in second.operations:
         grouping.group_of[id(operation)] = first.number
     grouping.replace(second.number, first.number)

@@ -102,6 +102,8 @@ class _Recompute:
         """Bytes that the reader reads besides; None if it can't."""
         if len(reader.computed) + len(operations) > MOST_OPERATIONS or reader.numel != region.numel:
             return None
+        if any(id(each) in region.of_rows for each in operations):
+            return None  # a row's reductions take longer than to read what follows from them
         if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
             return None  # read in another way, too
         if len(reader.leaves.keys() | leaves.keys()) - 1 > MOST_INPUTS or self._space(reader, leaves) is None:

@@ -1,7 +1,8 @@
 """Which operations one kernel computes: greedily, each with those whose tensors it reads or shares.
 
 A region is a set of element-wise operations and reductions that one program computes, alone or behind a convolution
-(its anchor). It reads each tensor once. What it reduces is known only after it, so what needs that is in a later one.
+(its anchor). It reads each tensor once. What it reduces to vectors of channels or to one number is known only after it,
+so what needs that is in a later one; what it reduces row by row it knows as it goes on.
 
 Operations of few elements (a vector of channels, a number) are computed again in each region that reads them, where
 that is possible: as kernels of their own they would cost more than they compute.
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 import torch
 
 from .ir import Conv, Graph, Layout, Map, Operation, Random, Reduce, Value, View
-from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, without
+from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, reduces_rows, without
 
 SMALL = 8192  # elements
+_FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
 MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 24, 12, 48, 16
 
@@ -35,6 +37,7 @@ class Region:
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
+    of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row
     open_results: set[int] = field(default_factory=set)  # values that it makes and that others may need, by id
 
     @property
@@ -68,6 +71,12 @@ class Region:
         """The digits of what has an element for each of the result's."""
         return whole_of(self.space.numel)
 
+    @property
+    def rows(self) -> Digits | None:
+        """The digits of what is reduced row by row, if anything is."""
+        found = [] if self.anchor else [each for each in self.reductions if reduces_rows(self.numel, each)]
+        return found[0] if found else None
+
     def read_by(self, operation: Operation) -> list[tuple[View, Digits]]:
         """An operation's operands, and how the region reads them."""
         if isinstance(operation, Reduce):
@@ -75,7 +84,15 @@ class Region:
         found = operand_digits(operation)
         if operation.results[0].layout.numel == self.numel:
             return found
-        return [(view, self.space.channel_digits if digits else ()) for view, digits in found]
+        digits = self.rows if id(operation) in self.of_rows else self.space.channel_digits
+        return [(view, digits if own else ()) for view, own in found]
+
+    def knows(self, view: View, digits: Digits) -> bool:
+        """Whether a result of its own is known where it is read with these digits."""
+        maker = view.value.maker
+        if isinstance(maker, Reduce) or id(maker) in self.of_rows:
+            return digits == self.rows and id(maker) in self.of_rows
+        return digits == self.whole
 
     def traced(self, operation: Operation, stored: Container[int] = ()) -> Computation:
         """Those of the region's operations that compute an operation's result, in order, and what they read: of the
@@ -85,8 +102,8 @@ class Region:
         while todo:
             view, digits = todo.pop()
             maker = view.value.maker
-            if id(maker) in members and digits == self.whole and not isinstance(maker, Reduce):
-                if maker is self.anchor or (id(view.value) in stored and view.is_whole):
+            if id(maker) in members and self.knows(view, digits):
+                if maker is self.anchor or (id(view.value) in stored and (view.is_whole or digits == self.rows)):
                     leaves[id(view.value), view.layout, digits] = view
                 elif id(maker) not in needed:
                     needed.add(id(maker))
@@ -103,12 +120,14 @@ def whole_of(numel: int) -> Digits:
 
 
 def is_small(operation: Operation | None) -> bool:
-    """Whether it is better computed again by those who need it: constants, random numbers and casts to a wider data
-    type are, whatever their size."""
+    """Whether it is better computed again by those who need it: constants, random numbers, casts to a wider data type
+    and what goes on with reductions are, whatever their size."""
     if not isinstance(operation, Map):
         return False
     (result,) = operation.results
     if isinstance(operation, Random) or not operation.inputs or result.layout.numel <= SMALL:
+        return True
+    if operation.of_reductions:
         return True
     source = operation.inputs[0]
     return operation.name == "_to_copy" and source.value.dtype.itemsize < result.dtype.itemsize
@@ -162,6 +181,23 @@ class Grouping:
                 self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
         for view in graph.output_views():
             self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
+        self._find_of_reductions()
+
+    def _find_of_reductions(self) -> None:
+        """Marks what goes on with what is reduced, on at most a few elements for each that was read for it."""
+        reduced: dict[int, int] = {}  # operation (id) -> elements that were reduced for it
+        for operation in self.graph.operations:
+            if isinstance(operation, Reduce):
+                reduced[id(operation)] = operation.input.elements
+            elif isinstance(operation, Map):
+                found = [reduced.get(id(view.value.maker), 0) for view in operation.inputs]
+                few = operation.results[0].layout.numel * _FEW <= max(found, default=0)
+                operation.of_reductions = few and all(
+                    size or view.value.layout.numel <= operation.results[0].layout.numel
+                    for size, view in zip(found, operation.inputs, strict=True)
+                )
+                if operation.of_reductions:
+                    reduced[id(operation)] = max(found)
 
     def run(self) -> None:
         writers = [each for each in self.graph.operations if each.writes]
@@ -299,7 +335,7 @@ class Grouping:
             if space is not None and bytes_shared > most:
                 best, space_of_best, most = region, space, bytes_shared
         if best is None and is_small(operation):
-            best = self._with_channels(operation, leaves)
+            best = self._with_rows(operation, leaves) or self._with_channels(operation, leaves)
             space_of_best = best.space if best else None
         if best is None:
             space_of_best = find_space(layout.numel, operands, reductions)
@@ -312,7 +348,13 @@ class Grouping:
         if layout.numel == best.space.numel:
             best.operands |= operands
             best.reductions |= reductions
-        else:  # it computes a vector of channels besides
+            if isinstance(operation, Reduce) and reductions == {best.rows}:
+                best.of_rows.add(id(operation))
+        elif self._is_known_by(best, leaves):  # a number a row besides
+            best.of_rows.add(id(operation))
+            leaves = [(view, best.rows if digits else ()) for view, digits in leaves]
+            best.operands |= {digits for _, digits in leaves}
+        else:  # a vector of channels
             along = best.space.channel_digits
             best.reductions.add(along)  # they stay what they are to the program
             leaves = [(view, along if digits else ()) for view, digits in leaves]
@@ -336,6 +378,10 @@ class Grouping:
             for number in self.readers.get(value, ()):
                 made = value in self.regions[number].makes
                 shared[number] = shared.get(number, 0) + size * (2 if made else 1)
+        for view, digits in leaves:
+            number = self.group_that_makes(view.value)
+            if number in self.regions and digits and digits == self.regions[number].rows:
+                shared[number] = shared.get(number, 0) + view.value.bytes
         return shared
 
     def _joined(self, region, operation, leaves, operands, reductions, numel) -> Space | None:
@@ -350,20 +396,41 @@ class Grouping:
             return None
         if not same_kind(region, [operation]):
             return None
-        if region.anchor or fits(region.space, operands, reductions):
-            return region.space if fits(region.space, operands, reductions) else None
-        return find_space(numel, region.operands | operands, region.reductions | reductions)
+        operands, reductions = region.operands | operands, region.reductions | reductions
+        if fits(region.space, operands, reductions, not region.anchor):
+            return region.space
+        return None if region.anchor else find_space(numel, operands, reductions)
 
     def _is_free(self, region: Region, leaves, whole: Digits | None) -> bool:
         """Whether nothing that it reads is known only after the region; what that makes may be read as a whole."""
         own = 1 << region.number
         for view, digits in leaves:
             if self.group_that_makes(view.value) == region.number:
-                if digits != whole or not view.is_whole or isinstance(view.value.maker, Reduce):
+                if not region.knows(view, digits) or (digits == whole and not view.is_whole):
                     return False
             elif self._before(view.value) & own:
                 return False
         return True
+
+    def _is_known_by(self, region: Region, leaves) -> bool:
+        """Whether the region reduces rows to one of these."""
+        return any(id(view.value.maker) in region.of_rows for view, _ in leaves)
+
+    def _with_rows(self, operation: Operation, leaves) -> Region | None:
+        """The region that has reduced rows to what it is computed from: it computes one number a row more."""
+        count = operation.results[0].layout.numel
+        if not operation.results[0].layout.is_dense or any(digits not in ((), whole_of(count)) for _, digits in leaves):
+            return None
+        for region in self.regions.values():
+            if region.rows is None or region.rows[0][1] != count or not self._is_known_by(region, leaves):
+                continue
+            read = [(view, region.rows if digits else ()) for view, digits in leaves]
+            values = {id(view.value) for view, _ in leaves}
+            if len(region.open_results) >= MOST_OUTPUTS or len(region.reads | values) > MOST_INPUTS:
+                continue
+            if same_kind(region, [operation]) and self._is_free(region, read, None):
+                return region
+        return None
 
     def _with_channels(self, operation: Operation, leaves) -> Region | None:
         """A region over more elements that reads the same vectors of channels: it computes one more."""

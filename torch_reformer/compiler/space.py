@@ -9,13 +9,16 @@ one for each run of adjacent dimensions in which it varies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .ir import Layout, Map, Random, View
 
 Digits = tuple[tuple[int, int], ...]
 BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of its own
+# Rows as long as a GPU's kernel has in registers, so that what is added up over rows is, too (kernels/stitch_plan.h);
+# and as many as keep its processors busy.
+LONGEST_ROW, _MANY_ROWS = 4096, 64
 
 
 def digits_of(result: Layout, operand: Layout) -> Digits | None:
@@ -141,15 +144,29 @@ def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits]) -> Sp
     return space
 
 
-def fits(space: Space, operands: Iterable[Digits], reductions: Iterable[Digits]) -> bool:
-    return all(space.kind(each) for each in operands) and all(
-        not each or space.kind(each) == "channel" for each in reductions
-    )
+def reduces_rows(numel: int, digits: Digits | None) -> bool:
+    """Whether what has these digits is better reduced row by row, so that the result is known while the row's elements
+    are at hand: there are enough rows for a processor, or they are short."""
+    if not digits or len(digits) > 1:
+        return False
+    ((inner, count),) = digits
+    return inner > 1 and inner * count == numel and (count >= _MANY_ROWS or inner <= LONGEST_ROW)
+
+
+def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits], whole_rows: bool = True) -> bool:
+    """Whether operands of these digits are what programs know, and what is reduced is reduced to channels, to one
+    number, or, if whole rows are at hand, row by row."""
+    if not all(space.kind(each) for each in operands):
+        return False
+    row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
+    others = [each for each in reductions if each not in row]
+    if any(space.kind(each) != "row" for each in row) or any(each and space.kind(each) != "channel" for each in others):
+        return False
+    return not (row and others) or space.channels <= LONGEST_ROW
 
 
 def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Space | None:
-    """Where operands of these digits are what programs know, and what is reduced is reduced to channels or to one
-    number; None if nowhere."""
+    """One that fits these, if there is one."""
     for digits in sorted(reductions | operands, key=lambda each: (each not in reductions, each)):
         for space in _spaces(numel, digits):
             if fits(space, operands, reductions):

@@ -13,6 +13,7 @@ from ...program import Value as Expression
 from ..fakes import is_plain, layout_of, real_tensors
 from ..ir import FLOATS, Graph, Layout, Map, View
 from ..space import digits_of, find_space
+from .orders import in_order
 
 aten = torch.ops.aten
 
@@ -163,6 +164,13 @@ def add_map(graph: Graph, name: str, expression: Callable[..., Expression], inpu
     return View(result, layout)
 
 
+def add_operation(graph: Graph, name: str, expression, inputs: list[View], dtype: torch.dtype) -> View:
+    """A new tensor like the first input, but of this data type."""
+    layout = inputs[0].layout
+    (result,) = graph.add(Map(inputs, name, expression), [(layout, dtype, inputs[0].value.device)])
+    return View(result, layout)
+
+
 def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | None:
     if not isinstance(value, Tensor) or value.dtype not in (*FLOATS, torch.bool):
         return None
@@ -195,6 +203,8 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             return None
     if any(isinstance(each, View) for each in kwargs.values()) or not _computes(inputs, value):
         return None
+    if len(inputs) > 1:
+        inputs = [in_order(graph, each, layout) for each in inputs]
     digits = {digits_of(layout, each.layout) for each in inputs}
     if None in digits or find_space(layout.numel, digits, set()) is None:
         return None

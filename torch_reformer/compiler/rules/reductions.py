@@ -1,4 +1,5 @@
-"""Sums, means, maxima and variances as Reduces."""
+"""Sums, means, maxima and variances as Reduces. The variance of a row, whose mean is known while its elements are at
+hand, is a sum of squared differences from that."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from torch import Tensor
 
 from ..fakes import layout_of
 from ..ir import FLOATS, Graph, Layout, Reduce, View
-from ..space import find_space, without
-from .element_wise import add_map
+from ..space import find_space, reduces_rows, without
+from .element_wise import add_map, add_operation
 
 aten = torch.ops.aten
 
@@ -18,7 +19,7 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     dtype, layout = view.value.dtype, view.layout
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
-    over = tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
+    over = _over(layout, dims)
     if not layout.is_dense or not view.is_whole or not over:
         return None
     digits = without(layout, over)
@@ -42,6 +43,19 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     (made,) = graph.add(Reduce(kind, view, over), [(stacked, wide, view.value.device)])
     return [View(made, layout_of(like, i * expected)) for i in range(count)]
+
+
+def _over(layout: Layout, dims) -> tuple[int, ...]:
+    return tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
+
+
+def _repeated(found: View, layout: Layout, over: tuple[int, ...]) -> View:
+    """What was reduced over these dimensions of a tensor, for each of the tensor's elements."""
+    left = [d for d in range(len(layout.sizes)) if d not in over]
+    own = found.layout.strides
+    strides = dict(zip(left, [own[d] for d in left] if len(own) == len(layout.sizes) else own, strict=True))
+    everywhere = tuple(strides.get(d, 0) for d in range(len(layout.sizes)))
+    return View(found.value, Layout(layout.sizes, everywhere, found.layout.offset))
 
 
 def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, scale: float = 1.0):
@@ -75,10 +89,23 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
     divisor = count - (1 if correction is None else correction)
     if divisor <= 0 or mean.dtype != (torch.float64 if view.value.dtype == torch.float64 else torch.float32):
         return None
+    layout, over = view.layout, _over(view.layout, dims)
+    if layout.is_dense and reduces_rows(layout.numel, without(layout, over)):
+        return _var_mean_of_rows(graph, variance, mean, view, over, divisor)
     found = _reduce(graph, "moments", view, dims, mean)
     if found is None:
         return None
     return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [found[1]], variance), found[0]]
+
+
+def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, over: tuple[int, ...], divisor: float):
+    found = add_sum(graph, mean, view, over, scale=mean.numel() / view.layout.numel)
+    if found is None:
+        return None
+    middle = _repeated(found, view.layout, over)
+    differences = add_operation(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, middle], mean.dtype)
+    (made,) = _reduce(graph, "sum", differences, over, variance)
+    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [made], variance), found]
 
 
 RULES = {

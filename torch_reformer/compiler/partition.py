@@ -1,0 +1,43 @@
+"""Which values a forward saves for its backward: PyTorch's minimum cut, and what is known better here."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from . import dropout
+from .memory_formats import settle
+
+_MUCH = 8  # elements of a result for each of its operands
+
+
+def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
+        settle(joint)  # of forward and backward alike, so that what is saved has one order
+    dropout.save_keys(joint)
+    _repeat_broadcasts(joint)
+    return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def _repeat_broadcasts(joint: GraphModule) -> None:
+    """Has element-wise results that are far larger than their operands (a comparison of a row with a column, say)
+    computed again in the backward."""
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and "recompute" not in node.meta and _size(node):
+            is_element_wise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+            if is_element_wise and _MUCH * sum(map(_size, node.all_input_nodes)) < _size(node):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _strides(node: Node) -> tuple:
+    value = node.meta.get("val")
+    return value.stride() if isinstance(value, Tensor) else ()
+
+
+def _size(node: Node) -> int:
+    """Elements of a tensor whose sizes are known; else 0."""
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, Tensor) and isinstance(value.numel(), int) else 0

@@ -1,0 +1,31 @@
+"""Tensors whose elements lie in another order than those they are computed with: copied first, once for all that read
+them so, as PyTorch's own norms do it. Then the rest is one kernel."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..ir import Call, Graph, Layout, View
+from ..space import digits_of
+
+_clone = torch.ops.aten.clone.default
+
+
+def in_order(graph: Graph, view: View, layout: Layout) -> View:
+    """The view with its elements in the order of this layout of the same sizes, and repeated where it repeats them. A
+    part of a tensor stays as it is."""
+    if digits_of(layout, view.layout) is not None or view.elements != view.value.layout.numel:
+        return view
+    dims = sorted(range(len(layout.sizes)), key=lambda d: -layout.strides[d])
+    dims = [d for d in dims if layout.sizes[d] != 1 and view.layout.strides[d]]
+    sizes = tuple(layout.sizes[d] for d in dims)
+    ordered = Layout(sizes, tuple(view.layout.strides[d] for d in dims), view.layout.offset)
+    strides = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+    key = id(view.value), ordered
+    if key not in graph.copies:
+        call = Call(_clone, (View(view.value, ordered),), {"memory_format": torch.contiguous_format})
+        (graph.copies[key],) = graph.add(call, [(Layout(sizes, strides), view.value.dtype, view.value.device)])
+    own = dict(zip(dims, strides, strict=True))
+    return View(graph.copies[key], Layout(layout.sizes, tuple(own.get(d, 0) for d in range(len(layout.sizes)))))
