@@ -20,11 +20,14 @@ _ANY_ORDER = {
     *(aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default),
     *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
-    *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten._unsafe_view.default, aten.t.default),
-    *(aten.transpose.int, aten.detach.default, aten.squeeze.dim, aten.split_with_sizes.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
 }
-_NEXT = 32
+# Between matrices, whose results have one order whatever their operands' is.
+_OF_MATRICES = {
+    *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten._unsafe_view.default, aten.t.default),
+    *(aten.transpose.int, aten.detach.default, aten.squeeze.dim, aten.split_with_sizes.default),
+}
+_NEXT = 32  # element-wise operations that are looked at
 
 
 def settle(module: GraphModule) -> None:
@@ -38,11 +41,11 @@ def settle(module: GraphModule) -> None:
     def for_rows(node: Node, value: Tensor) -> Tensor:
         return value.contiguous() if _is_between_orders(node, value, changed) else value
 
-    for choose in (for_images, for_rows):
+    for choose, any_order in ((for_images, _ANY_ORDER), (for_rows, _ANY_ORDER | _OF_MATRICES)):
         changed: dict[Node, object] = {}
         try:
             for node in nodes:
-                if (found := _changed(node, changed, choose)) is not None:
+                if (found := _changed(node, changed, choose, any_order)) is not None:
                     changed[node] = found
         except (RuntimeError, ValueError):  # an operator that looks at memory in another way can't look at this one
             continue
@@ -53,11 +56,11 @@ class _HasAnOrder(RuntimeError):
     """An operator may have been chosen by its operands' order of memory."""
 
 
-def _changed(node: Node, changed: dict[Node, object], choose: Callable[[Node, Tensor], Tensor]):
+def _changed(node: Node, changed: dict[Node, object], choose: Callable[[Node, Tensor], Tensor], any_order: set):
     """What it gives in another order than before, or None."""
     before = node.meta.get("val")
     if any(each in changed for each in node.all_input_nodes):
-        if node.target is not operator.getitem and not _is_of_any_order(node):
+        if not (node.target is operator.getitem or node.target in any_order or _is_element_wise(node)):
             raise _HasAnOrder
         found = _again(node, changed)
     else:
@@ -92,10 +95,6 @@ def _tensors(node: Node) -> list[Tensor]:
 
 def _is_element_wise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
-
-
-def _is_of_any_order(node: Node) -> bool:
-    return _is_element_wise(node) or node.target in _ANY_ORDER
 
 
 def _is_open(node: Node) -> bool:

@@ -396,6 +396,8 @@ class Grouping:
             return None
         if not same_kind(region, [operation]):
             return None
+        if _has_planes(region.operands) and not _has_planes(operands):
+            return None
         operands, reductions = region.operands | operands, region.reductions | reductions
         if fits(region.space, operands, reductions, not region.anchor):
             return region.space
@@ -448,6 +450,12 @@ class Grouping:
             if same_kind(region, [operation]) and self._is_free(region, leaves, None):
                 return region
         return None
+
+
+def _has_planes(operands: set[Digits]) -> bool:
+    """Whether one is a number for each channel of each image. Beside it there is no place for vectors of channels,
+    which what follows would need: so it ends a region."""
+    return any(len(digits) == 2 and digits[0][0] == 1 for digits in operands)
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:
