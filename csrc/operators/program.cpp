@@ -159,7 +159,7 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   const Device device = device_of(acc);
   std::shared_ptr<const StitchedPlan> plan;  // on a GPU
   if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
-  const bool has_kernel = acc.is_cpu() ? !call.program.needs_rows() || call.shape.rows_are_lines() : plan != nullptr;
+  const bool has_kernel = acc.is_cpu() ? !call.program.needs_rows || call.shape.rows_are_lines() : plan != nullptr;
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (plan)

@@ -72,6 +72,8 @@ Program Program::decode(const int64_t* code, int64_t size) {
     if (program.outputs[i].kind != Reduction::none && std::none_of(found.begin(), found.end(), same))
       found.push_back(i);
   }
+  for (const ProgramNode& node : program.nodes) program.needs_rows |= reduces_row(node.op);
+  for (const ProgramOutput& output : program.outputs) program.needs_rows |= output.is_by_row();
   const std::vector<Varies> varies = program.varies();
   for (const ProgramOutput& output : program.outputs) {
     const Varies of = varies[size_t(output.node)];
@@ -104,14 +106,6 @@ std::vector<Varies> Program::varies() const {
     }
   }
   return all;
-}
-
-bool Program::needs_rows() const {
-  for (const ProgramNode& node : nodes)
-    if (reduces_row(node.op)) return true;
-  for (const ProgramOutput& output : outputs)
-    if (output.is_by_row()) return true;
-  return false;
 }
 
 int32_t Program::bias_sum() const {

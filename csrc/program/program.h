@@ -79,6 +79,8 @@ struct Program {
   std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
   std::vector<int64_t> code;       // from which decode() makes it
   int64_t number = -1;             // its own, of an interned one (plan/interned.h)
+  // Whether a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
+  bool needs_rows = false;
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Program decode(const int64_t* code, int64_t size);
@@ -88,8 +90,6 @@ struct Program {
   // acc is that sum from now on: a convolution gives it with the input for its bias, rounded once.
   void take_bias();
   std::vector<Varies> varies() const;  // of each node
-  // Whether a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
-  bool needs_rows() const;
 
  private:
   int32_t bias_sum() const;  // the node that adds it, or -1

@@ -252,9 +252,7 @@ class RegionProgram:
     def layout_of(self, operation: Operation) -> Layout:
         """That which the program's tensor for it has."""
         result = operation.results[0]
-        if id(operation) in self.region.of_rows:
-            return self._layout(View(result, result.layout), "row")
-        if isinstance(operation, Reduce):
+        if isinstance(operation, Reduce) and self._per(operation) != "row":
             stacked = (2,) if operation.kind == "moments" else ()
             rest = () if self._per_reduction(operation) == "all" else (self.space.channels,)
             return Layout((*stacked, *rest), (*(math.prod(rest) for _ in stacked), *(1 for _ in rest)))
@@ -262,7 +260,7 @@ class RegionProgram:
             return result.layout
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
-    def _per(self, operation: Map) -> str:
+    def _per(self, operation: Map | Reduce) -> str:
         if id(operation) in self.region.of_rows:
             return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
@@ -272,16 +270,15 @@ class RegionProgram:
         return "all" if count == (2 if operation.kind == "moments" else 1) else "channel"
 
     def _output(self, operation: Operation):
-        if id(operation) in self.region.of_rows:
-            return p.store(self._computed(operation, self.region.rows), operation.results[0].dtype, "row")
-        if isinstance(operation, Reduce):
+        per = self._per(operation)
+        if isinstance(operation, Reduce) and per != "row":
             value = self._read(operation.input, self.whole)
             kinds = {"sum": p.sum, "max": p.max, "moments": p.moments}
             return kinds[operation.kind](value, self._per_reduction(operation))
         if operation is self.region.anchor:
             return p.store(p.acc())
-        per = self._per(operation)
-        value = self._computed(operation, self.whole if per == "full" else self.space.channel_digits)
+        digits = {"full": self.whole, "channel": self.space.channel_digits, "row": self.region.rows}[per]
+        value = self._computed(operation, digits)
         dtype = operation.results[0].dtype
         return p.store(
             value, None if dtype == self.dtype and per == "full" else dtype, "element" if per == "full" else per

@@ -19,7 +19,7 @@ constexpr int64_t kGrain = 32768;  // elements that are worth a thread
 
 template <class S>
 void run_as(const ProgramCall& call, const Device& device) {
-  const programs::Partition partition(call.shape, call.program.needs_rows());
+  const programs::Partition partition(call.shape, call.program.needs_rows);
   const programs::Steps steps(call.program, partition);
   std::vector<programs::Partials> partials;  // of each reduction once, though several outputs may be of it
   const auto partials_of = [&](const ProgramOutput& output) {

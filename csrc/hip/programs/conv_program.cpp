@@ -17,12 +17,11 @@ int output_of_result(const ProgramCall& call) {
   return -1;
 }
 
-// The kernel that this macro of the plain kernel's file makes. arguments: the macro's, after the name and the program.
-gpu::Kernel generated(const gpu::Entry& plain, const char* macro, const char* arguments, const ProgramCall& call) {
+// The plain kernel with the program in it.
+gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
   const ProgramText& program = program_text(call);
   std::string name = std::string(plain.name) + "_" + program.digest;
-  std::string text =
-      program.source + macro + "(" + name + ", Program" + (arguments ? std::string(", ") + arguments : "") + ")\n";
+  std::string text = program.source + "REFORMER_WITH_PROGRAM(" + name + ", Program, " + plain.arguments + ")\n";
   return {plain.file, std::move(name), plain.arguments, std::move(text)};
 }
 
@@ -31,7 +30,7 @@ gpu::Kernel generated(const gpu::Entry& plain, const char* macro, const char* ar
 bool takes_program(const ProgramCall& call, int elements, bool reduces) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
-  if (call.program.needs_rows()) return false;
+  if (call.program.needs_rows) return false;
   if (elements_per_access(call) < elements || call.program.reductions.size() > (reduces ? 1 : 0)) return false;
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;
@@ -43,14 +42,14 @@ bool takes_program(const ProgramCall& call, int elements, bool reduces) {
 }
 
 KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts)
-    : kernel_(generated(plain, "REFORMER_WITH_PROGRAM", plain.arguments, call)),
+    : kernel_(generated(plain, call)),
       result_(size_t(output_of_result(call))),
       workspace_bytes_(int64_t{4} * stitch_numbers(call.program) * parts * call.shape.channels) {
   args_.rows = args_.lines = int(call.shape.rows());
   args_.channels = args_.width = int(call.shape.channels);
   args_.parts = parts;
   if (call.program.reductions.empty()) return;
-  finish_ = generated({"stitch", "stitch_finish", "0"}, "REFORMER_STITCH_FINISH", nullptr, call);
+  finish_ = stitch_finish(program_text(call));
   finish_shape_.blocks_x = uint32_t((args_.channels + kStitchFinishChannels - 1) / kStitchFinishChannels);
   finish_shape_.threads = kStitchThreads;
   finish_shape_.pdl = true;

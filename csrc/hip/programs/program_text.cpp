@@ -24,4 +24,9 @@ const ProgramText& program_text(const ProgramCall& call) {
   return known.remember(key, hash, {std::move(source), std::move(digest)});
 }
 
+gpu::Kernel stitch_finish(const ProgramText& program) {
+  const std::string name = "stitch_finish_" + program.digest;
+  return {"stitch", name, "0", program.source + "REFORMER_STITCH_FINISH(" + name + ", Program)\n"};
+}
+
 }  // namespace reformer

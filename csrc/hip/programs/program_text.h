@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "jit/gpu.h"
 #include "program/program.h"
 
 namespace reformer {
@@ -15,5 +16,8 @@ struct ProgramText {
 // The program is an interned one. A thread remembers its text, as several kernels are planned with each; good until it
 // asks again.
 const ProgramText& program_text(const ProgramCall& call);
+
+// The kernel that adds up the partial results of the program's reductions, whichever kernel gave these.
+gpu::Kernel stitch_finish(const ProgramText& program);
 
 }  // namespace reformer

@@ -21,7 +21,7 @@ const char* refusal(const ProgramCall& call, const Device& device) {
     if (output.type == Stored::fp64) return "an output is fp64";
     if (output.kind != Reduction::none && output.per == Per::row) return "an output is a reduction of rows";
   }
-  if (call.program.needs_rows() && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
+  if (call.program.needs_rows && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
 }
@@ -36,13 +36,10 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
                      std::to_string(launches.count) + "_" + program.digest;
   if (launches.lanes) name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors);
-  const std::string finish = name + "_finish";
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),
-              finish = gpu::Kernel("stitch", finish, "0",
-                                   program.source + "REFORMER_STITCH_FINISH(" + finish + ", Program)\n")](
-                 const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
+              finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
     for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;

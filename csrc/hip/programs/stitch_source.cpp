@@ -106,7 +106,7 @@ class Writer {
   }
 
   void of_rows() {
-    if (!contents_.program.needs_rows()) return;
+    if (!contents_.program.needs_rows) return;
     body_ << "  static constexpr int kRowReductions = " << row_reductions_.size()
           << ", kStages = " << contents_.stages.size()
           << ";\n  static constexpr bool kStoresRows = " << (contents_.of_rows.empty() ? "false" : "true")
@@ -325,7 +325,7 @@ StitchNeeds stitch_needs(const Program& program) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
   const auto loaded = std::count_if(program.nodes.begin(), program.nodes.end(), is_loaded);
-  return {stitch_numbers(program), int(loaded), program.needs_rows()};
+  return {stitch_numbers(program), int(loaded), program.needs_rows};
 }
 
 }  // namespace reformer

@@ -9,8 +9,8 @@
 //   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult
 //   kResult              the first of these with the result's data type, if there is any
 //   kReductions          reductions, each once; kind(), of_all() and first_number() (of a partial result) describe them
-//   of_element()         what is stored and reduced, from what was loaded, the channel's numbers and the row's
-//   reductions store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
+//   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's reductions
+//   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
 // and, where rows are reduced:
 //   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
 //   kStages              of which those of stage i are from stage_begin(i) to stage_begin(i + 1)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ... import program as p
 from ...program import Value as Expression
-from ..fakes import is_plain, layout_of, real_tensors
-from ..ir import FLOATS, Graph, Layout, Map, View
+from ..fakes import is_plain, layout_of, real_tensors, typed
+from ..ir import FLOATS, Graph, Layout, Map, Typed, View
 from ..space import digits_of, find_space
 from .orders import in_order
 
@@ -159,16 +159,12 @@ CONSTANTS: dict[Callable, Callable] = {
 
 def add_map(graph: Graph, name: str, expression: Callable[..., Expression], inputs: list[View], like: Tensor) -> View:
     """A new tensor with the sizes, strides and data type of `like`; the inputs have its sizes."""
-    layout = layout_of(like)
-    (result,) = graph.add(Map(inputs, name, expression), [(layout, like.dtype, like.device)])
-    return View(result, layout)
+    return add_typed_map(graph, name, expression, inputs, typed(like))
 
 
-def add_operation(graph: Graph, name: str, expression, inputs: list[View], dtype: torch.dtype) -> View:
-    """A new tensor like the first input, but of this data type."""
-    layout = inputs[0].layout
-    (result,) = graph.add(Map(inputs, name, expression), [(layout, dtype, inputs[0].value.device)])
-    return View(result, layout)
+def add_typed_map(graph: Graph, name: str, expression, inputs: list[View], type: Typed) -> View:
+    (result,) = graph.add(Map(inputs, name, expression), [type])
+    return View(result, type.layout)
 
 
 def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | None:

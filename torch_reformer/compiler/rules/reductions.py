@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..fakes import layout_of
-from ..ir import FLOATS, Graph, Layout, Reduce, View
+from ..ir import FLOATS, Graph, Layout, Reduce, Typed, View
 from ..space import find_space, reduces_rows, without
-from .element_wise import add_map, add_operation
+from .element_wise import add_map, add_typed_map
 
 aten = torch.ops.aten
 
@@ -103,8 +103,9 @@ def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, 
     if found is None:
         return None
     middle = _repeated(found, view.layout, over)
-    differences = add_operation(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, middle], mean.dtype)
-    (made,) = _reduce(graph, "sum", differences, over, variance)
+    type = Typed(view.layout, mean.dtype, mean.device)
+    squares = add_typed_map(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, middle], type)
+    (made,) = _reduce(graph, "sum", squares, over, variance)
     return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [made], variance), found]
 
 

@@ -1,0 +1,396 @@
+"""Small models of all kinds, most of them other packages' (the group zoo of pyproject.toml), with random weights: few
+layers, small inputs. The small networks of training_models.py are not repeated."""
+
+import copy
+import dataclasses
+import importlib
+import math
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from training_models import WithLoss, conv_norm, step
+
+
+@cache
+def _names_for_torchvision():
+    """PyPI's torchvision has operators for CUDA's torch only. Beside a CPU's they don't load, and its Python, which
+    timm needs too, fails for the names of two of them; no model here calls these."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def package(name: str):
+    """An optional package; the test is skipped without it, but in CI, where `make test-all` installs it, it fails."""
+    reason = "timm, torchvision or transformers is not installed: pip install --group zoo"
+    imported = importlib.import_module if os.environ.get("CI") else partial(pytest.importorskip, reason=reason)
+    try:
+        imported("torchvision")
+    except RuntimeError:
+        _names_for_torchvision()
+    return imported(name)
+
+
+@dataclasses.dataclass
+class Case:
+    """models: what is compiled, each by itself. train(calls, models, inputs): tensors to compare, where `calls` are
+    the models, compiled or not."""
+
+    models: Sequence[nn.Module]
+    inputs: Sequence[Tensor]
+    train: Callable = lambda calls, models, inputs: step(calls[0], models[0], inputs)
+
+
+def of_images(model: nn.Module, *shape: int) -> Case:
+    return Case([WithLoss(model)], [torch.randn(shape), torch.arange(10)])
+
+
+def timm(name: str, *shape: int, **options) -> Callable[[], Case]:
+    def make():
+        return of_images(package("timm").create_model(name, pretrained=False, num_classes=10, **options), *shape)
+
+    return make
+
+
+class Parts(nn.Module):
+    """One result of a model's, or several put one after another."""
+
+    def __init__(self, model: nn.Module, *names: str):
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *inputs):
+        found = self.model(*inputs)
+        found = [found[name] if isinstance(found, dict) else getattr(found, name) for name in self.names]
+        return torch.cat([each.flatten(1) for each in found]) if len(found) > 1 else found[0]
+
+
+def torchvision(name: str, *shape: int, parts=(), **options) -> Callable[[], Case]:
+    def make():
+        model = package("torchvision").models.get_model(name, weights=None, num_classes=10, **options)
+        return of_images(Parts(model, *parts) if parts else model, *shape)
+
+    return make
+
+
+def replaced(model: nn.Module, kind: str, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """The model, with what `make` gives in the place of each part of this class."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__ == kind:
+                setattr(parent, name, make(child))
+    return model
+
+
+def rms_norm(norm: nn.Module) -> nn.Module:
+    """PyTorch's in the place of T5's, which computes in fp32 what it is given in fp64."""
+    return nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
+
+
+class Hardsigmoid(nn.Module):
+    """Exact in fp64: in PyTorch's derivative a sixth is rounded to fp32."""
+
+    def forward(self, x):
+        return (x + 3).clamp(0, 6) / 6
+
+
+def words(kind: str, part="logits", **options) -> Callable[[], Case]:
+    """A model of transformers. The loss is ours, since theirs is computed in fp32."""
+
+    def make():
+        transformers = package("transformers")
+        name, _, _ = kind.partition("For")
+        name = name.removesuffix("LMHeadModel").removesuffix("EncoderModel").removesuffix("Model")
+        model = getattr(transformers, kind)(getattr(transformers, f"{name}Config")(**options))
+        return Case(
+            [WithLoss(Parts(replaced(model, "T5LayerNorm", rms_norm), part))],
+            [torch.randint(50, (4, 12)), torch.arange(10)],
+        )
+
+    return make
+
+
+BERT = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+GPT2 = dict(
+    vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+)
+DISTILBERT = dict(vocab_size=50, dim=32, n_layers=1, n_heads=4, hidden_dim=64, dropout=0.0, attention_dropout=0.0)
+T5 = dict(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_heads=4, dropout_rate=0.0)
+
+
+class Hearing(nn.Module):
+    """The loss of a model that hears: each word by the sounds and the words before it."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, sounds, tokens):
+        y = self.model(input_features=sounds, decoder_input_ids=tokens[:, :-1]).logits
+        return F.cross_entropy(y.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def whisper() -> Case:
+    transformers = package("transformers")
+    sizes = dict(d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4)
+    sizes |= dict(encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8, max_source_positions=16, vocab_size=50)
+    tokens = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    config = transformers.WhisperConfig(dropout=0.0, use_cache=False, **sizes, **tokens)
+    model = transformers.WhisperForConditionalGeneration(config)
+    return Case([Hearing(model)], [torch.randn(2, 8, 32), torch.randint(50, (2, 7))])
+
+
+class Nearness(nn.Module):
+    """The loss of a model of images and texts: each is nearest to its own in a batch."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, images):
+        nearness, same = self.model(tokens, images).logits_per_text, torch.arange(tokens.shape[0], device=tokens.device)
+        return F.cross_entropy(nearness, same) + F.cross_entropy(nearness.t(), same)
+
+
+def clip() -> Case:
+    transformers = package("transformers")
+    layers = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4)
+    texts = dict(vocab_size=50, max_position_embeddings=12, eos_token_id=49, bos_token_id=0, pad_token_id=0, **layers)
+    images = dict(image_size=32, patch_size=8, **layers)
+    config = transformers.CLIPConfig(text_config=texts, vision_config=images, projection_dim=16)
+    return Case([Nearness(transformers.CLIPModel(config))], [torch.randint(50, (4, 12)), torch.randn(4, 3, 32, 32)])
+
+
+class InterestEvolution(nn.Module):
+    """DIEN: a GRU over what a person saw, then another whose update gate attends to what is offered."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.items, self.width = nn.Embedding(40, width), width
+        self.interest = nn.GRUCell(width, width)
+        self.gates, self.new = nn.Linear(2 * width, 2 * width), nn.Linear(2 * width, width)
+        self.attend, self.nearby = nn.Linear(width, width, bias=False), nn.Bilinear(width, width, 1)
+        self.out = nn.Sequential(nn.Linear(3 * width, 24), nn.PReLU(), nn.Linear(24, 1))
+
+    def forward(self, seen, offered, clicked):
+        seen, offered = self.items(seen), self.items(offered)
+        state, states = seen.new_zeros(seen.shape[0], self.width), []
+        for x in seen.unbind(1):
+            state = self.interest(x, state)
+            states.append(state)
+        interests = torch.stack(states, 1)
+        attention = (interests @ self.attend(offered)[:, :, None]).squeeze(2).softmax(1)
+        state = torch.zeros_like(state)
+        for x, score in zip(states, attention.unbind(1), strict=True):
+            update, reset = self.gates(torch.cat([x, state], 1)).sigmoid().chunk(2, 1)
+            new = self.new(torch.cat([x, reset * state], 1)).tanh()
+            update = update * score[:, None]
+            state = (1 - update) * state + update * new
+        y = self.out(torch.cat([state, offered, seen.mean(1)], 1)).squeeze(1)
+        following = self.nearby(interests[:, :-1], seen[:, 1:]).sigmoid().clamp_min(1e-6).log().mean()
+        return F.binary_cross_entropy_with_logits(y, clicked) - 0.5 * following
+
+
+def dien() -> Case:
+    seen, offered = torch.randint(40, (6, 5)), torch.randint(40, (6,))
+    return Case([InterestEvolution()], [seen, offered, torch.rand(6).round()])
+
+
+class TextReader(nn.Module):
+    """A CRNN: columns of an image as a sequence, read by an LSTM in both directions."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(conv_norm(1, 8), nn.MaxPool2d(2), conv_norm(8, 16), nn.MaxPool2d((2, 1)))
+        self.lstm, self.out = nn.LSTM(16 * 4, 16, bidirectional=True), nn.Linear(32, 11)
+
+    def forward(self, x):
+        columns = self.body(x).flatten(1, 2).permute(2, 0, 1)
+        return self.out(self.lstm(columns)[0]).log_softmax(2)
+
+
+def crnn() -> Case:
+    """The loss is outside of what is compiled."""
+
+    def train(calls, models, inputs):
+        x, texts = inputs
+        lengths = torch.full((4,), 16), torch.full((4,), 5)
+        return step(lambda x: F.ctc_loss(calls[0](x), texts, *lengths), models[0], [x])
+
+    return Case([TextReader()], [torch.randn(4, 1, 16, 32), torch.randint(1, 11, (4, 5))], train)
+
+
+def gan() -> Case:
+    """Three steps of two models, each with an optimizer."""
+    generator = nn.Sequential(
+        *(nn.Linear(8, 16 * 4 * 4, bias=False), nn.Unflatten(1, (16, 4, 4)), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
+        *(nn.ConvTranspose2d(8, 3, 4, 2, 1), nn.Tanh()),
+    )
+    discriminator = nn.Sequential(
+        *(nn.Conv2d(3, 8, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(8, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16)),
+        *(nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(16 * 4 * 4, 1)),
+    )
+
+    def train(calls, models, inputs):
+        optimizers = [torch.optim.Adam(each.parameters(), 1e-3, betas=(0.5, 0.99), eps=1e-4) for each in models]
+        losses = []
+        for noise, real in zip(*inputs, strict=True):
+            made = calls[0](noise)
+            loss = F.softplus(calls[1](made.detach())).mean() + F.softplus(-calls[1](real)).mean()
+            optimizers[1].zero_grad()
+            loss.backward()
+            optimizers[1].step()
+            losses.append(loss.detach())
+            loss = F.softplus(-calls[1](made)).mean()
+            optimizers[0].zero_grad()
+            loss.backward()
+            optimizers[0].step()
+            losses.append(loss.detach())
+        grads = [each.grad for model in models for each in model.parameters()]
+        return losses + grads + [each.detach() for model in models for each in model.parameters()]
+
+    return Case([generator, discriminator], [torch.randn(3, 8, 8), torch.randn(3, 8, 3, 16, 16)], train)
+
+
+class RandomAutoencoder(nn.Module):
+    """A variational one. In each precision the random numbers are the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Sequential(conv_norm(3, 8, stride=2), nn.Flatten(), nn.Linear(8 * 8 * 8, 16))
+        self.decode = nn.Sequential(nn.Linear(8, 8 * 8 * 8), nn.SiLU(), nn.Unflatten(1, (8, 8, 8)))
+        self.out = nn.ConvTranspose2d(8, 3, 2, 2)
+
+    def forward(self, x):
+        mean, log_variance = self.encode(x).chunk(2, 1)
+        noise = torch.randn(mean.shape, dtype=torch.float64).to(x)
+        y = self.out(self.decode(mean + (0.5 * log_variance).exp() * noise))
+        divergence = 0.5 * (log_variance.exp() + mean.square() - 1 - log_variance).sum(1).mean()
+        return F.binary_cross_entropy_with_logits(y, x.sigmoid()) + 0.1 * divergence
+
+
+def vae() -> Case:
+    def train(calls, models, inputs):
+        torch.manual_seed(3)
+        return step(calls[0], models[0], inputs)
+
+    return Case([RandomAutoencoder()], [torch.randn(4, 3, 16, 16)], train)
+
+
+class Detector(nn.Module):
+    """Boxes and classes at each place of a grid; what is learned of a place depends on the boxes it overlaps."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(conv_norm(3, 8, stride=2), conv_norm(8, 16, stride=2))
+        self.scores, self.boxes = nn.Conv2d(16, 4, 3, 1, 1), nn.Conv2d(16, 4, 3, 1, 1)
+
+    @staticmethod
+    def overlap(one, other):
+        one, other = one[:, :, None], other[:, None]
+        left, right = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+        both = (right - left).clamp_min(0).prod(3)
+        area = lambda boxes: (boxes[..., 2:] - boxes[..., :2]).prod(3)  # noqa: E731
+        return both / (area(one) + area(other) - both + 1e-6)
+
+    def forward(self, x, boxes, classes):
+        x = self.body(x)
+        scores, moves = (each.flatten(2).transpose(1, 2) for each in (self.scores(x), self.boxes(x)))
+        across = [torch.arange(size, dtype=x.dtype, device=x.device) for size in x.shape[2:]]
+        corner = torch.stack(torch.meshgrid(*across, indexing="ij")[::-1], 2).flatten(0, 1)
+        found = torch.cat([corner - moves[..., :2].exp(), corner + moves[..., 2:].exp()], 2)
+        best, which = self.overlap(found.detach(), boxes).max(2)
+        hits = best > 0.3
+        wanted = F.one_hot(classes.gather(1, which), 4).to(x.dtype) * hits[..., None]
+        chance = scores.sigmoid()
+        weight = ((1 - wanted) * chance + wanted * (1 - chance)).square()
+        loss = (weight * F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")).sum()
+        if hits.any():
+            loss = loss + F.smooth_l1_loss(found[hits], boxes.gather(1, which[..., None].expand(-1, -1, 4))[hits])
+        if (count := int(hits.sum())) > 3:
+            loss = loss / math.sqrt(count)
+        return loss * 2
+
+
+def detector() -> Case:
+    corner = torch.rand(3, 2, 2) * 4
+    corner[2] += 100  # no place overlaps these
+    boxes = torch.cat([corner, corner + 2 + torch.rand(3, 2, 2)], 2)
+    return Case([Detector()], [torch.randn(3, 3, 32, 32), boxes, torch.randint(4, (3, 2))])
+
+
+SMALL_SWIN = dict(img_size=56, embed_dim=24, depths=(2, 2), num_heads=(2, 4), drop_path_rate=0.0)
+SMALL_BEIT = dict(img_size=64, depth=2, embed_dim=48, num_heads=4, init_values=0.1)
+HEAVY = {
+    "resnet": torchvision("resnet50", 4, 3, 64, 64),
+    "shufflenet": torchvision("shufflenet_v2_x0_5", 4, 3, 64, 64),
+    "googlenet": torchvision(
+        "googlenet", 4, 3, 64, 64, parts=["logits", "aux_logits1"], init_weights=False, dropout=0.0, dropout_aux=0.0
+    ),
+    "deeplab": torchvision("lraspp_mobilenet_v3_large", 4, 3, 64, 64, parts=["out"], weights_backbone=None),
+    "video": torchvision("r3d_18", 2, 3, 4, 32, 32),
+    "resnext": timm("resnext50_32x4d", 4, 3, 64, 64, layers=[1, 1, 1, 1]),
+    "res2net": timm("res2net50_26w_4s", 4, 3, 64, 64, layers=[1, 1, 1, 1]),
+    "regnet": timm("regnety_002", 4, 3, 64, 64),
+    "densenet": timm("densenet121", 4, 3, 64, 64),
+    "efficientnet": timm("efficientnet_b0", 4, 3, 64, 64),
+    "mobilenet": timm("mobilenetv3_small_050", 4, 3, 64, 64, drop_rate=0.0),
+    "ghostnet": timm("ghostnet_050", 4, 3, 64, 64, drop_rate=0.0),
+    "repvgg": timm("repvgg_a0", 4, 3, 64, 64),
+    "hrnet": timm("hrnet_w18_small", 4, 3, 64, 64),
+    "convnext": timm("convnext_atto", 4, 3, 64, 64, depths=(1, 1, 2, 1)),
+    "convnext v2": timm("convnextv2_atto", 4, 3, 64, 64, depths=(1, 1, 2, 1)),
+    "vit": timm("vit_tiny_patch16_224", 4, 3, 64, 64, img_size=64, depth=2),
+    "swin": timm("swin_tiny_patch4_window7_224", 4, 3, 56, 56, **SMALL_SWIN),
+    "beit": timm("beit_base_patch16_224", 4, 3, 64, 64, **SMALL_BEIT),
+    "mixer": timm("mixer_s32_224", 4, 3, 64, 64, img_size=64),
+    "poolformer": timm("poolformer_s12", 4, 3, 64, 64),
+    "mobilevit": timm("mobilevit_xxs", 4, 3, 64, 64),
+    "pvt": timm("pvt_v2_b0", 4, 3, 64, 64),
+    "xcit": timm("xcit_nano_12_p16_224", 4, 3, 64, 64, depth=2),
+    "coatnet": timm("coatnet_pico_rw_224", 4, 3, 64, 64, img_size=64),
+    "nfnet": timm("nf_regnet_b0", 4, 3, 64, 64, drop_path_rate=0.0),
+    "inception": timm("inception_v3", 4, 3, 128, 128),
+    "bert": words("BertForSequenceClassification", **BERT, **NO_DROPOUT),
+    "gpt2": words("GPT2LMHeadModel", **GPT2, bos_token_id=0, eos_token_id=0),
+    "t5": words("T5EncoderModel", "last_hidden_state", num_layers=1, **T5),
+    "distilbert": words("DistilBertForMaskedLM", **DISTILBERT),
+    "whisper": whisper,
+    "clip": clip,
+    "gan": gan,
+}
+QUICK = {"dien": dien, "crnn": crnn, "vae": vae, "detector": detector}
+
+
+def made(make: Callable[[], Case], seed=0) -> Case:
+    torch.manual_seed(seed)
+    case = make()
+    with torch.no_grad():
+        for each in (each for model in case.models for each in model.parameters()):
+            each += 0.02 * torch.randn_like(each)  # a weight that begins as zero would hide derivatives
+    return case
+
+
+def results(
+    case: Case,
+    dtype: torch.dtype,
+    call: Callable = lambda model: model,
+    device="cpu",
+    autocast: torch.dtype | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What a case compares, and the models' buffers after it. call: what compiles a model, or nothing."""
+    models = [copy.deepcopy(each).to(device, dtype) for each in case.models]
+    inputs = [each.to(device, dtype if each.is_floating_point() else None) for each in case.inputs]
+    with warnings.catch_warnings(), torch.autocast(device, autocast, autocast is not None):
+        warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+        found = case.train([call(each) for each in models], models, inputs)
+    return found, [each for model in models for each in model.buffers()]
