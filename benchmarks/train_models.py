@@ -91,12 +91,17 @@ def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
 
 
 def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """The sum of the kernels' times of one step."""
+    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early (programmatic
+    dependent launch) waits for the one before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize(device)
-    on_gpu = (event for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA)
-    return sum(event.self_device_time_total for event in on_gpu) / 1e3
+    on_gpu = [each.time_range for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    busy, until = 0.0, 0.0
+    for each in sorted(on_gpu, key=lambda each: each.start):
+        busy += max(0.0, each.end - max(each.start, until))
+        until = max(until, each.end)
+    return busy / 1e3
 
 
 def converted(model: torch.nn.Module) -> torch.nn.Module:

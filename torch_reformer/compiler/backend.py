@@ -12,6 +12,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch.fx import GraphModule
 
+from .attention import simplify_masks
 from .decompositions import decompositions
 from .execute import executable
 from .partition import partition
@@ -24,6 +25,11 @@ _AOT_OPTIONS = {
     "partition_fn": partition,
     "decompositions": decompositions(),
     "keep_inference_input_mutations": True,
+}
+_AOT_CONFIG = {
+    "guess_tangent_strides_as_outputs": True,  # off in torch 2.11
+    # The backward is compiled before the forward runs: later, its tensors would be there beside those that are saved.
+    "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
 OPTIONS = ("report",)
@@ -49,8 +55,9 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         from .cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
+    simplify_masks(module)
     compiler = aot_autograd(**_compilers((options or {}).get("report"), graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(guess_tangent_strides_as_outputs=True):  # off in torch 2.11
+    with functorch_config.patch(_AOT_CONFIG):
         return compiler(module, inputs)
 
 
@@ -61,7 +68,7 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
         return make_boxed_func(compiled(module, inputs))
 
     def run(*args):
-        with functorch_config.patch(guess_tangent_strides_as_outputs=True):
+        with functorch_config.patch(_AOT_CONFIG):
             return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_AOT_OPTIONS)(*args)
 
     return run
