@@ -59,9 +59,24 @@ Ints sizes_of(const ProgramOutput& output, Sizes result) {
   return sizes;
 }
 
-// The tensor as a program reads it: checked, and dense. like: a tensor where the result of these sizes will be.
+// Elements from one row to the next of a tensor whose rows of adjacent channels are equally far apart, or 0.
+int64_t row_pitch(const Tensor& tensor) {
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  if (sizes[1] < 2 || strides[1] != 1) return 0;
+  int64_t pitch = 0, expected = 0;
+  for (size_t d : {3, 2, 0}) {
+    if (sizes[d] == 1) continue;
+    if (!pitch) pitch = expected = strides[d];
+    if (strides[d] != expected) return 0;
+    expected *= sizes[d];
+  }
+  return pitch > sizes[1] && pitch <= INT32_MAX ? pitch : 0;
+}
+
+// The tensor as a program reads it: checked, and dense, or with rows that are apart. like: a tensor where the result of
+// these sizes will be.
 Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
-               Layout layout) {
+               Layout layout, bool rows_apart) {
   const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
   if (tensor.device() != like.device()) check_same_device(op, "acc", like, argument().c_str(), tensor);
   if (is_freed(tensor)) check_not_freed(op, argument().c_str(), tensor);
@@ -76,7 +91,8 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
     fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
          shown(wanted));
-  return kind == ProgramOp::full ? dense(tensor, layout) : contiguous_of(tensor);
+  if (kind != ProgramOp::full) return contiguous_of(tensor);
+  return rows_apart && row_pitch(tensor) ? tensor : dense(tensor, layout);
 }
 
 // By PyTorch's own operations, for what no kernel runs.
@@ -110,16 +126,19 @@ struct Prepared {
   std::vector<Tensor> inputs, outputs;
   ProgramCall call;
 
+  // rows_apart: whether rows of full inputs may be.
   Prepared(const char* op, const Program& program, const Tensor& like, Sizes of, Layout layout,
-           const std::vector<Tensor>& tensors)
+           const std::vector<Tensor>& tensors, bool rows_apart = false)
       : sizes(of.begin(), of.end()),
         call{program, {layout, of[0], of[1], of[2] * of[3]}, Stored(int8_t(dtype_of(op, "acc", like))), nullptr, {},
              {}} {
     if (tensors.size() != program.inputs.size())
       fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
     for (size_t i = 0; i < tensors.size(); ++i) {
-      inputs.push_back(operand(op, i, program.inputs[i].kind, tensors[i], like, of, layout));
-      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
+      const ProgramOp kind = program.inputs[i].kind;
+      inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, rows_apart));
+      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i]),
+                             rows_apart && kind == ProgramOp::full ? row_pitch(inputs[i]) : 0});
     }
   }
 
@@ -195,7 +214,8 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   check_not_freed(op, "acc", acc);
   const Layout layout = result_layout(acc, acc);
-  Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors);
+  const bool rows_apart = !acc.is_cpu() && (layout == Layout::nhwc || acc.size(2) * acc.size(3) == 1);
+  Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, rows_apart);
   check_into(op, program.whole, into, acc);
   return run(op, prepared, dense(acc, layout), tensors, false, into);
 }

@@ -112,9 +112,11 @@ struct ProgramShape {
 struct ProgramOperand {
   const void* data;
   Stored type;
+  int64_t pitch = 0;  // elements from one row to the next, if rows are not adjacent
 };
 
-// A program's call. Tensors are dense; full ones lie in the result's layout. A tensor that is stored may be `acc`, if
+// A program's call. Tensors are dense; full ones lie in the result's layout, and where rows are lines their rows may be
+// apart on GPUs: a tensor may be some channels of another. A tensor that is stored may be `acc`, if
 // it has its type, or a full input; one of channels may be an input of channels that nothing else is computed from.
 struct ProgramCall {
   const Program& program;

@@ -12,7 +12,7 @@ struct ProgramKey {
   int64_t number = -1;              // the program's own; -1: there is none
   Stored result = Stored::result;   // the result's type
   int32_t elements_per_access = 0;  // as below
-  // Types of the first kMostInputs, 4 bits each; kernels take no more.
+  // Of the first kMostInputs, 4 bits each: the type, and whether rows are apart. Kernels take no more.
   std::array<uint64_t, 2> input_types{};
 
   static constexpr size_t kMostInputs = 32;
@@ -27,8 +27,8 @@ struct ProgramKey {
   uint64_t hash() const;
 };
 
-// How many adjacent elements a kernel may read at once: 16 bytes of the result, fewer if a channel's inputs are not
-// aligned to that.
+// How many adjacent elements a kernel may read at once: 16 bytes of the result, fewer if a channel's inputs or rows that
+// are apart are not aligned to that.
 int elements_per_access(const ProgramCall& call);
 
 }  // namespace reformer

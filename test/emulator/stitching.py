@@ -34,6 +34,13 @@ def empty(output, acc):
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
 
 
+def pitch(tensor) -> int:
+    """From one row to the next of some channels of another tensor in channels_last; of others 0."""
+    if tensor.dim() != 4 or tensor.stride(1) != 1 or tensor.is_contiguous(memory_format=torch.channels_last):
+        return 0
+    return min(tensor.stride(d) for d in (0, 2, 3) if tensor.shape[d] > 1)
+
+
 def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
     """A file with the program's kernels, stitch_test and stitch_test_finish; their launches are planned, too."""
     n, k, h, w = acc.shape
@@ -41,8 +48,10 @@ def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
     code = (ctypes.c_int64 * len(program.code))(*program.code)
     shape = (ctypes.c_int64 * 4)(int(nhwc), n, k, h * w)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
+    pitches = (ctypes.c_int64 * 16)(*map(pitch, tensors))
     sentence = planner().prepare(
-        code, ctypes.c_int64(len(code)), shape, types, ctypes.c_int64(len(tensors)), STORED[acc.dtype], multiprocessors
+        *(code, ctypes.c_int64(len(code)), shape, types, pitches, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
+        multiprocessors,
     )
     assert sentence is None, sentence
     kernels = f"{emulator.ROOT}/csrc/hip/kernels"

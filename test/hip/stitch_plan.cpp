@@ -3,6 +3,7 @@
 #include "hip/programs/stitch_contents.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "program/program.cpp"
+#include "program/program_key.cpp"
 
 using namespace reformer;
 
@@ -10,20 +11,20 @@ static Program program;
 static StitchPlan plan;
 static std::string text;
 
-// Returns a sentence, or null. shape: layout, images, channels, pixels.
+// Returns a sentence, or null. shape: layout, images, channels, pixels. pitches: of the inputs, as program.h has them.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
-                               int64_t inputs, int8_t result, int multiprocessors) {
+                               const int64_t* pitches, int64_t inputs, int8_t result, int multiprocessors) {
   try {
     program = Program::decode(code, size);
   } catch (const std::exception& error) {
     text = error.what();
     return text.c_str();
   }
-  std::vector<Stored> all;
-  for (int64_t i = 0; i < inputs; ++i) all.push_back(Stored(types[i]));
-  const ProgramShape of{Layout(shape[0]), shape[1], shape[2], shape[3]};
-  plan = plan_stitch(of, int(16 / element_size(Stored(result))), stitch_needs(program), multiprocessors);
-  text = stitch_source(program, all, Stored(result)) + plan.text("stitch_test") +
+  ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
+  for (int64_t i = 0; i < inputs; ++i) call.inputs.push_back({nullptr, Stored(types[i]), pitches[i]});
+  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(program), multiprocessors);
+  for (int64_t i = 0; i < inputs; ++i) plan.args.pitch[i] = int(pitches[i]);
+  text = stitch_source(program, call.inputs, Stored(result)) + plan.text("stitch_test") +
          "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
 }

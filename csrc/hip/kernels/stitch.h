@@ -16,6 +16,7 @@ constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; 
 struct StitchArgs {
   const void* acc;
   const void* in[kStitchMostInputs];
+  int pitch[kStitchMostInputs];  // elements from one line to the next, of inputs whose lines are apart
   void* out[kStitchMostOutputs];
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   int lines, width, channels, rows;

@@ -1,7 +1,5 @@
 #include "program_text.h"
 
-#include <vector>
-
 #include "hip/kernels/stitch.h"
 #include "jit/cache.h"
 #include "program/program_key.h"
@@ -17,9 +15,7 @@ const ProgramText& program_text(const ProgramCall& call) {
   const ProgramKey key(call);
   const uint64_t hash = key.hash();
   if (const ProgramText* found = known.find(key, hash)) return *found;
-  std::vector<Stored> types;
-  for (const ProgramOperand& input : call.inputs) types.push_back(input.type);
-  std::string source = stitch_source(call.program, types, call.type);
+  std::string source = stitch_source(call.program, call.inputs, call.type);
   std::string digest = gpu::digest(source).substr(0, 16);
   return known.remember(key, hash, {std::move(source), std::move(digest)});
 }

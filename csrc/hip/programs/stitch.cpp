@@ -42,7 +42,8 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
               finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
-    for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;
+    for (size_t i = 0; i < call.inputs.size(); ++i)
+      args.in[i] = call.inputs[i].data, args.pitch[i] = int(call.inputs[i].pitch);
     for (size_t i = 0; i < call.outputs.size(); ++i) args.out[i] = call.outputs[i];
     args.partial = static_cast<float*>(workspace);
     gpu::launch(kernel, launches.launch, queue, args);

@@ -7,8 +7,8 @@
 namespace reformer {
 
 struct StitchContents {
-  // types: of the inputs. result: what Stored::result is. The program is not copied.
-  StitchContents(const Program& program, const std::vector<Stored>& types, Stored result);
+  // inputs: of which types and pitches matter. result: what Stored::result is. The program is not copied.
+  StitchContents(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result);
 
   const ProgramNode& node(int32_t i) const { return program.nodes[size_t(i)]; }
   const ProgramOutput& output(size_t o) const { return program.outputs[o]; }
@@ -21,7 +21,7 @@ struct StitchContents {
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
   const Program& program;
-  const std::vector<Stored> types;
+  const std::vector<ProgramOperand> inputs;
   const Stored result;
   const std::vector<Varies> varies;
   std::vector<size_t> stored;                // outputs by element

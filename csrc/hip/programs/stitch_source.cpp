@@ -69,7 +69,7 @@ class Writer {
   const ProgramNode& node(int32_t i) const { return contents_.node(i); }
   const ProgramOutput& output(size_t o) const { return contents_.output(o); }
   const std::vector<size_t>& reductions() const { return contents_.program.reductions; }
-  const char* type_of_input(size_t input) const { return type_name(contents_.types[input]); }
+  const char* type_of_input(size_t input) const { return type_name(contents_.inputs[input].type); }
 
   static size_t place_of(const std::vector<int32_t>& among, int32_t node) {
     return size_t(std::find(among.begin(), among.end(), node) - among.begin());
@@ -210,7 +210,7 @@ class Writer {
       const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
       if (node(inputs[i]).op == ProgramOp::scalar)
         body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
-      else if (contents_.types[input] == Stored::mask)
+      else if (contents_.inputs[input].type == Stored::mask)
         body_ << "    read_mask<kCount>(" << from << ", channel, " << to << ");\n";
       else
         body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", channel, " << to << ");\n";
@@ -228,23 +228,28 @@ class Writer {
   void load() {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
              "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
-    const auto is_full = [&](int32_t i) { return node(i).op == ProgramOp::full; };
-    if (std::any_of(contents_.loaded.begin(), contents_.loaded.end(), is_full))
+    const auto is_dense = [&](int32_t i) {
+      return node(i).op == ProgramOp::full && !contents_.inputs[size_t(node(i).input)].pitch;
+    };
+    if (std::any_of(contents_.loaded.begin(), contents_.loaded.end(), is_dense))
       body_ << "    const long long at = static_cast<long long>(line) * p.width + column;\n";
     for (size_t i = 0; i < contents_.loaded.size(); ++i) {
       const ProgramNode& of = node(contents_.loaded[i]);
       if (of.op == ProgramOp::acc) continue;
       const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
-      const Stored type = contents_.types[size_t(of.input)];
+      const Stored type = contents_.inputs[size_t(of.input)].type;
+      std::string at = "at";
+      if (contents_.inputs[size_t(of.input)].pitch)
+        at = "static_cast<long long>(line) * p.pitch[" + std::to_string(of.input) + "] + column";
       if (of.op == ProgramOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
       else if (of.op == ProgramOp::row)
         body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
               << to << ");\n";
       else if (type == Stored::mask)
-        body_ << "    read_mask<kCount>(" << input << ", at, " << to << ");\n";
+        body_ << "    read_mask<kCount>(" << input << ", " << at << ", " << to << ");\n";
       else
-        body_ << "    read<" << type_name(type) << ", kCount>(" << input << ", at, " << to << ");\n";
+        body_ << "    read<" << type_name(type) << ", kCount>(" << input << ", " << at << ", " << to << ");\n";
     }
     body_ << "  }\n";
   }
@@ -310,8 +315,8 @@ class Writer {
 
 }  // namespace
 
-std::string stitch_source(const Program& program, const std::vector<Stored>& types, Stored result) {
-  return Writer(StitchContents(program, types, result)).write();
+std::string stitch_source(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result) {
+  return Writer(StitchContents(program, inputs, result)).write();
 }
 
 int stitch_numbers(const Program& program) {

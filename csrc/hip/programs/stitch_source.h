@@ -27,7 +27,7 @@
 namespace reformer {
 
 // types: of the inputs. result: what Stored::result is.
-std::string stitch_source(const Program& program, const std::vector<Stored>& types, Stored result);
+std::string stitch_source(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);
