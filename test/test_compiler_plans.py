@@ -198,6 +198,44 @@ def test_spaces():
     ]
 
 
+def test_rows_that_are_apart():
+    apart = ((1, 3), (3, 40))
+    some = torch.empty(2, 8, 4, 5).to(memory_format=torch.channels_last)[:, 2:5]
+    assert digits_of(NHWC, ir.Layout(tuple(some.shape), some.stride())) == apart
+    some = torch.empty(4, 5, 2, 8)[..., 2:5].permute(2, 3, 0, 1)  # images are not where NHWC has them
+    assert digits_of(NHWC, ir.Layout(tuple(some.shape), some.stride())) is None
+    assert find_space(120, {apart, ((1, 120),)}, {((1, 3),)}) == Space(1, 3, 40, 1, True)
+    assert find_space(120, {apart, ((1, 4), (4, 30))}, set()) is None
+    assert not fits(Space(1, 3, 40, 1, True), {apart}, (), whole_rows=False)  # behind a convolution
+
+
+class Growing(nn.Module):
+    """Each convolution sees what all before it gave: the gradient of that is a sum of parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8 * (i + 1), 8, 3, padding=1) for i in range(4))
+
+    def forward(self, x):
+        found = [x]
+        for conv in self.convs:
+            found.append(conv(torch.cat(found, 1)).relu())
+        return torch.cat(found, 1)
+
+
+def test_gradients_of_parts_are_added_where_they_are():
+    """One kernel for each convolution's: no part is copied, and no sum of two stored."""
+    reports = []
+    torch._dynamo.reset()
+    model, x = Growing().to(memory_format=torch.channels_last), torch.randn(2, 8, 40, 40, requires_grad=True)
+    x = x.to(memory_format=torch.channels_last)
+    run = torch.compile(model, backend=backend.reformer, options={"report": reports.append})
+    run(x).square().sum().backward()
+    kinds = [line.kind for line in reports[1].lines]
+    assert not {"aten::add.Tensor", "aten::clone"} & set(kinds)
+    assert kinds.count("stitch") <= 6
+
+
 def test_text_and_verifier():
     graph = ir.Graph()
     x = graph.give(ir.Layout((2, 3), (3, 1)), torch.float32, torch.device("cpu"))

@@ -69,8 +69,7 @@ def test_rows_apart(dtype, size, around):
         acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
         tensors = {name: everything[name] for name in tested.inputs}
         apart = {
-            name: some_channels(tensor, *around) if tensor.dim() == 4 else tensor
-            for name, tensor in tensors.items()
+            name: some_channels(tensor, *around) if tensor.dim() == 4 else tensor for name, tensor in tensors.items()
         }
         dense = [
             each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each for each in tensors.values()

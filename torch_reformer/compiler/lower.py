@@ -15,7 +15,7 @@ from ..program import Value as Expression
 from ..runtime import plan as plans
 from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
-from .space import Digits, operand_digits, shaped
+from .space import Digits, are_rows_apart, operand_digits, pitch_of, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -238,7 +238,8 @@ class RegionProgram:
         for (_, _, digits), view in self.region.leaves.items():
             made = view.value.maker is not None and id(view.value.maker) in self.members
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
-            if not made and self.space.kind(digits) == "full" and view.value.dtype.is_floating_point and is_wide:
+            is_full = self.space.kind(digits) == "full" and not are_rows_apart(digits)
+            if not made and is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return
@@ -311,6 +312,9 @@ class RegionProgram:
             return self._computed(maker, digits)
         kind = self.space.kind(digits)
         layout = self._layout(view, kind)
+        if are_rows_apart(digits):
+            (n, c, h, w), pitch = layout.sizes, pitch_of(view.layout)
+            layout = Layout((n, c, h, w), (h * w * pitch, 1, w * pitch, pitch), layout.offset)
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()
         key = id(view.value), layout, kind

@@ -124,7 +124,7 @@ class _Recompute:
     def _space(reader: Region, leaves):
         digits = {key[2] for key in leaves}
         if reader.anchor or fits(reader.space, digits, ()):
-            return reader.space if fits(reader.space, digits, ()) else None
+            return reader.space if fits(reader.space, digits, (), not reader.anchor) else None
         return find_space(reader.numel, reader.operands | digits, reader.reductions)
 
     def _inline(self, reader: Region, value: Value, operations, leaves) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .ir import Conv, Graph, Layout, Map, Operation, Random, Reduce, Value, View
-from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, reduces_rows, without
+from .space import BY_PLACE, Digits, Space, are_rows_apart, find_space, fits, operand_digits, reduces_rows, without
 
 SMALL = 8192  # elements
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
@@ -455,7 +455,7 @@ class Grouping:
 def _has_planes(operands: set[Digits]) -> bool:
     """Whether one is a number for each channel of each image. Beside it there is no place for vectors of channels,
     which what follows would need: so it ends a region."""
-    return any(len(digits) == 2 and digits[0][0] == 1 for digits in operands)
+    return any(len(digits) == 2 and digits[0][0] == 1 and not are_rows_apart(digits) for digits in operands)
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:

@@ -3,7 +3,8 @@
 All that a program reads and writes for each element has its elements in one order: that of memory. Seen so, sizes and
 permutations of dimensions don't matter, and an operand that is broadcast repeats by a rule: element i of the result
 needs the operand's element (i // inner) % count. Such a pair (inner, count) is a digit of the index; an operand has
-one for each run of adjacent dimensions in which it varies.
+one for each run of adjacent dimensions in which it varies. Some channels of another tensor have two adjacent digits:
+one within a row, and one of rows, which are apart.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LONGEST_ROW, _MANY_ROWS = 4096, 64
 
 def digits_of(result: Layout, operand: Layout) -> Digits | None:
     """How an operand of the result's sizes varies over the result's memory, which is dense. None: its elements lie in
-    another order, or not side by side."""
+    another order, or apart in another way than rows."""
     inner = expected = 1
     digits: list[tuple[int, int]] = []
     joined = False
@@ -34,7 +35,7 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
         varies = stride != 0
         if varies:
             if stride != expected:
-                return None
+                return _rows_apart(result, operand)
             expected *= size
             if joined:
                 digits[-1] = digits[-1][0], digits[-1][1] * size
@@ -43,6 +44,35 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
         joined = varies
         inner *= size
     return tuple(digits)
+
+
+def _rows_apart(result: Layout, operand: Layout) -> Digits | None:
+    """The digits of rows that are equally far apart, each of adjacent elements."""
+    dims = [d for d in sorted(range(len(result.sizes)), key=lambda d: result.strides[d]) if result.sizes[d] != 1]
+    width = expected = 1
+    for d in dims:
+        if operand.strides[d] != expected:
+            if expected != width or width == 1 or operand.strides[d] < width:
+                return None
+            expected = operand.strides[d]
+        elif expected == width:
+            width *= result.sizes[d]
+        expected *= result.sizes[d]
+    return (1, width), (width, result.numel // width)
+
+
+def are_rows_apart(digits: Digits) -> bool:
+    return len(digits) == 2 and digits[0][0] * digits[0][1] == digits[1][0]
+
+
+def pitch_of(layout: Layout) -> int:
+    """Elements from one of these rows to the next."""
+    expected = 1
+    for stride, size in sorted(zip(layout.strides, layout.sizes, strict=True)):
+        if size != 1 and stride != expected:
+            return stride
+        expected *= size
+    raise ValueError("its rows are adjacent")
 
 
 def operand_digits(operation: Map) -> list[tuple[View, Digits | None]]:
@@ -101,6 +131,8 @@ class Space:
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or digits == ((1, self.numel),):
             return "full"
+        if are_rows_apart(digits):
+            return "full" if self.nhwc and digits[0][1] == c else None
         if not digits:
             return "scalar"
         if digits == self.channel_digits:
@@ -155,8 +187,10 @@ def reduces_rows(numel: int, digits: Digits | None) -> bool:
 
 def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits], whole_rows: bool = True) -> bool:
     """Whether operands of these digits are what programs know, and what is reduced is reduced to channels, to one
-    number, or, if whole rows are at hand, row by row."""
+    number, or, if whole rows are at hand (they are not behind a convolution), row by row."""
     if not all(space.kind(each) for each in operands):
+        return False
+    if not whole_rows and any(map(are_rows_apart, operands)):
         return False
     row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
     others = [each for each in reductions if each not in row]
@@ -179,7 +213,9 @@ def _spaces(numel: int, digits: Digits):
     if not digits or digits in (BY_PLACE, ((1, numel),)):
         return
     inner, count = digits[0]
-    if len(digits) == 2 and inner == 1:
+    if are_rows_apart(digits):
+        yield Space(1, count, numel // count, 1, True)
+    elif len(digits) == 2 and inner == 1:
         images = digits[1][1]
         yield Space(images, numel // (count * images), count, 1, False)
     elif inner == 1:
