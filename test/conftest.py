@@ -16,6 +16,10 @@ from torch_reformer.__main__ import main  # noqa: E402
 from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
 
+from torch._functorch import config as functorch_config  # noqa: E402
+
+functorch_config.enable_autograd_cache = False  # what tests compile is compiled, and not found in the cache
+
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
 # the examples are the same each time: it judges a change, and looking for what else may fail is for people.
 hypothesis.settings.register_profile("reformer", deadline=None, print_blob=True, derandomize="CI" in os.environ)

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_function, make_boxed_func
 from torch.fx import GraphModule
 
 from .attention import simplify_masks
+from .cached import Compiled, cached_by
 from .decompositions import ConvolutionsOfPyTorch, decompositions
 from .execute import executable
 from .partition import partition
@@ -58,8 +59,9 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
         graphs = CudaGraphs()
     simplify_masks(module)
-    compiler = aot_autograd(**_compilers((options or {}).get("report"), graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(_AOT_CONFIG), ConvolutionsOfPyTorch():
+    report = (options or {}).get("report")
+    compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
+    with functorch_config.patch(_AOT_CONFIG), cached_by(mode, report), ConvolutionsOfPyTorch():
         return compiler(module, inputs)
 
 
@@ -110,21 +112,17 @@ def _reset() -> None:
 reformer.reset = _reset
 
 
-def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, Callable]:
-    """What AOTAutograd calls with a graph and its inputs; each gives what takes a list, which it empties."""
+def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, SerializableAOTDispatchCompiler]:
+    """What AOTAutograd calls with a graph and its inputs."""
 
-    def forward(module: GraphModule, inputs: list, is_inference: bool = False):
+    def forward(module: GraphModule, inputs: list, is_inference: bool = False) -> Compiled:
         run = executable(module, report)
-        return _boxed(graphs.forward(run, module, inputs, is_inference) if graphs else run)
+        return graphs.forward(run, module, inputs, is_inference) if graphs else run
 
-    def backward(module: GraphModule, inputs: list):
+    def backward(module: GraphModule, inputs: list) -> Compiled:
         run = executable(module, report)
-        return _boxed(graphs.backward(run, module, inputs) if graphs else run)
+        return graphs.backward(run, module, inputs) if graphs else run
 
     inference = functools.partial(forward, is_inference=True)
-    return {"fw_compiler": forward, "bw_compiler": backward, "inference_compiler": inference}
-
-
-def _boxed(run: Callable[[list], list]) -> Callable[[list], list]:
-    run._boxed_call = True
-    return run
+    compilers = {"fw_compiler": forward, "bw_compiler": backward, "inference_compiler": inference}
+    return {name: SerializableAOTDispatchCompiler(Compiled, each) for name, each in compilers.items()}

@@ -1,8 +1,9 @@
-"""CUDA graphs of what a compiled graph runs, by PyTorch's own (cudagraph trees): ``mode="reduce-overhead"``."""
+"""CUDA graphs of what runs a compiled graph, by PyTorch's own (cudagraph trees): ``mode="reduce-overhead"``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 from torch._dynamo.backends import cudagraphs
 from torch._guards import TracingContext
@@ -11,7 +12,7 @@ from torch._inductor.cudagraph_utils import get_placeholder_info, log_cudagraph_
 from torch._inductor.utils import count_tangents
 from torch.fx import GraphModule
 
-Run = Callable[[list], list]
+from .cached import Compiled
 
 
 class CudaGraphs:
@@ -21,7 +22,7 @@ class CudaGraphs:
     def __init__(self):
         self._device: int | None = None  # of the forward's
 
-    def forward(self, run: Run, module: GraphModule, inputs: list, is_inference: bool) -> Run:
+    def forward(self, run: Compiled, module: GraphModule, inputs: list, is_inference: bool) -> Compiled:
         # Parameters and buffers stay where they are: they need no copies.
         fixed = TracingContext.get().fw_metadata.static_input_indices
         if self._is_skipped(module, len(fixed)):
@@ -29,19 +30,13 @@ class CudaGraphs:
         self._device = cudagraphs.get_device_index(module)
         return self._recorded(run, module, inputs, fixed, is_inference=is_inference, is_backward=False)
 
-    def backward(self, run: Run, module: GraphModule, inputs: list) -> Run:
+    def backward(self, run: Compiled, module: GraphModule, inputs: list) -> Compiled:
         if self._device is None:
             return run
         fixed = range(count_tangents(module))  # what the forward saved lies in the graphs' memory
         if not self._is_skipped(module, len(fixed)):
             return self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
-        manager = cudagraph_trees.get_manager(self._device, create_if_none_exists=False)
-
-        def announced(inputs: list) -> list:
-            manager.set_to_running_backward()
-            return run(inputs)
-
-        return announced
+        return Announced(run, self._device)
 
     @staticmethod
     def _is_skipped(module: GraphModule, fixed: int) -> bool:
@@ -50,14 +45,57 @@ class CudaGraphs:
             log_cudagraph_skip_and_bump_counter(f"skipping cudagraphs due to {why}")
         return bool(why)
 
-    def _recorded(self, run: Run, module: GraphModule, inputs: list, fixed, **which: bool) -> Run:
-        return cudagraph_trees.cudagraphify_impl(
-            run,
-            inputs,
-            fixed,
-            device_index=self._device,
-            stack_traces=cudagraphs.get_stack_traces(module),
-            placeholders=get_placeholder_info(module.graph),
-            mutated_input_idxs=cudagraphs.find_input_mutations(module.graph),
+    def _recorded(self, run: Compiled, module: GraphModule, inputs: list, fixed: Sequence[int], **which) -> Compiled:
+        options = {
+            "device_index": self._device,
+            "stack_traces": cudagraphs.get_stack_traces(module),
+            "placeholders": get_placeholder_info(module.graph),
+            "mutated_input_idxs": cudagraphs.find_input_mutations(module.graph),
             **which,
-        )
+        }
+        return Recorded(run, [isinstance(each, int) for each in inputs], fixed, options)
+
+
+class _Around(Compiled):
+    def __init__(self, run: Compiled):
+        super().__init__()
+        self.run = run
+
+    def prepare_for_serialization(self) -> None:
+        self.run.prepare_for_serialization()
+
+    def is_loaded(self) -> None:
+        self.run.is_loaded()
+
+
+class Recorded(_Around):
+    """What replays the CUDA graphs of what runs a graph, and records them first. numbers: which inputs are numbers.
+    fixed: which inputs stay where they are."""
+
+    def __init__(self, run: Compiled, numbers: list[bool], fixed: Sequence[int], options: dict[str, Any]):
+        super().__init__(run)
+        self._arguments = [1 if each else None for each in numbers], fixed, options
+        self._replay = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_replay": None}
+
+    def __call__(self, args: list) -> list:
+        if self._replay is None:
+            inputs, fixed, options = self._arguments
+            self._replay = cudagraph_trees.cudagraphify_impl(self.run, inputs, fixed, **options)
+        return self._replay(args)
+
+
+class Announced(_Around):
+    """What runs a backward, which is not recorded, of a forward that is."""
+
+    def __init__(self, run: Compiled, device: int):
+        super().__init__(run)
+        self._device = device
+
+    def __call__(self, args: list) -> list:
+        manager = cudagraph_trees.get_manager(self._device, create_if_none_exists=False)
+        if manager is not None:
+            manager.set_to_running_backward()
+        return self.run(args)

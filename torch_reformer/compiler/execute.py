@@ -14,12 +14,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Interpreter, Node
 
 from ..runtime import aten, gpu
+from ..runtime.plan import Plan
+from .cached import Compiled, Uncached, reporting
 from .capture import capture
 from .cost import GPUS
 from .fakes import Unsupported
 from .in_place import write_in_place
 from .ir import Graph, View
-from .lower import Cyclic, lower
+from .lower import Cyclic, Lowered, lower
 from .memory_formats import settle
 from .merge import merge
 from .passes import PASSES
@@ -32,25 +34,41 @@ _ROUNDS = 4
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
 
-class Executable:
-    """A graph whose sizes are known, ready to run."""
+class Executable(Compiled):
+    """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it."""
 
     def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None = None):
+        super().__init__()
         settle(module)
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
-        self._plan()
-        if report is not None:
-            report(report_of(self.graph, self.grouping, _architecture(self.graph)))
-        self._number = self.plan.number
+        self._lowered = self._lower()
+        self._report = report and report_of(self.graph, self.grouping, _architecture(self.graph))
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._all_given = len(self._given) == len(inputs)
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
+        self._start(report)
 
-    def _plan(self) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
+
+    def is_loaded(self) -> None:
+        self._start(reporting())
+
+    def _start(self, report: Callable[[Report], Any] | None) -> None:
+        prepare(self._lowered)
+        self._number = self.plan.number
+        if report is not None:
+            report(self._report)
+
+    @property
+    def plan(self) -> Plan:
+        return self._lowered.plan
+
+    def _lower(self) -> Lowered:
         """Without writes in place where these leave no order of the kernels."""
         for in_place in (True, False):
             self.grouping = Grouping(self.graph)
@@ -62,10 +80,7 @@ class Executable:
             if in_place:
                 write_in_place(self.grouping)
             try:
-                lowered = lower(self.graph, self.grouping)
-                prepare(lowered)
-                self.plan = lowered.plan
-                return
+                return lower(self.graph, self.grouping)
             except Cyclic:
                 pass
         raise Unsupported("what the graph changes in place is needed before and after")
@@ -107,7 +122,7 @@ class Dynamic:
         key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else (type(each), each) for each in args)
         return self._plans(_Key(key, args))(args)
 
-    def _planned(self, key: _Key) -> Callable[[list], list]:
+    def _planned(self, key: _Key) -> Compiled:
         return planned(lambda: Executable(static(self.module, key.args), self.report), self.module)
 
 
@@ -143,7 +158,7 @@ class _Sizes(Interpreter):
         return node.meta["val"]
 
 
-def planned(make: Callable[[], Executable], module: GraphModule) -> Callable[[list], list]:
+def planned(make: Callable[[], Executable], module: GraphModule) -> Compiled:
     """What it makes, or the graph as PyTorch has it where no plan computes it, with a warning."""
     try:
         if aten.library is None:
@@ -157,13 +172,13 @@ def planned(make: Callable[[], Executable], module: GraphModule) -> Callable[[li
         args.clear()
         return module.forward(*given)
 
-    return run
+    return Uncached(run)
 
 
-def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Callable[[list], list]:
+def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
     """What runs a graph of AOTAutograd's. report: gets a report of each plan."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
     if any(map(_is_symbolic, flat)):
-        return Dynamic(module, report)
+        return Uncached(Dynamic(module, report))
     return planned(lambda: Executable(module, report), module)

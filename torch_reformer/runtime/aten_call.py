@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx.operator_schemas import get_signature_for_torch_op
 
@@ -50,7 +51,9 @@ class AtenCall:
     ):
         if aten.library is None:
             raise RuntimeError(f"PyTorch's operators can't be steps of plans: {aten.missing}")
+        lengths, layouts = list(lengths), list(layouts)
         self.operator, self.name = operator, operator.name()
+        self._arguments = args, kwargs, lengths, layouts
         _, (self.schema, *_) = get_signature_for_torch_op(operator, return_schemas=True)
         self.values = self._bound(args, dict(kwargs))
         places = [self._numbers(*each) for each in zip(self.schema.arguments, self.values, strict=True)]
@@ -63,12 +66,14 @@ class AtenCall:
             if argument.alias_info is not None and argument.alias_info.is_write
             for number in found or ()
         )
-        lengths = list(lengths)
         self.results = self._results(lengths)
         self.result_count = sum(1 if length == TENSOR else max(length, 0) for length in self.results)
         there = self._with_tensors([True] * len(self.inputs))
         name, overload = self.schema.name, self.schema.overload_name
-        self.call = aten.library.OperatorCall(name, overload, there, lengths, list(layouts))
+        self.call = aten.library.OperatorCall(name, overload, there, lengths, layouts)
+
+    def __reduce__(self):
+        return _call_by_name, (self.name, *self._arguments)
 
     def _bound(self, args: Sequence, kwargs: dict[str, Any]) -> list:
         """The values in the order of the schema, with defaults; lists where one number stands for all (int[2])."""
@@ -154,6 +159,13 @@ class AtenCall:
         named = zip(self.schema.arguments, values, strict=True)
         shown_values = [f"{each.name}={value}" if each.kwarg_only else str(value) for each, value in named]
         return f"{self.name}({', '.join(shown_values)})"
+
+
+def _call_by_name(name: str, *arguments) -> AtenCall:
+    """name: as an operator has it, such as aten::add.Tensor; one without an overload is the default."""
+    space, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return AtenCall(getattr(getattr(getattr(torch.ops, space), packet), overload or "default"), *arguments)
 
 
 class _Shown(str):

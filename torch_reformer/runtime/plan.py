@@ -206,9 +206,20 @@ class Plan:
             lines.append(f"{made}{step}{told and f'  # {told}'}")
         return "\n".join([*lines, f"gives {_names(self.outputs)}"])
 
+    def __reduce__(self):  # another process has other numbers
+        return _planned, (self._inputs, self.steps, self.outputs)
+
     def __del__(self, release=native.release_plan):  # bound here: modules may be gone when the process ends
         if "number" in self.__dict__:
             release(self.number)
+
+
+def _planned(inputs: int, steps: list[Step], outputs: tuple[int, ...]) -> Plan:
+    plan = Plan(inputs)
+    for step in steps:
+        what = step.call.code() if step.call else step.what
+        plan._add(step.kind, what, step.inputs, len(step.made), step.into, step.call)
+    return plan.give(*outputs)
 
 
 def alone(step: Step) -> Plan:

@@ -1,0 +1,186 @@
+"""Plans in PyTorch's cache of compiled graphs (cached.py): found again, or not used at all."""
+
+import contextlib
+import copy
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import training_models
+from marks import needs_aten
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from training_models import step
+
+from torch_reformer.compiler import cached
+from torch_reformer.compiler.backend import reformer
+
+pytestmark = needs_aten
+SCRIPT = Path(__file__).with_name("training_models.py")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with functorch_config.patch(enable_autograd_cache=True):
+        yield tmp_path
+
+
+def outcome(model, inputs, **options):
+    """Of a training step that is compiled anew; and what the cache was good for."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    own = copy.deepcopy(model)
+    found = step(torch.compile(own, backend=reformer, **options), own, inputs)
+    counted = {name.removeprefix("autograd_cache_"): n for name, n in counters["aot_autograd"].items()}
+    return [*found, *own.buffers()], counted
+
+
+def same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", training_models.MODELS)
+def test_plans_are_found_again(name):
+    model, inputs = training_models.make(name)
+    made, first = outcome(model, inputs)
+    found, then = outcome(model, inputs)
+    assert first.get("saved", 0) > 0 and "hit" not in first
+    assert then.get("hit") == first["saved"] and "miss" not in then
+    same(found, made)
+
+
+def test_reports():
+    """A report is of the plan, whether it is found or made; and one that nobody asked for is not kept."""
+    model, inputs = training_models.make("densenet")
+    outcome(model, inputs)
+    reports = [], []
+    for each in reports:
+        outcome(model, inputs, options={"report": each.append})
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+    assert len(reports[0]) == 2 and list(map(str, reports[0])) == list(map(str, reports[1]))
+
+
+def test_another_state_of_the_package(monkeypatch):
+    model, inputs = training_models.make("densenet")
+    made, _ = outcome(model, inputs)
+    monkeypatch.setattr(cached, "_package", lambda: "another")
+    found, counted = outcome(model, inputs)
+    assert "hit" not in counted and counted["saved"] == 1
+    same(found, made)
+
+
+class Constants(nn.Module):
+    """Constants of a graph and random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return nn.functional.dropout(self.layer(x) * scale, 0.5).square().sum()
+
+
+def test_constants_and_random_numbers():
+    model, inputs = Constants(), [torch.randn(8, 4)]
+    made, _ = outcome(model, inputs)
+    found, counted = outcome(model, inputs)
+    assert counted["hit"] == 1
+    same(found, made)
+
+
+def test_a_graph_without_a_plan():
+    """It is compiled each time."""
+
+    def function(x):
+        return torch.quantize_per_tensor(x * 2, 0.25, 3, torch.qint8).dequantize().sum()
+
+    x = torch.randn(4, 5)
+    for _ in range(2):
+        torch._dynamo.reset()
+        counters.clear()
+        with pytest.warns(UserWarning, match="quantised"):
+            torch.testing.assert_close(torch.compile(function, backend=reformer)(x), function(x))
+        assert not {"autograd_cache_saved", "autograd_cache_hit"} & set(counters["aot_autograd"])
+
+
+def test_many_sizes():
+    """Plans by sizes are made by the process that needs them."""
+    layer = nn.Linear(4, 4)
+    for _ in range(2):
+        torch._dynamo.reset()
+        run = torch.compile(lambda x: layer(x).relu().sum(), backend=reformer, dynamic=True)
+        for rows in (3, 5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(run(x), layer(x).relu().sum())
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None], ids=["empty", "nonsense", "half"])
+def test_a_damaged_file(folder, content):
+    model, inputs = training_models.make("densenet")
+    made, _ = outcome(model, inputs)
+    (file,) = (each for each in folder.rglob("aotautograd/*/*") if each.is_file())
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if content is None else content)
+    found, counted = outcome(model, inputs)
+    assert "hit" not in counted
+    same(found, made)
+
+
+CODE = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+import training_models
+from torch_reformer.compiler.backend import reformer
+
+model, inputs = training_models.make(sys.argv[1])
+print("compiling", flush=True)
+found = training_models.step(torch.compile(model, backend=reformer), model, inputs)
+print(counters["aot_autograd"]["autograd_cache_hit"], [each.double().sum().item() for each in found])
+"""
+
+
+def process(folder, name) -> subprocess.Popen:
+    paths = os.pathsep.join([str(SCRIPT.parent), str(SCRIPT.parents[1])])
+    environment = os.environ | {"PYTHONPATH": paths, "TORCHINDUCTOR_CACHE_DIR": str(folder)}
+    return subprocess.Popen([sys.executable, "-c", CODE, name], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_another_process_finds_them(folder):
+    hits, results = zip(*(process(folder, "densenet").communicate()[0].split("\n")[1].split(" ", 1) for _ in range(2)))
+    assert hits == ("0", "1") and results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_killed_while_plans_are_written(folder):
+    """Whenever that is, a later process compiles as if nothing had been."""
+    expected = process(folder / "other", "densenet").communicate()[0].split("\n")[1].split(" ", 1)[1]
+    began = time.monotonic()
+    process(folder / "third", "densenet").communicate()
+    longest = time.monotonic() - began
+    for part in (0.5, 0.7, 0.8, 0.9, 0.95):
+        with process(folder, "densenet") as started:
+            time.sleep(part * longest)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(started.pid, signal.SIGKILL)
+    for _ in range(2):
+        assert process(folder, "densenet").communicate()[0].split("\n")[1].split(" ", 1)[1] == expected
+
+
+@pytest.mark.gpu
+def test_cuda_graphs():
+    model, inputs = training_models.make("resnet")
+    model, inputs = model.cuda(), [each.cuda() for each in inputs]
+    made, _ = outcome(model, inputs, mode="reduce-overhead")
+    found, counted = outcome(model, inputs, mode="reduce-overhead")
+    assert counted["hit"] == 1
+    same(found, made)

@@ -1,0 +1,85 @@
+"""What runs a graph, as PyTorch's cache of compiled graphs (AOTAutogradCache) keeps it: a later process that compiles
+the same graph has its plans after Dynamo, without AOTAutograd and without planning. The cache is PyTorch's: in
+``TORCHINDUCTOR_CACHE_DIR``, written atomically, and off where ``TORCHINDUCTOR_AUTOGRAD_CACHE`` is 0."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._inductor import config as inductor_config
+from torch._inductor.output_code import OutputCode
+
+from .report import Report
+
+PACKAGE = Path(__file__).parents[1]
+_reports: ContextVar[Callable[[Report], Any] | None] = ContextVar("reports", default=None)
+
+
+class Compiled(OutputCode):
+    """What runs a graph: it takes a list, which it empties. The cache keeps what pickle does."""
+
+    def __init__(self):
+        self._boxed_call = True  # says so to AOTAutograd
+
+    def prepare_for_serialization(self) -> None:
+        pass
+
+    def set_triton_bundle(self, triton_bundle) -> None:
+        pass
+
+    def post_compile(self, example_inputs, constants, graph_kwargs) -> None:
+        self.is_loaded()
+
+    def is_loaded(self) -> None:
+        """Called where the cache had it."""
+
+
+class Uncached(Compiled):
+    """A function that the cache does not keep."""
+
+    def __init__(self, run: Callable[[list], list]):
+        super().__init__()
+        self._run = run
+
+    def __call__(self, args: list) -> list:
+        return self._run(args)
+
+    def prepare_for_serialization(self) -> None:
+        raise BypassAOTAutogradCache("it has no plan, or several")
+
+
+@functools.cache
+def _package() -> str:
+    """Another one for each state of the package."""
+    files = sorted(each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".so"))
+    states = [(str(each.relative_to(PACKAGE)), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
+    return hashlib.sha256(repr(states).encode()).hexdigest()
+
+
+@contextmanager
+def cached_by(mode: str | None, report: Callable[[Report], Any] | None) -> Iterator[None]:
+    """Where graphs are compiled: the cache's key has the state of the package and these options."""
+    key = f"{_package()} {mode} {report is not None}"
+    keys = inductor_config.unsafe_marked_cacheable_functions | {"torch_reformer": key}
+    token = _reports.set(report)
+    try:
+        with (
+            inductor_config.patch(unsafe_marked_cacheable_functions=keys),
+            functorch_config.patch(bundled_autograd_cache=True),
+        ):
+            yield
+    finally:
+        _reports.reset(token)
+
+
+def reporting() -> Callable[[Report], Any] | None:
+    """That function, for a graph that the cache had."""
+    return _reports.get()
