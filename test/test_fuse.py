@@ -14,10 +14,13 @@ import training_models
 import two_processes
 from marks import needs_aten
 from torch import nn
+from torch.func import functional_call, grad
+from torch.utils.checkpoint import checkpoint
 from training_models import conv_norm, relative_error, step
 
 from torch_reformer import functional, fuse
 from torch_reformer.compiler import execute
+from torch_reformer.compiler.plan import planned
 
 pytestmark = needs_aten
 
@@ -242,6 +245,7 @@ def test_what_is_left_to_python(monkeypatch):
 
 
 def test_hooks_are_called():
+    """And later ones of the model itself."""
     model = small()
     expected = copy.deepcopy(model)
     for each in (model, expected):
@@ -249,6 +253,55 @@ def test_hooks_are_called():
         each.register_forward_pre_hook(lambda module, arguments: (arguments[0] + 1,))
     fuse(model)
     same(model, expected, images())
+    for each in (model, expected):
+        each.register_forward_hook(lambda module, arguments, result: result.sin())
+    same(model, expected, images())
+
+
+def test_modules_that_are_exchanged():
+    model = small()
+    expected = copy.deepcopy(model)
+    fuse(model)
+    same(model, expected, images())
+    for each in (model, expected):
+        each[2] = nn.Sigmoid()
+    same(model, expected, images())
+
+
+def test_transforms():
+    """torch.func and checkpoints, in evaluation: a checkpoint counts batches twice, whoever computes it."""
+    model, x = small().eval(), images()
+    expected = copy.deepcopy(model)
+    fuse(model)
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(of):
+        return lambda parameters: functional_call(of, parameters, (x,)).square().sum()
+
+    torch.testing.assert_close(grad(loss(model))(parameters), grad(loss(expected))(parameters))
+    found = []
+    for each in (model, expected):
+        given = x.clone().requires_grad_()
+        checkpoint(each, given, use_reentrant=False).square().sum().backward()
+        found.append([given.grad, [parameter.grad for parameter in each.parameters()]])
+    torch.testing.assert_close(*found)
+
+
+def test_planned():
+    """What `plan` prints is of the modules as they are written."""
+    model = small()
+    expected = planned(copy.deepcopy(model), (images(),))
+    done = fuse(model)
+    assert planned(model, (images(),)) == expected and not done.reports
+    model(images())
+    assert done.reports
+
+
+def test_export():
+    model = small().eval()
+    fuse(model)
+    model(images())
+    torch.testing.assert_close(torch.export.export(model, (images(),)).module()(x := images()), model(x))
 
 
 def test_lazy_layers():

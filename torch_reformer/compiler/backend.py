@@ -82,8 +82,11 @@ def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> No
     backend = functools.partial(reformer, mode=mode, options={"report": report})
     backend.reset = _reset
     call = model._call_impl
+    hooks = model._forward_hooks, model._forward_pre_hooks, model._backward_hooks, model._backward_pre_hooks
 
     def forward(*args, **kwargs):
+        for each in hooks:
+            len(each)  # Dynamo guards what is read: the model's own hooks of later are called, too
         return call(*args, **kwargs)
 
     forward.__code__ = forward.__code__.replace(co_name=f"{type(model).__name__}_{next(_numbers)}")
