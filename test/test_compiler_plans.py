@@ -386,8 +386,9 @@ def test_operators_of_this_package(geometry):
 
     def function(x, w, y):
         of_input = ops.conv2d_input_grad(x.shape, w, y, *geometry).square()
-        of_weight = ops.conv2d_weight_grad(w.shape, x, y, *geometry).square()
-        return of_input, of_weight, ops.conv2d_bias_grad(y), ops.conv2d(x, w, None, *geometry).sin()
+        named = dict(zip(("stride", "padding", "dilation", "groups"), geometry, strict=False))
+        of_weight = ops.conv2d_weight_grad(w.shape, x, y, **named).square()
+        return of_input, of_weight, ops.conv2d_bias_grad(y), ops.conv2d(x, w, **named).sin()
 
     results, reports = [], []
     torch._dynamo.reset()

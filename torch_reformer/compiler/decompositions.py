@@ -12,7 +12,6 @@ from ..runtime import native  # noqa: F401  registers the operators
 from . import dropout, losses
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
-_PLAIN = (1, 1), (0, 0), (1, 1), 1  # stride, padding, dilation, groups
 
 # Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
 _WHOLE = {
@@ -44,39 +43,24 @@ class ConvolutionsOfPyTorch(TorchFunctionMode):
     swapped): so one plan comes of both, as autograd then asks for both gradients at once."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is reformer.conv2d.default and not kwargs:
-            return _conv2d(*args)
+        function = torch.conv2d if function is reformer.conv2d.default else function
         return function(*args, **(kwargs or {}))
 
 
-def _conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, *geometry) -> Tensor:
-    return torch.conv2d(input, weight, bias, *_whole(geometry))
+def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(input_size)  # of the input only the size is needed
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [True, False, False]
+    return aten.convolution_backward(grad_output, like, weight, *rest)[0]
 
 
-def _input_grad(size, weight: Tensor, grad: Tensor, *geometry) -> Tensor:
-    like = grad.new_empty(()).expand(size)  # of the input only the size is needed
-    return _gradients(grad, like, weight, geometry, (True, False, False))[0]
-
-
-def _weight_grad(size, input: Tensor, grad: Tensor, *geometry) -> Tensor:
-    like = grad.new_empty(()).expand(size)
-    return _gradients(grad, input, like, geometry, (False, True, False))[1]
-
-
-def _gradients(grad: Tensor, input: Tensor, weight: Tensor, geometry, wanted):
-    stride, padding, dilation, groups = _whole(geometry)
-    return aten.convolution_backward(
-        grad, input, weight, None, stride, padding, dilation, False, (0, 0), groups, list(wanted)
-    )
-
-
-def _whole(geometry: tuple) -> tuple:
-    """With the defaults of what is left out."""
-    return (*geometry, *_PLAIN[len(geometry) :])
+def _weight_grad(weight_size, input, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(weight_size)
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [False, True, False]
+    return aten.convolution_backward(grad_output, input, like, *rest)[1]
 
 
 _CONVOLUTIONS = {
-    reformer.conv2d.default: _conv2d,
+    reformer.conv2d.default: torch.conv2d,
     reformer.conv2d_input_grad.default: _input_grad,
     reformer.conv2d_weight_grad.default: _weight_grad,
 }
