@@ -102,13 +102,13 @@ def test_a_graph_without_a_plan():
     """It is compiled each time."""
 
     def function(x):
-        return torch.quantize_per_tensor(x * 2, 0.25, 3, torch.qint8).dequantize().sum()
+        return torch.view_as_real(torch.view_as_complex(x * 2).conj().resolve_conj()).sum()
 
-    x = torch.randn(4, 5)
+    x = torch.randn(4, 2)
     for _ in range(2):
         torch._dynamo.reset()
         counters.clear()
-        with pytest.warns(UserWarning, match="quantised"):
+        with pytest.warns(UserWarning, match="a graph runs as PyTorch has it"):
             torch.testing.assert_close(torch.compile(function, backend=reformer)(x), function(x))
         assert not {"autograd_cache_saved", "autograd_cache_hit"} & set(counters["aot_autograd"])
 

@@ -1,6 +1,7 @@
 """``torch.compile(model, backend="reformer")`` with the models of zoo.py: a training step against PyTorch's, and losses
 over many steps."""
 
+import contextlib
 import copy
 import dataclasses
 import os
@@ -127,7 +128,9 @@ QUANTISED = {
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantised_tensors(name):
     function, x = QUANTISED[name], torch.randn(4, 5)
-    with pytest.warns(UserWarning, match="gives a sparse or quantised tensor"):
+    told = pytest.warns(UserWarning, match="gives a sparse or quantised tensor")
+    before = torch.__version__.startswith("2.11")  # then Dynamo leaves them to Python
+    with contextlib.nullcontext() if before else told:
         found = compiled(function)(x)
     expected = function(x)
     assert found.dtype == expected.dtype
