@@ -79,7 +79,7 @@ def prepared(side: str, model: nn.Module, device: torch.device) -> tuple[nn.Modu
     memory_format = torch.contiguous_format if side == "torch NCHW" else torch.channels_last
     model = copy.deepcopy(model).to(device, memory_format=memory_format).train()
     if side == "fused":
-        print(str(torch_reformer.fuse(model, channels_last=True)).splitlines()[0])
+        torch_reformer.fuse(model, channels_last=True)
     return model, memory_format
 
 

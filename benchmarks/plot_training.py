@@ -20,7 +20,11 @@ from results import read_csv
 # Each panel's sides, the first of which is the peer, and how a bar is named.
 PANELS = {
     "kernels launched one by one": {"torch": "PyTorch", "compiled": "torch.compile", "fused": "torch_reformer"},
-    "CUDA graphs": {"torch_graphed": "PyTorch", "compiled_graphed": "torch.compile", "fused_graphed": "torch_reformer"},
+    "CUDA graphs": {
+        "torch_graphed": "PyTorch",
+        "compiled_graphed": "torch.compile",
+        "reformer_graphed": "torch_reformer",
+    },
 }
 COLORS = {"PyTorch": "#b8bcc2", "torch.compile": "#7f9cc0", "torch_reformer": "#d9622b"}
 # Models with the batches of benchmarks/train_models.py.

@@ -91,8 +91,8 @@ def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
 
 
 def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early (programmatic
-    dependent launch) waits for the one before it."""
+    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
+    (programmatic dependent launch) waits for the one before it."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize(device)
@@ -110,7 +110,7 @@ def converted(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def fused(model: torch.nn.Module) -> torch.nn.Module:
-    print(str(torch_reformer.fuse(model, channels_last=True)).splitlines()[0])
+    torch_reformer.fuse(model, channels_last=True)
     return model
 
 
@@ -137,7 +137,6 @@ SIDES = {
     "reformer": functools.partial(torch.compile, backend="reformer"),
     "torch_graphed": Graphed,
     "compiled_graphed": functools.partial(torch.compile, mode="reduce-overhead"),  # CUDA graphs of its own
-    "fused_graphed": lambda model: Graphed(fused(model)),
     "reformer_graphed": functools.partial(torch.compile, backend="reformer", mode="reduce-overhead"),
 }
 

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_reformer
 from torch_reformer import program
-from torch_reformer.operators.layer_norm import layer_norm
 from torch_reformer.runtime import aten
 
 pytestmark = needs_aten
@@ -145,14 +144,6 @@ def scaled(x, r, s, k):
     return torch_reformer.stitch(x, SCALED, {"r": r, "s": s, "k": k})[0]
 
 
-def norm(x, scale, shift):
-    return layer_norm(x, scale, shift, 1e-5, x.dtype)
-
-
-def norm_without_shift(x, scale):
-    return layer_norm(x, scale, None, 1e-5, x.dtype)
-
-
 IMAGES = (2, 3, 6, 6), (4, 3, 3, 3), (4,), (2, 4, 6, 6)
 FUSED = {
     "act": (act, IMAGES),
@@ -161,8 +152,6 @@ FUSED = {
     "linear": (linear, ((2, 5, 3), (4, 3, 1, 1), (4,), (2, 5, 4))),
     "linear, one row": (linear, ((3,), (4, 3, 1, 1), (4,), (4,))),
     "linear, images": (linear, ((2, 5, 2, 3), (4, 3, 1, 1), (4,), (2, 5, 2, 4))),
-    "layer norm": (norm, ((2, 5, 8), (8,), (8,))),
-    "layer norm, no shift": (norm_without_shift, ((2, 5, 8), (8,))),
     "stitch": (scaled, ((2, 3, 4, 4), (2, 3, 4, 4), (1,), (2, 4, 4))),
 }
 

@@ -1,452 +1,360 @@
-"""fuse(model): what is found in models, and that nothing but the kernels changes."""
+"""fuse(model): it is compiled in place, and nothing but the kernels changes."""
 
 import copy
+import io
+import subprocess
+import sys
+import time
+import warnings
 
-import expecttest
 import pytest
 import torch
+import torch.nn.functional as F
+import training_models
+import two_processes
+from marks import needs_aten
 from torch import nn
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.func import functional_call, grad
+from torch.utils.checkpoint import checkpoint
+from training_models import conv_norm, relative_error, step
 
-import torch_reformer
-from torch_reformer import fuse
+from torch_reformer import functional, fuse
+from torch_reformer.compiler import execute
+from torch_reformer.compiler.plan import planned
 
-
-class BasicBlock(nn.Module):
-    """ResNet's."""
-
-    def __init__(self, c, k, stride):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(c, k, 3, stride, 1, bias=False), nn.BatchNorm2d(k)
-        self.conv2, self.bn2 = nn.Conv2d(k, k, 3, 1, 1, bias=False), nn.BatchNorm2d(k)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = None
-        if stride != 1 or c != k:
-            self.downsample = nn.Sequential(nn.Conv2d(c, k, 1, stride, bias=False), nn.BatchNorm2d(k))
-
-    def forward(self, x):
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return self.relu(out)
+pytestmark = needs_aten
 
 
-class ResNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8)
-        self.relu, self.pool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
-        self.layers = nn.Sequential(BasicBlock(8, 8, 1), BasicBlock(8, 12, 2))
-        self.fc = nn.Linear(12, 5)
-
-    def forward(self, x):
-        x = self.pool(self.relu(self.bn1(self.conv1(x))))
-        return self.fc(self.layers(x).mean((2, 3)))
-
-
-class SqueezeExcite(nn.Module):
-    def __init__(self, c):
-        super().__init__()
-        self.pool, self.fc1, self.fc2 = nn.AdaptiveAvgPool2d(1), nn.Conv2d(c, 4, 1), nn.Conv2d(4, c, 1)
-
-    def forward(self, x):
-        return x * F.hardsigmoid(self.fc2(F.silu(self.fc1(self.pool(x)))))
-
-
-class MobileNet(nn.Module):
-    """An inverted residual block of MobileNetV3 and one of EfficientNet."""
-
-    def __init__(self):
-        super().__init__()
-
-        def normalised(c, k, size, activation, groups=1):
-            conv = nn.Conv2d(c, k, size, padding=size // 2, groups=groups, bias=False)
-            return nn.Sequential(conv, nn.BatchNorm2d(k), *activation)
-
-        self.stem = normalised(3, 6, 3, [nn.Hardswish()])
-        self.block = nn.Sequential(
-            normalised(6, 12, 1, [nn.Hardswish()]),
-            normalised(12, 12, 5, [nn.Hardswish()], 12),
-            SqueezeExcite(12),
-            normalised(12, 6, 1, []),
-        )
-        self.second = nn.Sequential(normalised(6, 6, 3, [nn.SiLU()], 6), SqueezeExcite(6), normalised(6, 6, 1, []))
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = x + self.block(x)
-        return self.second(x) + x
-
-
-class ConvNeXt(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 2, 2)
-        self.depthwise, self.norm = nn.Conv2d(8, 8, 7, padding=3, groups=8), nn.LayerNorm(8)
-        self.up, self.act, self.down = nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)
-        self.scale = nn.Parameter(torch.full((8,), 0.5))
-        self.register_buffer("offset", torch.ones(8))
-
-    def forward(self, x):
-        x = self.stem(x)
-        y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
-        y = self.scale * self.down(self.act(self.up(y))) + self.offset
-        return x + y.permute(0, 3, 1, 2)
-
-
-class StochasticDepth(nn.Module):
-    """torchvision's, which need not be there."""
-
-    def __init__(self, p, mode):
-        super().__init__()
-        self.p, self.mode = p, mode
-
-    def forward(self, x):
-        if self.p == 0 or not self.training:
-            return x
-        size = [x.shape[0]] + [1] * (x.dim() - 1) if self.mode == "row" else [1] * x.dim()
-        noise = torch.empty(size, dtype=x.dtype, device=x.device).bernoulli_(1 - self.p)
-        return x * noise.div_(1 - self.p)
-
-
-StochasticDepth.__module__ = "torchvision.ops.stochastic_depth"
-
-
-class Permute(nn.Module):
-    def __init__(self, dims):
-        super().__init__()
-        self.dims = dims
-
-    def forward(self, x):
-        return torch.permute(x, self.dims)
-
-
-class CNBlock(nn.Module):
-    """torchvision's, of ConvNeXt."""
-
-    def __init__(self, c, p, mode="row"):
-        super().__init__()
-        self.block = nn.Sequential(
-            nn.Conv2d(c, c, 7, padding=3, groups=c),
-            Permute([0, 2, 3, 1]),
-            nn.LayerNorm(c, eps=1e-6),
-            nn.Linear(c, 4 * c),
-            nn.GELU(),
-            nn.Linear(4 * c, c),
-            Permute([0, 3, 1, 2]),
-        )
-        self.layer_scale = nn.Parameter(torch.full((c, 1, 1), 0.5))
-        self.stochastic_depth = StochasticDepth(p, mode)
-
-    def forward(self, input):
-        result = self.layer_scale * self.block(input)
-        result = self.stochastic_depth(result)
-        result += input
-        return result
-
-
-def cn_blocks(p=0.5):
-    return nn.Sequential(nn.Conv2d(3, 8, 2, 2), CNBlock(8, 0.0), CNBlock(8, p))
-
-
-class Mixer(nn.Module):
-    """A residual block of rows: [N, L, C]."""
-
-    def __init__(self, c=12, p=0.5):
-        super().__init__()
-        self.up, self.act, self.down, self.dropout = nn.Linear(c, 16), nn.GELU(), nn.Linear(16, c), nn.Dropout(0.0)
-        self.gamma, self.drop = nn.Parameter(torch.full((c,), 0.5)), StochasticDepth(p, "row")
-        self.last = nn.Linear(c, c)
-
-    def forward(self, x):
-        x = x.flatten(1, 2)
-        x = x + self.drop(self.dropout(self.down(self.act(self.up(x)))) * self.gamma)
-        return self.last(x).add(x)
-
-
-def vgg(p=0.0):
-    return nn.Sequential(
-        *[nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2)],
-        *[
-            nn.Flatten(),
-            nn.Linear(8 * 36, 16),
-            nn.ReLU(True),
-            nn.Dropout(p),
-            nn.Linear(16, 8),
-            nn.Tanh(),
-            nn.Dropout(p),
-        ],
-        nn.Linear(8, 4),
-    )
-
-
-MODELS = {
-    "ResNet": ResNet,
-    "MobileNet": MobileNet,
-    "ConvNeXt": ConvNeXt,
-    "VGG": vgg,
-    "CNBlocks": cn_blocks,
-    "Mixer": Mixer,
-}
-
-
-def filled(model):
-    """With parameters and statistics that are not those of a new model, in fp64."""
-    generator = torch.Generator().manual_seed(1)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_floating_point() and ("bn" in name or "running" in name or tensor.dim() == 1):
-            tensor.detach().uniform_(0.5, 1.5, generator=generator)
-    return model.double()
-
-
-def outcome(model, x, *more):
-    """The result, all gradients and all buffers; what is random is drawn from one seed."""
-    torch.manual_seed(2)
-    x = x.detach().requires_grad_()
-    model.zero_grad()
-    y = model(x, *more)
-    y.square().sum().backward()
-    return [y.detach(), x.grad], {n: p.grad for n, p in model.named_parameters()}, dict(model.named_buffers())
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
+        yield
+    torch._dynamo.reset()
 
 
 def images(n=2, size=12):
     return torch.randn(n, 3, size, size, dtype=torch.float64)
 
 
-def check_errors(exact, theirs, ours):
-    """Tensors by name: the same types and sizes as PyTorch's, and errors at most twice its own."""
-    for name, right in exact.items():
-        assert (ours[name].dtype, ours[name].shape) == (theirs[name].dtype, theirs[name].shape)
-        error, allowed = ((each[name] - right).square().mean().sqrt() for each in (ours, theirs))
-        assert error <= 2 * allowed, f"{name}: {error:.3g}, PyTorch's {allowed:.3g}"
+def small():
+    """A model whose own forward is PyTorch's."""
+    return nn.Sequential(*conv_norm(3, 8), nn.Conv2d(8, 8, 3, 2, 1), nn.Flatten(), nn.Linear(8 * 36, 4)).double()
 
 
-def same_as_before(model, *inputs, modes=(True, False)):
-    """Fuses a copy, and compares it with the model in training and in evaluation; returns it and the report."""
+def same(found, expected, x):
+    """In training and in evaluation: results, gradients and buffers."""
+    for training in (True, False):
+        outcomes = []
+        for model in (found.train(training), expected.train(training)):
+            model.zero_grad()
+            given = x.clone().requires_grad_()
+            y = model(given)
+            y.square().sum().backward()
+            gradients = {name: each.grad for name, each in model.named_parameters()}
+            outcomes.append([y.detach(), given.grad, gradients, dict(model.named_buffers())])
+        torch.testing.assert_close(*outcomes)
+
+
+@pytest.mark.parametrize(
+    "name, channels_last",
+    [("resnet", False), ("resnet", True), ("mobilenet", True), ("convnext", True), ("vit", False), ("decision", False)],
+)
+def test_training_steps_and_evaluation(name, channels_last):
+    model, (x, classes) = training_models.make(name)
+    model, x = model.double(), x.double()
     fused = copy.deepcopy(model)
-    report = fuse(fused)
-    assert fused.state_dict().keys() == model.state_dict().keys()
-    assert [n for n, _ in fused.named_parameters()] == [n for n, _ in model.named_parameters()]
-    for training in modes:
-        model.train(training), fused.train(training)
-        torch.testing.assert_close(outcome(fused, *inputs), outcome(model, *inputs))
-    return fused, report
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("name", MODELS)
-def test_models(name, channels_last):
-    model, x = filled(MODELS[name]()), images()
+    report = fuse(fused, channels_last)
     if channels_last:
-        model, x = (t.to(memory_format=torch.channels_last) for t in (model, x))
-    same_as_before(model, x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        assert all(
+            each.is_contiguous(memory_format=torch.channels_last) for each in fused.parameters() if each.dim() == 4
+        )
+    for _ in range(2):
+        model.zero_grad(), fused.zero_grad()
+        assert relative_error(step(fused, fused, [x, classes]), step(model, model, [x, classes])) < 1e-9
+    torch.testing.assert_close(dict(fused.named_buffers()), dict(model.named_buffers()))
+    model.eval(), fused.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x, classes), model(x, classes))
+    assert len(report.reports) >= 3 and report.reports[0].lines
 
 
-def test_reports():
-    expecttest.assert_expected_inline(
-        "\n".join(str(fuse(MODELS[name]())) for name in MODELS),
-        """\
-fused 6, left 1
-  conv1: batch norm, relu
-  layers.0.conv1: batch norm, relu
-  layers.0.conv2: batch norm, addition, relu
-  layers.1.conv1: batch norm, relu
-  layers.1.conv2: batch norm, addition, relu
-  layers.1.downsample.0: batch norm
-  left fc: nothing follows it that could be fused
-fused 10, left 0
-  stem.0: batch norm, hardswish
-  block.0.0: batch norm, hardswish
-  block.1.0: batch norm, hardswish
-  block.2.fc1: silu
-  block.2.fc2: hardsigmoid
-  block.3.0: batch norm, addition
-  second.0.0: batch norm, silu
-  second.1.fc1: silu
-  second.1.fc2: hardsigmoid
-  second.2.0: batch norm, addition
-fused 2, left 2
-  up: layer norm before it, gelu
-  down: layer scale
-  left stem: nothing follows it that could be fused
-  left depthwise: nothing follows it that could be fused
-fused 4, left 1
-  0: relu
-  2: relu
-  6: relu, dropout
-  9: tanh, dropout
-  left 12: nothing follows it that could be fused
-fused 4, left 3
-  1.block.3: layer norm before it, gelu
-  1.block.5: layer scale, stochastic depth, addition
-  2.block.3: layer norm before it, gelu
-  2.block.5: layer scale, stochastic depth, addition
-  left 0: nothing follows it that could be fused
-  left 1.block.0: nothing follows it that could be fused
-  left 2.block.0: nothing follows it that could be fused
-fused 3, left 0
-  up: gelu
-  down: dropout, layer scale, stochastic depth, addition
-  last: addition""",
-    )
+def test_autocast():
+    torch.manual_seed(0)
+    model, x = small().float(), torch.randn(8, 3, 12, 12)
+    fused = copy.deepcopy(model)
+    fuse(fused)
+    for each in (model, fused):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(each(x), torch.arange(8) % 4)
+        loss.backward()
+    assert all(each.grad.dtype == torch.float32 for each in fused.parameters())
+    found, expected = ([each.grad for each in of.parameters()] for of in (fused, model))
+    assert relative_error(found, expected) < 0.05
 
 
-def test_fused_twice_is_fused_once():
-    """And the report says the same again."""
-    model = filled(ResNet())
-    x = images()
+def test_what_it_says():
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)), images()
+    done = fuse(model.double())
+    assert str(done) == "nothing has run compiled yet" and not done.reports
+    y = model(x)
+    y.sum().backward()
+    forward, backward = done.reports
+    count = len(forward.lines) + len(backward.lines)
+    assert str(done) == f"2 graphs planned so far: {count} kernels and calls\n\n{forward}\n\n{backward}"
+    model(x).sum().backward()
+    assert len(done.reports) == 2
+    model.eval()(x)
+    assert len(done.reports) > 2
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    done = fuse(model)
+    with torch.no_grad():
+        model(x)
+    assert str(done).startswith("1 graph planned so far: 1 kernels and calls\n\n")
+
+
+def test_names_and_state_stay():
+    model, expected = small(), small()
+    before = [name for name, _ in model.named_modules()], list(dict(model.named_parameters())), list(model.state_dict())
+    parameters, kind = list(model.parameters()), type(model)
+    fuse(model)
+    after = [name for name, _ in model.named_modules()], list(dict(model.named_parameters())), list(model.state_dict())
+    assert before == after and type(model) is kind
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    for source, target in ((expected, model), (model, expected)):
+        with torch.no_grad():
+            source[0].weight.mul_(2)
+        target.load_state_dict(source.state_dict())
+        same(model, expected, images())
+
+
+def through_a_file(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, through_a_file])
+def test_copies_are_not_compiled(copied):
+    """As nn.Module.compile() leaves them; they are models of their own, and may be fused."""
+    model, expected = small(), small()
+    expected.load_state_dict(model.state_dict())
+    done = fuse(model)
+    model(images())
+    planned = len(done.reports)
+    other = copied(model)
+    expected.load_state_dict(model.state_dict())
+    same(other, expected, images())
+    assert len(done.reports) == planned
+    again = fuse(other)
+    same(other, expected, images())
+    assert len(done.reports) == planned and len(again.reports) >= 3
+
+
+def test_fused_twice():
+    """The second time counts; what it says is of the model as it is then."""
+    model = small()
+    expected = copy.deepcopy(model)
     first = fuse(model)
-    expected = outcome(model, x)
-    assert fuse(model) == first and len(first.fused) == 6
-    torch.testing.assert_close(outcome(model, x)[:2], expected[:2])
+    same(model, expected, images())
+    planned = len(first.reports)
+    second = fuse(model, mode="default")
+    same(model, expected, images())
+    assert len(first.reports) == len(second.reports) == planned
 
 
 def test_a_part_and_then_the_whole():
-    """What was fused before is neither run nor frozen by the trace."""
-    model = filled(ResNet())
+    model = nn.Sequential(small()[:4], nn.AdaptiveAvgPool2d(1))
     expected = copy.deepcopy(model)
-    fuse(model.layers[1])
-    buffers = copy.deepcopy(dict(model.named_buffers()))
-    assert "conv1" in fuse(model).fused
-    torch.testing.assert_close(dict(model.named_buffers()), buffers, rtol=0, atol=0)
-    for training in (True, False):
-        torch.testing.assert_close(
-            *(outcome(m.train(training), x) for m in (model, expected) for x in [torch.ones(2, 3, 12, 12).double()])
-        )
+    part = fuse(model[0])
+    whole = fuse(model)
+    same(model, expected, images())
+    assert whole.reports and not part.reports
+    model[0](images())
+    assert part.reports
 
 
-def test_modules_of_this_package_inside():
-    """They are fused already: a trace must neither count a batch in them nor fix that they were in training."""
-    model = nn.Sequential(
-        torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3),
-        nn.Conv2d(4, 4, 1),
-        nn.ReLU(),
-        torch_reformer.nn.Conv2dAct(4, 4, 1),
-        nn.Flatten(),
-        torch_reformer.nn.LinearAct(400, 3, dropout=0.0),
-    ).double()
-    fused, report = same_as_before(model, images())
-    assert report.fused == {"1": "relu"}
+def test_parts_alone():
+    """What is around them runs as PyTorch has it."""
+    model = nn.Sequential(small()[:4], nn.AdaptiveAvgPool2d(1))
+    expected = copy.deepcopy(model)
+    done = fuse(model[0])
+    same(model, expected, images())
+    assert done.reports
 
 
-@pytest.mark.parametrize("p", [0.5, 1.0])
-def test_dropout(p):
-    """Drops in training only, at its rate."""
-    model = vgg(p).double()
-    evaluated = copy.deepcopy(model).eval()(images(size=12))
-    torch.manual_seed(0)
+def test_many_models(monkeypatch):
+    """None counts against the number of times that PyTorch compiles a function, and none takes another's sizes for its
+    own that change."""
+    monkeypatch.setattr(execute, "Dynamic", None)
+    for i in range(torch._dynamo.config.recompile_limit + 2):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).double()
+        expected = copy.deepcopy(model)
+        done = fuse(model)
+        model.eval(), expected.eval()
+        with torch.no_grad():
+            x = images(i + 2)
+            torch.testing.assert_close(model(x), expected(x))
+        assert len(done.reports) == 1
+
+
+def test_sizes_that_change():
+    model = small()
+    expected = copy.deepcopy(model)
     fuse(model)
-    x = images(300)
-    inner = nn.Sequential(*model[:9])
-    fuse(inner)
-    y = inner(x)
-    without = nn.Sequential(*model[:8])(x)
-    dropped = (y == 0) & (without != 0)
-    assert abs(dropped.sum() / (without != 0).sum() - p) < 6 * (p * (1 - p) / (without != 0).sum()) ** 0.5 + 1e-9
-    assert not torch.equal(inner(x), y) or p == 1
-    assert torch.isfinite(evaluated).all()
-    torch.testing.assert_close(inner.eval()(x), without)
+    for n in (2, 3, 2):
+        same(model, expected, images(n))
 
 
-def test_gradients_of_a_block_are_added_up_where_they_are_read():
-    """The next residual block uses this one's result twice, but no sum of gradients is computed by itself."""
+class Broken(nn.Module):
+    """A part of it is never compiled."""
 
-    class Additions(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-            self.count += op is torch.ops.aten.add.Tensor and args[0].dim() == 4
-            return op(*args, **(kwargs or {}))
-
-    counts = []
-    for model in (ResNet(), ResNet()):
-        if counts:
-            fuse(model)
-        result = model(images().float()).sum()
-        with Additions() as additions:
-            result.backward()
-        counts.append(additions.count)
-    assert counts == [2, 1]  # the pooled result of the first convolution is not ours
-
-
-def test_the_same_images_are_dropped():
-    """They keep the input, as those of the same seed did before."""
-    block, x = CNBlock(8, 0.5).double(), torch.randn(16, 8, 6, 6, dtype=torch.float64)
-    fused, report = same_as_before(block, x)
-    assert report.fused["block.5"] == "layer scale, stochastic depth, addition"
-    dropped = []
-    for model in (block.train(), fused.train()):
-        torch.manual_seed(4)
-        dropped.append((model(x) == x).flatten(1).all(1))
-    assert torch.equal(*dropped) and 0 < dropped[0].sum() < 16
-    for rate in (0.0, 1.0):  # read at each call
-        block.stochastic_depth.p = fused.stochastic_depth.p = rate
-        if rate < 1:  # PyTorch's own is 0 / 0
-            torch.testing.assert_close(outcome(fused, x), outcome(block, x))
-
-
-@pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
-def test_a_block_is_as_accurate_as_before(autocast):
-    """In bf16: of the result's error and those of the gradients none is more than twice PyTorch's. Two blocks, since
-    the next one reads the result in two ways."""
-    torch.manual_seed(5)
-    exact, x = nn.Sequential(CNBlock(16, 0.5), CNBlock(16, 0.5)).double(), torch.randn(8, 16, 10, 10)
-    block = copy.deepcopy(exact).to(torch.float32 if autocast else torch.bfloat16)
-    fused = copy.deepcopy(block)
-    fuse(fused)
-    found = []
-    for model, dtype in (
-        (exact, torch.float64),
-        *[(m, x.dtype if autocast else torch.bfloat16) for m in (block, fused)],
-    ):
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast and model is not exact):
-            (y, of_x), of_parameters, _ = outcome(model, x.to(dtype))
-        found.append({"y": y, "x": of_x, **of_parameters})
-    check_errors(*found)
-
-
-class Operators(TorchDispatchMode):
-    """Names of the operators that write a tensor of this size."""
-
-    def __init__(self, size):
+    def __init__(self):
         super().__init__()
-        self.names, self.size = [], size
+        self.first, self.second, self.norm = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
 
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        result = op(*args, **(kwargs or {}))
-        read = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        for each in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(each, torch.Tensor) and sorted(each.shape) == sorted(self.size):
-                if each.untyped_storage().data_ptr() not in read:
-                    self.names.append(str(op))
-        return result
+    @torch.compiler.disable
+    def aside(self, x):
+        return self.second(x)
+
+    def forward(self, x):
+        return F.relu(self.norm(self.aside(F.relu(self.first(x)))))
 
 
-def test_nothing_of_a_block_is_copied_or_added_by_itself():
-    """One operator has it all: the permutation, the scale, the depth, the residual."""
-    block, x = CNBlock(8, 0.5), torch.randn(4, 8, 6, 7).to(memory_format=torch.channels_last)
-    fuse(block.to(memory_format=torch.channels_last))
-    with Operators(x.shape) as operators:
-        block(x)
-    others = [name for name in operators.names if "reformer" not in name]
-    assert others == ["aten.native_layer_norm.default"]
+def test_what_is_left_to_python(monkeypatch):
+    """Its convolutions are this package's; the rest is compiled, in several graphs."""
+    calls, conv2d = [], functional.conv2d
+
+    def counted(*arguments):
+        if not torch.compiler.is_compiling():
+            calls.append(arguments[1].shape)
+        return conv2d(*arguments)
+
+    model = Broken().double()
+    expected = copy.deepcopy(model)
+    done = fuse(model)
+    monkeypatch.setattr(functional, "conv2d", counted)
+    same(model, expected, images())
+    assert calls == [(4, 4, 3, 3)] * 2
+    assert len(done.reports) >= 4
+    kinds = [line.kind for report in done.reports for line in report.lines]
+    assert kinds.count("conv") == 1  # the first convolution: training and evaluation have one graph of it
 
 
-def test_nothing_between_blocks_is_copied_or_added_by_itself():
-    """Under autocast a block's result, in fp32, is also there in the data type that the next one's convolution reads;
-    both gradients are added up where they are read."""
-    x, counts = torch.randn(4, 8, 6, 7).to(memory_format=torch.channels_last), []
-    for is_fused in (False, True):
-        model = nn.Sequential(*[CNBlock(8, 0.0) for _ in range(4)]).to(memory_format=torch.channels_last)
-        if is_fused:
-            fuse(model)
-        with Operators(x.shape) as operators:
-            with torch.autocast("cpu", torch.bfloat16):
-                y = model(x)
-            y.sum().backward()
-        counts.append([operators.names.count(f"aten.{name}") for name in ("_to_copy.default", "add.Tensor")])
-    assert counts == [[11, 3], [1, 0]]  # the model's own input is cast
+def test_hooks_are_called():
+    """And later ones of the model itself."""
+    model = small()
+    expected = copy.deepcopy(model)
+    for each in (model, expected):
+        each[0].register_forward_hook(lambda module, arguments, result: 2 * result)
+        each.register_forward_pre_hook(lambda module, arguments: (arguments[0] + 1,))
+    fuse(model)
+    same(model, expected, images())
+    for each in (model, expected):
+        each.register_forward_hook(lambda module, arguments, result: result.sin())
+    same(model, expected, images())
+
+
+def test_modules_that_are_exchanged():
+    model = small()
+    expected = copy.deepcopy(model)
+    fuse(model)
+    same(model, expected, images())
+    for each in (model, expected):
+        each[2] = nn.Sigmoid()
+    same(model, expected, images())
+
+
+def test_transforms():
+    """torch.func and checkpoints, in evaluation: a checkpoint counts batches twice, whoever computes it."""
+    model, x = small().eval(), images()
+    expected = copy.deepcopy(model)
+    fuse(model)
+    parameters = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(of):
+        return lambda parameters: functional_call(of, parameters, (x,)).square().sum()
+
+    torch.testing.assert_close(grad(loss(model))(parameters), grad(loss(expected))(parameters))
+    found = []
+    for each in (model, expected):
+        given = x.clone().requires_grad_()
+        checkpoint(each, given, use_reentrant=False).square().sum().backward()
+        found.append([given.grad, [parameter.grad for parameter in each.parameters()]])
+    torch.testing.assert_close(*found)
+
+
+def test_planned():
+    """What `plan` prints is of the modules as they are written."""
+    model = small()
+    expected = planned(copy.deepcopy(model), (images(),))
+    done = fuse(model)
+    assert planned(model, (images(),)) == expected and not done.reports
+    model(images())
+    assert done.reports
+
+
+def test_export():
+    model = small().eval()
+    fuse(model)
+    model(images())
+    torch.testing.assert_close(torch.export.export(model, (images(),)).module()(x := images()), model(x))
+
+
+def test_lazy_layers():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5)).double()
+    done = fuse(model)
+    expected = copy.deepcopy(model)
+    x = images()
+    model(x), expected(x)
+    expected.load_state_dict(model.state_dict())
+    same(model, expected, x)
+    assert done.reports
+
+
+@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead"])
+def test_modes(mode):
+    model = small()
+    expected = copy.deepcopy(model)
+    done = fuse(model, mode=mode)
+    same(model, expected, images())
+    assert done.reports
+
+
+def test_another_mode():
+    model = small()
+    with pytest.raises(ValueError, match="backend 'reformer': mode must be one of .*, got 'max-autotune'"):
+        fuse(model, mode="max-autotune")
+    assert type(model[0]) is nn.Conv2d and model._compiled_call_impl is None
+
+
+def test_import_leaves_the_compiler_alone():
+    code = "import sys, torch_reformer; print([name for name in sys.modules if 'torch_reformer.compiler' in name])"
+    code += "; print('torch._dynamo.backends.common' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "False"]
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """In DistributedDataParallel gradients and statistics are those of the model that is not fused."""
+    context = torch.multiprocessing.spawn(two_processes.train, (str(tmp_path),), nprocs=2, join=False)
+    end = time.monotonic() + 120
+    while not context.join(timeout=1):
+        if time.monotonic() > end:
+            for process in context.processes:
+                process.kill()
+            raise TimeoutError("the processes did not end")
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    for results in found:
+        for name in ("vgg", "resnet"):
+            torch.testing.assert_close(results[name, True], results[name, False])
+    torch.testing.assert_close(found[0]["vgg", True], found[1]["vgg", True])
+
+    torch.manual_seed(0)
+    model = training_models.vgg().double()
+    model(two_processes.data()).square().mean().backward()
+    torch.testing.assert_close({name: p.grad for name, p in model.named_parameters()}, found[0]["vgg", True][0])

@@ -1,7 +1,6 @@
 """conv2d_batch_norm_act and nn.Conv2dBatchNormAct: results, gradients, running statistics, large means."""
 
 import copy
-import inspect
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from test_fused import CASES, DTYPES, LAYOUTS, conv_tensors, strided
 from unfused import ACTIVATIONS, compare
 
 import torch_reformer
-from torch_reformer import functional
 
 
 def norm_tensors(dtype, **sizes):
@@ -108,81 +106,22 @@ def test_geometries(name, layout):
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
 
 
-def batch_norm_of_uses(uses, tensors, training, activation):
-    """What fused forwards call: a tensor for each use of the result."""
-    return functional._conv2d_batch_norm_act(tensors, (1, 0, 1, 1), training, 0.1, 1e-5, activation, uses)
-
-
-def test_uses_are_private():
-    assert "uses" not in inspect.signature(torch_reformer.conv2d_batch_norm_act).parameters
-
-
-@pytest.mark.parametrize("residual", [True, False], ids=["residual", ""])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("activation", ["relu", "none"])
-def test_several_uses_add_up_in_the_backward(activation, training, residual):
-    tensors = norm_tensors(torch.float64)
-    if not residual:
-        del tensors["residual"]
-
-    def results(uses):
-        leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
-        x, w, bias = (leaves[name] for name in ("x", "w", "bias"))
-        statistics = torch.zeros(len(bias), dtype=x.dtype), torch.ones(len(bias), dtype=x.dtype)
-        given = x, w, bias, *statistics, leaves["norm_weight"], leaves["norm_bias"], leaves.get("residual")
-        found = batch_norm_of_uses(uses, given, training, activation)
-        return leaves, (found,) if uses == 1 else found
-
-    leaves, (one,) = results(1)
-    others, several = results(3)
-    assert len(several) == 3 and len({tensor.data_ptr() for tensor in several}) == 1
-    assert all(torch.equal(one, tensor) for tensor in several)
-    weights = torch.randn(2, *one.shape, dtype=one.dtype)
-    functions = [lambda t: (weights[0] * t).sum(), lambda t: (weights[1] * t.square()).sum()]
-    expected = torch.autograd.grad(sum(f(one) for f in functions), [*leaves.values()], create_graph=True)
-    loss = sum(f(tensor) for f, tensor in zip(functions, several[1:], strict=True))  # the first is not used
-    got = torch.autograd.grad(loss, [*others.values()], create_graph=True)
-    second = [
-        torch.autograd.grad(sum(g.square().sum() for g in grads), leaf["w"])[0]
-        for grads, leaf in ((expected, leaves), (got, others))
-    ]
-    for name, a, b in zip([*leaves, "second"], [*got, second[1]], [*expected, second[0]], strict=True):
-        torch.testing.assert_close(a, b, msg=lambda text, name=name: f"{name}: {text}")
-
-
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
-@pytest.mark.parametrize("uses", [1, 2])
-def test_the_gradient_of_a_residual_is_that_of_the_sum(uses, frozen):
-    """Itself, not rounded to the result's data type, where no activation follows; of two uses it is their sum."""
+def test_the_gradient_of_a_residual_is_that_of_the_sum(frozen):
+    """Itself, not rounded to the result's data type, where no activation follows."""
     tensors = {name: t.requires_grad_(not frozen) for name, t in norm_tensors(torch.bfloat16).items()}
     residual = tensors.pop("residual").float().detach().requires_grad_()
     x, w, bias, *norm = tensors.values()
-    y = batch_norm_of_uses(uses, (x, w, bias, torch.zeros(16), torch.ones(16), *norm, residual), True, "none")
-    grads = [torch.randint(-8, 9, residual.shape).bfloat16() for _ in range(uses)]
-    torch.autograd.backward((y,) if uses == 1 else y, grads)
-    assert residual.grad.dtype == torch.float32 and torch.equal(residual.grad, sum(grad.float() for grad in grads))
+    tensors = x, w, bias, torch.zeros(16), torch.ones(16), *norm
+    options = dict(training=True, activation="none", residual=residual)
+    grad = torch.randint(-8, 9, residual.shape).bfloat16()
+    torch_reformer.conv2d_batch_norm_act(*tensors, **options).backward(grad)
+    assert residual.grad.dtype == torch.float32 and torch.equal(residual.grad, grad.float())
 
 
 def norm_of(x, weight, **options):
     statistics = torch.zeros(len(weight), dtype=x.dtype), torch.ones(len(weight), dtype=x.dtype)
     return torch_reformer.conv2d_batch_norm_act(x, weight, None, *statistics, training=True, **options)
-
-
-def test_uses_without_gradients():
-    class Nothing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return None
-
-    w = torch.randn(4, 3, 3, 3, requires_grad=True)
-    given = torch.randn(2, 3, 6, 6), w, None, torch.zeros(4), torch.ones(4), None, None, None
-    a, b = batch_norm_of_uses(2, given, True, "relu")
-    (Nothing.apply(a) + Nothing.apply(b)).sum().backward()
-    assert w.grad is None
 
 
 @pytest.mark.parametrize(
@@ -203,13 +142,13 @@ def test_momentum_that_wants_a_gradient_gets_none():
 
 
 def test_cumulative_average_in_fp64():
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, momentum=None)).double()
-    fused = copy.deepcopy(model)
-    torch_reformer.fuse(fused)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4, momentum=None)).double()
+    fused = torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3, momentum=None, activation="none").double()
+    fused.conv.load_state_dict(model[0].state_dict())
     for i in range(1, 5):
         x = i * torch.randn(4, 3, 6, 6, dtype=torch.float64)
         torch.testing.assert_close(fused(x), model(x))
-    torch.testing.assert_close(fused[1].running_var, model[1].running_var, rtol=1e-13, atol=0)
+    torch.testing.assert_close(fused.norm.running_var, model[1].running_var, rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

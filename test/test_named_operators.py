@@ -68,7 +68,6 @@ def test_arguments_are_the_functions(name):
     wanted = [
         (parameter.name, parameter.kind is parameter.KEYWORD_ONLY, parameter.default)
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != "uses"  # an operator gives one tensor
     ]
     in_pairs = {"stride": 1, "padding": 0, "dilation": 1}
     found = []

@@ -282,6 +282,13 @@ def images(*layers, channels):
     return nn.Sequential(conv_norm(3, channels), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(10))
 
 
+def vgg():
+    """For images of 12x12."""
+    convolutions = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(True)]
+    products = [nn.Linear(8 * 36, 16), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(16, 8), nn.Tanh(), nn.Dropout(0.0)]
+    return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), *products, nn.Linear(8, 4))
+
+
 MODELS = {
     "resnet": lambda: images(Residual(16, 32, 2), Residual(32, 32), channels=16),
     "resnext": lambda: images(Residual(16, 32, 1, groups=4), nn.MaxPool2d(2), channels=16),

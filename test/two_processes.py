@@ -1,13 +1,13 @@
-"""What test_fuse_training.py and test_compiler.py run in each of two processes; a file of its own, which is soon
+"""What test_fuse.py and test_compiler.py run in each of two processes; a file of its own, which is soon
 imported."""
 
 import gc
 
 import torch
-from test_fuse import ResNet, vgg
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from training_models import MODELS, vgg
 
 from torch_reformer import fuse
 from torch_reformer.compiler.backend import reformer
@@ -18,12 +18,18 @@ def data():
     return torch.randn(4, 3, 12, 12, dtype=torch.float64)
 
 
+def resnet():
+    model = MODELS["resnet"]()
+    model(data().float())  # lazy layers
+    return model
+
+
 def train(rank: int, folder: str):
     """Saves gradients and buffers of models, fused and not, that each saw this process's half of the data twice."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
     results = {}
-    for make in (vgg, ResNet):
+    for make in (vgg, resnet):
         for fused in (False, True):
             torch.manual_seed(rank)  # DistributedDataParallel sends the first process's parameters to the other
             model = make().double()

@@ -342,18 +342,6 @@ def conv2d_batch_norm_act(
             is negative; in evaluation without running statistics; for another activation.
         As :func:`torch_reformer.conv2d`.
     """
-    tensors = input, weight, bias, running_mean, running_var, norm_weight, norm_bias, residual
-    geometry = stride, padding, dilation, groups
-    return _conv2d_batch_norm_act(tensors, geometry, training, momentum, eps, activation)
-
-
-def _conv2d_batch_norm_act(
-    tensors: tuple[Tensor | None, ...], geometry, training: bool, momentum, eps: float, activation: str, uses: int = 1
-) -> Tensor | tuple[Tensor, ...]:
-    """:func:`conv2d_batch_norm_act` whose result is the input of `uses` operators. Where those are several, it returns
-    a tensor for each, of the same memory, so that the backward adds up their gradients as it reads them. None of them
-    may be changed in place."""
-    input, weight, bias, running_mean, running_var, norm_weight, norm_bias, residual = tensors
     optional = bias, running_mean, running_var, norm_weight, norm_bias, residual
     if not (
         isinstance(input, Tensor)
@@ -374,8 +362,7 @@ def _conv2d_batch_norm_act(
         tensors = _some(bias=bias, mean=running_mean, var=running_var)
         tensors |= _some(scale=norm_weight, shift=norm_bias, residual=residual)
         program = fused_programs.folded(frozenset(tensors), activation, eps)
-        result = conv2d_epilogue(input, weight, program, tensors, *geometry)
-        return result if uses == 1 else (result,) * uses
+        return conv2d_epilogue(input, weight, program, tensors, stride, padding, dilation, groups)
 
     if (running_mean is None) != (running_var is None):
         raise ValueError("conv2d_batch_norm_act: running_mean and running_var must be given both or neither")
@@ -383,10 +370,8 @@ def _conv2d_batch_norm_act(
         moments = weight.new_zeros(2, weight.shape[0])
         given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
         tensors = given | {"mean": moments[0], "squares": moments[1]}
-        result = conv2d_act(input, weight, bias, *geometry, activation="none")
-        result = stitch(result, fused_programs.normalise(frozenset(given), activation, eps), tensors)
-        return result if uses == 1 else (result,) * uses
-    stride, padding, dilation, groups = geometry
+        result = conv2d_act(input, weight, bias, stride, padding, dilation, groups, activation="none")
+        return stitch(result, fused_programs.normalise(frozenset(given), activation, eps), tensors)
     geometry = pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups
     tensors = input, weight, bias, norm_weight, norm_bias, residual
-    return batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry, uses)
+    return batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry)

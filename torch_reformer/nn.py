@@ -140,10 +140,8 @@ def conv_norm_act(
     input: Tensor,
     activation: str,
     residual: Tensor | None = None,
-    uses: int = 1,
-) -> Tensor | tuple[Tensor, ...]:
-    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training.
-    uses: of the result, as for functional._conv2d_batch_norm_act."""
+) -> Tensor:
+    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
     momentum, in_training, tracks = norm.momentum, norm.training, norm.track_running_stats
     conv_own, norm_own, buffers = conv._parameters, norm._parameters, norm._buffers
     # Modules look their parameters up slowly; what is not in there is computed (torch.nn.utils.parametrize).
@@ -164,10 +162,22 @@ def conv_norm_act(
     tensors = input, weight, bias, mean, var, scale, shift, residual
     geometry = conv.stride, conv.padding, conv.dilation, conv.groups
     if training:
-        result = batch_norm.train_at_once(tensors, geometry, activation, norm.eps, momentum, uses)
+        result = batch_norm.train_at_once(tensors, geometry, activation, norm.eps, momentum)
         if result is not None:
             return result
-    return functional._conv2d_batch_norm_act(tensors, geometry, training, momentum, norm.eps, activation, uses)
+    stride, padding, dilation, groups = geometry
+    return functional.conv2d_batch_norm_act(
+        *(input, weight, bias, mean, var, scale, shift),
+        training=training,
+        momentum=momentum,
+        eps=norm.eps,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        activation=activation,
+        residual=residual,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ FAMILIES = [
     "test_depthwise_planes_emulated",
     "test_implicit_gemm_emulated",
     "test_implicit_gemm_programs_emulated",
-    "test_layer_norm_emulated",
     "test_packed_gemm_emulated",
     "test_stitch_emulated",
     "test_tma_bugs",

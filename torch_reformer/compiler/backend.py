@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_function, make_boxed_func
@@ -14,7 +17,7 @@ from torch.fx import GraphModule
 
 from .attention import simplify_masks
 from .cached import Compiled, cached_by
-from .decompositions import decompositions
+from .decompositions import ConvolutionsOfPyTorch, decompositions
 from .execute import executable
 from .partition import partition
 
@@ -46,8 +49,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     Raises:
         ValueError: for a mode or an option that there is not.
     """
-    if mode not in MODES:
-        raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+    check_mode(mode)
     for name in options or ():
         if name not in OPTIONS:
             raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
@@ -59,8 +61,36 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     simplify_masks(module)
     report = (options or {}).get("report")
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(_AOT_CONFIG), cached_by(mode, report):
+    with functorch_config.patch(_AOT_CONFIG), cached_by(mode, report), ConvolutionsOfPyTorch():
         return compiler(module, inputs)
+
+
+def check_mode(mode: str | None) -> None:
+    if mode not in MODES:
+        raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+
+
+_numbers = itertools.count()
+
+
+def compile_in_place(model: nn.Module, mode: str | None, report: Callable) -> None:
+    """What model.compile() does, with this backend, a mode and a function that gets reports.
+
+    That hands Dynamo a function of PyTorch's, which it skips, so that a model whose own forward is PyTorch's (a
+    Sequential) would never be compiled. Here it gets a function whose code no other model has: models share neither
+    the limit of how often a function is compiled, nor what Dynamo remembers of the sizes of its arguments."""
+    backend = functools.partial(reformer, mode=mode, options={"report": report})
+    backend.reset = _reset
+    call = model._call_impl
+    hooks = model._forward_hooks, model._forward_pre_hooks, model._backward_hooks, model._backward_pre_hooks
+
+    def forward(*args, **kwargs):
+        for each in hooks:
+            len(each)  # Dynamo guards what is read: the model's own hooks of later are called, too
+        return call(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace(co_name=f"{type(model).__name__}_{next(_numbers)}")
+    model._compiled_call_impl = torch.compile(forward, backend=backend)
 
 
 def compile_graphs(function: Callable, compiled: Callable) -> Callable:
@@ -70,7 +100,7 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
         return make_boxed_func(compiled(module, inputs))
 
     def run(*args):
-        with functorch_config.patch(_AOT_CONFIG):
+        with functorch_config.patch(_AOT_CONFIG), ConvolutionsOfPyTorch():
             return aot_function(function, fw_compiler=boxed, bw_compiler=boxed, **_AOT_OPTIONS)(*args)
 
     return run

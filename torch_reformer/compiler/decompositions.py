@@ -1,14 +1,17 @@
 """What AOTAutograd takes apart before the compiler sees it: PyTorch's core table, with some operators left whole and
-others taken apart besides."""
+others taken apart besides; and this package's own convolutions as PyTorch's."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.overrides import TorchFunctionMode
 
+from ..runtime import native  # noqa: F401  registers the operators
 from . import dropout, losses
 
-aten = torch.ops.aten
+aten, reformer = torch.ops.aten, torch.ops.reformer
 
 # Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
 _WHOLE = {
@@ -32,4 +35,32 @@ _BROKEN_UP = (
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
-    return table | dropout.DECOMPOSITIONS | losses.DECOMPOSITIONS
+    return table | dropout.DECOMPOSITIONS | losses.DECOMPOSITIONS | _CONVOLUTIONS
+
+
+class ConvolutionsOfPyTorch(TorchFunctionMode):
+    """What is traced in it has PyTorch's convolution where it calls this package's operator (modules that convert()
+    swapped): so one plan comes of both, as autograd then asks for both gradients at once."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        function = torch.conv2d if function is reformer.conv2d.default else function
+        return function(*args, **(kwargs or {}))
+
+
+def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(input_size)  # of the input only the size is needed
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [True, False, False]
+    return aten.convolution_backward(grad_output, like, weight, *rest)[0]
+
+
+def _weight_grad(weight_size, input, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(weight_size)
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [False, True, False]
+    return aten.convolution_backward(grad_output, input, like, *rest)[1]
+
+
+_CONVOLUTIONS = {
+    reformer.conv2d.default: torch.conv2d,
+    reformer.conv2d_input_grad.default: _input_grad,
+    reformer.conv2d_weight_grad.default: _weight_grad,
+}

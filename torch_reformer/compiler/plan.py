@@ -4,6 +4,7 @@ which need not be there."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -38,7 +39,7 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
         return module.forward
 
     tensors = dict(function.named_parameters()) | dict(function.named_buffers()) if _is_module(function) else {}
-    with fake_tensors() as fake:
+    with _uncompiled(function), fake_tensors() as fake:
         own = [fake(each).requires_grad_(each.requires_grad) for each in tensors.values()]
         given = [fake(each) if isinstance(each, Tensor) else each for each in inputs]
 
@@ -50,6 +51,19 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
         differentiable = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
         torch.autograd.backward(differentiable, list(map(torch.ones_like, differentiable)))
     return found
+
+
+@contextlib.contextmanager
+def _uncompiled(function):
+    """Modules that are compiled in place (fuse) are called as they are written."""
+    modules = list(function.modules()) if _is_module(function) else []
+    compiled = [(each, vars(each).pop("_compiled_call_impl", None)) for each in modules]
+    try:
+        yield
+    finally:
+        for module, call in compiled:
+            if call is not None:
+                module._compiled_call_impl = call
 
 
 def _is_module(function) -> bool:

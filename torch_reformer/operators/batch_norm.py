@@ -9,7 +9,6 @@ mean and variance add theirs, and the convolution's own two. Each of both is one
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from torch.compiler import is_compiling
 from ..program import Program, channel, full, rows, store
 from ..program import sum as sum_of
 from ..program.derivative import derivative
-from ..program.program import substituted
 from ..runtime import aten
 from ..runtime import plan as plans
 from ..runtime.arguments import is_number, shown
@@ -64,7 +62,7 @@ class _Rule:
     of input, weight, bias and _PARAMETERS.
 
     In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
-    of that (of several uses the sum of theirs). In the pass `apply`, which gives acc's gradient, it is the residual's
+    of that. In the pass `apply`, which gives acc's gradient, it is the residual's
     if there is one, which is that of the sum before the activation: without one, grad_0 itself."""
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
@@ -108,33 +106,21 @@ class _Rule:
         result, *_ = steps.stitch(self.normalise.code, acc, tensors, running)
         return steps.give(result, acc, moments, *([at["weight"]] if self.cast else []))
 
-    def _backward(self, geometry: int, uses: int) -> plans.Plan:
-        """From the result's gradients of so many uses, input, weight (cast), moments and what is saved: the gradients
-        of what is needed."""
-        of_uses = [f"grad_{i}" for i in range(uses)]
-        given = [*of_uses, "input", "weight", "moments", *self.saved]
+    def _backward(self, geometry: int) -> plans.Plan:
+        """From the result's gradient, input, weight (cast), moments and what is saved: the gradients of what is
+        needed."""
+        given = ["grad_0", "input", "weight", "moments", *self.saved]
         steps = plans.Plan(len(given))
         at = {name: place for place, name in enumerate(given)}
         at["mean"], at["squares"] = steps.parts(at["moments"], 2)
         like = at.get("acc", at["grad_0"])
-        grad = functools.reduce(operator.add, map(full, of_uses))
         grads = dict.fromkeys(self.reduce.passed, at["grad_0"])
-        outputs = self.reduce.backward.outputs if self.reduce.backward else ()
-        places = dict(self.reduce.wanted)
-        if grads and uses > 1:  # of the residual: a sum of gradients is none of them
-            places["residual"] = len(outputs)
-            outputs = (*outputs, store(full("grad_0")))
-        if outputs:
-            reduce = substituted(Program(*outputs), "grad_0", grad)
+        if reduce := self.reduce.backward:
             found = steps.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
-            grads |= {name: found[place] for name, place in places.items()}
-        if self.apply:
+            grads |= {name: found[place] for name, place in self.reduce.wanted.items()}
+        if apply := self.apply:
             at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
-            apply = self.apply
-            if "residual" in grads:
-                at["grad_0"] = grads["residual"]
-            else:
-                apply = substituted(apply, "grad_0", grad)
+            at["grad_0"] = grads.get("residual", at["grad_0"])
             of_acc, *sums = steps.stitch(apply.code, like, [at[name] for name in apply.inputs])
             operands = [name for name in ("input", "weight") if name in self.needed]
             wanted = "input" in operands, "weight" in operands
@@ -155,8 +141,8 @@ def _rule(given: tuple[bool, ...], settings: Settings, needed: tuple[bool, ...])
 
 class _Train(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, settings, geometry, uses, cast, *tensors):
-        rule = _rule(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[4:-3])
+    def forward(ctx, settings, geometry, cast, *tensors):
+        rule = _rule(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
         given = [tensor for tensor in tensors if tensor is not None]
         # train() has seen that this is the eager fast path
         result, acc, moments, *copy = plans.run(rule.forward(geometry), given)
@@ -165,42 +151,37 @@ class _Train(torch.autograd.Function):
         ctx.rule, ctx.geometry, ctx.cast = rule, geometry, cast
         (weight,) = copy or [weight]
         ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in rule.saved])
-        if uses == 1:
-            return result
-        ctx.set_materialize_grads(False)
-        return result, *[result.detach() for _ in range(1, uses)]
+        return result
 
     @staticmethod
-    def backward(ctx, *of_uses):
-        rule, of_uses = ctx.rule, [grad for grad in of_uses if grad is not None]
-        if not of_uses:
-            return (None,) * len(ctx.needs_input_grad)
+    def backward(ctx, grad):
+        rule = ctx.rule
         input, weight, bias, moments, *saved = ctx.saved_tensors
-        grads = _gradients(rule, ctx.geometry, of_uses, input, weight, bias, moments, saved, ctx.cast)
+        grads = _gradients(rule, ctx.geometry, grad, input, weight, bias, moments, saved, ctx.cast)
         found = iter(grads)
-        # forward takes four settings, the tensors, and those that only the running statistics are made of.
-        needed = ctx.needs_input_grad[4:-3]
-        return None, None, None, None, *[next(found) if need else None for need in needed], None, None, None
+        # forward takes three settings, the tensors, and those that only the running statistics are made of.
+        needed = ctx.needs_input_grad[3:-3]
+        return None, None, None, *[next(found) if need else None for need in needed], None, None, None
 
 
 def _gradients(
-    rule: _Rule, geometry: int, of_uses, input, weight, bias, moments, saved, cast: autocast.CastWeight | None
+    rule: _Rule, geometry: int, grad, input, weight, bias, moments, saved, cast: autocast.CastWeight | None
 ) -> list[Tensor]:
-    """Those of what is needed, from those of the result's uses. weight: cast, if cast is given."""
+    """Those of what is needed, from that of the result. weight: cast, if cast is given."""
     with without_autocast():
         if torch.is_grad_enabled() and rule.apply:  # acc and moments are functions of the operands
             weight = weight if cast is None else cast.linked(weight)
             biases = [] if bias is None else [bias]
             acc, moments = conv2d_epilogue(input, weight, biases, rule.moments.code, *plans.geometry_of(geometry))
             saved = [acc if name == "acc" else tensor for name, tensor in zip(rule.saved, saved, strict=True)]
-        return run_plan.run(rule.backward(geometry, len(of_uses)), [*of_uses, input, weight, moments, *saved])
+        return run_plan.run(rule.backward(geometry), [grad, input, weight, moments, *saved])
 
 
 class _TrainOperator:
     """The same as one step of autograd in C++ (fused_operator.py), for tensors of these names."""
 
-    def __init__(self, given: tuple[bool, ...], settings: Settings, geometry: int, uses: int):
-        self.given, self.settings, self.geometry, self.uses = given, settings, geometry, uses
+    def __init__(self, given: tuple[bool, ...], settings: Settings, geometry: int):
+        self.given, self.settings, self.geometry = given, settings, geometry
         self.names = [name for name, there in zip(_TENSORS, given, strict=True) if there]
 
     def rule(self, number: int) -> _Rule:
@@ -222,28 +203,26 @@ class _TrainOperator:
         return aten.library.Differentiated(plan, 1, [False], saved, originals, [], backward, derive)
 
     def backward(self, saves: _Rule, given: int, number: int):
-        rule, uses = self.rule(number), numbers(given)
+        rule = self.rule(number)
         if not set(rule.saved) <= set(saves.saved):
             return None
-        first = self.uses  # of what is saved, behind the gradients
-        others = first + 3 + ("bias" in self.names)
-        saved = [first, first + 1, first + 2, *[others + saves.saved.index(name) for name in rule.saved]]
+        others = 4 + ("bias" in self.names)  # behind the gradient, input, weight and moments
+        saved = [1, 2, 3, *[others + saves.saved.index(name) for name in rule.saved]]
         places = [i for i in numbers(number) if self.names[i] in rule.needed]
-        return rule.backward(self.geometry, len(uses)), [*uses, *saved], places
+        return rule.backward(self.geometry), [0, *saved], places
 
     def derive(self, rule: _Rule, grads, saved, originals, wanted, sizes, result_sizes) -> list[Tensor | None]:
         input, weight, moments, *saved = saved
         bias = saved.pop(0) if "bias" in self.names else None
         cast = None if self.settings.cast is None else autocast.CastWeight(originals[0], weight.dtype)
-        of_uses = [grad for grad in grads if grad is not None]
-        grads = _gradients(rule, self.geometry, of_uses, input, weight, bias, moments, saved, cast)
+        grads = _gradients(rule, self.geometry, grads[0], input, weight, bias, moments, saved, cast)
         found = dict(zip([name for name in _TENSORS if name in rule.needed], grads, strict=True))
         return [found.get(name) if want else None for name, want in zip(self.names, wanted, strict=True)]
 
 
 @functools.lru_cache(512)
-def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int, uses: int):
-    return aten.library.FusedOperator(_TrainOperator(given, settings, geometry, uses).write, 1, uses)
+def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int):
+    return aten.library.FusedOperator(_TrainOperator(given, settings, geometry).write, 1, 1)
 
 
 _apply = apply_of(_Train)
@@ -264,11 +243,8 @@ def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
         )
 
 
-def train(
-    input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry, uses
-):
-    """:func:`torch_reformer.conv2d_batch_norm_act` in training, for at least one image; geometry in pairs; uses: as for
-    functional._conv2d_batch_norm_act."""
+def train(input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry):
+    """:func:`torch_reformer.conv2d_batch_norm_act` in training, for at least one image; geometry in pairs."""
     _check_count(input, weight, geometry)
     is_tensor = isinstance(momentum, Tensor)
     if running_mean is not None and not is_tensor and not is_number(momentum):
@@ -285,32 +261,31 @@ def train(
         or not all([tensor.is_contiguous() for tensor in written])
         or (number := plans.geometry_number(*geometry)) is None
     ):
-        result = _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
-        return result if uses == 1 else (result,) * uses
+        return _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
     cast = autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
     if cast is not None:
         settings = settings._replace(cast=(cast.dtype, weight.dtype))
     (input,) = autocast.autocast_cast(input)
     if aten.library is not None:
         given = [input, *[tensor for tensor in tensors[1:] if tensor is not None]]
-        results = _train_operator(tuple([tensor is not None for tensor in tensors]), settings, number, uses)(given)
+        results = _train_operator(tuple([tensor is not None for tensor in tensors]), settings, number)(given)
         if results is not None:
-            return results[0] if uses == 1 else tuple(results)
-    return _apply(settings, number, uses, cast, input, *tensors[1:])
+            return results[0]
+    return _apply(settings, number, cast, input, *tensors[1:])
 
 
 @functools.lru_cache(512)
 def _operator_of(
-    given: tuple[bool, ...], geometry, activation: str, eps: float, momentum: float, running, cast, uses: int
+    given: tuple[bool, ...], geometry, activation: str, eps: float, momentum: float, running, cast
 ) -> Callable | None:
     number = plans.geometry_number(*geometry)
     if number is None:
         return None
     settings = Settings(activation, eps, momentum if running else None, running, cast)
-    return _train_operator(given, settings, number, uses)
+    return _train_operator(given, settings, number)
 
 
-def train_at_once(tensors, geometry, activation: str, eps: float, momentum: float, uses: int):
+def train_at_once(tensors, geometry, activation: str, eps: float, momentum: float) -> Tensor | None:
     """What train() gives, asking as little as can be: None where the library is not there or the tensors want more.
 
     tensors: input, weight, bias, running mean and variance, scale, shift, residual. geometry: of a module, in pairs."""
@@ -328,13 +303,11 @@ def train_at_once(tensors, geometry, activation: str, eps: float, momentum: floa
     ordered = input, weight, bias, scale, shift, residual, mean, var, None
     given = tuple([tensor is not None for tensor in ordered])
     running = () if mean is None else (mean.dtype, var.dtype)
-    operator = _operator_of(given, geometry, activation, eps, momentum, running, cast, uses)
+    operator = _operator_of(given, geometry, activation, eps, momentum, running, cast)
     if operator is None:
         return None
     results = operator([tensor for tensor in ordered if tensor is not None])
-    if results is None:
-        return None
-    return results[0] if uses == 1 else tuple(results)
+    return None if results is None else results[0]
 
 
 def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometry) -> Tensor:

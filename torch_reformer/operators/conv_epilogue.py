@@ -90,9 +90,8 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
     if originals and torch.is_grad_enabled():
         filter = CastWeight(originals[0], filter.dtype).linked(filter)
     input_size, size, rows = sizes[0], result_sizes[rule.stored], None
-    if operator.rows is not None:
-        is_images = operator.rows == "images"
-        rows = Rows((size[0], *size[2:]) if is_images else size[:-1], is_images)
+    if operator.of_rows:
+        rows = Rows(size[:-1])
         n, h, w = rows.pixels
         input_size, size = (n, filter.shape[1], h, w), (n, filter.shape[0], h, w)
         input = None if input is None else rows.image(input)
@@ -116,7 +115,7 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
 
 
 def _by_library(
-    input, weight, tensors, program, geometry, cast: CastWeight | None, rows: str | None = None
+    input, weight, tensors, program, geometry, cast: CastWeight | None, of_rows: bool = False
 ) -> list[Tensor] | None:
     """In one step of autograd in C++; None where that can't be."""
     if aten.library is None or has_max("conv2d_epilogue", program):
@@ -128,7 +127,7 @@ def _by_library(
         return None
     given = [input, weight, *tensors]
     types = None if cast is None else (cast.dtype, weight.dtype)
-    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, rows, _derive)
+    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, of_rows, _derive)
     return operator(given)
 
 
@@ -190,8 +189,7 @@ def linear_epilogue(
     if not needs_dispatcher(given) and needs_grad(*given) and not has_max("linear_epilogue", program.code):
         cast = CastWeight.of(input, weight)
         (input,) = autocast_cast(input)
-        form = "images" if rows.to_images else "product"
-        results = _by_library(input, weight, tensors, program.code, _POINTWISE, cast, form)
+        results = _by_library(input, weight, tensors, program.code, _POINTWISE, cast, of_rows=True)
         if results is not None:
             return results
         with without_autocast():

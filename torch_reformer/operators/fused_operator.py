@@ -31,12 +31,13 @@ class _ProgramOperator:
     """A program of this code for tensors of these data types: acc, or input and weight, then the program's.
 
     geometry: packed, of the convolution before it, or None. cast: of the weight, its copy's data type and its own.
-    rows: "product" of a matrix product, "images" of one whose result, and all but its input, is images already, or
-    None. derive(rule, ...): the gradients by differentiable operators."""
+    of_rows: whether that is a matrix product. derive(rule, ...): the gradients by differentiable operators."""
 
-    def __init__(self, code, types: tuple[torch.dtype, ...], geometry: int | None, cast, rows, derive: Callable):
+    def __init__(
+        self, code, types: tuple[torch.dtype, ...], geometry: int | None, cast, of_rows: bool, derive: Callable
+    ):
         self.code, self.types, self.geometry, self.cast, self.derive = code, types, geometry, cast, derive
-        self.rows = rows
+        self.of_rows = of_rows
         self.operands = 1 if geometry is None else 2
         self.is_double = types[0] == torch.float64
         self.op = "stitch" if geometry is None else "conv2d_epilogue"
@@ -79,10 +80,10 @@ class _ProgramOperator:
 
     def forms(self, rule: BackwardRule, outputs: int) -> list[int]:
         """How each tensor, and each of the forward's outputs, is a convolution's (csrc/aten/rows.h)."""
-        if self.rows is None:
+        if not self.of_rows:
             return []
         same, full, row, row_moments, filter = range(5)
-        kinds = {} if self.rows == "images" else {"full": full, "row": row}
+        kinds = {"full": full, "row": row}
         results = []
         for output in rule.forward.outputs[:outputs]:
             form = kinds.get({"element": "full"}.get(output.per, output.per), same)
@@ -153,7 +154,7 @@ def _never(*arguments):
 
 
 @functools.lru_cache(512)
-def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, rows, derive: Callable):
+def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, of_rows: bool, derive: Callable):
     """What runs it for a list of tensors; its results are None where Python's rules take the call."""
-    written = _ProgramOperator(code, types, geometry, cast, rows, derive)
+    written = _ProgramOperator(code, types, geometry, cast, of_rows, derive)
     return aten.library.FusedOperator(written.write, code[2], 1)

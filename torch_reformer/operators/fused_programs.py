@@ -46,23 +46,16 @@ def sums() -> Program:
 
 
 @_remembered
-def linear(
-    names: frozenset[str], activation: str, rate: float, types: tuple[torch.dtype | None, ...] = (None,)
-) -> Program:
-    """dropout(activation(acc + bias)) * scale * keep + residual, in each of these data types; None is the result's.
-    keep: of the rows."""
+def linear(names: frozenset[str], activation: str, rate: float) -> Program:
+    """dropout(activation(acc + bias)) + residual"""
     value = program.activation(activation)(_biased(names))
     if rate == 1:
         value = value * 0
     elif rate:
         value = value * program.select(program.random("key") < rate, 0, 1 / (1 - rate))  # NaN stays NaN
-    if "scale" in names:
-        value = value * program.channel("scale")
-    if "keep" in names:
-        value = value * program.row("keep")
     if "residual" in names:
         value = value + program.full("residual")
-    return Program(*(program.store(value, dtype) for dtype in types))
+    return Program(program.store(value))
 
 
 @_remembered

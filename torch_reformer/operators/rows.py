@@ -11,15 +11,10 @@ from ..program.program import Output
 
 
 class Rows:
-    """The rows of one product, and how its tensors are a convolution's.
+    """The rows of one product, and how its tensors are a convolution's. size: of the input but its last dimension."""
 
-    Args:
-        size: of the input but its last dimension.
-        to_images: of an input ``[N, H, W, C]``, not of nothing, all else, the result too, is images already.
-    """
-
-    def __init__(self, size: Sequence[int], to_images: bool = False):
-        self.size, self.to_images = tuple(size), to_images
+    def __init__(self, size: Sequence[int]):
+        self.size = tuple(size)
         # As [N, H, W]: for as many images of one pixel, cuDNN computes weight gradients up to seven times as slowly.
         count = math.prod(self.size)
         self.pixels = (count, 1, 1) if count == 0 else self.size if len(self.size) == 3 else (1, count, 1)
@@ -33,19 +28,19 @@ class Rows:
 
     def operand(self, tensor: Tensor | None, kind: str) -> Tensor | None:
         """A program's input of this kind, or a gradient of one, as the convolution's program has it."""
-        if tensor is None or self.to_images or kind not in ("full", "row"):
+        if tensor is None or kind not in ("full", "row"):
             return tensor
         return self.image(tensor) if kind == "full" else tensor.reshape(self.pixels)
 
     def own(self, tensor: Tensor | None, kind: str) -> Tensor | None:
         """The other way round."""
-        if tensor is None or self.to_images or kind not in ("full", "row"):
+        if tensor is None or kind not in ("full", "row"):
             return tensor
         return self.matrix(tensor) if kind == "full" else tensor.reshape(self.size)
 
     def result(self, tensor: Tensor, output: Output) -> Tensor:
         """An output of the convolution's program as one of the product's."""
-        if output.per == "row" and not self.to_images:
+        if output.per == "row":
             return tensor.reshape([*([2] if output.kind == "moments" else []), *self.size])
         return (
             self.own(tensor, "full") if output.per == "element" else tensor
@@ -53,7 +48,7 @@ class Rows:
 
     def of_result(self, tensor: Tensor | None, output: Output) -> Tensor | None:
         """The other way round."""
-        if tensor is not None and output.per == "row" and not self.to_images:
+        if tensor is not None and output.per == "row":
             return tensor.reshape([*([2] if output.kind == "moments" else []), *self.pixels])
         return self.operand(tensor, "full") if output.per == "element" else tensor
 

@@ -53,7 +53,7 @@ def _by_library(acc, tensors, program):
     if aten.library is None or len(tensors) >= MOST or has_max("stitch", program):
         return None
     given = [acc, *tensors]
-    return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, None, _derive)(given)
+    return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, False, _derive)(given)
 
 
 def _stitch_kernel(acc, tensors, program):

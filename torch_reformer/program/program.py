@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import struct
 from dataclasses import dataclass
@@ -204,20 +203,6 @@ def factored(output: Output) -> tuple[Value, Value | None]:
         return value, None
 
     return split(output.value)
-
-
-def substituted(program: Program, name: str, value: Value) -> Program:
-    """The program with this value in place of the input of this name."""
-    made: dict[int, Value] = {}
-    for each in in_order([output.value for output in program.outputs]):
-        if each.is_input and each.attribute == name:
-            made[id(each)] = value
-        elif each.operands:
-            operands = [made[id(operand)] for operand in each.operands]
-            made[id(each)] = Value(each.op, *operands, attribute=each.attribute)
-        else:
-            made[id(each)] = each
-    return Program(*(dataclasses.replace(output, value=made[id(output.value)]) for output in program.outputs))
 
 
 @functools.lru_cache(512)

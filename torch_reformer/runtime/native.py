@@ -6,7 +6,6 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,7 +143,6 @@ release_plan = _declare("reformer_release_plan", None, ctypes.c_int64)
 _interned_counts = _declare(
     "reformer_interned_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
 )
-_takes_layer_norm = _declare("reformer_takes_layer_norm", ctypes.c_int32, ctypes.c_int64)
 _cache_counts = _declare("reformer_cache_counts", None, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 
 
@@ -412,9 +410,3 @@ def interned_counts() -> tuple[int, int]:
     programs, plans = ctypes.c_int64(), ctypes.c_int64()
     _interned_counts(ctypes.byref(programs), ctypes.byref(plans))
     return programs.value, plans.value
-
-
-@functools.lru_cache(1024)
-def takes_layer_norm(width: int) -> bool:
-    """Whether GPUs' kernels compute layer norms of rows of so many elements."""
-    return bool(_takes_layer_norm(width))
