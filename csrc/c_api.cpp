@@ -12,7 +12,6 @@
 #include "dispatch/selectors.h"
 #include "dispatch/solver_list.h"
 #include "dispatch/tf32.h"
-#include "hip/kernels/layer_norm_plan.h"
 #include "jit/cache.h"
 #include "jit/code_objects.h"
 #include "jit/compiled.h"
@@ -304,7 +303,6 @@ const char* reformer_gpu_unavailable(const char* architecture) {
   });
 }
 
-int32_t reformer_takes_layer_norm(int64_t width) { return takes_layer_norm(width); }
 
 int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
                             int64_t bytes) {

@@ -3,7 +3,6 @@
 
 #include "c_api.h"
 #include "operators/conv.h"
-#include "operators/layer_norm.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
 #include "plan/operator_calls.h"
@@ -31,13 +30,6 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   // The same in two calls, between which the caller lets go of the tensors: held is what _hold gives.
   m.def("_hold(Tensor[] tensors) -> int");
   m.def("_run_held(int held, int plan) -> Tensor[]");
-#define REFORMER_LAYER_NORM "(Tensor input, Tensor? weight, Tensor? bias, float eps, ScalarType dtype) -> Tensor[]"
-#define REFORMER_LAYER_NORM_BACKWARD \
-  "(Tensor grad, Tensor input, Tensor statistics, Tensor? weight, int wanted) -> Tensor[]"
-  m.def("_layer_norm" REFORMER_LAYER_NORM);
-  m.def("_layer_norm_unfused" REFORMER_LAYER_NORM);
-  m.def("_layer_norm_backward" REFORMER_LAYER_NORM_BACKWARD);
-  m.def("_layer_norm_backward_unfused" REFORMER_LAYER_NORM_BACKWARD);
 }
 
 #define REFORMER_IMPLEMENT(m)                                                \
@@ -47,8 +39,6 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));               \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                            \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                            \
-  m.impl("_layer_norm", TORCH_BOX(&reformer::layer_norm));                   \
-  m.impl("_layer_norm_backward", TORCH_BOX(&reformer::layer_norm_backward)); \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }

@@ -10,13 +10,12 @@ import kernel_folders  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from selectors_for_tests import learnable  # noqa: E402
+from torch._functorch import config as functorch_config  # noqa: E402
 
 import torch_reformer  # noqa: E402
 from torch_reformer.__main__ import main  # noqa: E402
 from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
-
-from torch._functorch import config as functorch_config  # noqa: E402
 
 functorch_config.enable_autograd_cache = False  # what tests compile is compiled, and not found in the cache
 

@@ -20,7 +20,7 @@ def fresh():
 
 
 def arguments(function, *inputs) -> list[tuple[bool, bool]]:
-    """Of each call of attention that is left: whether it has a mask, and whether it is causal."""
+    """Whether each call of attention that is left has a mask, and whether it is causal."""
     found = []
 
     def backend(module: GraphModule, _):

@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def outcome(model, inputs, **options):
-    """Of a training step that is compiled anew; and what the cache was good for."""
+    """The results of a training step that is compiled anew; and what the cache was good for."""
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def test_plans_are_found_again(name):
 
 
 def test_reports():
-    """A report is of the plan, whether it is found or made; and one that nobody asked for is not kept."""
+    """A report is of the plan, whether it is found or made; and none is in the cache that nobody asked for."""
     model, inputs = training_models.make("densenet")
     outcome(model, inputs)
     reports = [], []
@@ -156,8 +156,8 @@ def process(folder, name) -> subprocess.Popen:
 
 
 def test_another_process_finds_them(folder):
-    hits, results = zip(*(process(folder, "densenet").communicate()[0].split("\n")[1].split(" ", 1) for _ in range(2)))
-    assert hits == ("0", "1") and results[0] == results[1]
+    one, other = (process(folder, "densenet").communicate()[0].split("\n")[1].split(" ", 1) for _ in range(2))
+    assert [one[0], other[0]] == ["0", "1"] and one[1] == other[1]
 
 
 @pytest.mark.slow

@@ -110,12 +110,6 @@ struct FusedBackward final : torch::autograd::Node {
   }
 };
 
-// Another tensor of the same memory, with its version.
-Tensor shared(const Tensor& tensor) {
-  auto* const impl = tensor.unsafeGetTensorImpl();
-  return Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/false));
-}
-
 }  // namespace
 
 OwnedPlan::OwnedPlan(py::object plan)
@@ -153,7 +147,7 @@ std::shared_ptr<Differentiated> FusedOperator::of(uint64_t wanted) {
 }
 
 std::vector<Tensor> FusedOperator::returned(std::vector<Tensor> results) const {
-  if (copies_ == 1) results.resize(std::min(results.size(), returned_));
+  results.resize(std::min(results.size(), returned_));
   return results;
 }
 
@@ -182,7 +176,6 @@ std::optional<std::vector<Tensor>> FusedOperator::operator()(std::vector<Tensor>
     made = run(rule->forward, tensors);
   }
   std::vector<Tensor> results(made.begin(), made.begin() + long(rule->results));
-  for (size_t i = 1; i < copies_; ++i) results.push_back(shared(results[0]));
   if (!wanted) return returned(std::move(results));
 
   auto node = make_node<FusedBackward>();

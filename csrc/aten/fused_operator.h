@@ -74,10 +74,8 @@ class Differentiated {
 class FusedOperator {
  public:
   // write(wanted): a Differentiated for tensors of which those of these numbers want gradients, or None if Python's
-  // rules take such calls. returned: how many results its callers get; or copies of the only one, each with a gradient
-  // of its own.
-  FusedOperator(pybind11::function write, size_t returned, size_t copies)
-      : write_(std::move(write)), returned_(returned), copies_(copies) {}
+  // rules take such calls. returned: how many results its callers get.
+  FusedOperator(pybind11::function write, size_t returned) : write_(std::move(write)), returned_(returned) {}
 
   // The results, or nothing where PyTorch's dispatcher has to see the call.
   std::optional<std::vector<at::Tensor>> operator()(std::vector<at::Tensor> tensors);
@@ -87,7 +85,7 @@ class FusedOperator {
   std::vector<at::Tensor> returned(std::vector<at::Tensor> results) const;
 
   const pybind11::function write_;
-  const size_t returned_, copies_;
+  const size_t returned_;
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Differentiated>> differentiated_;
 };

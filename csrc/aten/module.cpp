@@ -76,8 +76,8 @@ std::shared_ptr<Differentiated> differentiated(py::object forward, size_t result
                               std::move(originals), std::move(all), std::move(write_backward), std::move(derive));
 }
 
-std::shared_ptr<FusedOperator> fused_operator(py::function write, size_t returned, size_t copies) {
-  return held<FusedOperator>(std::move(write), returned, copies);
+std::shared_ptr<FusedOperator> fused_operator(py::function write, size_t returned) {
+  return held<FusedOperator>(std::move(write), returned);
 }
 
 py::object call(FusedOperator& op, const py::list& objects) {

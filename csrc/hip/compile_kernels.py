@@ -25,7 +25,6 @@ AMD_FLAGS = (
 # File: the architectures that have what it is made of. All other files are for all of them. None for those that are
 # compiled with a text after them, at run time.
 ONLY = {
-    "layer_norm": (),
     "stitch": (),
     "stitch_rows": (),
     "tma_depthwise": ("sm_90a",),

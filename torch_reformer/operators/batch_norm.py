@@ -222,7 +222,7 @@ class _TrainOperator:
 
 @functools.lru_cache(512)
 def _train_operator(given: tuple[bool, ...], settings: Settings, geometry: int):
-    return aten.library.FusedOperator(_TrainOperator(given, settings, geometry).write, 1, 1)
+    return aten.library.FusedOperator(_TrainOperator(given, settings, geometry).write, 1)
 
 
 _apply = apply_of(_Train)

@@ -157,4 +157,4 @@ def _never(*arguments):
 def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, of_rows: bool, derive: Callable):
     """What runs it for a list of tensors; its results are None where Python's rules take the call."""
     written = _ProgramOperator(code, types, geometry, cast, of_rows, derive)
-    return aten.library.FusedOperator(written.write, code[2], 1)
+    return aten.library.FusedOperator(written.write, code[2])
