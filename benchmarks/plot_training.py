@@ -1,8 +1,7 @@
-"""Plots the training steps of benchmarks/train_models.py's CSV: a bar for each side, with its speed-up over PyTorch.
+"""Plots the training steps of benchmarks/train_models.py's CSV: a bar for each side, with its speed-up over PyTorch;
+and how long of a step the GPU was busy.
 
-Sides that launch their kernels one by one are compared with each other, and sides in CUDA graphs with each other.
-
-    python benchmarks/plot_training.py benchmarks/results/h200/train_models.csv docs/training-steps.png
+    python benchmarks/plot_training.py benchmarks/results/h200/train_models-compiler.csv docs/training-steps.png
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from results import read_csv
 
-# Each panel's sides, the first of which is the peer, and how a bar is named.
-PANELS = {
-    "kernels launched one by one": {"torch": "PyTorch", "compiled": "torch.compile", "fused": "torch_reformer"},
-    "CUDA graphs": {
-        "torch_graphed": "PyTorch",
-        "compiled_graphed": "torch.compile",
-        "reformer_graphed": "torch_reformer",
-    },
-}
-COLORS = {"PyTorch": "#b8bcc2", "torch.compile": "#7f9cc0", "torch_reformer": "#d9622b"}
-# Models with the batches of benchmarks/train_models.py.
+# Each panel's metric, and how the sides are named, the first of which is the peer.
+PANELS = {"a training step": "step_ms", "of which kernels run": "kernels_ms"}
+SIDES = {"torch": "PyTorch", "compiled": "torch.compile", "reformer": 'backend="reformer"'}
+COLORS = {"torch": "#b8bcc2", "compiled": "#7f9cc0", "reformer": "#d9622b"}
 MODELS = {
-    "resnet50": "ResNet-50\nbatch 128",
-    "convnext_tiny": "ConvNeXt-T\nbatch 128",
-    "mobilenet_v3_large": "MobileNetV3-L\nbatch 256",
+    "resnet50": "ResNet-50",
+    "resnext50_32x4d": "ResNeXt-50",
+    "convnext_tiny": "ConvNeXt-T",
+    "mobilenet_v3_large": "MobileNetV3",
+    "efficientnet_b0": "EfficientNet",
+    "densenet121": "DenseNet",
+    "vit_b_16": "ViT-B",
+    "bert_large": "BERT-large",
 }
 BAR = 0.27  # of the distance between two models
 
@@ -42,27 +39,25 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
 
-    steps: dict[str, dict[str, float]] = defaultdict(dict)
+    times: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in read_csv(options.csv):
-        if row.metric == "step_ms":
-            steps[row.case][row.provider] = row.p50
+        if row.provider in SIDES:
+            times[row.metric][row.case.partition(":")[0]][row.provider] = row.p50
 
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(11, 3.4), sharey=True)
-    for axis, (title, sides) in zip(axes, PANELS.items(), strict=True):
-        peer = next(iter(sides))
-        measured = [side for side in sides if all(side in of for of in steps.values())]
-        for number, side in enumerate(measured):
-            name = sides[side]
-            places = [place + BAR * (number - (len(measured) - 1) / 2) for place in range(len(steps))]
-            bars = axis.bar(places, [of[side] for of in steps.values()], 0.92 * BAR, color=COLORS[name], label=name)
-            words = [f"{of[side]:.1f}" + f"\n{of[peer] / of[side]:.2f}x" * (side != peer) for of in steps.values()]
-            axis.bar_label(bars, words, fontsize=8, padding=2)
-        axis.set_xticks(range(len(steps)), [MODELS.get(name.partition(":")[0], name) for name in steps])
+    figure, axes = plt.subplots(len(PANELS), figsize=(11, 6), sharex=True)
+    for axis, (title, metric) in zip(axes, PANELS.items(), strict=True):
+        models = {name: times[metric][name] for name in MODELS if name in times[metric]}
+        for number, (side, name) in enumerate(SIDES.items()):
+            places = [place + BAR * (number - 1) for place in range(len(models))]
+            bars = axis.bar(places, [of[side] for of in models.values()], 0.92 * BAR, color=COLORS[side], label=name)
+            words = [f"{of[side]:.1f}" + f"\n{of['torch'] / of[side]:.2f}x" * (number > 0) for of in models.values()]
+            axis.bar_label(bars, words, fontsize=7, padding=2)
+        axis.set_xticks(range(len(models)), [MODELS[name] for name in models])
         axis.set_title(title, fontsize=10)
+        axis.set_ylabel("milliseconds")
+        axis.set_ylim(0, 1.3 * max(max(of.values()) for of in models.values()))
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=9, loc="upper right")
-    axes[0].set_ylabel("milliseconds a training step")
-    axes[0].set_ylim(0, 1.25 * max(max(of.values()) for of in steps.values()))
+    axes[0].legend(frameon=False, fontsize=9, loc="upper left")
     figure.tight_layout()
     figure.savefig(options.out, dpi=110)
 

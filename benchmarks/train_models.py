@@ -6,7 +6,7 @@ alone.
 All sides have the same weights, batches and random numbers, and channels_last tensors. The first step's time has all
 that is compiled for it; sides that have compiled the same before are faster there.
 
-    python benchmarks/train_models.py --csv benchmarks/results/h200/train_models.csv
+    python benchmarks/train_models.py --csv benchmarks/results/h200/train_models-compiler.csv
     python benchmarks/train_models.py --models bert_base:8x128,timm/vit_base_patch16_224:64 --sides torch,reformer
     python benchmarks/train_models.py --device cpu --models resnet18:8 --dtype float32 --steps 40
     torchrun --nproc-per-node 2 benchmarks/train_models.py --models resnet50:64  # DistributedDataParallel

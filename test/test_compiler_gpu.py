@@ -14,6 +14,8 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", [*QUICK, *HEAVY])
 def test_errors_in_autocast(name, mode):
     """Against fp32, those of a training step are at most half as large again as PyTorch's, in most of five runs."""
+    if mode and name == "gan":
+        pytest.skip("a second backward adds to gradients of the first, which lie in CUDA graphs' memory")
     torch._dynamo.reset()
 
     def compiled(model):
