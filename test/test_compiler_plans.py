@@ -8,12 +8,14 @@ import training_models
 from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer import nn as nn_of_ours
 from torch_reformer.compiler import backend, capture, execute, ir, regions
 from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
+from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.prepare import rehearse
 from torch_reformer.compiler.space import Space, digits_of, find_space, fits, without
@@ -200,6 +202,48 @@ def test_spaces():
     ]
 
 
+def product_and_bias(device="cuda", used=False, transposed=False):
+    """x @ w + b, seen as [2, 3, 4], as a layer leaves it whose input's rows are not adjacent."""
+    graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)
+
+    def view(value, sizes=None, strides=None):
+        return ir.View(value, ir.Layout(sizes, strides) if sizes else value.layout)
+
+    given = [((6, 5), (5, 1)), ((5, 4), (4, 1)), ((4,), (1,))]
+    x, w, b = (graph.give(ir.Layout(*each), dtype, device) for each in given)
+    call = ir.Call(torch.ops.aten.mm.default, (view(x), view(w)), {})
+    (product,) = graph.add(call, [ir.Typed(ir.Layout((6, 4), (4, 1)), dtype, device)])
+    sizes, strides = ((3, 2, 4), (4, 12, 1)) if transposed else ((2, 3, 4), (12, 4, 1))
+    operands = [view(product, sizes, strides), view(b, sizes, (0, 0, 1))]
+    add = ir.Map(operands, "add", lambda x, y: x + y)
+    (result,) = graph.add(add, [ir.Typed(ir.Layout(sizes, strides if not transposed else (8, 4, 1)), dtype, device)])
+    graph.outputs = [view(result), *([view(product)] if used else [])]
+    return graph
+
+
+def test_biases_join_products():
+    graph = product_and_bias()
+    fold_biases(graph)
+    ir.verify(graph)
+    assert_expected_inline(
+        str(graph),
+        """\
+given %0: bfloat16[6,5]/[5,1]
+given %1: bfloat16[5,4]/[4,1]
+given %2: bfloat16[4]/[1]
+%3: bfloat16[6,4]/[4,1] = aten::addmm(%2, %0, %1)
+gives %3[2,3,4]/[12,4,1]""",
+    )
+
+
+@pytest.mark.parametrize("options", [{"device": "cpu"}, {"used": True}, {"transposed": True}], ids=str)
+def test_biases_that_stay(options):
+    graph = product_and_bias(**options)
+    before = str(graph)
+    fold_biases(graph)
+    assert str(graph) == before
+
+
 def test_rows_that_are_apart():
     apart = ((1, 3), (3, 40))
     some = torch.empty(2, 8, 4, 5).to(memory_format=torch.channels_last)[:, 2:5]
@@ -367,6 +411,14 @@ def test_gradients_of_biases_under_autocast():
     operations = [line.operations for line in reports[1].lines if "sum" in line.operations]
     assert len(operations) == 2 and not [each for each in operations if "cast" in each]
     assert model[0].bias.grad.dtype == torch.float32
+
+
+def test_fake_tensors(monkeypatch):
+    """They have no memory to compute with."""
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    forward, _ = executables(model, x, monkeypatch=monkeypatch)
+    with FakeTensorMode() as mode, pytest.raises(ValueError, match="a plan takes plain tensors"):
+        forward([mode.from_tensor(each) for each in (model.weight, model.bias, x)])
 
 
 def test_results_share_no_memory():

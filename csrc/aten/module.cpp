@@ -100,7 +100,11 @@ py::object call(FusedOperator& op, const py::list& objects) {
 std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(objects.size());
-  for (const py::handle object : objects) tensors.push_back(object.cast<at::Tensor>());
+  for (const py::handle object : objects) {
+    tensors.push_back(object.cast<at::Tensor>());
+    if (tensors.back().key_set().has(c10::DispatchKey::Python))  // fake tensors, say, which have no memory
+      throw std::invalid_argument("a plan takes plain tensors, got one of a subclass of torch.Tensor");
+  }
   objects.attr("clear")();
   const py::gil_scoped_release release;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -12,7 +12,7 @@ struct ProgramKey {
   int64_t number = -1;              // the program's own; -1: there is none
   Stored result = Stored::result;   // the result's type
   int32_t elements_per_access = 0;  // as below
-  // Of the first kMostInputs, 4 bits each: the type, and whether rows are apart. Kernels take no more.
+  // 4 bits for each of the first kMostInputs: the type, and whether rows are apart. Kernels take no more.
   std::array<uint64_t, 2> input_types{};
 
   static constexpr size_t kMostInputs = 32;
