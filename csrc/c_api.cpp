@@ -303,7 +303,6 @@ const char* reformer_gpu_unavailable(const char* architecture) {
   });
 }
 
-
 int32_t reformer_gpu_launch(const ReformerEntry* entry, const ReformerLaunch* launch, const void* arguments,
                             int64_t bytes) {
   return guarded(-1, [&] {

@@ -128,7 +128,6 @@ REFORMER_API int64_t reformer_intern_plan(const int64_t* code, int64_t size);
 REFORMER_API void reformer_release_plan(int64_t number);
 REFORMER_API void reformer_interned_counts(int64_t* programs, int64_t* plans);
 
-
 // GPUs (jit). An entry is a kernel, as in jit/gpu.h.
 struct ReformerEntry {
   const char* file;

@@ -32,13 +32,13 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def("_run_held(int held, int plan) -> Tensor[]");
 }
 
-#define REFORMER_IMPLEMENT(m)                                                \
-  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                            \
-  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));      \
-  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad));    \
-  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));               \
-  m.impl("_run", TORCH_BOX(&reformer::run_plan));                            \
-  m.impl("stitch", TORCH_BOX(&reformer::stitch));                            \
+#define REFORMER_IMPLEMENT(m)                                             \
+  m.impl("conv2d", TORCH_BOX(&reformer::conv2d));                         \
+  m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
+  m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
+  m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
+  m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
+  m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }

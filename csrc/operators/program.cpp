@@ -137,7 +137,9 @@ struct Prepared {
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ProgramOp kind = program.inputs[i].kind;
       inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, rows_apart));
-      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i]),
+      call.inputs.push_back({inputs[i].const_data_ptr(),
+                             stored_type(
+                                 op, [] { return "tensors"; }, inputs[i]),
                              rows_apart && kind == ProgramOp::full ? row_pitch(inputs[i]) : 0});
     }
   }

@@ -27,8 +27,8 @@ struct ProgramKey {
   uint64_t hash() const;
 };
 
-// How many adjacent elements a kernel may read at once: 16 bytes of the result, fewer if a channel's inputs or rows that
-// are apart are not aligned to that.
+// How many adjacent elements a kernel may read at once: 16 bytes of the result, fewer if a channel's inputs or rows
+// that are apart are not aligned to that.
 int elements_per_access(const ProgramCall& call);
 
 }  // namespace reformer
