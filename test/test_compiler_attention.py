@@ -1,5 +1,7 @@
 """Masks of attention, as the compiler simplifies them (attention.py)."""
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -77,6 +79,77 @@ MASKS = {
     "written by inputs": (written_by_inputs, (True, False)),
     "random": (random, (True, False)),
 }
+
+
+def everything_but_one(x, write):
+    mask = torch.zeros(PLACES, PLACES, dtype=x.dtype)
+    write(mask, x[0, 0, :, 0])
+    return mask
+
+
+# Writes of which Dynamo's graph says little.
+WRITES = {
+    "an attribute": lambda mask, x: mask.T[2].fill_(-5.0),
+    "an attribute, by inputs": lambda mask, x: mask.mT[2].copy_(x),
+    "an item of an attribute": lambda mask, x: mask.mT.__setitem__(2, -5.0),
+    "an operator": lambda mask, x: operator.ipow(mask[:, 2], x.abs() * 0),
+    "a method of Python's": lambda mask, x: mask[2].__iadd__(x),
+    "an operator of ATen's": lambda mask, x: torch.ops.aten.copy_.default(mask[2], x),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_masks_that_are_written_to(name):
+    def attention(x):
+        return F.scaled_dot_product_attention(x, x * 2, x + 1, everything_but_one(x, WRITES[name]))
+
+    assert arguments(attention, torch.randn(2, 3, PLACES, 8)) == [(True, False)]
+
+
+def test_a_mask_that_is_written_to_later():
+    def attention(x):
+        mask = torch.ones(PLACES, PLACES, dtype=torch.bool).tril()
+        found = F.scaled_dot_product_attention(x, x * 2, x + 1, mask)
+        mask[:] = True
+        return found + F.scaled_dot_product_attention(x, x * 2, x + 1, mask)
+
+    arguments(attention, torch.randn(2, 3, PLACES, 8))
+
+
+def test_what_a_mask_is_made_of_stays():
+    def attention(x):
+        base = torch.full((PLACES, PLACES), -torch.inf, dtype=x.dtype)
+        mask = base.triu_(1)
+        return F.scaled_dot_product_attention(x, x * 2, x + 1, mask), base.clone()
+
+    arguments(attention, torch.randn(2, 3, PLACES, 8))
+
+
+def test_one_row_of_a_mask_for_all_queries():
+    """The first key alone passes: that is not causal."""
+
+    def attention(x):
+        return F.scaled_dot_product_attention(x, x * 2, x + 1, (torch.arange(PLACES) < 1)[None])
+
+    assert arguments(attention, torch.randn(2, 3, PLACES, 8)) == [(True, False)]
+
+
+def test_devices_by_their_names():
+    x = torch.randn(1, 2, PLACES, 8, device="meta")
+
+    def attention(x):
+        return F.scaled_dot_product_attention(x, x, x, torch.ones(PLACES, PLACES, device="meta").tril().bool())
+
+    found = []
+
+    def backend(module, _):
+        simplify_masks(module)
+        (call,) = module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention)
+        found.append((call.kwargs["attn_mask"], call.kwargs["is_causal"]))
+        return module.forward
+
+    torch.compile(attention, backend=backend)(x)
+    assert found == [(None, True)]
 
 
 @pytest.mark.parametrize("name", MASKS)

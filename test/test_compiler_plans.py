@@ -202,7 +202,7 @@ def test_spaces():
     ]
 
 
-def product_and_bias(device="cuda", used=False, transposed=False):
+def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
     """x @ w + b, seen as [2, 3, 4], as a layer leaves it whose input's rows are not adjacent."""
     graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)
 
@@ -215,7 +215,7 @@ def product_and_bias(device="cuda", used=False, transposed=False):
     (product,) = graph.add(call, [ir.Typed(ir.Layout((6, 4), (4, 1)), dtype, device)])
     sizes, strides = ((3, 2, 4), (4, 12, 1)) if transposed else ((2, 3, 4), (12, 4, 1))
     operands = [view(product, sizes, strides), view(b, sizes, (0, 0, 1))]
-    add = ir.Map(operands, "add", lambda x, y: x + y)
+    add = ir.Map(operands, name, lambda x, y: x + y)
     (result,) = graph.add(add, [ir.Typed(ir.Layout(sizes, strides if not transposed else (8, 4, 1)), dtype, device)])
     graph.outputs = [view(result), *([view(product)] if used else [])]
     return graph
@@ -236,7 +236,9 @@ gives %3[2,3,4]/[12,4,1]""",
     )
 
 
-@pytest.mark.parametrize("options", [{"device": "cpu"}, {"used": True}, {"transposed": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"device": "cpu"}, {"used": True}, {"transposed": True}, {"name": "add[3]"}], ids=str
+)
 def test_biases_that_stay(options):
     graph = product_and_bias(**options)
     before = str(graph)

@@ -52,7 +52,14 @@ def _product_and_bias(operation) -> tuple[View, View] | None:
         columns = product.value.layout.sizes[1]
         same = {result.dtype, product.value.dtype, bias.value.dtype} == {result.dtype}
         is_vector = own.sizes[-1:] == (columns,) and own.strides[-1] == 1 and not any(own.strides[:-1])
-        is_whole = product.is_whole and product.layout.matches(result.layout) and product.value.layout.is_dense
+        # The product's columns are the last dimension.
+        is_whole = (
+            product.is_whole
+            and product.layout.strides[-1] == 1
+            and product.value.layout.strides[1] == 1
+            and product.layout.matches(result.layout)
+            and product.value.layout.is_dense
+        )
         if same and is_vector and is_whole and result.layout.is_dense:
             return product, View(bias.value, Layout((columns,), (1,), own.offset))
     return None

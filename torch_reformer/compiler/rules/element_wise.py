@@ -221,6 +221,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     except NotElementWise:
         return None
     told = [str(each) for i, each in enumerate(args) if i not in places and each is not None]
+    told += [str(each) for name, each in kwargs.items() if name == "alpha" and each != 1]
     name = target._schema.name.split("::")[1] + "".join(f"[{each}]" for each in told)
     return add_map(graph, name, expression, inputs, value)
 
