@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -335,6 +336,16 @@ def test_two_processes(tmp_path, sharded):
     for rank in range(2):
         for one, other in zip(*torch.load(tmp_path / f"{rank}.pt"), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_plans_by_sizes_hold_no_tensors():
+    run, seen = compiled(lambda x: (x * 2).relu(), dynamic=True), []
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        seen.append(weakref.ref(x))
+        run(x)
+        del x
+    assert not any(each() is not None for each in seen)
 
 
 def test_cuda_graphs_get_what_stays_where_it_is(monkeypatch):

@@ -16,6 +16,7 @@ from marks import needs_aten
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from training_models import step
 
 from torch_reformer.compiler import cached
@@ -76,6 +77,19 @@ def test_another_state_of_the_package(monkeypatch):
     found, counted = outcome(model, inputs)
     assert "hit" not in counted and counted["saved"] == 1
     same(found, made)
+
+
+def test_kernels_of_attention_that_are_switched_off():
+    def attention(x):
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    x = torch.randn(1, 2, 8, 16)
+    for kernels in ([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], [SDPBackend.MATH]):
+        torch._dynamo.reset()
+        counters.clear()
+        with sdpa_kernel(kernels):
+            torch.testing.assert_close(torch.compile(attention, backend=reformer)(x), attention(x))
+        assert "autograd_cache_hit" not in counters["aot_autograd"]
 
 
 class Constants(nn.Module):

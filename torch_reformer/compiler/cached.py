@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor import config as inductor_config
@@ -64,10 +65,20 @@ def _package() -> str:
     return hashlib.sha256(repr(states).encode()).hexdigest()
 
 
+_package()  # of the code that is loaded
+
+
+def _kernels_of_attention() -> list[bool]:
+    """Which of PyTorch's may be taken: its own key has not this."""
+    cuda = torch.backends.cuda
+    kinds = cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled, cuda.cudnn_sdp_enabled
+    return [each() for each in kinds]
+
+
 @contextmanager
 def cached_by(mode: str | None, report: Callable[[Report], Any] | None) -> Iterator[None]:
     """Where graphs are compiled: the cache's key has the state of the package and these options."""
-    key = f"{_package()} {mode} {report is not None}"
+    key = f"{_package()} {mode} {report is not None} {_kernels_of_attention()}"
     keys = inductor_config.unsafe_marked_cacheable_functions | {"torch_reformer": key}
     token = _reports.set(report)
     try:

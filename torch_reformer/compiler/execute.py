@@ -120,7 +120,10 @@ class Dynamic:
 
     def __call__(self, args: list) -> list:
         key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else (type(each), each) for each in args)
-        return self._plans(_Key(key, args))(args)
+        key = _Key(key, args)
+        plan = self._plans(key)
+        key.args = None  # which may be the plan's key from now on, and would hold tensors
+        return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
         return planned(lambda: Executable(static(self.module, key.args), self.report), self.module)
