@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 from models import Task, task
 from results import Row, write_csv
+from torch.distributed.fsdp import fully_shard
 
 import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
@@ -35,6 +36,7 @@ from torch_reformer.tuning.workload import device_name, usable_device
 MODELS = "resnet50:128,convnext_tiny:128,mobilenet_v3_large:256,efficientnet_b0:128"
 DIFFERENT = 20  # batches
 STEPS_A_ROUND = 10
+PROFILED = 3  # steps, of each side
 
 
 class Training:
@@ -145,14 +147,19 @@ def peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
-def distributed(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model, in DistributedDataParallel where there is more than this process."""
+def distributed(model: torch.nn.Module, device: torch.device, sharded: bool) -> torch.nn.Module:
+    """The model, where there is more than this process: in DistributedDataParallel, or each of its children and what is
+    left by FSDP2's fully_shard."""
     if not torch.distributed.is_initialized():
         return model
+    if sharded:
+        for child in model.children():
+            fully_shard(child)
+        return fully_shard(model)
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 
 
-def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype):
+def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype, sharded: bool = False):
     """For each side: milliseconds by metric, losses, and the most memory of the first steps."""
     torch.manual_seed(0)
     what = task(name, device)
@@ -160,7 +167,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
     batches = [what.batch() for _ in range(DIFFERENT)]
     sides = {
         side: Training(
-            distributed(SIDES[side](copy.deepcopy(what.model)), device),
+            SIDES[side](distributed(copy.deepcopy(what.model), device, sharded)),
             what,
             batches,
             device,
@@ -178,13 +185,18 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
         times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
         milliseconds(training.step, device)  # memory, CUDA graphs
         peaks[side] = (peak_bytes(device) - before) / 2**20
-    metrics = {"step_ms": milliseconds}
-    if device.type == "cuda":
-        metrics |= {"host_ms": host_milliseconds, "kernels_ms": kernel_milliseconds}
+
+    def round_of(metric: str, time_of: Callable[[Callable[[], None], torch.device], float]) -> None:
+        for side, training in sides.items():
+            times[side].setdefault(metric, []).append(time_of(training.step, device))
+
     while len(sides[names[0]].losses) < steps:
-        for metric, time_of in metrics.items():
-            for side, training in sides.items():
-                times[side].setdefault(metric, []).append(time_of(training.step, device))
+        round_of("step_ms", milliseconds)
+        if device.type == "cuda":
+            round_of("host_ms", host_milliseconds)
+    if device.type == "cuda":
+        for _ in range(PROFILED):  # at the end: a process that has profiled once launches kernels more slowly
+            round_of("kernels_ms", kernel_milliseconds)
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 
@@ -197,6 +209,7 @@ def main() -> None:
     )
     parser.add_argument("--dtype", default="bfloat16", help="bfloat16 (autocast) or float32")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--sharded", action="store_true", help="by torchrun: fully_shard, not DistributedDataParallel")
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
     device, names = usable_device(options.device), options.sides.split(",")
@@ -213,7 +226,9 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in options.models.split(","):
-        times, losses, peaks = measure(name, options.steps, names, device, getattr(torch, options.dtype))
+        times, losses, peaks = measure(
+            name, options.steps, names, device, getattr(torch, options.dtype), options.sharded
+        )
 
         def row(side: str, metric: str, values: list[float], name: str = name) -> None:
             rows.append(Row.of("train_models", name, side, metric, values, device_name(device)))

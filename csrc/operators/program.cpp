@@ -3,6 +3,9 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/ops.h>
 
+#include <functional>
+#include <numeric>
+
 #include "checks.h"
 #include "cpu/programs/run.h"
 #include "hip/programs/stitch.h"
@@ -43,6 +46,10 @@ Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
        "; float32, float64, float16, bfloat16 and bool are supported, and int64 for a key of random numbers");
 }
 
+int64_t numel(Sizes sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<int64_t>());
+}
+
 // Sizes of what has an element for each of these of a result.
 Ints sizes_of(ProgramOp kind, Sizes result) {
   switch (kind) {
@@ -59,24 +66,18 @@ Ints sizes_of(const ProgramOutput& output, Sizes result) {
   return sizes;
 }
 
-// Elements from one row to the next of a tensor whose rows of adjacent channels are equally far apart, or 0.
-int64_t row_pitch(const Tensor& tensor) {
+std::optional<Placement> placement_of(const Tensor& tensor, int64_t width) {
+  Placement found;
   const auto sizes = tensor.sizes(), strides = tensor.strides();
-  if (sizes[1] < 2 || strides[1] != 1) return 0;
-  int64_t pitch = 0, expected = 0;
-  for (size_t d : {3, 2, 0}) {
-    if (sizes[d] == 1) continue;
-    if (!pitch) pitch = expected = strides[d];
-    if (strides[d] != expected) return 0;
-    expected *= sizes[d];
-  }
-  return pitch > sizes[1] && pitch <= INT32_MAX ? pitch : 0;
+  if (!find_placement(sizes.data(), strides.data(), sizes.size(), width, found)) return std::nullopt;
+  return found;
 }
 
-// The tensor as a program reads it: checked, and dense, or with rows that are apart. like: a tensor where the result of
-// these sizes will be.
+// The tensor as a program reads it: checked, and dense or with a placement. A full or row one of more than 4 dimensions
+// has the result's elements in the order of its memory. like: a tensor where the result of these sizes will be. width:
+// columns of a line where placements are taken, else 0.
 Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
-               Layout layout, bool rows_apart) {
+               Layout layout, int64_t width, std::optional<Placement>& placement) {
   const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
   if (tensor.device() != like.device()) check_same_device(op, "acc", like, argument().c_str(), tensor);
   if (is_freed(tensor)) check_not_freed(op, argument().c_str(), tensor);
@@ -88,11 +89,25 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   }
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
-  if (!std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
+  const bool is_placed = kind != ProgramOp::channel && tensor.dim() > 4;
+  if (is_placed ? tensor.numel() != numel(wanted) : !std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
     fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
          shown(wanted));
-  if (kind != ProgramOp::full) return contiguous_of(tensor);
-  return rows_apart && row_pitch(tensor) ? tensor : dense(tensor, layout);
+  if (is_placed) {
+    if (width) placement = placement_of(tensor, kind == ProgramOp::full ? width : 1);
+    return placement ? tensor : aligned(tensor);
+  }
+  return kind == ProgramOp::full ? dense(tensor, layout) : contiguous_of(tensor);
+}
+
+// A dense tensor's elements in the order of its memory, in these sizes.
+Tensor in_order_of_memory(const Tensor& tensor, Sizes sizes) {
+  Ints strides(sizes.size(), 1);
+  for (size_t d = sizes.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * sizes[d + 1];
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), int64_t(sizes.size()), sizes.data(),
+                                                        strides.data(), 0, &handle));
+  return Tensor(handle);
 }
 
 // By PyTorch's own operations, for what no kernel runs.
@@ -104,7 +119,8 @@ std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const
   auto outputs = torch::stable::detail::to<std::vector<Tensor>>(stack[0]);
   for (size_t i = 0; i < into.size(); ++i) {
     Tensor to = into[i];
-    torch::stable::copy_(to, outputs[outputs.size() - into.size() + i]);
+    const Tensor& from = outputs[outputs.size() - into.size() + i];
+    torch::stable::copy_(to, to.dim() > 4 ? in_order_of_memory(from, to.sizes()) : from);
   }
   return outputs;
 }
@@ -126,9 +142,9 @@ struct Prepared {
   std::vector<Tensor> inputs, outputs;
   ProgramCall call;
 
-  // rows_apart: whether rows of full inputs may be.
+  // width: columns of a line where placements are taken, else 0.
   Prepared(const char* op, const Program& program, const Tensor& like, Sizes of, Layout layout,
-           const std::vector<Tensor>& tensors, bool rows_apart = false)
+           const std::vector<Tensor>& tensors, int64_t width = 0)
       : sizes(of.begin(), of.end()),
         call{program, {layout, of[0], of[1], of[2] * of[3]}, Stored(int8_t(dtype_of(op, "acc", like))), nullptr, {},
              {}} {
@@ -136,17 +152,35 @@ struct Prepared {
       fail(op, "the program has ", program.inputs.size(), " inputs, got ", tensors.size(), " tensors");
     for (size_t i = 0; i < tensors.size(); ++i) {
       const ProgramOp kind = program.inputs[i].kind;
-      inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, rows_apart));
-      call.inputs.push_back({inputs[i].const_data_ptr(),
-                             stored_type(
-                                 op, [] { return "tensors"; }, inputs[i]),
-                             rows_apart && kind == ProgramOp::full ? row_pitch(inputs[i]) : 0});
+      std::optional<Placement> placement;
+      inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, width, placement));
+      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(
+                                                             op, [] { return "tensors"; }, inputs[i])});
+      if (placement) call.inputs[i].place = add(*placement);
+    }
+  }
+
+  int32_t add(const Placement& placement) {
+    call.placements.push_back(placement);
+    return int32_t(call.placements.size()) - 1;
+  }
+
+  // The last outputs are written to tensors that are there; to those of more than 4 dimensions by their placements.
+  void write_to(const std::vector<Tensor>& into) {
+    const size_t allocated = call.program.outputs.size() - into.size();
+    call.outputs.resize(allocated);
+    for (size_t i = 0; i < into.size(); ++i) {
+      call.outputs.push_back(into[i].mutable_data_ptr());
+      if (into[i].dim() <= 4) continue;
+      call.places_of_outputs.resize(call.program.outputs.size(), -1);
+      call.places_of_outputs[allocated + i] = add(*placement_of(into[i], call.shape.channels));
     }
   }
 
   // spare: a tensor that may be the first output of the result's type, if any. into: the last outputs.
   void allocate_outputs(const Tensor& like, const Tensor* spare, const std::vector<Tensor>& into = {}) {
     const size_t allocated = call.program.outputs.size() - into.size();
+    call.outputs.resize(call.program.outputs.size());
     for (size_t i = 0; i < call.program.outputs.size(); ++i) {
       const ProgramOutput& output = call.program.outputs[i];
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
@@ -162,7 +196,7 @@ struct Prepared {
       } else {
         outputs.push_back(empty(like, {wanted.data(), wanted.size()}, layout, torch_type(type)));
       }
-      call.outputs.push_back(outputs.back().mutable_data_ptr());
+      call.outputs[i] = outputs.back().mutable_data_ptr();
     }
   }
 };
@@ -178,6 +212,7 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
       fail(op, "a result of size ", shown(acc.sizes()), " has no ",
            output.kind == Reduction::max ? "maximum" : "moments");
   const Device device = device_of(acc);
+  prepared.write_to(into);
   std::shared_ptr<const StitchedPlan> plan;  // on a GPU
   if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
   const bool has_kernel = acc.is_cpu() ? !call.program.needs_rows || call.shape.rows_are_lines() : plan != nullptr;
@@ -198,13 +233,19 @@ std::shared_ptr<const InternedProgram> program_of(const char* op, const Ints& co
   }
 }
 
-void check_into(const char* op, const Program& program, const std::vector<Tensor>& into, const Tensor& like) {
+// width: as Prepared has it.
+void check_into(const char* op, const Program& program, const std::vector<Tensor>& into, const Tensor& like,
+                int64_t width) {
   for (size_t i = 0; i < into.size(); ++i) {
     const ProgramOutput& output = program.outputs[program.outputs.size() - into.size() + i];
     check_same_device(op, "acc", like, "what is written to", into[i]);
     check_not_freed(op, "what is written to", into[i]);
-    if (!output.is_by_channel() || into[i].scalar_type() != torch_type(output.type) || into[i].dim() != 1 ||
-        into[i].size(0) != like.size(1) || !into[i].is_contiguous())
+    const Stored type = output.type == Stored::result ? Stored(int8_t(dtype_of(op, "acc", like))) : output.type;
+    const bool is_vector = output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) &&
+                           into[i].is_contiguous();
+    const bool is_placed = output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width &&
+                           placement_of(into[i], width);
+    if ((!is_vector && !is_placed) || into[i].scalar_type() != torch_type(type))
       fail(op, "output ", program.outputs.size() - into.size() + i, " can't be written to a tensor of size ",
            shown(into[i].sizes()), " and data type ", toString(into[i].scalar_type()));
   }
@@ -216,9 +257,10 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   check_not_freed(op, "acc", acc);
   const Layout layout = result_layout(acc, acc);
-  const bool rows_apart = !acc.is_cpu() && (layout == Layout::nhwc || acc.size(2) * acc.size(3) == 1);
-  Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, rows_apart);
-  check_into(op, program.whole, into, acc);
+  const bool rows_are_lines = layout == Layout::nhwc || acc.size(2) * acc.size(3) == 1;
+  const int64_t width = rows_are_lines ? acc.size(1) : 0;
+  Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, width);
+  check_into(op, program.whole, into, acc, width);
   return run(op, prepared, dense(acc, layout), tensors, false, into);
 }
 

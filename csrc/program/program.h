@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "placement.h"
 #include "types.h"
 
 namespace reformer {
@@ -112,12 +113,12 @@ struct ProgramShape {
 struct ProgramOperand {
   const void* data;
   Stored type;
-  int64_t pitch = 0;  // elements from one row to the next, if rows are not adjacent
+  int32_t place = -1;  // its number among the placements, of a full or row input that has one
 };
 
-// A program's call. Tensors are dense; full ones lie in the result's layout, and where rows are lines their rows may be
-// apart on GPUs: a tensor may be some channels of another. A tensor that is stored may be `acc`, if
-// it has its type, or a full input; one of channels may be an input of channels that nothing else is computed from.
+// A program's call. Tensors are dense, full ones in the result's layout; where rows are lines, and not behind a
+// convolution, they may have placements instead. A tensor that is stored may be `acc`, if it has its type, or a full
+// input; one of channels may be an input of channels that nothing else is computed from.
 struct ProgramCall {
   const Program& program;
   ProgramShape shape;
@@ -125,6 +126,10 @@ struct ProgramCall {
   const void* acc;  // of that type, or null
   std::vector<ProgramOperand> inputs;
   std::vector<void*> outputs;  // reductions: fp32, or fp64 where the result is; moments: means, then squares
+  std::vector<Placement> placements = {};       // of inputs, in order, then of outputs
+  std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; none has one if empty
+
+  int32_t place_of_output(size_t i) const { return places_of_outputs.empty() ? -1 : places_of_outputs[i]; }
 };
 
 }  // namespace reformer

@@ -3,16 +3,40 @@
 #include <algorithm>
 
 namespace reformer {
+namespace {
+
+// At most so many that each access of as many elements is aligned, up to 16 bytes. places: of their addresses' bits.
+int aligned(int elements, uint64_t places, int64_t size) {
+  while (elements > 1 && places % std::min<uint64_t>(16, uint64_t(elements * size))) elements /= 2;
+  return elements;
+}
+
+// The bits of the addresses at which adjacent elements begin.
+uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
+  int64_t elements = 0;
+  for (int i = 0; i < placement.line_digits; ++i) elements |= placement.of_line[size_t(i)].stride;
+  for (int i = 1; i < placement.column_digits; ++i) elements |= placement.of_column[size_t(i)].stride;
+  return reinterpret_cast<uintptr_t>(data) | uint64_t(elements * size);
+}
+
+}  // namespace
 
 ProgramKey::ProgramKey(const ProgramCall& call)
     : number(call.program.number), result(call.type), elements_per_access(reformer::elements_per_access(call)) {
   for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i)
-    input_types[i / 16] |= (uint64_t(call.inputs[i].type) | (call.inputs[i].pitch ? 8 : 0)) << 4 * (i % 16);
+    input_types[i / 16] |= (uint64_t(call.inputs[i].type) | (call.inputs[i].place >= 0 ? 8 : 0)) << 4 * (i % 16);
+  for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
+    const Placement& placement = call.placements[i];
+    placements |= uint64_t(placement.line_digits - 1 + 4 * placement.column_digits) << 4 * i;
+  }
+  for (size_t i = 0; i < std::min<size_t>(call.places_of_outputs.size(), 32); ++i)
+    placed_outputs |= uint32_t(call.places_of_outputs[i] >= 0) << i;
 }
 
 uint64_t ProgramKey::hash() const {
   uint64_t hash = uint64_t(number + 1) * 0x9e3779b97f4a7c15u;
-  for (uint64_t types : input_types) hash = (hash ^ types) * 0x9e3779b97f4a7c15u;
+  for (uint64_t more : {input_types[0], input_types[1], placements, uint64_t(placed_outputs)})
+    hash = (hash ^ more) * 0x9e3779b97f4a7c15u;
   return (hash ^ hash >> 32 ^ uint64_t(result) << 8 ^ uint64_t(elements_per_access)) * 0x9e3779b97f4a7c15u;
 }
 
@@ -20,11 +44,21 @@ int elements_per_access(const ProgramCall& call) {
   int elements = int(16 / element_size(call.type));
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const ProgramOperand& input = call.inputs[i];
-    if (call.program.inputs[i].kind != ProgramOp::channel && !input.pitch) continue;
     const int64_t size = element_size(input.type);
-    const uint64_t places = reinterpret_cast<uintptr_t>(input.data) | uint64_t(input.pitch * size);
-    while (elements > 1 && places % std::min<uint64_t>(16, uint64_t(elements * size))) elements /= 2;
+    if (call.program.inputs[i].kind == ProgramOp::channel)
+      elements = aligned(elements, reinterpret_cast<uintptr_t>(input.data), size);
+    else if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
+      elements = aligned(elements, places_of(input.data, call.placements[size_t(input.place)], size), size);
   }
+  for (size_t i = 0; i < call.places_of_outputs.size(); ++i) {
+    if (call.places_of_outputs[i] < 0) continue;
+    const Stored type = call.program.outputs[i].type == Stored::result ? call.type : call.program.outputs[i].type;
+    const Placement& placement = call.placements[size_t(call.places_of_outputs[i])];
+    elements = aligned(elements, places_of(call.outputs[i], placement, element_size(type)), element_size(type));
+  }
+  for (const Placement& placement : call.placements)  // no access goes on in another digit
+    if (placement.column_digits)
+      while (placement.adjacent() % elements) elements /= 2;
   return elements;
 }
 

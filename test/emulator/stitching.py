@@ -34,23 +34,25 @@ def empty(output, acc):
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
 
 
-def pitch(tensor) -> int:
-    """From one row to the next of some channels of another tensor in channels_last; of others 0."""
-    if tensor.dim() != 4 or tensor.stride(1) != 1 or tensor.is_contiguous(memory_format=torch.channels_last):
-        return 0
-    return min(tensor.stride(d) for d in (0, 2, 3) if tensor.shape[d] > 1)
+def placed(tensor) -> list[int]:
+    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions."""
+    dimensions = tensor.dim() if tensor.dim() > 4 else 0
+    sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
+    return [dimensions, *sizes, *strides]
 
 
-def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
+def source(program: Program, acc, tensors, multiprocessors=2, into=None) -> Path:
     """A file with the program's kernels, stitch_test and stitch_test_finish; their launches are planned, too."""
     n, k, h, w = acc.shape
     nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
     code = (ctypes.c_int64 * len(program.code))(*program.code)
     shape = (ctypes.c_int64 * 4)(int(nhwc), n, k, h * w)
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
-    pitches = (ctypes.c_int64 * 16)(*map(pitch, tensors))
+    outputs = [(into or {}).get(i, torch.empty(0)) for i in range(len(program.outputs))]
+    everything = [number for tensor in (*tensors, *outputs) for number in placed(tensor)]
+    told = (ctypes.c_int64 * len(everything))(*everything)
     sentence = planner().prepare(
-        *(code, ctypes.c_int64(len(code)), shape, types, pitches, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
+        *(code, ctypes.c_int64(len(code)), shape, types, told, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
         multiprocessors,
     )
     assert sentence is None, sentence
@@ -62,7 +64,7 @@ def source(program: Program, acc, tensors, multiprocessors=2) -> Path:
 def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None):
     """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
     parts."""
-    file = source(program, acc, tensors, multiprocessors)
+    file = source(program, acc, tensors, multiprocessors, into)
     outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
     arguments = (ctypes.c_char * planner().args_bytes())()

@@ -6,6 +6,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import slow
+from placements import PLACES, in_sizes, placed_programs, placed_tensors, written_like
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
 
 import emulator
@@ -46,35 +47,18 @@ def test_reductions(dtype, size, layout):
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
 
 
-def some_channels(tensor, before: int, after: int):
-    """The same numbers, as some channels of a tensor that has others before and after them."""
-    n, k, h, w = tensor.shape
-    wide = torch.full((n, before + k + after, h, w), torch.nan).to(tensor.dtype)
-    wide = wide.contiguous(memory_format=torch.channels_last)
-    wide[:, before : before + k] = tensor
-    return wide[:, before : before + k]
-
-
-@pytest.mark.parametrize("around", [(8, 8), (8, 3), *slow((0, 16), (16, 4))], ids=str)
-@pytest.mark.parametrize("size", [(2, 24, 3, 5), *slow((5, 40, 1, 1), (1, 264, 2, 2))], ids=str)
+@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("size", [(2, 24, 3, 5), *slow((5, 40, 2, 1), (1, 264, 2, 2))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
-def test_rows_apart(dtype, size, around):
-    row = program.row_sum(FULL * program.acc())
-    of_rows = Program(program.store(FULL - row / 64), program.store(row, torch.float32, "row"), program.sum(FULL))
-    value = program.acc() * CHANNEL + FULL * 2
-    others = Program(
-        program.store(value + program.full("half")), program.store(program.full("mask")), program.moments(value)
-    )
-    for tested in (of_rows, others):
-        acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
-        tensors = {name: everything[name] for name in tested.inputs}
-        apart = {
-            name: some_channels(tensor, *around) if tensor.dim() == 4 else tensor for name, tensor in tensors.items()
-        }
-        dense = [
-            each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each for each in tensors.values()
-        ]
-        for one, other in zip(stitch(tested, acc, [*apart.values()]), stitch(tested, acc, dense), strict=True):
+def test_placements(dtype, size, way):
+    """Tensors in other orders, parts of others and such that repeat elements, read and written where they are."""
+    for tested in placed_programs():
+        acc, tensors, placed = placed_tensors(tested, size, dtype, way)
+        results = [written_like(PLACES[way](size), output.dtype or dtype) for output in tested.outputs[:1]]
+        found = stitch(tested, acc, placed, into={0: results[0]})
+        expected = stitch(tested, acc, tensors)
+        found[0] = in_sizes(found[0], size)
+        for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 

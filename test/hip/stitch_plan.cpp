@@ -2,6 +2,7 @@
 #include "hip/kernels/stitch_plan.h"
 #include "hip/programs/stitch_contents.cpp"
 #include "hip/programs/stitch_source.cpp"
+#include "program/placement.cpp"
 #include "program/program.cpp"
 #include "program/program_key.cpp"
 
@@ -11,9 +12,19 @@ static Program program;
 static StitchPlan plan;
 static std::string text;
 
-// Returns a sentence, or null. shape: layout, images, channels, pixels. pitches: of the inputs, as program.h has them.
+// The placement of a tensor of these dimensions, sizes and strides among the call's, or -1 for one that has none.
+static int32_t placed(ProgramCall& call, const int64_t* tensor, int64_t width) {
+  if (!tensor[0]) return -1;
+  Placement placement;
+  if (!find_placement(tensor + 1, tensor + 9, size_t(tensor[0]), width, placement)) throw std::invalid_argument("it");
+  call.placements.push_back(placement);
+  return int32_t(call.placements.size()) - 1;
+}
+
+// Returns a sentence, or null. shape: layout, images, channels, pixels. tensors: of each input and then of each output
+// how many dimensions it has if it has a placement, else 0, its sizes, eight of them, and its strides.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
-                               const int64_t* pitches, int64_t inputs, int8_t result, int multiprocessors) {
+                               const int64_t* tensors, int64_t inputs, int8_t result, int multiprocessors) {
   try {
     program = Program::decode(code, size);
   } catch (const std::exception& error) {
@@ -21,10 +32,17 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     return text.c_str();
   }
   ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
-  for (int64_t i = 0; i < inputs; ++i) call.inputs.push_back({nullptr, Stored(types[i]), pitches[i]});
+  constexpr int kNumbers = 17;  // of a tensor
+  for (int64_t i = 0; i < inputs; ++i) {
+    const bool is_row = program.inputs[size_t(i)].kind == ProgramOp::row;
+    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensors + i * kNumbers, is_row ? 1 : shape[2])});
+  }
+  call.outputs.resize(program.outputs.size());
+  for (size_t i = 0; i < program.outputs.size(); ++i)
+    call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
   plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(program), multiprocessors);
-  for (int64_t i = 0; i < inputs; ++i) plan.args.pitch[i] = int(pitches[i]);
-  text = stitch_source(program, call.inputs, Stored(result)) + plan.text("stitch_test") +
+  for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
+  text = stitch_source(call) + plan.text("stitch_test") +
          "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
 }

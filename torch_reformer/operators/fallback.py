@@ -24,7 +24,24 @@ def decoded(op: str, code) -> Program:
 def unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
     """A program's outputs, by PyTorch's operations."""
     program = decoded("stitch", code)
-    return interpret(program, acc.shape, acc.dtype, dict(zip(program.inputs, tensors, strict=True)), acc)
+    given = {
+        name: _with_sizes(tensor, kind, acc)
+        for (name, kind), tensor in zip(program.inputs.items(), tensors, strict=True)
+    }
+    return interpret(program, acc.shape, acc.dtype, given, acc)
+
+
+def _with_sizes(tensor: Tensor, kind: str, acc: Tensor) -> Tensor:
+    """An operand of more than four dimensions, which has the result's elements or rows in the order of its memory, in
+    the result's sizes."""
+    if tensor.dim() <= 4:
+        return tensor
+    n, k, h, w = acc.shape
+    if kind == "row":
+        return tensor.reshape(n, h, w)
+    if _memory_format(acc) == torch.channels_last:
+        return tensor.reshape(n, h, w, k).permute(0, 3, 1, 2)
+    return tensor.reshape(acc.shape)
 
 
 def unfused_conv2d(input, weight, tensors, program, *geometry):

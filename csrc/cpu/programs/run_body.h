@@ -162,6 +162,7 @@ class Unit {
     if (padded(count()) == count() && !steps_.is_by_line(value))
       for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
         const ProgramOutput& output = call_.program.outputs[i];
+        if (call_.place_of_output(i) >= 0) continue;
         if (output.is_by_element() && steps_.by_element(output.node) == value && is_computed_in(stored_type(output)))
           return static_cast<S*>(call_.outputs[i]) + offset();
       }
@@ -192,7 +193,32 @@ class Unit {
     }
   }
 
+  // Visits the block's elements of a tensor with a placement: some adjacent ones after the other.
+  template <class Visit>
+  void each_placed(int32_t place, Visit visit) const {
+    const Placement& placement = call_.placements[size_t(place)];
+    const int64_t adjacent = placement.adjacent(), end = column_ + width_;
+    for (int64_t line = 0; line < lines_; ++line) {
+      const int64_t of_line = placement.line(line_ + line);
+      for (int64_t column = column_, next; column < end; column = next) {
+        next = std::min(end, column - column % adjacent + adjacent);
+        visit(line * width_ + column - column_, of_line + placement.column(column), next - column);
+      }
+    }
+  }
+
   const S* leaf(const ProgramNode& node, S* to) const {
+    const bool is_input = node.op == ProgramOp::full || node.op == ProgramOp::row;
+    if (const int32_t place = is_input ? input(node).place : -1; place >= 0) {
+      if (node.op == ProgramOp::full) {
+        each_placed(place, [&](int64_t i, int64_t at, int64_t count) { read(to + i, input(node), at, count); });
+      } else {
+        for (int64_t line = 0; line < lines_; ++line)
+          read(to + line, input(node), call_.placements[size_t(place)].line(line_ + line), 1);
+        if (partition_.row_by_row) repeat(to);
+      }
+      return to;
+    }
     switch (node.op) {
       case ProgramOp::acc: return in_place_or({call_.acc, call_.type}, to);
       case ProgramOp::full: return in_place_or(input(node), to);
@@ -242,6 +268,12 @@ class Unit {
       if (output.is_by_row()) write(call_.outputs[i], stored_type(output), line_, value(output.node), lines_);
       if (!output.is_by_element()) continue;
       const S* const from = value(steps_.by_element(output.node));
+      if (const int32_t place = call_.place_of_output(i); place >= 0) {
+        each_placed(place, [&](int64_t j, int64_t at, int64_t count) {
+          write(call_.outputs[i], stored_type(output), at, from + j, count);
+        });
+        continue;
+      }
       if (is_computed_in(stored_type(output)) && from == static_cast<const S*>(call_.outputs[i]) + offset()) continue;
       write(call_.outputs[i], stored_type(output), offset(), from, count());
     }

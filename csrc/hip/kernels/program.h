@@ -69,6 +69,21 @@ DEVICE float rounded(float value) {
   return to_float(narrow);
 }
 
+// Where element (line, column) lies by a placement of so many digits. kColumns 0: it is the same for all columns.
+template <int kLines, int kColumns>
+DEVICE long long place(const StitchPlacement& of, int line, int column) {
+  long long at = 0;
+  UNROLL
+  for (int i = 0; i + 1 < kLines; ++i) {
+    int digit = line;
+    line = divide_with_rest(digit, of.of_line[i]);
+    at += static_cast<long long>(digit) * of.line[i];
+  }
+  at += static_cast<long long>(line) * of.line[kLines - 1];
+  if constexpr (kColumns == 2) at += static_cast<long long>(divide_with_rest(column, of.of_column)) * of.column;
+  return kColumns ? at + column : at;
+}
+
 // Reads an input that has one element for each row (pixel); it is the same for all channels.
 template <class T, int kCount, bool kChannelsAlong>
 DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {

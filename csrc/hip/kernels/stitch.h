@@ -8,16 +8,22 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8;
 constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
+
+// A placement (program/placement.h) of which the program's text says how many digits it has.
+struct StitchPlacement {
+  Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
+  int line[4], column;            // strides; that of a column's first digit is 1
+};
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images
 // and columns pixels. A block has threads for `across` groups of neighbouring columns, and for several lines.
 struct StitchArgs {
   const void* acc;
   const void* in[kStitchMostInputs];
-  int pitch[kStitchMostInputs];  // elements from one line to the next, of inputs whose lines are apart
   void* out[kStitchMostOutputs];
+  StitchPlacement placed[kStitchMostPlacements];
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   int lines, width, channels, rows;
   int log_across;

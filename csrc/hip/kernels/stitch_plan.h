@@ -10,6 +10,17 @@
 
 namespace reformer {
 
+inline StitchPlacement stitch_placement(const Placement& of) {
+  StitchPlacement placed{};
+  for (int i = 0; i < of.line_digits; ++i) {
+    if (i + 1 < of.line_digits) placed.of_line[i] = make_divider(int(of.of_line[size_t(i)].count));
+    placed.line[i] = int(of.of_line[size_t(i)].stride);
+  }
+  if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
+  placed.column = int(of.of_column[1].stride);
+  return placed;
+}
+
 struct StitchPlan {
   StitchArgs args{};
   int count = 1;  // adjacent elements that a thread computes at once

@@ -167,7 +167,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
         group.compute(p, loaded, j, sums.results, stored, reduced);
         reductions[v].add(j, reduced);
       }
-      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored);
+      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
       if constexpr (Program::kStoresRows) {
         if (column == 0) {
           float values[kAtLeastOne<Program::kLoaded>];

@@ -15,7 +15,7 @@ const ProgramText& program_text(const ProgramCall& call) {
   const ProgramKey key(call);
   const uint64_t hash = key.hash();
   if (const ProgramText* found = known.find(key, hash)) return *found;
-  std::string source = stitch_source(call.program, call.inputs, call.type);
+  std::string source = stitch_source(call);
   std::string digest = gpu::digest(source).substr(0, 16);
   return known.remember(key, hash, {std::move(source), std::move(digest)});
 }

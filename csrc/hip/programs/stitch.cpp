@@ -15,6 +15,7 @@ const char* refusal(const ProgramCall& call, const Device& device) {
   if (call.type == Stored::fp64) return "it computes in fp32";
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return "it has too many inputs or outputs";
+  if (call.placements.size() > size_t(kStitchMostPlacements)) return "too many of its tensors lie in other orders";
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return "an input is fp64";
   for (const ProgramOutput& output : call.program.outputs) {
@@ -42,8 +43,8 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
               finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
-    for (size_t i = 0; i < call.inputs.size(); ++i)
-      args.in[i] = call.inputs[i].data, args.pitch[i] = int(call.inputs[i].pitch);
+    for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;
+    for (size_t i = 0; i < call.placements.size(); ++i) args.placed[i] = stitch_placement(call.placements[i]);
     for (size_t i = 0; i < call.outputs.size(); ++i) args.out[i] = call.outputs[i];
     args.partial = static_cast<float*>(workspace);
     gpu::launch(kernel, launches.launch, queue, args);

@@ -4,8 +4,8 @@
 
 namespace reformer {
 
-StitchContents::StitchContents(const Program& of, const std::vector<ProgramOperand>& given, Stored result_type)
-    : program(of), inputs(given), result(result_type), varies(of.varies()) {
+StitchContents::StitchContents(const ProgramCall& of)
+    : call(of), program(of.program), inputs(of.inputs), result(of.type), varies(of.program.varies()) {
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (output(o).is_by_channel()) of_channels.push_back(o);
     if (output(o).is_by_row()) of_rows.push_back(o);

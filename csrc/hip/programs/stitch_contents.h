@@ -7,8 +7,8 @@
 namespace reformer {
 
 struct StitchContents {
-  // inputs: of which types and pitches matter. result: what Stored::result is. The program is not copied.
-  StitchContents(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result);
+  // The call is not copied.
+  explicit StitchContents(const ProgramCall& call);
 
   const ProgramNode& node(int32_t i) const { return program.nodes[size_t(i)]; }
   const ProgramOutput& output(size_t o) const { return program.outputs[o]; }
@@ -20,8 +20,9 @@ struct StitchContents {
   // nodes that depend on the element (`elements`), or from those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
+  const ProgramCall& call;
   const Program& program;
-  const std::vector<ProgramOperand> inputs;
+  const std::vector<ProgramOperand>& inputs;
   const Stored result;
   const std::vector<Varies> varies;
   std::vector<size_t> stored;                // outputs by element

@@ -154,6 +154,13 @@ class Writer {
           << "], " << at << ", to_" << o << ");\n";
   }
 
+  // The text of where an element lies by a placement.
+  std::string place_text(int32_t number) const {
+    const Placement& placement = contents_.call.placements[size_t(number)];
+    return "place<" + std::to_string(placement.line_digits) + ", " + std::to_string(placement.column_digits) +
+           ">(p.placed[" + std::to_string(number) + "], line, column)";
+  }
+
   // An output that is acc itself may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 
@@ -229,7 +236,7 @@ class Writer {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
              "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
     const auto is_dense = [&](int32_t i) {
-      return node(i).op == ProgramOp::full && !contents_.inputs[size_t(node(i).input)].pitch;
+      return node(i).op == ProgramOp::full && contents_.inputs[size_t(node(i).input)].place < 0;
     };
     if (std::any_of(contents_.loaded.begin(), contents_.loaded.end(), is_dense))
       body_ << "    const long long at = static_cast<long long>(line) * p.width + column;\n";
@@ -238,11 +245,12 @@ class Writer {
       if (of.op == ProgramOp::acc) continue;
       const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
       const Stored type = contents_.inputs[size_t(of.input)].type;
-      std::string at = "at";
-      if (contents_.inputs[size_t(of.input)].pitch)
-        at = "static_cast<long long>(line) * p.pitch[" + std::to_string(of.input) + "] + column";
+      const int32_t place = contents_.inputs[size_t(of.input)].place;
+      const std::string at = place < 0 ? "at" : place_text(place);
       if (of.op == ProgramOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
+      else if (of.op == ProgramOp::row && place >= 0)
+        body_ << "    fill(read_one<" << type_name(type) << ">(" << input << ", " << at << "), " << to << ");\n";
       else if (of.op == ProgramOp::row)
         body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
               << to << ");\n";
@@ -256,19 +264,22 @@ class Writer {
 
   void store() {
     body_ << "  template <bool kAll, int kCount, int kSize>\n"
-             "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount]) {\n";
+             "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int line = "
+             "0, int column = 0) {\n";
     for (size_t i = 0; i < contents_.stored.size(); ++i) {
       const ProgramOutput& output = contents_.output(contents_.stored[i]);
       const Stored type = contents_.type_of(output);
+      const int32_t place = contents_.call.place_of_output(contents_.stored[i]);
+      const std::string at = place < 0 ? "at" : place_text(place);
       body_ << "    ";
       if (contents_.first_result >= 0) body_ << "if constexpr (kAll || kResult != " << i << ") ";
       if (type == Stored::mask)
-        body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], at, from[" << i << "]);\n";
+        body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i << "]);\n";
       else
         body_ << (node(output.node).op == ProgramOp::acc && type == contents_.result ? unless_there(contents_.stored[i])
                                                                                      : "")
-              << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], at, from[" << i
-              << "]);\n";
+              << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from["
+              << i << "]);\n";
     }
     body_ << "  }\n";
   }
@@ -315,8 +326,8 @@ class Writer {
 
 }  // namespace
 
-std::string stitch_source(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result) {
-  return Writer(StitchContents(program, inputs, result)).write();
+std::string stitch_source(const ProgramCall& call) {
+  return Writer(StitchContents(call)).write();
 }
 
 int stitch_numbers(const Program& program) {

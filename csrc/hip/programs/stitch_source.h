@@ -6,7 +6,8 @@
 //                        from those that channel_inputs() has read
 //   kLoaded              numbers read for each element: acc, full inputs, rows, random numbers; load() reads those of
 //                        adjacent elements, but not acc, which is number kAcc (or -1)
-//   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult
+//   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult: at
+//                        `at`, or where the line and column are by the tensor's placement
 //   kResult              the first of these with the result's data type, if there is any
 //   kReductions          reductions, each once; kind(), of_all() and first_number() (of a partial result) describe them
 //   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's reductions
@@ -26,8 +27,7 @@
 
 namespace reformer {
 
-// types: of the inputs. result: what Stored::result is.
-std::string stitch_source(const Program& program, const std::vector<ProgramOperand>& inputs, Stored result);
+std::string stitch_source(const ProgramCall& call);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);

@@ -1,0 +1,104 @@
+"""Tensors whose elements lie in other orders than a program's result in channels_last, for tests."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from test_stitch import acc_for, tensors_for
+from torch import Tensor
+
+from torch_reformer import program
+from torch_reformer.program import Program
+
+
+def _permuted(size, order) -> Tensor:
+    """[images, height, width, channels] of a tensor whose memory has these dimensions in another order."""
+    n, c, h, w = size
+    memory = torch.empty([(n, h, w, c)[d] for d in order])
+    return memory.permute([order.index(d) for d in range(4)])
+
+
+def _heads(size) -> Tensor:
+    """Channels of several heads, which lie apart, as in what attention gives."""
+    n, c, h, w = size
+    return torch.empty(n, c // 8, h, w, 8).permute(0, 2, 3, 1, 4)
+
+
+def _wide(size, before: int, after: int) -> Tensor:
+    n, c, h, w = size
+    return torch.empty(n, h, w, before + c + after)[..., before : before + c]
+
+
+# Each gives a tensor of a program's result of these sizes, with the elements in order and any strides.
+PLACES = {
+    "aligned part": lambda size: _wide(size, 8, 8),
+    "part": lambda size: _wide(size, 8, 3),
+    "images within rows": lambda size: _permuted(size, (1, 0, 2, 3)),
+    "all rows": lambda size: _permuted(size, (2, 1, 0, 3)),
+    "heads": _heads,
+}
+REPEATED = {
+    "an image": lambda size: torch.empty(1, size[2], size[3], size[1]).expand(size[0], -1, -1, -1),
+    "channels of images": lambda size: torch.empty(size[0], 1, 1, size[1]).expand(-1, size[2], size[3], -1),
+}
+
+
+def with_five_dimensions(tensor: Tensor) -> Tensor:
+    return tensor[(None,) * max(0, 5 - tensor.dim())]
+
+
+def written_like(place: Tensor, dtype) -> Tensor:
+    """Memory for a tensor with such strides, all NaN."""
+    there = torch.empty(place.untyped_storage().nbytes() // 4, dtype=dtype).fill_(math.nan)
+    return with_five_dimensions(there.as_strided(place.shape, place.stride(), place.storage_offset()))
+
+
+def in_sizes(tensor: Tensor, size) -> Tensor:
+    """Its elements as a channels_last tensor of four dimensions."""
+    n, c, h, w = size
+    return tensor.reshape(n, h, w, c).permute(0, 3, 1, 2)
+
+
+def _placed(tensor: Tensor, place: Tensor) -> Tensor:
+    """The same numbers, where elements of `place` lie; what is repeated there has the first."""
+    there = written_like(place, tensor.dtype)
+    given = tensor.permute(0, 2, 3, 1).reshape(there.shape)
+    for d in range(there.dim()):
+        if there.stride(d) == 0:
+            given = given.narrow(d, 0, 1)
+            there = there.narrow(d, 0, 1)
+    there.copy_(given)
+    return there.expand(with_five_dimensions(place).shape)
+
+
+def placed_programs() -> list[Program]:
+    acc, full, row, channel = program.acc(), program.full("full"), program.row("row"), program.channel("channel")
+    of_row = program.row_sum(full * acc) + row
+    value = acc * channel + full * 2 - row
+    return [
+        Program(program.store(full - of_row / 64), program.store(of_row, torch.float32, "row"), program.sum(full)),
+        Program(program.store(value + program.full("half")), program.moments(value)),
+        Program(program.store(program.select(program.full("mask"), value, 0.0) + 1)),
+    ]
+
+
+def placed_tensors(tested: Program, size, dtype, way: str) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """acc, and the program's inputs as dense tensors and as those with placements: a full one is placed in this way,
+    others repeat elements, and the rows are those of each image."""
+    acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
+    places = {"full": PLACES[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
+    placed, dense = [], []
+    for name in tested.inputs:
+        tensor = everything[name]
+        if name in places:
+            placed.append(_placed(tensor, places[name](size)))
+            dense.append(in_sizes(placed[-1], size).contiguous(memory_format=torch.channels_last))
+        elif name == "row":
+            n, _, h, w = size
+            placed.append(tensor[:, :1, :1].expand(n, h, w)[None, None])
+            dense.append(placed[-1].reshape(n, h, w).contiguous())
+        else:
+            placed.append(tensor)
+            dense.append(tensor)
+    return acc, dense, placed

@@ -1,0 +1,49 @@
+"""Programs on a CPU over tensors in other orders, parts of others and such that repeat elements."""
+
+import pytest
+import torch
+from placements import PLACES, in_sizes, placed_programs, placed_tensors, written_like
+
+from torch_reformer import program
+from torch_reformer.program import Program
+from torch_reformer.runtime import plan
+
+SIZES = [(2, 24, 3, 5), (5, 40, 2, 1), (1, 1024, 2, 3), (64, 8, 3, 4)]
+
+
+@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_inputs(dtype, size, way):
+    for tested in placed_programs():
+        acc, dense, placed = placed_tensors(tested, size, dtype, way)
+        for operator in (torch.ops.reformer.stitch, torch.ops.reformer._stitch_unfused):
+            expected, found = (operator(acc, tensors, tested.code) for tensors in (dense, placed))
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_outputs(dtype, size, way):
+    """Written where they belong, and nowhere else."""
+    tested = Program(program.store(program.acc() > 0, torch.bool), program.store(program.acc() * 2))
+    acc, _, _ = placed_tensors(tested, size, dtype, way)
+    place = PLACES[way](size)
+    memory = written_like(place, dtype)
+    steps = plan.Plan(2)
+    above, found = plan.run(steps.give(*steps.stitch(tested.code, 0, [], [1])), [acc, memory])
+    assert torch.equal(above, acc > 0) and torch.equal(in_sizes(found, size), acc * 2)
+    around = memory.as_strided((memory.untyped_storage().size() // memory.itemsize,), (1,), 0)
+    assert around.isnan().sum() == around.numel() - acc.numel()
+
+
+def test_what_no_program_reads():
+    tested = Program(program.store(program.acc() + program.full("full")))
+    acc = torch.randn(2, 8, 3, 3).contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match=r"tensors\[0\] \(full\) has size \[1, 2, 3, 3, 4\]"):
+        torch.ops.reformer.stitch(acc, [torch.randn(1, 2, 3, 3, 4)], tested.code)
+    other = torch.randn(1, 2, 3, 8, 3).transpose(3, 4)  # no channels are adjacent
+    found = torch.ops.reformer.stitch(acc, [other], tested.code)[0]
+    torch.testing.assert_close(found, acc + in_sizes(other, acc.shape))
