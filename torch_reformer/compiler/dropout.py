@@ -33,9 +33,12 @@ draw_key = aten.randint.low
 
 
 def _numbers(like: Tensor) -> Tensor:
-    """Random ones, in the order of memory that an element-wise result of this tensor has."""
+    """Random ones, of images in the order of memory that an element-wise result of this tensor has. Others have the
+    dimensions' own: what comes next, as a sum with what the dropout's block was given, does as well, and what is in
+    another order is read where it is."""
     key = draw_key(-(2**63), 2**63 - 1, [1], dtype=torch.int64, device=like.device)
-    return random(key, like.shape, torch.empty_like(like).stride())
+    memory_format = torch.preserve_format if like.dim() == 4 else torch.contiguous_format
+    return random(key, like.shape, torch.empty_like(like, memory_format=memory_format).stride())
 
 
 def _native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from ..runtime import aten, gpu
 from ..runtime.plan import Plan
 from .cached import Compiled, Uncached, reporting
 from .capture import capture
+from .copies import write_copies
 from .cost import GPUS
 from .fakes import Unsupported
 from .in_place import write_in_place
@@ -77,6 +78,7 @@ class Executable(Compiled):
                 merged, recomputed = merge(self.grouping), recompute(self.grouping)
                 if not merged and not recomputed:
                     break
+            write_copies(self.grouping)
             if in_place:
                 write_in_place(self.grouping)
             try:

@@ -15,7 +15,7 @@ from ..program import Value as Expression
 from ..runtime import plan as plans
 from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
-from .space import Digits, are_rows_apart, operand_digits, pitch_of, shaped
+from .space import Digits, Space, operand_digits, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -171,7 +171,7 @@ class _Lowering:
 
     def _region(self, region: Region) -> None:
         stored = [each for each in region.members if id(each.results[0]) in self.needed]
-        into = [each for each in region.operations if id(each.results[0]) in region.into]
+        into = [each for each in region.operations if id(each.results[0]) in {*region.into, *region.copies}]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return
@@ -187,17 +187,27 @@ class _Lowering:
             made = self.steps.conv2d(text.program.code, _geometry(region.anchor), *operands, tensors)
         else:
             if text.acc is None:
-                result, layout = stored[0].results[0], text.space.layout
-                (acc,) = self.steps.aten(
-                    _empty, (layout.sizes, layout.strides), {"dtype": text.dtype, "device": result.device}
-                )
-                self.types[acc] = Typed(layout, text.dtype, result.device)
+                acc = self._memory(text.space.layout, text.dtype, stored[0].results[0].device)
             else:
                 acc = self._number(*text.acc)
-            written = [self._number(region.into[id(each.results[0])]) for each in into]
+            written = [self._written(region, each.results[0], text.space) for each in into]
             made = self.steps.stitch(text.program.code, acc, tensors, written)
         for operation, number in zip(stored, made, strict=True):
-            self._is(operation.results[0], number, text.layout_of(operation))
+            if id(operation.results[0]) not in region.copies:
+                self._is(operation.results[0], number, text.layout_of(operation))
+
+    def _written(self, region: Region, value: Value, space: Space) -> int:
+        """The tensor that is there and gets a region's result."""
+        if id(value) not in region.copies:
+            return self._number(region.into[id(value)])
+        number = self._memory(value.layout, value.dtype, value.device)
+        self._is(value, number, value.layout)
+        return self._number(View(value, space.placement(region.copies[id(value)])))
+
+    def _memory(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> int:
+        (made,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
+        self.types[made] = Typed(layout, dtype, device)
+        return made
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:
@@ -238,7 +248,7 @@ class RegionProgram:
         for (_, _, digits), view in self.region.leaves.items():
             made = view.value.maker is not None and id(view.value.maker) in self.members
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
-            is_full = self.space.kind(digits) == "full" and not are_rows_apart(digits)
+            is_full = self.space.kind(digits) == "full" and not self.space.is_placed(digits)
             if not made and is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
@@ -249,6 +259,10 @@ class RegionProgram:
             own = self.region.anchor.results[0].layout
             return Layout(own.sizes, own.strides, view.layout.offset)
         return self.space.layout_of(kind, view.layout.offset)
+
+    def _placed(self, view: View, digits: Digits) -> Layout:
+        placement = self.space.placement(digits)
+        return Layout(placement.sizes, placement.strides, view.layout.offset)
 
     def layout_of(self, operation: Operation) -> Layout:
         """That which the program's tensor for it has."""
@@ -296,6 +310,8 @@ class RegionProgram:
                 self.known[key] = reduce(self._read(operation.input, self.whole))
             else:
                 whole = whole_of(operation.results[0].layout.numel)
+                if id(operation.results[0]) in self.region.copies:  # of what is computed here
+                    whole = operand_digits(operation)[0][1]
                 operands = [
                     self._read(each, digits if own == whole else own) for each, own in operand_digits(operation)
                 ]
@@ -311,10 +327,7 @@ class RegionProgram:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
         kind = self.space.kind(digits)
-        layout = self._layout(view, kind)
-        if are_rows_apart(digits):
-            (n, c, h, w), pitch = layout.sizes, pitch_of(view.layout)
-            layout = Layout((n, c, h, w), (h * w * pitch, 1, w * pitch, pitch), layout.offset)
+        layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()
         key = id(view.value), layout, kind

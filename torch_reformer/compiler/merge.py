@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 
 from .ir import Reduce, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, same_kind
+from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, are_many_placed, same_kind
 from .space import Space, find_space, fits
 
 _MOST_READERS = 8  # of one tensor that are looked at, in pairs
@@ -63,7 +63,8 @@ def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
     if anchored := first if first.anchor else second if second.anchor else None:
         is_free = not (first.of_rows or second.of_rows) and fits(anchored.space, operands, reductions, False)
         return anchored.space if is_free else None
-    return find_space(first.numel, operands, reductions)
+    space = find_space(first.numel, operands, reductions)
+    return None if space is None or are_many_placed(space, first.leaves | second.leaves) else space
 
 
 def _depend(grouping: Grouping, first: Region, second: Region) -> bool:

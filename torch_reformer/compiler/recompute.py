@@ -5,7 +5,7 @@ and its result both need."""
 from __future__ import annotations
 
 from .ir import Map, Operation, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, Computation, Grouping, Region
+from .regions import MOST_INPUTS, MOST_OPERATIONS, Computation, Grouping, Region, are_many_placed
 from .space import find_space, fits
 
 MOST = 16  # operations that are computed again for one value
@@ -106,7 +106,8 @@ class _Recompute:
             return None  # a row's reductions take longer than to read what follows from them
         if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
             return None  # read in another way, too
-        if len(reader.leaves.keys() | leaves.keys()) - 1 > MOST_INPUTS or self._space(reader, leaves) is None:
+        everything, space = reader.leaves.keys() | leaves.keys(), self._space(reader, leaves)
+        if len(everything) - 1 > MOST_INPUTS or space is None or are_many_placed(space, everything):
             return None
         new = {key: view for key, view in leaves.items() if id(view.value) not in reader.reads}
         if any(
@@ -123,9 +124,9 @@ class _Recompute:
     @staticmethod
     def _space(reader: Region, leaves):
         digits = {key[2] for key in leaves}
-        if reader.anchor or fits(reader.space, digits, ()):
-            return reader.space if fits(reader.space, digits, (), not reader.anchor) else None
-        return find_space(reader.numel, reader.operands | digits, reader.reductions)
+        if fits(reader.space, digits, (), not reader.anchor):
+            return reader.space
+        return None if reader.anchor else find_space(reader.numel, reader.operands | digits, reader.reductions)
 
     def _inline(self, reader: Region, value: Value, operations, leaves) -> None:
         reader.space = self._space(reader, leaves)

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import torch
 
 from .ir import Conv, Graph, Layout, Map, Operation, Random, Reduce, Value, View
-from .space import BY_PLACE, Digits, Space, are_rows_apart, find_space, fits, operand_digits, reduces_rows, without
+from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, reduces_rows, without
 
 SMALL = 8192  # elements
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
-MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED = 24, 12, 48, 16
+MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 6
 
 
 @dataclass(eq=False)
@@ -35,6 +35,7 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
+    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, of such in another order
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
     of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row
@@ -396,12 +397,11 @@ class Grouping:
             return None
         if not same_kind(region, [operation]):
             return None
-        if _has_planes(region.operands) and not _has_planes(operands):
-            return None
         operands, reductions = region.operands | operands, region.reductions | reductions
-        if fits(region.space, operands, reductions, not region.anchor):
-            return region.space
-        return None if region.anchor else find_space(numel, operands, reductions)
+        space = region.space
+        if not fits(space, operands, reductions, not region.anchor):
+            space = None if region.anchor else find_space(numel, operands, reductions)
+        return None if space is None or are_many_placed(space, reads) else space
 
     def _is_free(self, region: Region, leaves, whole: Digits | None) -> bool:
         """Whether nothing that it reads is known only after the region; what that makes may be read as a whole."""
@@ -452,10 +452,9 @@ class Grouping:
         return None
 
 
-def _has_planes(operands: set[Digits]) -> bool:
-    """Whether one is a number for each channel of each image. Beside it there is no place for vectors of channels,
-    which what follows would need: so it ends a region."""
-    return any(len(digits) == 2 and digits[0][0] == 1 and not are_rows_apart(digits) for digits in operands)
+def are_many_placed(space: Space, leaves: Iterable[tuple[int, Layout, Digits]]) -> bool:
+    """Whether more of a region's leaves lie in other orders than a kernel takes."""
+    return sum(space.is_placed(digits) for _, _, digits in leaves) > MOST_PLACED
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:

@@ -3,28 +3,34 @@
 All that a program reads and writes for each element has its elements in one order: that of memory. Seen so, sizes and
 permutations of dimensions don't matter, and an operand that is broadcast repeats by a rule: element i of the result
 needs the operand's element (i // inner) % count. Such a pair (inner, count) is a digit of the index; an operand has
-one for each run of adjacent dimensions in which it varies. Some channels of another tensor have two adjacent digits:
-one within a row, and one of rows, which are apart.
+one for each run of adjacent dimensions in which it varies.
+
+An operand whose elements lie in another order, or apart, is placed: it has a digit for each run of dimensions, with the
+stride, the elements of memory from one of its values to the next. Such a triple is (inner, count, stride). Programs
+read it where it is if its rows are those of the result, in whatever order, or parts of them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .ir import Layout, Map, Random, View
 
-Digits = tuple[tuple[int, int], ...]
+Digits = tuple[tuple[int, ...], ...]
 BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of its own
 # Rows as long as a GPU's kernel has in registers, so that what is added up over rows is, too (kernels/stitch_plan.h);
 # and as many as keep its processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
+# Digits of a placed operand's line and column that kernels know (csrc/program/placement.h), and adjacent elements that
+# they read at once.
+_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
 
 
-def digits_of(result: Layout, operand: Layout) -> Digits | None:
-    """How an operand of the result's sizes varies over the result's memory, which is dense. None: its elements lie in
-    another order, or apart in another way than rows."""
+def digits_of(result: Layout, operand: Layout) -> Digits:
+    """How an operand of the result's sizes varies over the result's memory, which is dense."""
     inner = expected = 1
     digits: list[tuple[int, int]] = []
     joined = False
@@ -35,7 +41,7 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
         varies = stride != 0
         if varies:
             if stride != expected:
-                return _rows_apart(result, operand)
+                return _placed(result, operand)
             expected *= size
             if joined:
                 digits[-1] = digits[-1][0], digits[-1][1] * size
@@ -46,36 +52,54 @@ def digits_of(result: Layout, operand: Layout) -> Digits | None:
     return tuple(digits)
 
 
-def _rows_apart(result: Layout, operand: Layout) -> Digits | None:
-    """The digits of rows that are equally far apart, each of adjacent elements."""
-    dims = [d for d in sorted(range(len(result.sizes)), key=lambda d: result.strides[d]) if result.sizes[d] != 1]
-    width = expected = 1
-    for d in dims:
-        if operand.strides[d] != expected:
-            if expected != width or width == 1 or operand.strides[d] < width:
-                return None
-            expected = operand.strides[d]
-        elif expected == width:
-            width *= result.sizes[d]
-        expected *= result.sizes[d]
-    return (1, width), (width, result.numel // width)
+def _placed(result: Layout, operand: Layout) -> Digits:
+    dims = sorted(range(len(result.sizes)), key=lambda d: result.strides[d])
+    return _joined((result.sizes[d], operand.strides[d]) for d in dims if result.sizes[d] != 1)
 
 
-def are_rows_apart(digits: Digits) -> bool:
-    return len(digits) == 2 and digits[0][0] * digits[0][1] == digits[1][0]
+def _joined(runs: Iterable[tuple[int, int]]) -> Digits:
+    """Digits with strides of counts and strides, the innermost first: those that go on with the one before are one."""
+    found: list[tuple[int, int, int]] = []
+    inner = 1
+    for count, stride in runs:
+        if found and stride == found[-1][1] * found[-1][2]:
+            found[-1] = found[-1][0], found[-1][1] * count, found[-1][2]
+        else:
+            found.append((inner, count, stride))
+        inner *= count
+    return tuple(found)
 
 
-def pitch_of(layout: Layout) -> int:
-    """Elements from one of these rows to the next."""
-    expected = 1
-    for stride, size in sorted(zip(layout.strides, layout.sizes, strict=True)):
-        if size != 1 and stride != expected:
-            return stride
-        expected *= size
-    raise ValueError("its rows are adjacent")
+def is_placed(digits: Digits) -> bool:
+    return bool(digits) and len(digits[0]) == 3
 
 
-def operand_digits(operation: Map) -> list[tuple[View, Digits | None]]:
+def with_strides(digits: Digits, numel: int) -> Digits:
+    """The same as a placed operand's, of a result of so many elements."""
+    if is_placed(digits):
+        return digits
+    runs, expected, end = [], 1, 1
+    for inner, count in digits:
+        runs += [(inner // end, 0)] if inner > end else []
+        runs.append((count, expected))
+        expected *= count
+        end = inner * count
+    return _joined([*runs, (numel // end, 0)] if numel > end else runs)
+
+
+def inverse(digits: Digits) -> Digits | None:
+    """For digits of a placed operand that has each of its memory's elements once: those of the result's elements over
+    that memory. None for others."""
+    expected, runs = 1, []
+    for inner, count, stride in sorted(digits, key=lambda digit: digit[2]):
+        if stride != expected:
+            return None
+        runs.append((count, inner))
+        expected *= count
+    return _joined(runs)
+
+
+def operand_digits(operation: Map) -> list[tuple[View, Digits]]:
     """How an operation's operands vary over its result's memory."""
     if isinstance(operation, Random):
         return [(view, BY_PLACE) for view in operation.inputs]
@@ -83,7 +107,7 @@ def operand_digits(operation: Map) -> list[tuple[View, Digits | None]]:
     return [(view, digits_of(layout, view.layout)) for view in operation.inputs]
 
 
-def without(layout: Layout, dims: Iterable[int]) -> Digits | None:
+def without(layout: Layout, dims: Iterable[int]) -> Digits:
     """The digits of what has one element for all that differ only in these dimensions."""
     dims = set(dims)
     left = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
@@ -94,6 +118,12 @@ def without(layout: Layout, dims: Iterable[int]) -> Digits | None:
             left[d] = expected
             expected *= layout.sizes[d]
     return digits_of(layout, Layout(layout.sizes, tuple(left)))
+
+
+def _are_read(columns: list[tuple[int, int]]) -> bool:
+    """Whether a program reads the columns of a row that have these counts and strides."""
+    count, stride = columns[0]
+    return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
 
 
 @dataclass(frozen=True)
@@ -126,19 +156,50 @@ class Space:
 
     def kind(self, digits: Digits) -> str | None:
         """What an operand is to a program here: full, channel, row, scalar or random."""
+        if (found := self.dense_kind(digits)) is not None:
+            return found
+        placement = self.placement(digits)
+        return None if placement is None else "full" if placement.numel == self.numel else "row"
+
+    def dense_kind(self, digits: Digits) -> str | None:
+        """The same of what is handed over without a placement."""
         c, p, n = self.channels, self.pixels, self.images
         if digits == BY_PLACE:  # programs have places in channels_last order
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or digits == ((1, self.numel),):
             return "full"
-        if are_rows_apart(digits):
-            return "full" if self.nhwc and digits[0][1] == c else None
         if not digits:
             return "scalar"
         if digits == self.channel_digits:
             return "channel"
         rows = ((c, n * p),) if self.nhwc else tuple(each for each in ((1, p), (p * c, n)) if each[1] != 1)
         return "row" if digits == rows else None
+
+    def is_placed(self, digits: Digits) -> bool:
+        """Whether an operand is handed over by its placement."""
+        return self.dense_kind(digits) is None and self.placement(digits) is not None
+
+    @functools.cache  # noqa: B019  of as many as there are sizes
+    def placement(self, digits: Digits) -> Layout | None:
+        """The layout in which a placed operand is handed over: the dimensions run through the elements, or the rows if
+        it is the same in each of a row's, in the order of the result's memory. They are more than four: operators know
+        it by that. None if no program reads it."""
+        if not self.nhwc or self.channels == 1 or digits == BY_PLACE:
+            return None
+        columns, lines, inner = [], [], 1
+        for _, count, stride in with_strides(digits, self.numel):
+            within = min(count, max(1, self.channels // inner))
+            if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
+                return None  # it goes across the end of a row
+            columns += [(within, stride)] if within > 1 else []
+            lines += [(count // within, within * stride)] if within < count else []
+            inner *= count
+        is_row = all(stride == 0 for _, stride in columns)
+        if len(lines) > _OF_LINE or (not is_row and not _are_read(columns)):
+            return None
+        dims = [*([] if is_row else columns), *lines]
+        dims += [(1, 0)] * (5 - len(dims))
+        return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
 
     def sizes_of(self, kind: str) -> tuple[int, ...]:
         return {
@@ -190,18 +251,21 @@ def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits
     number, or, if whole rows are at hand (they are not behind a convolution), row by row."""
     if not all(space.kind(each) for each in operands):
         return False
-    if not whole_rows and any(map(are_rows_apart, operands)):
+    if not whole_rows and any(map(space.is_placed, operands)):
         return False
     row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
     others = [each for each in reductions if each not in row]
-    if any(space.kind(each) != "row" for each in row) or any(each and space.kind(each) != "channel" for each in others):
+    if any(space.dense_kind(each) != "row" for each in row):
+        return False
+    if any(each and space.dense_kind(each) != "channel" for each in others):
         return False
     return not (row and others) or space.channels <= LONGEST_ROW
 
 
 def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Space | None:
-    """One that fits these, if there is one."""
-    for digits in sorted(reductions | operands, key=lambda each: (each not in reductions, each)):
+    """One that fits these, if there is one: with rows as they are reduced, or as an operand has them; of placed ones
+    last."""
+    for digits in sorted(reductions | operands, key=lambda each: (each not in reductions, is_placed(each), each)):
         for space in _spaces(numel, digits):
             if fits(space, operands, reductions):
                 return space
@@ -212,9 +276,10 @@ def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Sp
 def _spaces(numel: int, digits: Digits):
     if not digits or digits in (BY_PLACE, ((1, numel),)):
         return
-    inner, count = digits[0]
-    if are_rows_apart(digits):
-        yield Space(1, count, numel // count, 1, True)
+    inner, count = digits[0][:2]
+    if is_placed(digits):  # rows are some of its digits
+        for each in digits[1::-1]:
+            yield Space(1, each[0] * each[1], numel // (each[0] * each[1]), 1, True)
     elif len(digits) == 2 and inner == 1:
         images = digits[1][1]
         yield Space(images, numel // (count * images), count, 1, False)

@@ -9,7 +9,7 @@ from ...operators import fake
 from ...runtime.plan import geometry_number
 from ..fakes import layout_of, typed
 from ..ir import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, Layout, View
-from ..space import digits_of
+from ..space import digits_of, is_placed
 from .element_wise import add_map
 from .reductions import add_sum
 
@@ -26,7 +26,7 @@ def _convolution(
     if layout != layout_of(value):
         return None
     spread = bias and View(bias.value, Layout(layout.sizes, (0, *bias.layout.strides, 0, 0), bias.layout.offset))
-    if spread and digits_of(layout, spread.layout) is None:
+    if spread and is_placed(digits_of(layout, spread.layout)):
         return None
     (made,) = graph.add(Conv(input, weight, geometry), [(layout, value.dtype, value.device)])
     if spread is None:

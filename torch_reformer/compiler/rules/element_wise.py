@@ -199,11 +199,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             return None
     if any(isinstance(each, View) for each in kwargs.values()) or not _computes(inputs, value):
         return None
-    if len(inputs) > 1:
-        inputs = [in_order(graph, each, layout) for each in inputs]
-    digits = {digits_of(layout, each.layout) for each in inputs}
-    if None in digits or find_space(layout.numel, digits, set()) is None:
-        return None
+    if not _has_space(inputs, layout):
+        if len(inputs) > 1:
+            inputs = [in_order(graph, each, layout) for each in inputs]
+        if not _has_space(inputs, layout):
+            return None
     numbers, dtype = list(args), inputs[0].value.dtype
     if target in COMPARISONS and dtype in FLOATS and not isinstance(numbers[-1], View):
         with real_tensors():  # rounded to the tensor's type
@@ -224,6 +224,11 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     told += [str(each) for name, each in kwargs.items() if name == "alpha" and each != 1]
     name = target._schema.name.split("::")[1] + "".join(f"[{each}]" for each in told)
     return add_map(graph, name, expression, inputs, value)
+
+
+def _has_space(inputs: list[View], layout: Layout) -> bool:
+    """Whether a program computes results of this layout of the inputs where they are."""
+    return find_space(layout.numel, {digits_of(layout, each.layout) for each in inputs}, set()) is not None
 
 
 def _computes(inputs: list[View], value: Tensor) -> bool:

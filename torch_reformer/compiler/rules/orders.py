@@ -1,5 +1,5 @@
-"""Tensors whose elements lie in another order than those they are computed with: copied first, once for all that read
-them so, as PyTorch's own norms do it. Then the rest is one kernel."""
+"""Tensors whose elements lie in another order than those they are computed with, and that no program reads so: copied
+first, once for all that read them so, as PyTorch's own norms do it. Then the rest is one kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..ir import Call, Graph, Layout, View
-from ..space import digits_of
+from ..space import digits_of, is_placed
 
 _clone = torch.ops.aten.clone.default
 
@@ -16,7 +16,7 @@ _clone = torch.ops.aten.clone.default
 def in_order(graph: Graph, view: View, layout: Layout) -> View:
     """The view with its elements in the order of this layout of the same sizes, and repeated where it repeats them. A
     part of a tensor stays as it is."""
-    if digits_of(layout, view.layout) is not None or view.elements != view.value.layout.numel:
+    if not is_placed(digits_of(layout, view.layout)) or view.elements != view.value.layout.numel:
         return view
     dims = sorted(range(len(layout.sizes)), key=lambda d: -layout.strides[d])
     dims = [d for d in dims if layout.sizes[d] != 1 and view.layout.strides[d]]

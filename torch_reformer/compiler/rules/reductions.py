@@ -23,7 +23,7 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if not layout.is_dense or not view.is_whole or not over:
         return None
     digits = without(layout, over)
-    if digits is None or len(digits) > 1:
+    if len(digits) > 1:
         return None
     if find_space(layout.numel, {((1, layout.numel),)}, {digits}) is None:
         return None  # nothing is added up
