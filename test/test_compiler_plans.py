@@ -254,7 +254,7 @@ def test_biases_that_stay(options):
 
 
 def test_placements():
-    """Of the rows of 8 channels of 6 x 5 pixels of 2 images."""
+    """Rows of 8 channels of 6 x 5 pixels of 2 images."""
     space = Space(1, 8, 60, 1, True)
     part, turned = ((1, 8, 1), (8, 60, 20)), ((1, 8, 1), (8, 30, 16), (240, 2, 8))
     planes = (1, 8), (240, 2)
@@ -299,6 +299,36 @@ def test_gradients_of_parts_are_added_where_they_are():
     kinds = [line.kind for line in reports[1].lines]
     assert not {"aten::add.Tensor", "aten::clone"} & set(kinds)
     assert kinds.count("stitch") <= 6
+
+
+class Turned(nn.Module):
+    """A block of a transformer between layers that want sequences first."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(32), nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x):
+        inside = self.first(self.norm(x).transpose(0, 1).contiguous()).tanh()
+        return x + self.second(inside).transpose(0, 1)
+
+
+def test_other_orders_are_no_copies():
+    """The norm's kernel writes what the product needs, and the sum's reads where that is; backward, too."""
+    reports = []
+    torch._dynamo.reset()
+    model, x = Turned(), torch.randn(6, 5, 32, requires_grad=True)
+    run = torch.compile(model, backend=backend.reformer, options={"report": reports.append})
+    results = {}
+    for name, call in (("ours", run), ("eager", model)):
+        found = call(x)
+        gradients = torch.autograd.grad(found.square().sum(), [x, *model.parameters()])
+        results[name] = [found, *gradients]
+    for one, other in zip(results["ours"], results["eager"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    forward, backward = [[line.kind for line in each.lines] for each in reports]
+    assert forward == ["stitch", "aten::addmm", "stitch", "aten::addmm", "stitch"]
+    assert "aten::clone" not in backward and backward.count("stitch") <= 5
 
 
 def test_text_and_verifier():

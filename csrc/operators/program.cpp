@@ -105,8 +105,8 @@ Tensor in_order_of_memory(const Tensor& tensor, Sizes sizes) {
   Ints strides(sizes.size(), 1);
   for (size_t d = sizes.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * sizes[d + 1];
   AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), int64_t(sizes.size()), sizes.data(),
-                                                        strides.data(), 0, &handle));
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch__reinterpret_tensor(tensor.get(), int64_t(sizes.size()), sizes.data(), strides.data(), 0, &handle));
   return Tensor(handle);
 }
 
@@ -154,8 +154,7 @@ struct Prepared {
       const ProgramOp kind = program.inputs[i].kind;
       std::optional<Placement> placement;
       inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, width, placement));
-      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(
-                                                             op, [] { return "tensors"; }, inputs[i])});
+      call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
       if (placement) call.inputs[i].place = add(*placement);
     }
   }
@@ -241,8 +240,8 @@ void check_into(const char* op, const Program& program, const std::vector<Tensor
     check_same_device(op, "acc", like, "what is written to", into[i]);
     check_not_freed(op, "what is written to", into[i]);
     const Stored type = output.type == Stored::result ? Stored(int8_t(dtype_of(op, "acc", like))) : output.type;
-    const bool is_vector = output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) &&
-                           into[i].is_contiguous();
+    const bool is_vector =
+        output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) && into[i].is_contiguous();
     const bool is_placed = output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width &&
                            placement_of(into[i], width);
     if ((!is_vector && !is_placed) || into[i].scalar_type() != torch_type(type))

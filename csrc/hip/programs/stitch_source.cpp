@@ -264,7 +264,8 @@ class Writer {
 
   void store() {
     body_ << "  template <bool kAll, int kCount, int kSize>\n"
-             "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int line = "
+             "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
+             "line = "
              "0, int column = 0) {\n";
     for (size_t i = 0; i < contents_.stored.size(); ++i) {
       const ProgramOutput& output = contents_.output(contents_.stored[i]);
@@ -326,9 +327,7 @@ class Writer {
 
 }  // namespace
 
-std::string stitch_source(const ProgramCall& call) {
-  return Writer(StitchContents(call)).write();
-}
+std::string stitch_source(const ProgramCall& call) { return Writer(StitchContents(call)).write(); }
 
 int stitch_numbers(const Program& program) {
   int numbers = 0;

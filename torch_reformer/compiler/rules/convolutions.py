@@ -11,6 +11,7 @@ from ..fakes import layout_of, typed
 from ..ir import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, Layout, View
 from ..space import digits_of, is_placed
 from .element_wise import add_map
+from .products import convolution, gradients, is_product
 from .reductions import add_sum
 
 aten = torch.ops.aten
@@ -19,6 +20,8 @@ aten = torch.ops.aten
 def _convolution(
     graph: Graph, value, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
 ):
+    if is_product(input, weight, stride, padding, dilation, transposed, groups):
+        return convolution(graph, value, input, weight, bias)
     geometry = _geometry(value, input, weight, (stride, padding, dilation, groups), transposed)
     if geometry is None:
         return None
@@ -37,10 +40,11 @@ def _convolution(
 def _convolution_backward(
     graph: Graph, value, grad, input, weight, bias_sizes, stride, padding, dilation, transposed, _, groups, mask
 ):
-    geometry = _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
-    if geometry is None or grad.layout.numel == 0:
-        return None
     wanted, found = (mask[0], mask[1]), [None, None, None]
+    as_product = is_product(input, weight, stride, padding, dilation, transposed, groups)
+    geometry = _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
+    if (geometry is None and not as_product) or grad.layout.numel == 0:
+        return None
     results = [
         (_result_layout(*others, tuple(each.shape)), each.dtype, each.device)
         for each, want, others in zip(value[:2], wanted, ((grad, weight), (grad, input)), strict=True)
@@ -50,7 +54,9 @@ def _convolution_backward(
         found[2] = add_sum(graph, value[2], grad, [0, 2, 3])
         if found[2] is None:
             return None
-    if results:
+    if as_product:
+        found[:2] = gradients(graph, value[:2], grad, input, weight, wanted)
+    elif results:
         made = iter(graph.add(ConvGrads(grad, input, weight, geometry, wanted), results))
         for i in range(2):
             if wanted[i]:
