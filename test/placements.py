@@ -72,6 +72,12 @@ def _placed(tensor: Tensor, place: Tensor) -> Tensor:
     return there.expand(with_five_dimensions(place).shape)
 
 
+def on(tensor: Tensor, device: str) -> Tensor:
+    """The same on a device, with the same strides."""
+    memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0).to(device)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
 def placed_programs() -> list[Program]:
     acc, full, row, channel = program.acc(), program.full("full"), program.row("row"), program.channel("channel")
     of_row = program.row_sum(full * acc) + row

@@ -1,8 +1,8 @@
-"""Programs on a CPU over tensors in other orders, parts of others and such that repeat elements."""
+"""Programs over tensors in other orders, parts of others and such that repeat elements."""
 
 import pytest
 import torch
-from placements import PLACES, in_sizes, placed_programs, placed_tensors, written_like
+from placements import PLACES, in_sizes, on, placed_programs, placed_tensors, written_like
 
 from torch_reformer import program
 from torch_reformer.program import Program
@@ -14,9 +14,14 @@ SIZES = [(2, 24, 3, 5), (5, 40, 2, 1), (1, 1024, 2, 3), (64, 8, 3, 4)]
 @pytest.mark.parametrize("way", PLACES)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_inputs(dtype, size, way):
+def test_inputs(dtype, size, way, device):
     for tested in placed_programs():
         acc, dense, placed = placed_tensors(tested, size, dtype, way)
+        acc, dense, placed = (
+            on(acc, device),
+            [on(each, device) for each in dense],
+            [on(each, device) for each in placed],
+        )
         for operator in (torch.ops.reformer.stitch, torch.ops.reformer._stitch_unfused):
             expected, found = (operator(acc, tensors, tested.code) for tensors in (dense, placed))
             for one, other in zip(found, expected, strict=True):
@@ -26,12 +31,11 @@ def test_inputs(dtype, size, way):
 @pytest.mark.parametrize("way", PLACES)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_outputs(dtype, size, way):
+def test_outputs(dtype, size, way, device):
     """Written where they belong, and nowhere else."""
     tested = Program(program.store(program.acc() > 0, torch.bool), program.store(program.acc() * 2))
-    acc, _, _ = placed_tensors(tested, size, dtype, way)
-    place = PLACES[way](size)
-    memory = written_like(place, dtype)
+    acc = on(placed_tensors(tested, size, dtype, way)[0], device)
+    memory = on(written_like(PLACES[way](size), dtype), device)
     steps = plan.Plan(2)
     above, found = plan.run(steps.give(*steps.stitch(tested.code, 0, [], [1])), [acc, memory])
     assert torch.equal(above, acc > 0) and torch.equal(in_sizes(found, size), acc * 2)
