@@ -148,13 +148,14 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def distributed(model: torch.nn.Module, device: torch.device, sharded: bool) -> torch.nn.Module:
-    """The model, where there is more than this process: in DistributedDataParallel, or each of its children and what is
-    left by FSDP2's fully_shard."""
+    """The model, where there is more than this process: in DistributedDataParallel, or by FSDP2's fully_shard, which
+    wants parameters in their own order: its lists' layers, as transformers have them, and what is left."""
     if not torch.distributed.is_initialized():
         return model
     if sharded:
-        for child in model.children():
-            fully_shard(child)
+        for layers in [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]:
+            for layer in layers:
+                fully_shard(layer)
         return fully_shard(model)
     return torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
 

@@ -15,6 +15,8 @@ SIZES = [(2, 24, 3, 5), (5, 40, 2, 1), (1, 1024, 2, 3), (64, 8, 3, 4)]
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_inputs(dtype, size, way, device):
+    if device == "cuda" and dtype == torch.float64:
+        pytest.skip("results in fp64 are never in channels_last on a GPU")
     for tested in placed_programs():
         acc, dense, placed = placed_tensors(tested, size, dtype, way)
         acc, dense, placed = (
