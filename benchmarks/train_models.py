@@ -21,11 +21,11 @@ import functools
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from clocks import host_milliseconds, kernel_milliseconds, milliseconds
 from models import Task, task
 from results import Row, write_csv
 from torch.distributed.fsdp import fully_shard
@@ -70,40 +70,6 @@ class Training:
         loss.backward()
         self.optimizer.step()
         self.losses.append(loss.detach().clone())  # a CUDA graph's next replay writes to the same memory
-
-
-def milliseconds(step: Callable[[], None], device: torch.device, steps: int = STEPS_A_ROUND) -> float:
-    """The time of one step, measured over some."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    for _ in range(steps):
-        step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - begin) / steps * 1e3
-
-
-def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """The CPU's time for one step, while the GPU has nothing to do before it."""
-    torch.cuda.synchronize(device)
-    begin = time.perf_counter()
-    step()
-    return (time.perf_counter() - begin) * 1e3
-
-
-def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
-    (programmatic dependent launch) waits for the one before it."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step()
-        torch.cuda.synchronize(device)
-    on_gpu = [each.time_range for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
-    busy, until = 0.0, 0.0
-    for each in sorted(on_gpu, key=lambda each: each.start):
-        busy += max(0.0, each.end - max(each.start, until))
-        until = max(until, each.end)
-    return busy / 1e3
 
 
 def converted(model: torch.nn.Module) -> torch.nn.Module:
@@ -184,7 +150,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
-        milliseconds(training.step, device)  # memory, CUDA graphs
+        milliseconds(training.step, device, steps=STEPS_A_ROUND)  # memory, CUDA graphs
         peaks[side] = (peak_bytes(device) - before) / 2**20
 
     def round_of(metric: str, time_of: Callable[[Callable[[], None], torch.device], float]) -> None:
@@ -192,7 +158,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
             times[side].setdefault(metric, []).append(time_of(training.step, device))
 
     while len(sides[names[0]].losses) < steps:
-        round_of("step_ms", milliseconds)
+        round_of("step_ms", functools.partial(milliseconds, steps=STEPS_A_ROUND))
         if device.type == "cuda":
             round_of("host_ms", host_milliseconds)
     if device.type == "cuda":

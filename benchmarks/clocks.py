@@ -1,0 +1,42 @@
+"""Times of steps: the wall's, the host's and the kernels'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def milliseconds(step: Callable[[], None], device: torch.device, steps: int) -> float:
+    """The time of one step, measured over some."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - begin) / steps * 1e3
+
+
+def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
+    """The CPU's time for one step, while the GPU has nothing to do before it."""
+    torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    step()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
+    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
+    (programmatic dependent launch) waits for the one before it."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize(device)
+    on_gpu = [each.time_range for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    busy, until = 0.0, 0.0
+    for each in sorted(on_gpu, key=lambda each: each.start):
+        busy += max(0.0, each.end - max(each.start, until))
+        until = max(until, each.end)
+    return busy / 1e3
