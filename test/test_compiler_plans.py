@@ -301,6 +301,40 @@ def test_gradients_of_parts_are_added_where_they_are():
     assert kinds.count("stitch") <= 6
 
 
+class Normed(nn.Module):
+    """Each convolution sees the normed sum of what all before it gave, as in a DenseNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8 * (i + 1), 8, 3, padding=1, bias=False) for i in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8 * (i + 1)) for i in range(4))
+
+    def forward(self, x):
+        found = [x]
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            found.append(conv(norm(torch.cat(found, 1)).relu()))
+        return self.norms[-1](torch.cat(found, 1))
+
+
+def test_moments_of_what_was_concatenated():
+    """Those of each convolution's result come with it, and no concatenation is read for them."""
+    reports = []
+    torch._dynamo.reset()
+    model = Normed().double().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 8, 12, 12, dtype=torch.double).to(memory_format=torch.channels_last).requires_grad_()
+    states = copy.deepcopy(model), model
+    run = torch.compile(states[0], backend=backend.reformer, options={"report": reports.append})
+    results = []
+    for own, call in zip(states, (run, model), strict=True):
+        found = call(x)
+        gradients = torch.autograd.grad(found.square().sum(), [x, *own.parameters()])
+        results.append([found, *gradients, *own.buffers()])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+    with_moments = [line.kind for line in reports[0].lines if "moments" in line.operations]
+    assert with_moments.count("conv") == 3 and with_moments.count("stitch") <= 2
+
+
 class Turned(nn.Module):
     """A block of a transformer between layers that want sequences first."""
 

@@ -12,8 +12,8 @@ from .space import Digits, find_space, inverse, is_placed
 
 @dataclass(frozen=True)
 class _Copy:
-    """Another region's result in another order. digits: where its elements lie, as those of what is copied follow one another.
-    reduces: what is reduced of it. columns: the elements of a row that stay in place."""
+    """Another region's result in another order. digits: where its elements lie, as those of what is copied follow one
+    another. reduces: what is reduced of it. columns: the elements of a row that stay in place."""
 
     operation: Map
     of: Operation
