@@ -267,7 +267,7 @@ def test_placements():
     wide = Space(1, 16, 30, 1, True)
     of_heads = ((1, 8, 1), (8, 2, 240), (16, 30, 8))
     assert wide.placement(of_heads) == ir.Layout((1, 1, 30, 2, 8), (0, 0, 8, 240, 1))
-    for unread in (((1, 8, 2), (8, 60, 16)), ((1, 4, 1), (4, 120, 4)), ((1, 3, 1), (3, 160, 4))):
+    for unread in (((1, 8, 2), (8, 60, 16)), ((1, 4, 1), (4, 120, 8)), ((1, 3, 1), (3, 160, 4))):
         assert space.kind(unread) is None
     assert find_space(480, {turned, ((1, 480),)}, {((1, 8),)}) == space
     assert find_space(480, {of_heads}, set()) == wide

@@ -164,15 +164,29 @@ struct Prepared {
     return int32_t(call.placements.size()) - 1;
   }
 
-  // The last outputs are written to tensors that are there; to those of more than 4 dimensions by their placements.
-  void write_to(const std::vector<Tensor>& into) {
+  // The last outputs are written to tensors that are there: vectors of channels, and tensors of more than 4 dimensions,
+  // by their placements.
+  void write_to(const char* op, const Tensor& like, const std::vector<Tensor>& into, int64_t width) {
     const size_t allocated = call.program.outputs.size() - into.size();
     call.outputs.resize(allocated);
     for (size_t i = 0; i < into.size(); ++i) {
+      const ProgramOutput& output = call.program.outputs[allocated + i];
+      check_same_device(op, "acc", like, "what is written to", into[i]);
+      check_not_freed(op, "what is written to", into[i]);
+      const bool is_vector =
+          output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) && into[i].is_contiguous();
+      std::optional<Placement> placement;
+      if (output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width)
+        placement = placement_of(into[i], width);
+      if (placement && placement->repeats()) placement.reset();
+      const Stored type = output.type == Stored::result ? call.type : output.type;
+      if ((!is_vector && !placement) || into[i].scalar_type() != torch_type(type))
+        fail(op, "output ", allocated + i, " can't be written to a tensor of size ", shown(into[i].sizes()),
+             " and data type ", toString(into[i].scalar_type()));
       call.outputs.push_back(into[i].mutable_data_ptr());
-      if (into[i].dim() <= 4) continue;
+      if (!placement) continue;
       call.places_of_outputs.resize(call.program.outputs.size(), -1);
-      call.places_of_outputs[allocated + i] = add(*placement_of(into[i], call.shape.channels));
+      call.places_of_outputs[allocated + i] = add(*placement);
     }
   }
 
@@ -211,7 +225,6 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
       fail(op, "a result of size ", shown(acc.sizes()), " has no ",
            output.kind == Reduction::max ? "maximum" : "moments");
   const Device device = device_of(acc);
-  prepared.write_to(into);
   std::shared_ptr<const StitchedPlan> plan;  // on a GPU
   if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
   const bool has_kernel = acc.is_cpu() ? !call.program.needs_rows || call.shape.rows_are_lines() : plan != nullptr;
@@ -232,24 +245,6 @@ std::shared_ptr<const InternedProgram> program_of(const char* op, const Ints& co
   }
 }
 
-// width: as Prepared has it.
-void check_into(const char* op, const Program& program, const std::vector<Tensor>& into, const Tensor& like,
-                int64_t width) {
-  for (size_t i = 0; i < into.size(); ++i) {
-    const ProgramOutput& output = program.outputs[program.outputs.size() - into.size() + i];
-    check_same_device(op, "acc", like, "what is written to", into[i]);
-    check_not_freed(op, "what is written to", into[i]);
-    const Stored type = output.type == Stored::result ? Stored(int8_t(dtype_of(op, "acc", like))) : output.type;
-    const bool is_vector =
-        output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) && into[i].is_contiguous();
-    const bool is_placed = output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width &&
-                           placement_of(into[i], width);
-    if ((!is_vector && !is_placed) || into[i].scalar_type() != torch_type(type))
-      fail(op, "output ", program.outputs.size() - into.size() + i, " can't be written to a tensor of size ",
-           shown(into[i].sizes()), " and data type ", toString(into[i].scalar_type()));
-  }
-}
-
 std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& acc, const std::vector<Tensor>& tensors,
                                 const std::vector<Tensor>& into) {
   const char* op = "stitch";
@@ -259,7 +254,7 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   const bool rows_are_lines = layout == Layout::nhwc || acc.size(2) * acc.size(3) == 1;
   const int64_t width = rows_are_lines ? acc.size(1) : 0;
   Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, width);
-  check_into(op, program.whole, into, acc, width);
+  prepared.write_to(op, acc, into, width);
   return run(op, prepared, dense(acc, layout), tensors, false, into);
 }
 

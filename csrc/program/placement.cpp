@@ -1,5 +1,7 @@
 #include "placement.h"
 
+#include <algorithm>
+
 namespace reformer {
 namespace {
 
@@ -30,13 +32,20 @@ bool add(std::array<Placement::Digit, kMost>& digits, int8_t& count, int64_t siz
 int64_t Placement::line(int64_t number) const { return place(of_line, line_digits, number); }
 int64_t Placement::column(int64_t number) const { return place(of_column, column_digits, number); }
 
+bool Placement::repeats() const {
+  const auto is_one = [](const Digit& digit) { return digit.count > 1 && digit.stride == 0; };
+  return std::any_of(of_line.begin(), of_line.begin() + line_digits, is_one) ||
+         std::any_of(of_column.begin(), of_column.begin() + column_digits, is_one);
+}
+
 bool find_placement(const int64_t* sizes, const int64_t* strides, size_t dimensions, int64_t width, Placement& found) {
   found = {};
   int64_t columns = 1;
   for (size_t d = dimensions; d-- > 0;) {
     if (sizes[d] == 1) continue;
-    if (strides[d] < 0 || strides[d] > INT32_MAX || sizes[d] > INT32_MAX) return false;
+    if (!sizes[d] || sizes[d] > INT32_MAX || strides[d] < 0 || strides[d] > INT32_MAX) return false;
     if (columns < width) {
+      if (sizes[d] > width / columns) return false;
       columns *= sizes[d];
       if (width % columns || !add(found.of_column, found.column_digits, sizes[d], strides[d])) return false;
     } else if (!add(found.of_line, found.line_digits, sizes[d], strides[d])) {

@@ -21,6 +21,8 @@ struct Placement {
 
   int64_t line(int64_t number) const;
   int64_t column(int64_t number) const;
+  // Whether elements lie at one place.
+  bool repeats() const;
   // Adjacent elements, beginning with any multiple of so many columns.
   int64_t adjacent() const { return column_digits ? of_column[0].count : 1; }
 };

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .ir import Map, Operation, Random, Reduce
-from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, same_kind
+from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, are_many_placed, same_kind
 from .space import Digits, find_space, inverse, is_placed
 
 
@@ -62,9 +62,12 @@ def _copy(region: Region) -> _Copy | None:
 
 def _is_computed(region: Region, operation: Operation) -> bool:
     """Whether the region computes an element of it for each of its own."""
-    if region.anchor or isinstance(operation, Reduce) or operation.results[0].layout.numel != region.numel:
+    (value,) = operation.results
+    if region.anchor or isinstance(operation, Reduce) or value.layout.numel != region.numel:
         return False
-    return any(each is operation for each in region.operations) and operation.results[0].layout.is_dense
+    if id(value) in region.copies:  # in another order than the region's
+        return False
+    return any(each is operation for each in region.operations) and value.layout.is_dense
 
 
 def _add(grouping: Grouping, maker: Region, copy: _Copy, operations: list[Operation]) -> bool:
@@ -73,6 +76,8 @@ def _add(grouping: Grouping, maker: Region, copy: _Copy, operations: list[Operat
     reductions = maker.reductions | ({((1, copy.columns),)} if len(operations) > 1 else set())
     space = find_space(maker.numel, maker.operands | placed, reductions)
     if space is None or not all(map(space.is_placed, placed)):
+        return False
+    if are_many_placed(space, maker.leaves, len(maker.copies) + 1):
         return False
     if len(maker.open_results) + len(operations) > MOST_OUTPUTS:
         return False

@@ -171,7 +171,8 @@ class _Lowering:
 
     def _region(self, region: Region) -> None:
         stored = [each for each in region.members if id(each.results[0]) in self.needed]
-        into = [each for each in region.operations if id(each.results[0]) in {*region.into, *region.copies}]
+        copies = region.copies.keys() & self.needed  # others only go on to reductions
+        into = [each for each in region.operations if id(each.results[0]) in region.into.keys() | copies]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return

@@ -21,7 +21,7 @@ from .space import BY_PLACE, Digits, Space, find_space, fits, operand_digits, re
 SMALL = 8192  # elements
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
-MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 6
+MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 8
 
 
 @dataclass(eq=False)
@@ -452,9 +452,9 @@ class Grouping:
         return None
 
 
-def are_many_placed(space: Space, leaves: Iterable[tuple[int, Layout, Digits]]) -> bool:
-    """Whether more of a region's leaves lie in other orders than a kernel takes."""
-    return sum(space.is_placed(digits) for _, _, digits in leaves) > MOST_PLACED
+def are_many_placed(space: Space, leaves: Iterable[tuple[int, Layout, Digits]], copies: int = 0) -> bool:
+    """Whether more of what a region reads and copies lies in other orders than a kernel takes."""
+    return sum(space.is_placed(digits) for _, _, digits in leaves) + copies > MOST_PLACED
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:

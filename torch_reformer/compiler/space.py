@@ -75,13 +75,11 @@ def is_placed(digits: Digits) -> bool:
 
 
 def with_strides(digits: Digits, numel: int) -> Digits:
-    """The same as a placed operand's, of a result of so many elements."""
-    if is_placed(digits):
-        return digits
+    """The same as a placed operand's, of a result of so many elements: what has fewer repeats."""
     runs, expected, end = [], 1, 1
-    for inner, count in digits:
+    for inner, count, *stride in digits:
         runs += [(inner // end, 0)] if inner > end else []
-        runs.append((count, expected))
+        runs.append((count, stride[0] if stride else expected))
         expected *= count
         end = inner * count
     return _joined([*runs, (numel // end, 0)] if numel > end else runs)
@@ -179,7 +177,7 @@ class Space:
         """Whether an operand is handed over by its placement."""
         return self.dense_kind(digits) is None and self.placement(digits) is not None
 
-    @functools.cache  # noqa: B019  of as many as there are sizes
+    @functools.lru_cache(1 << 14)  # noqa: B019  a space is two numbers and a few
     def placement(self, digits: Digits) -> Layout | None:
         """The layout in which a placed operand is handed over: the dimensions run through the elements, or the rows if
         it is the same in each of a row's, in the order of the result's memory. They are more than four: operators know
@@ -187,7 +185,10 @@ class Space:
         if not self.nhwc or self.channels == 1 or digits == BY_PLACE:
             return None
         columns, lines, inner = [], [], 1
-        for _, count, stride in with_strides(digits, self.numel):
+        found = with_strides(digits, self.numel)
+        if found[-1][0] * found[-1][1] != self.numel:
+            return None
+        for _, count, stride in found:
             within = min(count, max(1, self.channels // inner))
             if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
                 return None  # it goes across the end of a row

@@ -42,7 +42,7 @@ def _convolution_backward(
 ):
     wanted, found = (mask[0], mask[1]), [None, None, None]
     as_product = is_product(input, weight, stride, padding, dilation, transposed, groups)
-    geometry = _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
+    geometry = None if as_product else _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
     if (geometry is None and not as_product) or grad.layout.numel == 0:
         return None
     results = [

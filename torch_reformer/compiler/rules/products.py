@@ -33,7 +33,7 @@ def gradients(graph: Graph, values, grad: View, input: View, weight: View, wante
     operands = (grad, _matrix(weight)), (_transposed(grad), _matrix(input))
     return [
         _product(graph, aten.mm.default, each, value) if want else None
-        for value, want, each in zip(values, wanted, operands, strict=False)
+        for value, want, each in zip(values, wanted, operands, strict=True)
     ]
 
 

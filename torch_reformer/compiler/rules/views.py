@@ -1,4 +1,4 @@
-"""Operators that only look at memory in another way for these arguments, though they may compute something."""
+"""Operators that for these arguments only look at what they copy in another way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..fakes import layout_of
 from ..ir import Graph, Layout, View
+from . import element_wise
 
 aten = torch.ops.aten
 
@@ -18,11 +19,15 @@ def _as_strided_scatter(
 ) -> View | None:
     """What replaces every element: as in the gradient of an average over images, whose strides PyTorch settles."""
     written, whole = Layout(tuple(size), tuple(stride)), layout_of(value)
-    if offset or not written.is_dense or not whole.is_dense or written.numel != whole.numel:
+    # An offset counts from the beginning of memory, which is known of what the graph makes.
+    if offset is not None and (into.value.maker is None or offset != into.layout.offset):
+        return None
+    if not written.is_dense or not whole.is_dense or written.numel != whole.numel:
         return None
     if not written.matches(Layout(source.layout.sizes, source.layout.strides)):
         return None
-    return View(source.value, Layout(whole.sizes, whole.strides, source.layout.offset))
+    same = View(source.value, Layout(whole.sizes, whole.strides, source.layout.offset))
+    return element_wise.RULES[aten.copy.default](graph, value, into, same)
 
 
 RULES = {aten.as_strided_scatter.default: _as_strided_scatter}

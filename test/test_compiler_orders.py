@@ -1,0 +1,90 @@
+"""Tensors in other orders of memory, parts of tensors and repeated rows, in plans."""
+
+import pytest
+import torch
+from marks import needs_aten
+
+from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.regions import MOST_PLACED
+
+pytestmark = needs_aten
+
+
+def reports_of(function, *inputs) -> list:
+    """Of the function's plans; what they give is what PyTorch gives, and lies in memory of its own where that does."""
+    torch._dynamo.reset()
+    reports = []
+    found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
+    expected = function(*inputs)
+    for one, other in zip(
+        *([each] if isinstance(each, torch.Tensor) else each for each in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+        assert one.stride() == other.stride() and one.dtype == other.dtype
+        own = [one.untyped_storage().data_ptr() != each.untyped_storage().data_ptr() for each in inputs]
+        assert all(own)
+    return reports
+
+
+SMALL = torch.randn(8, 16)
+ROWS = torch.randn(512, 8, 8, 8)
+OPERANDS = {
+    "as many elements as rows": (lambda x, b: x * (b[:, :8] * 2).reshape(64) + 1, torch.randn(64, 64)),
+    "fewer elements than rows": (lambda x, b: x * (b[:, :8] * 2).reshape(64) + 1, torch.randn(100, 64)),
+    "one a row": (lambda x, b: x.view(8, 8, 24) * ((b[:, 0] * 2)[:, None].expand(8, 24) * 1.5), torch.randn(8, 192)),
+    "every other one": (lambda x, b: x * b[:, ::2].sin()[:, None], torch.randn(8, 64, 8)),
+    "turned": (lambda x, b: (x + b.t()[:8].sin()).softmax(-1), torch.randn(64, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_parts_of_few_elements(name):
+    """What is computed of them is computed again where it is read, though they lie apart."""
+    function, x = OPERANDS[name]
+    reports_of(function, x, SMALL)
+
+
+def turn(tensor):
+    return tensor.permute(0, 2, 1, 3).contiguous()
+
+
+def test_copies():
+    """Each is written with what it is a copy of; its columns' sum comes along, and needs no copy in memory."""
+    x = torch.randn(2, 6, 40, 32)
+    (report,) = reports_of(lambda x: (x * 2, turn(x * 2)), x)
+    assert len(report.lines) == 1
+    (report,) = reports_of(lambda x: turn(x * 2).sum((0, 1, 2)), x)
+    assert len(report.lines) == 1 and report.bytes == x.nbytes + 4 * 32
+
+
+def test_copies_of_copies():
+    def function(x):
+        first = turn(x * 2 + 1)
+        second = first.permute(2, 0, 1, 3).contiguous()
+        return first, second, second.permute(1, 0, 2, 3).contiguous(), second.sum((0, 1, 2))
+
+    reports_of(function, torch.randn(2, 6, 40, 32))
+
+
+def test_more_copies_than_a_kernel_takes():
+    orders = [(0, 2, 1, 3), (1, 0, 2, 3), (1, 2, 0, 3), (2, 0, 1, 3), (2, 1, 0, 3)]
+
+    def function(x):
+        return [copied for i in range(3) for copied in ((x * (i + 2)).permute(each).contiguous() for each in orders)]
+
+    for report in reports_of(function, torch.randn(3, 5, 40, 16)):
+        assert all(sum(each.startswith("clone") for each in line.operations) <= MOST_PLACED for line in report.lines)
+
+
+SCATTERS = {
+    "all": lambda into, of: torch.as_strided_scatter(into, of, (4, 6), (6, 1)),
+    "another type": lambda into, of: torch.as_strided_scatter(into, of.double(), (4, 6), (6, 1)),
+    "of a part": lambda into, of: torch.as_strided_scatter(into.flatten()[8:12], of[0, :4], (4,), (1,), 0),
+    "turned": lambda into, of: torch.as_strided_scatter(into, of.t() * 2, (6, 4), (1, 6)),
+    "written later": lambda into, of: torch.as_strided_scatter(into, of, (4, 6), (6, 1)).add_(1),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scattered_over_all(name):
+    reports_of(SCATTERS[name], torch.zeros(4, 6), torch.randn(4, 6))
