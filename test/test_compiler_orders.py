@@ -11,7 +11,7 @@ pytestmark = needs_aten
 
 
 def reports_of(function, *inputs) -> list:
-    """The reports of a function's plans; what these give is what PyTorch gives, and lies in memory of its own where that does."""
+    """The reports of a function's plans; what these give is what PyTorch gives, in memory of its own."""
     torch._dynamo.reset()
     reports = []
     found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
