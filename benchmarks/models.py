@@ -1,5 +1,6 @@
 """Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), and
-transformers of texts (``bert_base``, ``bert_large``, ``gpt2``, ``transformer``), all with random weights."""
+transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``), all with random
+weights."""
 
 from __future__ import annotations
 
@@ -63,8 +64,9 @@ def bert(name: str, count: int, length: int, device: torch.device) -> Task:
     """A sixth of the tokens is to be guessed."""
     from transformers import BertConfig, BertForMaskedLM
 
-    sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-    model = BertForMaskedLM(BertConfig(**(sizes if name == "bert_large" else {})))
+    large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    sizes = {"bert_large": large, "bert_two_layers": {"num_hidden_layers": 2}}
+    model = BertForMaskedLM(BertConfig(**sizes.get(name, {})))
 
     def batch() -> tuple[Tensor, Tensor]:
         tokens = texts(count, length, device)
@@ -114,7 +116,7 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
     return Task(Translator(WORDS, length).to(device), batch, loss)
 
 
-_OF_TEXTS = {"bert_base": bert, "bert_large": bert, "gpt2": gpt2, "transformer": transformer}
+_OF_TEXTS = {"bert_base": bert, "bert_large": bert, "bert_two_layers": bert, "gpt2": gpt2, "transformer": transformer}
 
 
 def task(name: str, device: torch.device) -> Task:
