@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from marks import needs_aten
 
 from torch_reformer.compiler.backend import reformer
@@ -42,6 +43,23 @@ def test_parts_of_few_elements(name):
     """What is computed of them is computed again where it is read, though they lie apart."""
     function, x = OPERANDS[name]
     reports_of(function, x, SMALL)
+
+
+def test_vectors_that_are_numbers_of_rows():
+    """What was a vector of channels to a region stays one, though random numbers ask for rows where it has them."""
+
+    def function(scores):
+        dead = scores.ne(-torch.inf).any(-1, keepdim=True).logical_not()
+        return F.dropout(torch.where(dead, 0.0, scores.softmax(-1)), 0.5), dead
+
+    torch._dynamo.reset()
+    scores = torch.randn(4, 12, 128, 128, requires_grad=True)
+    found, dead = torch.compile(function, backend=reformer)(scores)
+    found.sum().backward()
+    assert not dead.any() and scores.grad.isfinite().all()
+    survived = found != 0
+    assert 0.4 < survived.float().mean() < 0.6
+    torch.testing.assert_close(found, 2 * scores.softmax(-1) * survived)
 
 
 def turn(tensor):

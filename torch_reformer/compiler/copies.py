@@ -77,7 +77,7 @@ def _add(grouping: Grouping, maker: Region, copy: _Copy, operations: list[Operat
     space = find_space(maker.numel, maker.operands | placed, reductions)
     if space is None or not all(map(space.is_placed, placed)):
         return False
-    if are_many_placed(space, maker.leaves, len(maker.copies) + 1):
+    if not maker.takes(space) or are_many_placed(space, maker.leaves, len(maker.copies) + 1):
         return False
     if len(maker.open_results) + len(operations) > MOST_OUTPUTS:
         return False

@@ -64,7 +64,9 @@ def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
         is_free = not (first.of_rows or second.of_rows) and fits(anchored.space, operands, reductions, False)
         return anchored.space if is_free else None
     space = find_space(first.numel, operands, reductions)
-    return None if space is None or are_many_placed(space, first.leaves | second.leaves) else space
+    if space is None or not (first.takes(space) and second.takes(space)):
+        return None
+    return None if are_many_placed(space, first.leaves | second.leaves) else space
 
 
 def _depend(grouping: Grouping, first: Region, second: Region) -> bool:

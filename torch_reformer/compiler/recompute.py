@@ -107,7 +107,9 @@ class _Recompute:
         if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
             return None  # read in another way, too
         everything, space = reader.leaves.keys() | leaves.keys(), self._space(reader, leaves)
-        if len(everything) - 1 > MOST_INPUTS or space is None or are_many_placed(space, everything):
+        if len(everything) - 1 > MOST_INPUTS or space is None:
+            return None
+        if not reader.takes(space) or are_many_placed(space, everything):
             return None
         new = {key: view for key, view in leaves.items() if id(view.value) not in reader.reads}
         if any(

@@ -78,6 +78,13 @@ class Region:
         found = [] if self.anchor else [each for each in self.reductions if reduces_rows(self.numel, each)]
         return found[0] if found else None
 
+    def takes(self, space: Space) -> bool:
+        """Whether its vectors of channels are such in this space, too: as numbers of rows they are another kind."""
+        if space.channel_digits == self.space.channel_digits:
+            return True
+        sizes = (each.results[0].layout.numel for each in self.operations if id(each) not in self.of_rows)
+        return not any(2 < size < self.numel for size in sizes)
+
     def read_by(self, operation: Operation) -> list[tuple[View, Digits]]:
         """An operation's operands, and how the region reads them."""
         if isinstance(operation, Reduce):
@@ -401,7 +408,7 @@ class Grouping:
         space = region.space
         if not fits(space, operands, reductions, not region.anchor):
             space = None if region.anchor else find_space(numel, operands, reductions)
-        return None if space is None or are_many_placed(space, reads) else space
+        return None if space is None or not region.takes(space) or are_many_placed(space, reads) else space
 
     def _is_free(self, region: Region, leaves, whole: Digits | None) -> bool:
         """Whether nothing that it reads is known only after the region; what that makes may be read as a whole."""
