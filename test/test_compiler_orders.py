@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from marks import needs_aten
+from torch import nn
 
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.regions import MOST_PLACED
@@ -60,6 +61,36 @@ def test_vectors_that_are_numbers_of_rows():
     survived = found != 0
     assert 0.4 < survived.float().mean() < 0.6
     torch.testing.assert_close(found, 2 * scores.softmax(-1) * survived)
+
+
+class Turned(nn.Module):
+    """A block of a transformer between layers that want sequences first."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(32), nn.Linear(32, 48), nn.Linear(48, 32)
+
+    def forward(self, x):
+        inside = self.first(self.norm(x).transpose(0, 1).contiguous()).tanh()
+        return x + self.second(inside).transpose(0, 1)
+
+
+def test_other_orders_are_no_copies():
+    """The norm's kernel writes what the product needs, and the sum's reads where that is; backward, too."""
+    reports = []
+    torch._dynamo.reset()
+    model, x = Turned(), torch.randn(6, 5, 32, requires_grad=True)
+    run = torch.compile(model, backend=reformer, options={"report": reports.append})
+    results = {}
+    for name, call in (("ours", run), ("eager", model)):
+        found = call(x)
+        gradients = torch.autograd.grad(found.square().sum(), [x, *model.parameters()])
+        results[name] = [found, *gradients]
+    for one, other in zip(results["ours"], results["eager"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    forward, backward = [[line.kind for line in each.lines] for each in reports]
+    assert forward == ["stitch", "aten::addmm", "stitch", "aten::addmm", "stitch"]
+    assert "aten::clone" not in backward and backward.count("stitch") <= 5
 
 
 def turn(tensor):

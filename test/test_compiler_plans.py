@@ -18,7 +18,6 @@ from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.prepare import rehearse
-from torch_reformer.compiler.space import Space, digits_of, find_space, fits, inverse, with_strides, without
 
 pytestmark = needs_aten
 
@@ -157,58 +156,6 @@ def test_casts_are_packed(monkeypatch):
         torch.testing.assert_close(one.grad, two.grad)
 
 
-NHWC = ir.Layout((2, 3, 4, 5), (60, 1, 15, 3))
-
-
-@pytest.mark.parametrize(
-    ("strides", "digits"),
-    [
-        ((60, 1, 15, 3), ((1, 120),)),
-        ((0, 1, 0, 0), ((1, 3),)),
-        ((20, 0, 5, 1), ((3, 40),)),
-        ((3, 1, 0, 0), ((1, 3), (60, 2))),
-        ((0, 0, 0, 0), ()),
-        ((60, 20, 5, 1), ((1, 3, 20), (3, 20, 1), (60, 2, 60))),
-        ((0, 2, 0, 0), ((1, 3, 2), (3, 40, 0))),
-        ((160, 1, 40, 8), ((1, 3, 1), (3, 40, 8))),
-        ((3, 1, 6, 30), ((1, 3, 1), (3, 5, 30), (15, 4, 6), (60, 2, 3))),
-    ],
-)
-def test_digits(strides, digits):
-    """Element i of the result needs the operand's element (i // inner) % count, or what lies at that times a stride."""
-    assert digits_of(NHWC, ir.Layout(NHWC.sizes, strides)) == digits
-    values = torch.arange(1000)
-    operand = torch.as_strided(values, NHWC.sizes, strides)
-    in_memory = operand.permute(0, 2, 3, 1).flatten()
-    for each in (digits, with_strides(digits, 120)):
-        expected, scale = torch.zeros(120, dtype=torch.int64), 1
-        for inner, count, *stride in each:
-            expected += (values[:120] // inner) % count * (stride[0] if stride else scale)
-            scale *= count
-        assert torch.equal(in_memory, expected)
-
-
-def test_inverse_digits():
-    assert inverse(((1, 3, 1), (3, 5, 24), (15, 4, 6), (60, 2, 3))) == ((1, 3, 1), (3, 2, 60), (6, 4, 15), (24, 5, 3))
-    for not_each_once in (((1, 3, 1), (3, 40, 8)), ((1, 3, 1), (3, 40, 0)), ((1, 3, 2), (3, 40, 6))):
-        assert inverse(not_each_once) is None
-
-
-def test_spaces():
-    channel, row, plane = ((1, 3),), ((3, 40),), ((1, 3), (60, 2))
-    assert find_space(120, {channel, row}, {channel}) == Space(1, 3, 40, 1, True)
-    assert find_space(120, {row}, {row}) == Space(1, 3, 40, 1, True)
-    assert find_space(2**20, {((2**16, 16),)}, {((2**16, 16),)}) == Space(1, 16, 2**16, 1, False)  # few and long
-    assert find_space(120, {((20, 3),)}, {((20, 3),)}) == Space(2, 3, 20, 1, False)
-    assert find_space(120, {channel, ((1, 5),)}, set()) is None
-    assert without(NHWC, (0, 2, 3)) == channel and without(NHWC, (1,)) == row and without(NHWC, (2, 3)) == plane
-    space = Space(2, 3, 4, 5, True)
-    assert fits(space, {channel, row}, {channel, row}) and not fits(space, set(), {row}, whole_rows=False)
-    assert [space.kind(each) for each in (((1, 120),), channel, row, (), ((1, 5),))] == [
-        *("full", "channel", "row", "scalar", None),
-    ]
-
-
 def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
     """x @ w + b, seen as [2, 3, 4], as a layer leaves it whose input's rows are not adjacent."""
     graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)
@@ -251,27 +198,6 @@ def test_biases_that_stay(options):
     before = str(graph)
     fold_biases(graph)
     assert str(graph) == before
-
-
-def test_placements():
-    """Rows of 8 channels of 6 x 5 pixels of 2 images."""
-    space = Space(1, 8, 60, 1, True)
-    part, turned = ((1, 8, 1), (8, 60, 20)), ((1, 8, 1), (8, 30, 16), (240, 2, 8))
-    planes = (1, 8), (240, 2)
-    assert space.placement(part) == ir.Layout((1, 1, 1, 60, 8), (0, 0, 0, 20, 1))
-    assert space.placement(turned) == ir.Layout((1, 1, 2, 30, 8), (0, 0, 8, 16, 1))
-    assert space.placement(planes) == ir.Layout((1, 1, 2, 30, 8), (0, 0, 8, 0, 1))
-    assert space.placement(((240, 2),)) == ir.Layout((1, 1, 1, 2, 30), (0, 0, 0, 1, 0))  # a number for each image
-    assert [space.kind(each) for each in (part, turned, planes, ((240, 2),))] == ["full", "full", "full", "row"]
-    assert not any(space.is_placed(each) for each in (((1, 8),), ((8, 60),), ((1, 480),), ()))
-    wide = Space(1, 16, 30, 1, True)
-    of_heads = ((1, 8, 1), (8, 2, 240), (16, 30, 8))
-    assert wide.placement(of_heads) == ir.Layout((1, 1, 30, 2, 8), (0, 0, 8, 240, 1))
-    for unread in (((1, 8, 2), (8, 60, 16)), ((1, 4, 1), (4, 120, 8)), ((1, 3, 1), (3, 160, 4))):
-        assert space.kind(unread) is None
-    assert find_space(480, {turned, ((1, 480),)}, {((1, 8),)}) == space
-    assert find_space(480, {of_heads}, set()) == wide
-    assert not fits(space, {part}, (), whole_rows=False)  # behind a convolution
 
 
 class Growing(nn.Module):
@@ -333,36 +259,6 @@ def test_moments_of_what_was_concatenated():
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
     with_moments = [line.kind for line in reports[0].lines if "moments" in line.operations]
     assert with_moments.count("conv") == 3 and with_moments.count("stitch") <= 2
-
-
-class Turned(nn.Module):
-    """A block of a transformer between layers that want sequences first."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.first, self.second = nn.LayerNorm(32), nn.Linear(32, 48), nn.Linear(48, 32)
-
-    def forward(self, x):
-        inside = self.first(self.norm(x).transpose(0, 1).contiguous()).tanh()
-        return x + self.second(inside).transpose(0, 1)
-
-
-def test_other_orders_are_no_copies():
-    """The norm's kernel writes what the product needs, and the sum's reads where that is; backward, too."""
-    reports = []
-    torch._dynamo.reset()
-    model, x = Turned(), torch.randn(6, 5, 32, requires_grad=True)
-    run = torch.compile(model, backend=backend.reformer, options={"report": reports.append})
-    results = {}
-    for name, call in (("ours", run), ("eager", model)):
-        found = call(x)
-        gradients = torch.autograd.grad(found.square().sum(), [x, *model.parameters()])
-        results[name] = [found, *gradients]
-    for one, other in zip(results["ours"], results["eager"], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-    forward, backward = [[line.kind for line in each.lines] for each in reports]
-    assert forward == ["stitch", "aten::addmm", "stitch", "aten::addmm", "stitch"]
-    assert "aten::clone" not in backward and backward.count("stitch") <= 5
 
 
 def test_text_and_verifier():
