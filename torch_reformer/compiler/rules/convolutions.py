@@ -45,18 +45,18 @@ def _convolution_backward(
     geometry = None if as_product else _geometry(grad, input, weight, (stride, padding, dilation, groups), transposed)
     if (geometry is None and not as_product) or grad.layout.numel == 0:
         return None
-    results = [
-        (_result_layout(*others, tuple(each.shape)), each.dtype, each.device)
-        for each, want, others in zip(value[:2], wanted, ((grad, weight), (grad, input)), strict=True)
-        if want
-    ]
     if mask[2]:
         found[2] = add_sum(graph, value[2], grad, [0, 2, 3])
         if found[2] is None:
             return None
     if as_product:
         found[:2] = gradients(graph, value[:2], grad, input, weight, wanted)
-    elif results:
+    elif any(wanted):
+        results = [
+            (_result_layout(*others, tuple(each.shape)), each.dtype, each.device)
+            for each, want, others in zip(value[:2], wanted, ((grad, weight), (grad, input)), strict=True)
+            if want
+        ]
         made = iter(graph.add(ConvGrads(grad, input, weight, geometry, wanted), results))
         for i in range(2):
             if wanted[i]:
