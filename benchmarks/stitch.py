@@ -2,8 +2,9 @@
 by this one, in turns. GPUs: how long kernels run, with a cold second-level cache, the wall's time, and the share of the
 memory's bandwidth that the least bytes are in the kernels' time. CPUs: the wall's time.
 
-The least bytes are each tensor's once for each pass that needs it: operands and result forward; the result's gradient,
-operands again unless the backward needs none, and the operands' gradients.
+The least bytes are of each case's large tensors: operands and result, their gradients, and what the backward has to
+read again. A loss's gradient can be computed as the loss is, so nothing is read again for that; what the statistics of
+a batch are needed for is read after them.
 
     python benchmarks/stitch.py --csv benchmarks/results/h200/stitch.csv
     python benchmarks/stitch.py --device cpu --dtype float32 --sides torch,reformer --csv FILE
@@ -34,11 +35,11 @@ ON_CPU = 16  # rows or images are so many times fewer
 
 
 class Case(NamedTuple):
-    """A function of tensors. again: which of them its backward needs, by number; None: all."""
+    """A function of tensors, and the least bytes of its forward and backward."""
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
-    again: tuple[int, ...] | None = None
+    least: int
 
 
 def _layer_norm(x: Tensor, bias: Tensor, rest: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
@@ -80,53 +81,68 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
         return torch.randint(count, (rows,), device=device)
 
     def cross_entropy() -> Case:
-        labels = classes(50304, 8192 // fewer)
+        labels, scores = classes(50304, 8192 // fewer), numbers(8192 // fewer, 50304)
         loss = functools.partial(F.cross_entropy, target=labels, label_smoothing=0.1)
-        return Case(loss, (numbers(8192 // fewer, 50304),))
+        return Case(loss, (scores,), 2 * scores.nbytes)
 
     def binary_cross_entropy() -> Case:
         targets = (torch.rand(64, 670091 // fewer, device=device) < 0.01).to(dtype)
-        return Case(functools.partial(F.binary_cross_entropy_with_logits, target=targets), (numbers(*targets.shape),))
+        loss = functools.partial(F.binary_cross_entropy_with_logits, target=targets)
+        return Case(loss, (numbers(*targets.shape),), 3 * targets.nbytes)
 
     def softmax() -> Case:
-        return Case(lambda x: F.dropout(F.softmax(x, -1), 0.1), (numbers(262144 // fewer, 512),))
+        scores = numbers(262144 // fewer, 512)
+        return Case(lambda x: F.dropout(F.softmax(x, -1), 0.1), (scores,), 5 * scores.nbytes)
 
-    def norm() -> Case:
-        rows = 8192 // fewer
-        vectors = numbers(1024), numbers(1024), numbers(1024)
-        return Case(_layer_norm, (numbers(rows, 1024), vectors[0], numbers(rows, 1024), *vectors[1:]))
+    def layer_norm() -> Case:
+        x, rest = numbers(8192 // fewer, 1024), numbers(8192 // fewer, 1024)
+        return Case(_layer_norm, (x, numbers(1024), rest, numbers(1024), numbers(1024)), 8 * x.nbytes)
 
     def batch_norm(rest: bool) -> Case:
-        sizes = 128 // fewer, 256, 56, 56
-        vectors = [numbers(256, dtype=torch.float32) for _ in range(2)]
-        return Case(_batch_norm, (images(*sizes), *vectors, *([images(*sizes)] if rest else [])))
+        x, *more = (images(128 // fewer, 256, 56, 56) for _ in range(1 + rest))
+        vectors = (numbers(256, dtype=torch.float32) for _ in range(2))
+        least = 10.2 if rest else 8  # with a bit for each element that ReLU lets pass
+        return Case(_batch_norm, (x, *vectors, *more), int(least * x.nbytes))
+
+    def gelu() -> Case:
+        x = numbers(8192 // fewer, 4096)
+        return Case(lambda x, bias: F.gelu(x + bias), (x, numbers(4096)), 5 * x.nbytes)
+
+    def rms_norm() -> Case:
+        x, gate = numbers(8192 // fewer, 4096), numbers(8192 // fewer, 4096)
+        return Case(_rms_norm_and_gate, (x, gate, numbers(4096)), 8 * x.nbytes)
 
     def group_norm() -> Case:
-        return Case(
-            lambda x, weight, bias: F.silu(F.group_norm(x, 32, weight, bias)),
-            (images(max(1, 16 // fewer), 320, 64, 64), numbers(320), numbers(320)),
-        )
+        x = images(max(1, 16 // fewer), 320, 64, 64)
+        function = lambda x, weight, bias: F.silu(F.group_norm(x, 32, weight, bias))  # noqa: E731
+        return Case(function, (x, numbers(320), numbers(320)), 5 * x.nbytes)
+
+    def rotary() -> Case:
+        x = numbers(16 // min(fewer, 16), 32, 2048, 64)
+        angles = numbers(2048, 64), numbers(2048, 64)
+        return Case(functools.partial(_rotated, cosine=angles[0], sine=angles[1]), (x,), 4 * x.nbytes)
+
+    def l2_norm() -> Case:
+        x = numbers(65536 // fewer, 512)
+        return Case(_normed, (x, numbers(512)), 5 * x.nbytes)
 
     def embedding() -> Case:
-        words = torch.randint(30522, (max(1, 16 // fewer), 512), device=device)
-        return Case(functools.partial(_embedded, words), (numbers(30522, 1024), numbers(1024), numbers(1024)))
+        words, table = classes(30522, 8192 // fewer).view(-1, 512), numbers(30522, 1024)
+        rows = words.numel() * 1024 * table.itemsize
+        return Case(functools.partial(_embedded, words), (table, numbers(1024), numbers(1024)), 4 * rows + table.nbytes)
 
     return {
         "softmax+dropout": softmax,
-        "bias+dropout+residual+layer norm": norm,
+        "bias+dropout+residual+layer norm": layer_norm,
         "cross entropy with smoothing": cross_entropy,
         "batch norm+relu": lambda: batch_norm(False),
         "batch norm+add+relu": lambda: batch_norm(True),
-        "bias+gelu": lambda: Case(lambda x, b: F.gelu(x + b), (numbers(8192 // fewer, 4096), numbers(4096))),
+        "bias+gelu": gelu,
         "binary cross entropy": binary_cross_entropy,
-        "RMS norm+swiglu": lambda: Case(
-            _rms_norm_and_gate, (numbers(8192 // fewer, 4096), numbers(8192 // fewer, 4096), numbers(4096))
-        ),
+        "RMS norm+swiglu": rms_norm,
         "group norm+silu": group_norm,
-        "rotary embedding": lambda: Case(
-            _rotated, (numbers(16 // min(fewer, 16), 32, 2048, 64), numbers(2048, 64), numbers(2048, 64)), (1, 2)
-        ),
-        "l2 norm+scale": lambda: Case(_normed, (numbers(65536 // fewer, 512), numbers(512))),
+        "rotary embedding": rotary,
+        "l2 norm+scale": l2_norm,
         "embedding+layer norm": embedding,
     }
 
@@ -144,14 +160,6 @@ class Step:
         for each in self.tensors:
             each.grad = None
         self.run(*self.tensors).backward(self.grad)
-
-
-def least_bytes(case: Case) -> int:
-    with torch.no_grad():
-        result = case.function(*case.tensors).nbytes
-    sizes = [each.nbytes for each in case.tensors]
-    again = sizes if case.again is None else [sizes[i] for i in case.again]
-    return sum(sizes) + result + result + sum(again) + sum(sizes)
 
 
 def cold_kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
@@ -202,13 +210,13 @@ def main() -> None:
     for name in options.cases.split(",") if options.cases else makers:
         torch.manual_seed(0)
         case = makers[name]()
-        least, times, cells = least_bytes(case), measure(case, names, options.rounds, device), [name]
+        times, cells = measure(case, names, options.rounds, device), [name]
         for side in names:
             for of, values in times[side].items():
                 rows.append(Row.of("stitch", name, side, of, values, device_name(device)))
             median = statistics.median(times[side][metric])
             ratios[side].append(statistics.median(times[names[0]][metric]) / median)
-            share = least / (median / 1e3) / bandwidth if bandwidth else None
+            share = case.least / (median / 1e3) / bandwidth if bandwidth else None
             if share is not None:
                 rows.append(Row.of("stitch", name, side, "share_of_bandwidth", [share], device_name(device)))
             cells.append(f"{median:.3f}" + ("" if share is None else f", {share:.2f}"))
