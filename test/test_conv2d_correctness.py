@@ -114,7 +114,7 @@ def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, intege
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_element_is_left_out(direction, case, threads):
-    """oneDNN's bf16 kernels in NHWC do that, depending on what was in memory (csrc/dispatch/aten_solvers.cpp)."""
+    """oneDNN's bf16 kernels do that, depending on processor and layout (csrc/dispatch/aten_solvers.cpp)."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     sizes = case.input_size, case.weight_size, case.output_size
