@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
 from .memory_formats import settle
+from .sources import share_sources, size_of
 
 _MUCH = 8  # elements of a result for each of its operands
 
@@ -19,6 +20,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
         settle(joint)  # of forward and backward alike, so that what is saved has one order
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
+    share_sources(joint)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
@@ -26,18 +28,12 @@ def _repeat_broadcasts(joint: GraphModule) -> None:
     """Has element-wise results that are far larger than their operands (a comparison of a row with a column, say)
     computed again in the backward."""
     for node in joint.graph.nodes:
-        if node.op == "call_function" and "recompute" not in node.meta and _size(node):
+        if node.op == "call_function" and "recompute" not in node.meta and size_of(node):
             is_element_wise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-            if is_element_wise and _MUCH * sum(map(_size, node.all_input_nodes)) < _size(node):
+            if is_element_wise and _MUCH * sum(map(size_of, node.all_input_nodes)) < size_of(node):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 
 def _strides(node: Node) -> tuple:
     value = node.meta.get("val")
     return value.stride() if isinstance(value, Tensor) else ()
-
-
-def _size(node: Node) -> int:
-    """Elements of a tensor whose sizes are known; else 0."""
-    value = node.meta.get("val")
-    return value.numel() if isinstance(value, Tensor) and isinstance(value.numel(), int) else 0
