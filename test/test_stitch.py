@@ -61,6 +61,7 @@ FULL, CHANNEL = program.full("full"), program.channel("channel")
 OPERATIONS = {
     **{op: program.Value(op, *(program.acc(), FULL, CHANNEL)[: OPERANDS[op]]) for op in COMPUTED},
     "log": program.log(abs(program.acc())),
+    "log1p": program.log1p(abs(program.acc())),
     "sqrt": program.sqrt(abs(program.acc())),
     "rsqrt": program.rsqrt(abs(program.acc())),
     "clip": program.clip(program.acc(), -0.5, 0.5 + 0 * CHANNEL),
@@ -152,9 +153,11 @@ def test_what_is_not_finite():
     assert all(result.isnan().any() for result in torch_reformer.stitch(x, tested))
 
 
-@pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "log", "rsqrt"])
+@pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "log", "log1p", "rsqrt"])
 def test_functions_of_fp32_are_accurate(op):
     x = torch.cat([torch.linspace(-90, 90, 40001), torch.linspace(-4, 4, 40001)]).view(1, 1, 1, -1)
+    if op == "log1p":  # all of its domain, near 0 too
+        x = torch.cat([-x.abs() / 91, x.pow(5) * 1e-12, x.abs().exp(), torch.tensor([1e38]).view(1, 1, 1, 1)], -1)
     at = x.abs() if op in ("log", "rsqrt") else x
     exact = COMPUTED[op](at.double())
     normal = (exact.abs() > 2.0**-126) & (exact.abs() < 3e38)

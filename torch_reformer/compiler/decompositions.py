@@ -28,6 +28,7 @@ _BROKEN_UP = (
     *(aten.miopen_batch_norm, aten.leaky_relu, aten.elu, aten.hardtanh),
     # Rows: reductions that the rest of the row's values need.
     *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
+    aten.linalg_vector_norm,
     *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
 )
 

@@ -84,6 +84,7 @@ _RULES = {
     "abs": lambda node, g: (_where(node.operands[0] > 0, g) - _where(node.operands[0] < 0, g),),
     "exp": lambda node, g: (g * node,),
     "log": lambda node, g: (g / node.operands[0],),
+    "log1p": lambda node, g: (g / (1 + node.operands[0]),),
     "sqrt": lambda node, g: (g / (2 * node),),
     "rsqrt": lambda node, g: (g * (-0.5 * node * node * node),),
     "tanh": lambda node, g: (g * (1 - node * node),),

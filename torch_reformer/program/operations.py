@@ -23,6 +23,7 @@ COMPUTED = {
     "abs": torch.abs,
     "exp": torch.exp,
     "log": torch.log,
+    "log1p": torch.log1p,
     "sqrt": torch.sqrt,
     "rsqrt": torch.rsqrt,
     "tanh": torch.tanh,

@@ -191,6 +191,7 @@ row_sum = _function("row_sum", "The sum of a value over its row, which is all ch
 row_max = _function("row_max", "The largest value of the row; NaN if one is.")
 exp = _function("exp", "e to the power of a value.")
 log = _function("log", "The natural logarithm.")
+log1p = _function("log1p", "The natural logarithm of 1 + x, accurate near 0.")
 sqrt = _function("sqrt", "The square root.")
 rsqrt = _function("rsqrt", "1 by the square root.")
 tanh = _function("tanh", "The hyperbolic tangent.")

@@ -33,7 +33,9 @@ REFORMER_INLINE Vec<float> whole_exp(Vec<float> x) {
   return p * (Vec<float>)((half + 127) << 23) * (Vec<float>)((power - half + 127) << 23);
 }
 
-REFORMER_INLINE Vec<float> natural_log(Vec<float> x) {
+// Of x and a rest, which is small beside it and 0 where x is far from 1.
+template <bool kHasRest>
+REFORMER_INLINE Vec<float> natural_log(Vec<float> x, Vec<float> rest) {
   // (log(1 + m) - m + m^2 / 2) / m^3 for 1 + m from sqrt(1/2) to sqrt(2), fitted to 7e-10 of the logarithm.
   constexpr float kRest[] = {3.3333312601e-01f,  -2.5000009620e-01f, 2.0002118846e-01f,
                              -1.6667994906e-01f, 1.4219548171e-01f,  -1.2405602317e-01f,
@@ -44,7 +46,8 @@ REFORMER_INLINE Vec<float> natural_log(Vec<float> x) {
   const Vec<float> normal = tiny ? x * 33554432.0f : x;
   const Bits bits = (Bits)normal - 0x3f3504f3;  // less sqrt(1/2)
   const Bits exponent = (bits >> 23) - (tiny ? (Bits)(Bits{} + 25) : Bits{});
-  const Vec<float> m = (Vec<float>)((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
+  Vec<float> m = (Vec<float>)((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
+  if constexpr (kHasRest) m = rest == zero ? m : m + rest * (Vec<float>)((127 - exponent) << 23);
   const Vec<float> e = __builtin_convertvector(exponent, Vec<float>), square = m * m;
   Vec<float> sum = fma<float>(polynomial(m, kRest), square * m, e * kLn2Low);
   sum = fma<float>(square, broadcast(-0.5f), sum);
@@ -53,6 +56,7 @@ REFORMER_INLINE Vec<float> natural_log(Vec<float> x) {
   sum = x < zero ? broadcast(__builtin_nanf("")) : sum;
   return ((x == infinity) | (x != x)) ? x : sum;
 }
+REFORMER_INLINE Vec<float> natural_log(Vec<float> x) { return natural_log<false>(x, x); }
 
 REFORMER_INLINE Vec<float> hyperbolic_tangent(Vec<float> x) {
   // (tanh(x) / x - 1) / x^2 in x^2 up to 1.05, fitted to 5e-11.
@@ -88,6 +92,13 @@ REFORMER_INLINE Vec<S> square_root(Vec<S> x) {
   return x;
 }
 
+// log(1 + x), with what rounding takes from the sum; beyond 1e8 that is nothing.
+REFORMER_INLINE Vec<float> natural_log_from_1(Vec<float> x) {
+  const Vec<float> sum = x + 1.0f, lost = x - (sum - 1.0f);
+  const Vec<float> found = natural_log<true>(sum, x < broadcast(1e8f) ? lost : Vec<float>{});
+  return sum == broadcast(1.0f) ? x : found;
+}
+
 template <class Function>
 REFORMER_INLINE Vec<double> by_lane(Vec<double> x, Function function) {
   for (int i = 0; i < kLanes<double>; ++i) x[i] = function(x[i]);
@@ -101,6 +112,9 @@ REFORMER_INLINE Vec<double> whole_exp(Vec<double> x) {
 }
 REFORMER_INLINE Vec<double> natural_log(Vec<double> x) {
   return by_lane(x, [](double v) { return std::log(v); });
+}
+REFORMER_INLINE Vec<double> natural_log_from_1(Vec<double> x) {
+  return by_lane(x, [](double v) { return std::log1p(v); });
 }
 REFORMER_INLINE Vec<double> hyperbolic_tangent(Vec<double> x) {
   return by_lane(x, [](double v) { return std::tanh(v); });

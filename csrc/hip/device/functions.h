@@ -9,18 +9,43 @@ namespace reformer {
 #if defined(REFORMER_NVIDIA)
 DEVICE float exp_of(float x) { return expf(x); }
 DEVICE float log_of(float x) { return logf(x); }
+DEVICE float log1p_of(float x) { return log1pf(x); }
 DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
 DEVICE float erf_of(float x) { return erff(x); }
-#elif defined(REFORMER_EMULATOR)
+// To two units in the last place: what is exact is a branch and ten instructions more.
+DEVICE float quotient_of(float a, float b) {
+  float quotient;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
+  return quotient;
+}
+// NaN if either is.
+DEVICE float larger_of(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+DEVICE float smaller_of(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+}
+#else
+DEVICE float quotient_of(float a, float b) { return a / b; }
+DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
+DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
+#endif
+
+#if defined(REFORMER_EMULATOR)
 DEVICE float exp_of(float x) { return __builtin_expf(x); }
 DEVICE float log_of(float x) { return __builtin_logf(x); }
+DEVICE float log1p_of(float x) { return __builtin_log1pf(x); }
 DEVICE float sqrt_of(float x) { return __builtin_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE float tanh_of(float x) { return __builtin_tanhf(x); }
 DEVICE float erf_of(float x) { return __builtin_erff(x); }
-#else
+#elif defined(REFORMER_AMD)
 template <int kCount>
 DEVICE float polynomial(float x, const float (&of)[kCount]) {
   float sum = of[kCount - 1];
@@ -38,6 +63,11 @@ DEVICE float exp_of(float x) {
   return power - power == 0 ? __builtin_fmaf(power, rest * kLn2, power) : power;
 }
 DEVICE float log_of(float x) { return __builtin_amdgcn_logf(x) * 0.693147181f; }  // v_log_f32 is to base 2
+// As natural_log_from_1() of csrc/cpu/programs/functions.h.
+DEVICE float log1p_of(float x) {
+  const float sum = x + 1.0f, lost = x - (sum - 1.0f);
+  return log_of(sum) + (x > -1.0f && x < 1e8f ? lost / sum : 0.0f);
+}
 DEVICE float sqrt_of(float x) { return __builtin_amdgcn_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return __builtin_amdgcn_rsqf(x); }
 // The fits are those of csrc/cpu/programs/functions.h, which says what they are.
@@ -62,6 +92,6 @@ DEVICE float erf_of(float x) {
 #endif
 
 DEVICE float abs_of(float x) { return bits_to_float(float_to_bits(x) & 0x7fffffffu); }
-DEVICE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+DEVICE float sigmoid_of(float x) { return quotient_of(1.0f, 1.0f + exp_of(-x)); }
 
 }  // namespace reformer

@@ -86,6 +86,19 @@ DEVICE unsigned word(const Words<4>& x, int) { return x.value; }
 DEVICE void set_word(Words<2>& x, int, unsigned word) { x.value = static_cast<unsigned short>(word); }
 DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
 
+// The compiler takes the words for others than before: what it made of them it computes again, in place of keeping it.
+template <int kBytes>
+DEVICE void forget_words([[maybe_unused]] Words<kBytes>& x) {
+#if defined(REFORMER_NVIDIA)
+  UNROLL
+  for (int i = 0; i < (kBytes + 3) / 4; ++i) {
+    unsigned same = word(x, i);
+    asm volatile("" : "+r"(same));
+    set_word(x, i, same);
+  }
+#endif
+}
+
 // N adjacent elements of type T, as they lie in memory.
 template <class T, int N>
 using Pack = Words<int(sizeof(T)) * N>;

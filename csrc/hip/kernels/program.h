@@ -14,18 +14,56 @@ struct mask8 {
   unsigned char value;
 };
 
-// Read and write kCount adjacent elements, by accesses of at most 16 bytes; the values are fp32 in registers.
+// kCount adjacent elements in registers as they lie in memory, read by accesses of at most 16 bytes.
+template <class T, int kCount>
+struct Held {
+  static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  Pack<T, kStep> packs[kCount / kStep];
+
+  DEVICE void read(const void* from, long long at) {
+    UNROLL
+    for (int i = 0; i < kCount; i += kStep)
+      packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
+  }
+  DEVICE void widen(float (&to)[kCount]) const {
+    UNROLL
+    for (int i = 0; i < kCount; i += kStep) {
+      float some[kStep];
+      reformer::widen<T, kStep>(packs[i / kStep], some);
+      UNROLL
+      for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
+    }
+  }
+  DEVICE void forget() {
+    UNROLL
+    for (auto& each : packs) forget_words(each);
+  }
+};
+// Of truth values, bytes.
+template <int kCount>
+struct Held<mask8, kCount> {
+  Words<(kCount > 1 ? kCount : 2)> bytes;
+
+  DEVICE void read(const void* from, long long at) {
+    const unsigned char* const first = static_cast<const unsigned char*>(from) + at;
+    if constexpr (kCount > 1)
+      bytes = *reinterpret_cast<const Words<kCount>*>(first);
+    else
+      set_word(bytes, 0, *first);
+  }
+  DEVICE void widen(float (&to)[kCount]) const {
+    UNROLL
+    for (int i = 0; i < kCount; ++i) to[i] = word(bytes, i / 4) >> 8 * (i % 4) & 0xff ? 1.0f : 0.0f;
+  }
+  DEVICE void forget() { forget_words(bytes); }
+};
+
+// Read and write kCount adjacent elements; the values are fp32 in registers.
 template <class T, int kCount>
 DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
-  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
-  const T* const first = static_cast<const T*>(from) + at;
-  UNROLL
-  for (int i = 0; i < kCount; i += kStep) {
-    float some[kStep];
-    widen<T, kStep>(load<T, kStep>(first + i), some);
-    UNROLL
-    for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
-  }
+  Held<T, kCount> held;
+  held.read(from, at);
+  held.widen(to);
 }
 template <class T, int kCount>
 DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
@@ -40,19 +78,26 @@ DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
   }
 }
 template <int kCount>
-DEVICE void read_mask(const void* from, long long at, float (&to)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) to[i] = static_cast<const mask8*>(from)[at + i].value ? 1.0f : 0.0f;
-}
-template <int kCount>
 DEVICE void fill(float value, float (&to)[kCount]) {
   UNROLL
   for (int i = 0; i < kCount; ++i) to[i] = value;
 }
 template <int kCount>
 DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) static_cast<mask8*>(to)[at + i].value = from[i] != 0 ? 1 : 0;
+  unsigned char* const first = static_cast<unsigned char*>(to) + at;
+  if constexpr (kCount == 1) {
+    *first = from[0] != 0;
+  } else {
+    Words<kCount> bytes;
+    UNROLL
+    for (int i = 0; i < kCount; i += 4) {
+      unsigned four = 0;
+      UNROLL
+      for (int j = 0; j < 4 && i + j < kCount; ++j) four |= (from[i + j] != 0 ? 1u : 0u) << 8 * j;
+      set_word(bytes, i / 4, four);
+    }
+    *reinterpret_cast<Words<kCount>*>(first) = bytes;
+  }
 }
 template <class T>
 DEVICE float read_one(const void* from, long long at) {
@@ -106,15 +151,15 @@ struct FourNumbers {
     return float(number >> 8) * (1.0f / 16777216.0f);
   }
 };
-DEVICE FourNumbers philox(const void* key_at, unsigned long long group) {
-  const unsigned long long key = *static_cast<const unsigned long long*>(key_at);
+DEVICE unsigned long long read_key(const void* at) { return *static_cast<const unsigned long long*>(at); }
+DEVICE FourNumbers philox(unsigned long long key, unsigned long long group) {
   unsigned c0 = unsigned(group), c1 = unsigned(group >> 32), c2 = 0, c3 = 0;
   unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
   UNROLL
   for (int round = 0; round < 10; ++round) {
-    const unsigned high0 = multiply_high(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-    const unsigned high1 = multiply_high(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-    c0 = high1 ^ c1 ^ k0, c1 = low1, c2 = high0 ^ c3 ^ k1, c3 = low0;
+    const unsigned long long product0 = 0xD2511F53ull * c0, product1 = 0xCD9E8D57ull * c2;
+    c0 = unsigned(product1 >> 32) ^ c1 ^ k0, c1 = unsigned(product1);
+    c2 = unsigned(product0 >> 32) ^ c3 ^ k1, c3 = unsigned(product0);
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
   }
   return {c0, c1, c2, c3};
@@ -123,7 +168,7 @@ DEVICE FourNumbers philox(const void* key_at, unsigned long long group) {
 // The counter of a random number is its element's index in channels_last order. Where channels are adjacent, the index
 // of the first one is a multiple of kCount, so one call of philox() makes the numbers of up to four elements.
 template <int kCount, bool kChannelsAlong>
-DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, float (&to)[kCount]) {
+DEVICE void draw(const StitchArgs& p, unsigned long long key, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
     constexpr int kStep = kCount < 4 ? kCount : 4;
     const unsigned long long place = static_cast<unsigned long long>(line) * p.width + column;
@@ -144,9 +189,6 @@ DEVICE void draw(const StitchArgs& p, const void* key, int line, int column, flo
     }
   }
 }
-
-DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
-DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 
 // Arrays of no elements are not allowed.
 template <int kCount>

@@ -28,6 +28,8 @@ struct StitchPlan {
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
+  // Whether the threads of a row have all of its groups, and no others.
+  bool whole_rows() const { return vectors * lanes * count == args.width; }
   gpu::Launch launch, finish;
   int64_t workspace_bytes = 0;  // for partial results of reductions
 
@@ -37,7 +39,8 @@ struct StitchPlan {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
     if (!lanes)
       return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each + ")\n";
-    const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " + of_row
+    const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " +
+                                          of_row + (whole_rows() ? ", true" : ", false")
                                     : "RowInMemory<Program, " + each + ", " + of_row;
     return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
            row + ">)\n";
@@ -48,6 +51,7 @@ struct StitchPlan {
 struct StitchNeeds {
   int numbers;  // floats that a partial result has for each channel and part
   int loaded;   // tensors that are read element by element
+  int channels; // vectors of channels that are read
   bool rows;    // whether rows are reduced
 };
 
@@ -55,14 +59,15 @@ namespace stitch_plan {
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The logarithm of how many threads share a line: at most `most`, the most of those that are idle least often. Fewer
-// than 8 would read less than a whole line of the cache at once.
-inline int log_across(int groups, int most) {
+// The logarithm of how many threads of a block share a line: at most `most`, the most of those that are idle least
+// often, but for a fiftieth. Fewer than 8 would read less than a whole line of the cache at once.
+inline int log_across(int groups, int lines, int most) {
+  const auto padded = [](int count, int to) { return double(ceil_div(count, to)) * to / count; };
   int best = 0;
   double least = 1e9;
   for (int log = most; log >= 3; --log) {
-    const double idle = double(ceil_div(groups, 1 << log)) * (1 << log) / groups;
-    if (idle < least) best = log, least = idle;
+    const double idle = padded(groups, 1 << log) * padded(lines, kStitchThreads >> log);
+    if (idle < 0.98 * least) best = log, least = idle;
   }
   while (best > 0 && 1 << (best - 1) >= groups) --best;
   return best;
@@ -71,8 +76,8 @@ inline int log_across(int groups, int most) {
 // The threads of a row and what each of them has of it.
 inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
   const int groups = plan.args.width / plan.count;
-  // Elements of a thread: fewer if each is more numbers.
-  const int most = std::clamp(64 / std::max(needs.loaded + needs.numbers, 1), 8, 32);
+  // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
+  const int most = std::clamp(48 / std::max(needs.loaded + needs.numbers + needs.channels, 1), 8, 32);
   // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
   int least = INT32_MAX;
   for (int lanes = 32; lanes && plan.count * lanes >= std::min(32, plan.args.width); lanes /= 2) {
@@ -91,7 +96,7 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, int multipro
   // The parts of a column's sum have to be few compared with the rows.
   const int blocks = needs.numbers ? ceil_div(steps, 4) : ceil_div(steps, 2);
   plan.args.parts =
-      std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 16)});
+      std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 8)});
   plan.launch.threads = uint32_t(threads);
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }
@@ -101,7 +106,7 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, int number
   const int groups = a.width / plan.count;
   // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
   // many bytes as a third of the result.
-  a.log_across = log_across(groups, numbers && plan.channels_along ? 5 : 8);
+  a.log_across = log_across(groups, a.lines, numbers && plan.channels_along ? 5 : 8);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {

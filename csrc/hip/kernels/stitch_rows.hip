@@ -12,40 +12,68 @@
 namespace reformer {
 namespace {
 
-// The groups of kCount elements that a thread has of a row, all in registers.
-template <class Program, int kCount, int kVectors, int kLanes>
+// Bytes of a row that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
+#if defined(REFORMER_AMD)
+constexpr int kMostHeldTwice = 0;
+#else
+constexpr int kMostHeldTwice = 112;
+#endif
+
+// The groups of kCount elements that a thread has of a row, all in registers, and, where there is room, those of the next
+// row, which are read meanwhile. kWhole: rows end where the last thread's groups do. Then nothing is asked of a group, and
+// the compiler computes what several stages need once.
+template <class Program, int kCount, int kVectors, int kLanes, bool kWhole>
 struct RowInRegisters {
   using Group = VectorizedElements<Program, kCount, true>;
+  using Held = typename Program::template Held<kCount>;
   static constexpr int kGroups = kVectors, kApart = kLanes * kCount;
-  // What depends on channels is read again for each row where it would need too many registers.
+  // What depends on channels is read again for each row where it would need too many registers; where elements need
+  // many, each stage makes numbers of them again, and the next row is not read ahead.
   static constexpr bool kHoldsChannels = Program::kChannelValues * kVectors * kCount <= 32;
+  static constexpr bool kIsSmall = sizeof(Held) * kVectors <= kMostHeldTwice;
   Group groups[kVectors];
-  typename Group::Loaded loaded[kVectors];
+  Held held[kVectors], ahead[kIsSmall ? kVectors : 1];
   const int begin = thread_id() % kLanes * kCount;
 
-  DEVICE explicit RowInRegisters(const StitchArgs& p) {
+  DEVICE RowInRegisters(const StitchArgs& p, int first_line) {
     if constexpr (kHoldsChannels) {
       UNROLL
       for (int v = 0; v < kVectors; ++v) groups[v].begin(p, column(p, v));
     }
+    if constexpr (kIsSmall) read(p, first_line, ahead);
   }
-  DEVICE bool wanted(const StitchArgs& p, int v) const { return v * kApart + begin < p.width; }
+  DEVICE bool wanted(const StitchArgs& p, int v) const { return kWhole || v * kApart + begin < p.width; }
   // A group past the row's end is read from the row's beginning instead.
   DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 
-  DEVICE void load(const StitchArgs& p, int line) {
-    UNROLL
-    for (int v = 0; v < kVectors; ++v) groups[v].load_with_acc(p, line, column(p, v), loaded[v]);
+  // Goes on to a row; `next` is the one after it, -1 if it is the last.
+  DEVICE void load(const StitchArgs& p, int line, int next) {
+    if constexpr (kIsSmall) {
+      UNROLL
+      for (int v = 0; v < kVectors; ++v) held[v] = ahead[v];
+      if (next >= 0) read(p, next, ahead);
+    } else {
+      read(p, line, held);
+    }
   }
   // visit(v, column, group, loaded) for each group of the row.
   template <class Visit>
-  DEVICE void each(const StitchArgs& p, int, Visit visit) {
+  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       if (!wanted(p, v)) continue;
       if constexpr (!kHoldsChannels) groups[v].begin(p, column(p, v));
-      visit(v, column(p, v), groups[v], loaded[v]);
+      if constexpr (!kIsSmall) held[v].forget();
+      typename Group::Loaded loaded;
+      held[v].widen(p, line, column(p, v), loaded.values);
+      visit(v, column(p, v), groups[v], loaded);
     }
+  }
+
+ private:
+  DEVICE void read(const StitchArgs& p, int line, Held (&to)[kVectors]) const {
+    UNROLL
+    for (int v = 0; v < kVectors; ++v) to[v].read(p, line, column(p, v));
   }
 };
 
@@ -56,23 +84,28 @@ struct RowInMemory {
   static constexpr int kGroups = 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
 
-  DEVICE explicit RowInMemory(const StitchArgs&) {}
-  DEVICE void load(const StitchArgs&, int) {}
+  DEVICE RowInMemory(const StitchArgs&, int) {}
+  DEVICE void load(const StitchArgs&, int, int) {}
   template <class Visit>
   DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     constexpr int kUnroll = Program::kLoaded > 2 ? 1 : 2;  // loads in flight
     for (int at = thread_id() % kLanes * kCount; at < p.width; at += kUnroll * kLanes * kCount) {
       Group groups[kUnroll];
-      typename Group::Loaded loaded[kUnroll];
+      typename Program::template Held<kCount> held[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int column = at + i * kLanes * kCount, there = column < p.width ? column : at;
         groups[i].begin(p, there);
-        groups[i].load_with_acc(p, line, there, loaded[i]);
+        held[i].read(p, line, there);
       }
       UNROLL
-      for (int i = 0; i < kUnroll; ++i)
-        if (const int column = at + i * kLanes * kCount; column < p.width) visit(0, column, groups[i], loaded[i]);
+      for (int i = 0; i < kUnroll; ++i) {
+        const int column = at + i * kLanes * kCount;
+        if (column >= p.width) continue;
+        typename Group::Loaded loaded;
+        held[i].widen(p, line, column, loaded.values);
+        visit(0, column, groups[i], loaded);
+      }
     }
   }
 };
@@ -148,17 +181,18 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   using Sums = RowReductions<Program, kLanes, kThreads>;
   SHARED float of_rows[Sums::kShared];
   SHARED float of_columns[Program::kReductions ? kNumbers * kThreads : 1];
-  const int place = thread_id() / kLanes;
+  const int place = thread_id() / kLanes, step = p.parts * kRows;
+  // All threads take part in the reductions: past the last row with that.
+  const auto line_from = [&](int first) { return first + place < p.lines ? first + place : p.lines - 1; };
   grid_dependency_wait();
-  Row row(p);
+  Row row(p, line_from(block_x() * kRows));
   Sums sums{of_rows};
   Reductions<Program, kCount, kThreads> reductions[Row::kGroups];
-  for (int first = block_x() * kRows; first < p.lines; first += p.parts * kRows) {
-    const bool wanted = first + place < p.lines;
-    const int line = wanted ? first + place : p.lines - 1;  // all threads take part in the reductions
-    row.load(p, line);
+  for (int first = block_x() * kRows; first < p.lines; first += step) {
+    const int line = line_from(first);
+    row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
     sums.run(p, line, row);
-    if (!wanted) continue;
+    if (first + place >= p.lines) continue;
     row.each(p, line, [&](int v, int column, const auto& group, const auto& loaded) {
       typename Row::Group::Stored stored;
       UNROLL

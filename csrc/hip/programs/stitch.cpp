@@ -36,7 +36,9 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   const ProgramText& program = program_text(call);
   std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
                      std::to_string(launches.count) + "_" + program.digest;
-  if (launches.lanes) name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors);
+  if (launches.lanes)
+    name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors) +
+            (launches.whole_rows() ? "_whole" : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),

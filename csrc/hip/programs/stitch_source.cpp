@@ -55,7 +55,7 @@ class Writer {
     body_ << "namespace reformer {\nnamespace {\nstruct Program {\n";
     constants();
     of_channel();
-    load();
+    contents_.program.needs_rows ? hold() : load();
     of_element();
     of_rows();
     store();
@@ -167,11 +167,12 @@ class Writer {
   void constants() {
     body_ << "  using Result = " << type_name(contents_.result) << ";\n"
           << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
-          << ", kLoaded = " << contents_.loaded.size() << ", kAcc = " << contents_.acc
+          << ", kLoaded = " << contents_.loaded.size()
           << ", kStored = " << contents_.stored.size() << ", kReductions = " << reductions().size()
           << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
           << ";\n";
     if (contents_.first_result >= 0) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
+    if (!contents_.program.needs_rows) body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n";
     if (reductions().empty()) return;
     const auto table = [&](const char* type, const char* name, auto value) {
       body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
@@ -232,6 +233,57 @@ class Writer {
     body_ << "  }\n";
   }
 
+  // Of rows, what is read is held as it lies in memory, so that a thread has more of a row, and of the next one.
+  void hold() {
+    body_ << "  template <int kCount>\n  struct Held {\n";
+    const auto each = [&](const auto& write) {
+      for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), "x" + std::to_string(i));
+    };
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::row)
+        body_ << "    float " << x << ";\n";
+      else if (of.op == ProgramOp::random)
+        body_ << "    unsigned long long " << x << ";\n";
+      else
+        body_ << "    reformer::Held<" << loaded_type(of) << ", kCount> " << x << ";\n";
+    });
+    body_ << "    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
+             "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
+    each([&](const ProgramNode& of, const std::string& x) {
+      const std::string from = of.op == ProgramOp::acc ? "p.acc" : "p.in[" + std::to_string(of.input) + "]";
+      const int32_t place = of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
+      if (of.op == ProgramOp::random)
+        body_ << "      " << x << " = read_key(" << from << ");\n";
+      else if (of.op == ProgramOp::row)
+        body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from << ", "
+              << (place < 0 ? "line" : place_text(place)) << ");\n";
+      else
+        body_ << "      " << x << ".read(" << from << ", " << (place < 0 ? "at" : place_text(place)) << ");\n";
+    });
+    body_ << "    }\n"
+             "    template <int kSize>\n"
+             "    DEVICE void widen(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) const {\n";
+    for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+      const ProgramNode& of = node(contents_.loaded[i]);
+      const std::string x = "x" + std::to_string(i), to = "to[" + std::to_string(i) + "]";
+      if (of.op == ProgramOp::random)
+        body_ << "      draw<kCount, true>(p, " << x << ", line, column, " << to << ");\n";
+      else if (of.op == ProgramOp::row)
+        body_ << "      fill(" << x << ", " << to << ");\n";
+      else
+        body_ << "      " << x << ".widen(" << to << ");\n";
+    }
+    body_ << "    }\n    DEVICE void forget() {\n";
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op != ProgramOp::row && of.op != ProgramOp::random) body_ << "      " << x << ".forget();\n";
+    });
+    body_ << "    }\n  };\n";
+  }
+
+  const char* loaded_type(const ProgramNode& of) const {
+    return type_name(of.op == ProgramOp::acc ? contents_.result : contents_.inputs[size_t(of.input)].type);
+  }
+
   void load() {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
              "  DEVICE static void load(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) {\n";
@@ -248,14 +300,12 @@ class Writer {
       const int32_t place = contents_.inputs[size_t(of.input)].place;
       const std::string at = place < 0 ? "at" : place_text(place);
       if (of.op == ProgramOp::random)
-        body_ << "    draw<kCount, kChannelsAlong>(p, " << input << ", line, column, " << to << ");\n";
+        body_ << "    draw<kCount, kChannelsAlong>(p, read_key(" << input << "), line, column, " << to << ");\n";
       else if (of.op == ProgramOp::row && place >= 0)
         body_ << "    fill(read_one<" << type_name(type) << ">(" << input << ", " << at << "), " << to << ");\n";
       else if (of.op == ProgramOp::row)
         body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
               << to << ");\n";
-      else if (type == Stored::mask)
-        body_ << "    read_mask<kCount>(" << input << ", " << at << ", " << to << ");\n";
       else
         body_ << "    read<" << type_name(type) << ", kCount>(" << input << ", " << at << ", " << to << ");\n";
     }
@@ -339,8 +389,9 @@ StitchNeeds stitch_needs(const Program& program) {
   const auto is_loaded = [](const ProgramNode& node) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
-  const auto loaded = std::count_if(program.nodes.begin(), program.nodes.end(), is_loaded);
-  return {stitch_numbers(program), int(loaded), program.needs_rows};
+  const auto is_of_channels = [](const ProgramNode& node) { return node.op == ProgramOp::channel; };
+  const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
+  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows};
 }
 
 }  // namespace reformer

@@ -83,6 +83,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.abs.default: abs,
     aten.exp.default: p.exp,
     aten.log.default: p.log,
+    aten.log1p.default: p.log1p,
     aten.sqrt.default: p.sqrt,
     aten.rsqrt.default: p.rsqrt,
     aten.reciprocal.default: lambda x: 1 / x,
