@@ -233,7 +233,7 @@ class Writer {
     body_ << "  }\n";
   }
 
-  // Of rows, what is read is held as it lies in memory, so that a thread has more of a row, and of the next one.
+  // What is read of rows is held as it lies in memory, so that a thread has more of a row, and of the next one.
   void hold() {
     body_ << "  template <int kCount>\n  struct Held {\n";
     const auto each = [&](const auto& write) {

@@ -1,0 +1,108 @@
+"""Concatenations within a row, which are computed where they are read."""
+
+import pytest
+import torch
+from marks import needs_aten
+from torch.nn import functional as F
+
+pytestmark = needs_aten
+
+
+def rotated(x, cosine, sine):
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat([-second, first], -1) * sine
+
+
+def interleaved(x, cosine, sine):
+    first, second = (x * cosine)[..., 0::2], (x * sine)[..., 1::2]
+    return torch.cat([first, second.exp()], -1).tanh()
+
+
+def swapped(x, cosine, sine):
+    return torch.cat(x.chunk(4, -1)[::-1], -1) * cosine - sine
+
+
+def of_others(x, cosine, sine):
+    return torch.cat([x.sigmoid(), cosine.expand_as(x), x * sine], -1)
+
+
+def of_five(x, cosine, sine):
+    return torch.cat([x, x + 1, x * 2, x * sine, x * cosine], -1).sin()
+
+
+def unequal(x, cosine, sine):
+    return torch.cat([x[..., :8] * 2, x[..., 8:]], -1) * sine
+
+
+def in_a_middle_dimension(x, cosine, sine):
+    return torch.cat([x * sine, x + cosine], 1) * 2
+
+
+def twice(x, cosine, sine):
+    turned = rotated(x, cosine, sine)
+    return rotated(turned, sine, cosine) + turned
+
+
+def narrow(x, cosine, sine):
+    return torch.cat([x.sum(-1, keepdim=True), x.amax(-1, keepdim=True)], -1) * 3
+
+
+def padded(x, cosine, sine):
+    return torch.cat([F.pad(x[..., 1:], (0, 1)), x], -1) * 2
+
+
+FUNCTIONS = [rotated, interleaved, swapped, of_others, of_five, unequal, in_a_middle_dimension, twice, narrow, padded]
+
+
+def given(dtype):
+    torch.manual_seed(0)
+    return [torch.randn(*sizes, dtype=dtype, requires_grad=True) for sizes in ((2, 3, 40, 32), (40, 32), (40, 32))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_as_pytorch(function, dtype):
+    torch._dynamo.reset()
+    tensors = given(dtype)
+    wide = [each.detach().double().requires_grad_() for each in tensors]
+    exact, eager = function(*wide), function(*tensors)
+    found = torch.compile(function, backend="reformer", fullgraph=True)(*tensors)
+    assert found.dtype == eager.dtype and found.stride() == eager.stride()
+    weights = torch.randn_like(exact)
+    results = [
+        [out, *torch.autograd.grad((out * weights.to(out.dtype)).sum(), of, allow_unused=True)]
+        for out, of in ((exact, wide), (eager, tensors), (found, tensors))
+    ]
+    for expected, theirs, ours in zip(*results, strict=True):
+        if expected is None:
+            assert ours is None
+            continue
+        error, allowed = ((each.double() - expected).norm() for each in (ours, theirs))
+        assert error <= 1.5 * allowed + 1e-14 * expected.norm()
+
+
+def test_one_kernel():
+    torch._dynamo.reset()
+    reports = []
+    run = torch.compile(rotated, backend="reformer", options={"report": reports.append})
+    x, cosine, sine = given(torch.float32)
+    run(x, cosine.detach(), sine.detach()).sum().backward()
+    for report in reports:
+        kinds = [line.kind for line in report.lines]
+        assert kinds.count("stitch") == 1 and "aten::cat" not in kinds
+
+
+def test_changed_afterwards():
+    """What the parts are computed from is read before it changes."""
+
+    def function(x):
+        first, second = x.chunk(2, -1)
+        found = torch.cat([-second, first], -1) * 2
+        x.mul_(3)
+        return found
+
+    torch._dynamo.reset()
+    x = torch.randn(64, 32)
+    expected, theirs = function(x.clone()), x * 3
+    assert torch.equal(torch.compile(function, backend="reformer")(x), expected)
+    torch.testing.assert_close(x, theirs)
