@@ -73,6 +73,7 @@ OPERATIONS = {
     "random": program.random("key"),
     "rows": program.acc() + program.rows(),
     "columns": program.acc() / program.columns(),
+    "channel index": program.acc() * (program.channel_index() < 2) + program.channel_index(),
     "channel alone": CHANNEL * 2,
     "constant alone": program.Value("constant", attribute=0.5),
     # Done in one pass over a block.

@@ -94,7 +94,8 @@ std::vector<Varies> Program::varies() const {
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ProgramNode& node = nodes[i];
     switch (node.op) {
-      case ProgramOp::channel: all[i] = Varies::channels; break;
+      case ProgramOp::channel:
+      case ProgramOp::channel_index: all[i] = Varies::channels; break;
       case ProgramOp::row:
       case ProgramOp::row_sum:
       case ProgramOp::row_max: all[i] = Varies::rows; break;

@@ -13,13 +13,14 @@ from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
 from ..runtime import plan as plans
-from .ir import Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
+from .ir import Call, Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
 from .regions import Grouping, Region, inlined, whole_of
 from .space import Digits, Space, operand_digits, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
 _copy_all = torch.ops.aten._foreach_copy_.default
+_arange = torch.ops.aten.arange
 _ALIGNED = 128  # elements, so that parts of one memory begin at what kernels read at once
 
 
@@ -216,6 +217,16 @@ def _geometry(operation: Conv | ConvGrads) -> int:
     return plans.geometry_number(g.stride, g.padding, g.dilation, g.groups)
 
 
+def _counts_up(view: View) -> bool:
+    """Whether it is 0, 1, 2 and so on, which needs no memory."""
+    maker = view.value.maker
+    if not isinstance(maker, Call) or view.layout.offset:
+        return False
+    if maker.operator is _arange.default:
+        return True
+    return maker.operator in (_arange.start, _arange.start_step) and (maker.args[0], *maker.args[2:]) in ((0,), (0, 1))
+
+
 class RegionProgram:
     """A region's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
     tensor that the program runs over, None if there is none or it is the anchor's result."""
@@ -329,6 +340,8 @@ class RegionProgram:
             return self._computed(maker, digits)
         kind = self.space.kind(digits)
         layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
+        if kind == "channel" and _counts_up(view):
+            return p.channel_index()
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()
         key = id(view.value), layout, kind

@@ -34,6 +34,8 @@ def interpret(
         elif node.op in ("constant", "rows", "columns"):
             number = {"constant": node.attribute, "rows": size[0] * size[2] * size[3], "columns": size[1]}[node.op]
             value = torch.tensor(number, dtype=wide, device=device)
+        elif node.op == "channel_index":
+            value = torch.arange(size[1], dtype=wide, device=device).view(1, -1, 1, 1)
         else:
             operands = [values[program.number(operand)] for operand in node.operands]
             if node.op in ROW_REDUCTIONS:

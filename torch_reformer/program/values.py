@@ -162,6 +162,11 @@ def columns() -> Value:
     return Value("columns")
 
 
+def channel_index() -> Value:
+    """The number of the element's channel, from 0."""
+    return Value("channel_index")
+
+
 def _function(op: str, sentence: str):
     def function(*operands: Value | Number) -> Value:
         return Value(op, *operands)
@@ -169,6 +174,9 @@ def _function(op: str, sentence: str):
     function.__name__ = function.__qualname__ = op
     function.__doc__ = sentence
     return function
+
+
+_OF_CHANNELS = ("channel", "channel_index")
 
 
 def varies(value: Value) -> dict[int, set[str]]:
@@ -182,7 +190,7 @@ def varies(value: Value) -> dict[int, set[str]]:
             found[id(each)] = {"rows"}
         else:
             found[id(each)] = set().union(
-                *(found[id(operand)] for operand in each.operands), ("channels",) if each.op == "channel" else ()
+                *(found[id(operand)] for operand in each.operands), ("channels",) if each.op in _OF_CHANNELS else ()
             )
     return found
 

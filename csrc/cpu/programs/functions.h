@@ -33,7 +33,7 @@ REFORMER_INLINE Vec<float> whole_exp(Vec<float> x) {
   return p * (Vec<float>)((half + 127) << 23) * (Vec<float>)((power - half + 127) << 23);
 }
 
-// Of x and a rest, which is small beside it and 0 where x is far from 1.
+// The logarithm of x and a rest, which is small beside it and 0 where x is far from 1.
 template <bool kHasRest>
 REFORMER_INLINE Vec<float> natural_log(Vec<float> x, Vec<float> rest) {
   // (log(1 + m) - m + m^2 / 2) / m^3 for 1 + m from sqrt(1/2) to sqrt(2), fitted to 7e-10 of the logarithm.

@@ -40,6 +40,7 @@ class Table {
       case ProgramOp::constant: return fill(S(node.value));
       case ProgramOp::rows: return fill(S(call.shape.rows()));
       case ProgramOp::columns: return fill(S(call.shape.channels));
+      case ProgramOp::channel_index: return std::iota(to, to + pitch_, S(0));
       case ProgramOp::scalar: {
         S one;
         read(&one, call.inputs[size_t(node.input)], 0, 1);

@@ -22,8 +22,7 @@ struct Held {
 
   DEVICE void read(const void* from, long long at) {
     UNROLL
-    for (int i = 0; i < kCount; i += kStep)
-      packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
+    for (int i = 0; i < kCount; i += kStep) packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -39,7 +38,7 @@ struct Held {
     for (auto& each : packs) forget_words(each);
   }
 };
-// Of truth values, bytes.
+// Truth values are bytes.
 template <int kCount>
 struct Held<mask8, kCount> {
   Words<(kCount > 1 ? kCount : 2)> bytes;
@@ -81,6 +80,11 @@ template <int kCount>
 DEVICE void fill(float value, float (&to)[kCount]) {
   UNROLL
   for (int i = 0; i < kCount; ++i) to[i] = value;
+}
+template <int kCount>
+DEVICE void count_from(int first, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = float(first + i);
 }
 template <int kCount>
 DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {

@@ -49,10 +49,10 @@ struct StitchPlan {
 
 // What a plan needs to know of a program.
 struct StitchNeeds {
-  int numbers;  // floats that a partial result has for each channel and part
-  int loaded;   // tensors that are read element by element
-  int channels; // vectors of channels that are read
-  bool rows;    // whether rows are reduced
+  int numbers;   // floats that a partial result has for each channel and part
+  int loaded;    // tensors that are read element by element
+  int channels;  // vectors of channels that are read
+  bool rows;     // whether rows are reduced
 };
 
 namespace stitch_plan {
@@ -95,8 +95,7 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, int multipro
   const int threads = std::max(kStitchThreads, plan.lanes), steps = ceil_div(plan.args.lines, threads / plan.lanes);
   // The parts of a column's sum have to be few compared with the rows.
   const int blocks = needs.numbers ? ceil_div(steps, 4) : ceil_div(steps, 2);
-  plan.args.parts =
-      std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 8)});
+  plan.args.parts = std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 8)});
   plan.launch.threads = uint32_t(threads);
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }

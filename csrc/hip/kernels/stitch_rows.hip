@@ -19,9 +19,9 @@ constexpr int kMostHeldTwice = 0;
 constexpr int kMostHeldTwice = 112;
 #endif
 
-// The groups of kCount elements that a thread has of a row, all in registers, and, where there is room, those of the next
-// row, which are read meanwhile. kWhole: rows end where the last thread's groups do. Then nothing is asked of a group, and
-// the compiler computes what several stages need once.
+// The groups of kCount elements that a thread has of a row, all in registers, and, where there is room, those of the
+// next row, which are read meanwhile. kWhole: rows end where the last thread's groups do. Then nothing is asked of a
+// group, and the compiler computes what several stages need once.
 template <class Program, int kCount, int kVectors, int kLanes, bool kWhole>
 struct RowInRegisters {
   using Group = VectorizedElements<Program, kCount, true>;

@@ -14,7 +14,10 @@ struct StitchContents {
   const ProgramOutput& output(size_t o) const { return program.outputs[o]; }
   Stored type_of(const ProgramOutput& of) const { return of.type == Stored::result ? result : of.type; }
   bool by_element(int32_t i) const { return by_row(varies[size_t(i)]); }
-  bool is_channel_input(int32_t i) const { return node(i).op == ProgramOp::channel || node(i).op == ProgramOp::scalar; }
+  bool is_channel_input(int32_t i) const {
+    const ProgramOp op = node(i).op;
+    return op == ProgramOp::channel || op == ProgramOp::channel_index || op == ProgramOp::scalar;
+  }
 
   // All that these nodes are made of, in order, but for what rows' reductions are made of. Operands are followed from
   // nodes that depend on the element (`elements`), or from those that do not.

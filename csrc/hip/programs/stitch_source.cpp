@@ -167,8 +167,8 @@ class Writer {
   void constants() {
     body_ << "  using Result = " << type_name(contents_.result) << ";\n"
           << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
-          << ", kLoaded = " << contents_.loaded.size()
-          << ", kStored = " << contents_.stored.size() << ", kReductions = " << reductions().size()
+          << ", kLoaded = " << contents_.loaded.size() << ", kStored = " << contents_.stored.size()
+          << ", kReductions = " << reductions().size()
           << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
           << ";\n";
     if (contents_.first_result >= 0) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
@@ -194,6 +194,7 @@ class Writer {
   }
 
   std::string read_channel_input(int32_t i) const {
+    if (node(i).op == ProgramOp::channel_index) return "float(channel)";
     const size_t input = size_t(node(i).input);
     return std::string("read_one<") + type_of_input(input) + ">(p.in[" + std::to_string(input) + "], " +
            (node(i).op == ProgramOp::channel ? "channel)" : "0)");
@@ -216,10 +217,10 @@ class Writer {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const size_t input = size_t(node(inputs[i]).input);
       const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
-      if (node(inputs[i]).op == ProgramOp::scalar)
+      if (node(inputs[i]).op == ProgramOp::channel_index)
+        body_ << "    count_from(channel, " << to << ");\n";
+      else if (node(inputs[i]).op == ProgramOp::scalar)
         body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
-      else if (contents_.inputs[input].type == Stored::mask)
-        body_ << "    read_mask<kCount>(" << from << ", channel, " << to << ");\n";
       else
         body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", channel, " << to << ");\n";
     }

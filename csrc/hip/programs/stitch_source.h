@@ -13,7 +13,8 @@
 //   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's reductions
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
 // and, where rows are reduced:
-//   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory; widen()
+//   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory;
+//   widen()
 //                        makes numbers of it
 //   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
 //   kStages              of which those of stage i are from stage_begin(i) to stage_begin(i + 1)

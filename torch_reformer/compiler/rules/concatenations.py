@@ -48,8 +48,10 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
         own = view.layout
         return View(view.value, Layout(whole.sizes, split(own.strides, 0, own.strides[dim]), own.offset))
 
-    for deepest in (_DEEPEST, 0):
-        computed = [_computed(each, deepest) for each in parts]
+    read = [_computed(each, _DEEPEST) for each in parts]
+    if all(each.is_whole and (way is None or way[0] == [each]) for each, way in zip(parts, read, strict=True)):
+        return None  # all are in memory, as the result will be: PyTorch's copies do
+    for computed in ([way or _itself(each) for each, way in zip(parts, read, strict=True)], list(map(_itself, parts))):
         inputs = [repeated(each) for views, _ in computed for each in views]
         digits = {digits_of(whole, each) for each in (columns, *(view.layout for view in inputs))}
         if find_space(layout.numel, digits, set()) is not None:
@@ -73,17 +75,25 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
     return View(made.value, layout)
 
 
-def _computed(part: View, deepest: int) -> _Computed:
-    """What a part is computed from, and how; from itself, if it is no element-wise operation of few operands."""
+def _itself(part: View) -> _Computed:
+    return [part], lambda own: own
+
+
+def _computed(part: View, deepest: int) -> _Computed | None:
+    """What a part is computed from that is in memory anyway, and how. None if it is not by few element-wise operations
+    of few operands."""
     maker, starts = part.value.maker, _starts(part)
-    is_map = isinstance(maker, Map) and not isinstance(maker, Random)
-    if not deepest or starts is None or not is_map or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
-        return [part], lambda own: own
+    if not isinstance(maker, Map):
+        return _itself(part)
+    if not deepest or starts is None or isinstance(maker, Random) or not 1 <= len(maker.inputs) <= _MOST_OPERANDS:
+        return None
     found = []
     for view in maker.inputs:
         skipped = sum(start * stride for start, stride in zip(starts, view.layout.strides, strict=True))
         layout = Layout(part.layout.sizes, view.layout.strides, view.layout.offset + skipped)
         found.append(_computed(View(view.value, layout), deepest - 1))
+    if None in found:
+        return None
 
     views = [view for views, _ in found for view in views]
     return views, lambda *operands: maker.expression(*_each(found, operands))
