@@ -97,7 +97,10 @@ DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
     for (int i = 0; i < kCount; i += 4) {
       unsigned four = 0;
       UNROLL
-      for (int j = 0; j < 4 && i + j < kCount; ++j) four |= (from[i + j] != 0 ? 1u : 0u) << 8 * j;
+      for (int j = 0; j < 4 && i + j < kCount; ++j) {
+        const float each = from[i + j];
+        if (each != 0) four |= 1u << 8 * j;
+      }
       set_word(bytes, i / 4, four);
     }
     *reinterpret_cast<Words<kCount>*>(first) = bytes;
