@@ -12,18 +12,8 @@ from torch_reformer.program.values import Value
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 NUMBERS = [-5.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 5.0]
-SMOOTH = {
-    "exp",
-    "log",
-    "log1p",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "mul",
-    "div",
-}  # derivatives that are rounded
+# Derivatives that are rounded.
+SMOOTH = {"exp", "log", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "normal_cdf", "normal_pdf", "mul", "div"}
 OF_POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 
 

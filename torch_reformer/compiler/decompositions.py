@@ -20,7 +20,7 @@ _WHOLE = {
     *(aten.embedding_dense_backward, aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
     *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
-    *(aten.silu, aten.rsub),
+    *(aten.silu, aten.rsub, aten.gelu_backward),
 }
 _BROKEN_UP = (
     *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .values import Value, clip, erf, relu, select, sigmoid, tanh
+from .values import Value, clip, normal_cdf, relu, select, sigmoid, tanh
 
 
 def identity(x: Value) -> Value:
@@ -29,7 +29,7 @@ def silu(x: Value) -> Value:
 
 def gelu(x: Value) -> Value:
     """x * Phi(x), by the error function."""
-    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
+    return x * normal_cdf(x)
 
 
 def gelu_tanh(x: Value) -> Value:

@@ -26,6 +26,7 @@ from .values import (
     exp,
     full,
     in_order,
+    normal_pdf,
     row,
     row_sum,
     rows,
@@ -90,6 +91,8 @@ _RULES = {
     "tanh": lambda node, g: (g * (1 - node * node),),
     "sigmoid": lambda node, g: (g * (node * (1 - node)),),
     "erf": lambda node, g: (g * (2 / math.sqrt(math.pi) * exp(-(node.operands[0] * node.operands[0]))),),
+    "normal_cdf": lambda node, g: (g * normal_pdf(node.operands[0]),),
+    "normal_pdf": lambda node, g: (-g * node.operands[0] * node,),
     "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes it on, as in PyTorch
     "round_bf16": lambda node, g: (g,),
     "round_fp16": lambda node, g: (g,),

@@ -7,6 +7,8 @@ the first is not 0.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ..runtime import native
@@ -29,6 +31,8 @@ COMPUTED = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "erf": torch.erf,
+    "normal_cdf": lambda a: 0.5 * (1 + torch.erf(a * math.sqrt(0.5))),
+    "normal_pdf": lambda a: torch.exp(-0.5 * a * a) / math.sqrt(2 * math.pi),
     "relu": torch.relu,
     "round_bf16": lambda a: a.to(torch.bfloat16).to(a.dtype),
     "round_fp16": lambda a: a.to(torch.float16).to(a.dtype),

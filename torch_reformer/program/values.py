@@ -205,6 +205,10 @@ rsqrt = _function("rsqrt", "1 by the square root.")
 tanh = _function("tanh", "The hyperbolic tangent.")
 sigmoid = _function("sigmoid", "1 / (1 + exp(-x)).")
 erf = _function("erf", "The error function.")
+normal_cdf = _function(
+    "normal_cdf", "The distribution function of a standard normal variable: (1 + erf(x / sqrt 2)) / 2."
+)
+normal_pdf = _function("normal_pdf", "The density of a standard normal variable: exp(-x^2 / 2) / sqrt(2 pi).")
 relu = _function("relu", "The value where it is above 0, else 0. NaN stays NaN.")
 maximum = _function("maximum", "The larger of two values; NaN if one is.")
 minimum = _function("minimum", "The smaller of two values; NaN if one is.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import torch
@@ -64,6 +65,14 @@ def _gelu(x, approximate="none"):
     return p.gelu_tanh(x) if approximate == "tanh" else p.gelu(x)
 
 
+def _gelu_backward(grad, x, approximate="none"):
+    if approximate == "none":
+        return grad * (p.normal_cdf(x) + x * p.normal_pdf(x))
+    root, cubic = math.sqrt(2 / math.pi), 0.044715
+    inner = p.tanh(root * (x + cubic * x * x * x))
+    return grad * (0.5 * (1 + inner) + 0.5 * x * (1 - inner * inner) * (root * (1 + 3 * cubic * x * x)))
+
+
 def _where(condition, x, y):
     return p.select(condition, x, y)
 
@@ -92,6 +101,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.erf.default: p.erf,
     aten.relu.default: p.relu,
     aten.gelu.default: _gelu,
+    aten.gelu_backward.default: _gelu_backward,
     aten.silu.default: p.silu,
     aten.pow.Tensor_Scalar: _power,
     aten.maximum.default: p.maximum,
