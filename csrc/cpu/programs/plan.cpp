@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kUnits = 128;           // at most about as many,
 constexpr int64_t kUnitElements = 16384;  // each at least of about this size
+constexpr int64_t kBlocksOfPiece = 8;
+constexpr int64_t kRanges = 16, kPartials = 1 << 16;  // at most, as long as the other is not exceeded, too
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -118,12 +120,16 @@ Partition::Partition(const ProgramShape& shape, bool whole_rows) {
   images = channels_along ? 1 : shape.images;
   lines = channels_along ? shape.rows() : shape.channels;
   width = channels_along ? shape.channels : shape.pixels;
-  pieces = whole_rows && channels_along ? 1 : ceil_div(width, kBlock);
-  piece = ceil_div(width, pieces);
+  const int64_t blocks = whole_rows && channels_along ? 1 : ceil_div(width, kBlock);
+  block_width = ceil_div(width, blocks);
+  piece = std::min(blocks, kBlocksOfPiece) * block_width;
+  pieces = ceil_div(width, piece);
   block_lines = width > kBlock ? 1 : kBlock / width;
   row_by_row = channels_along && block_lines == 1;
   const int64_t units_wanted = std::min(kUnits, shape.numel() / kUnitElements);
-  const int64_t wanted = std::max<int64_t>(1, units_wanted / (images * pieces));
+  // Each range has a partial result for each column.
+  const int64_t most = std::max(kRanges, kPartials / width);
+  const int64_t wanted = std::clamp<int64_t>(units_wanted / (images * pieces), 1, most);
   range = ceil_div(ceil_div(lines, std::min(wanted, lines)), block_lines) * block_lines;
   ranges = ceil_div(lines, range);
 }

@@ -14,20 +14,22 @@ constexpr int64_t kBlock = 512;
 
 // The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
 // elements are pixels; in NHWC all pixels are the lines of one matrix and the elements are channels. A unit is a piece
-// of the width of a range of a matrix's lines; one thread computes it, in blocks of one or more lines. The partition
-// depends on the shape only, so sums are the same for any number of threads.
+// of the width of a range of a matrix's lines; one thread computes it line by line, in blocks of one or more lines or
+// of a part of one: what it reads of a line is adjacent, as much as the processor fetches ahead. The partition depends
+// on the shape only, so sums are the same for any number of threads.
 struct Partition {
   int64_t images, lines, width;
   int64_t piece, pieces;  // of the width
   int64_t range, ranges;  // of lines
-  int64_t block_lines;
+  int64_t block_lines, block_width;
   bool channels_along;  // a line's elements are channels
   bool row_by_row;      // and a block is of one line, so that a number of it can be read for all of its elements
 
   // whole_rows: of lines that are rows, blocks have whole ones.
   Partition(const ProgramShape& shape, bool whole_rows);
   int64_t units() const { return images * pieces * ranges; }
-  int64_t block() const { return block_lines * piece; }  // elements
+  int64_t block() const { return block_lines * block_width; }  // elements
+  int64_t blocks_of_piece() const { return (piece + block_width - 1) / block_width; }
   // Elements of memory for a value: operations on vectors go beyond its end, and each value begins a line of the cache.
   int64_t room() const { return (block() + 127) / 64 * 64; }
 };

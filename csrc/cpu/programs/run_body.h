@@ -76,23 +76,41 @@ class Unit {
   void run(int64_t unit) {
     const int64_t range = unit % partition_.ranges, piece = unit / partition_.ranges % partition_.pieces;
     image_ = unit / partition_.ranges / partition_.pieces;
-    column_ = piece * partition_.piece;
-    width_ = std::min(partition_.piece, partition_.width - column_);
-    const int64_t end = std::min(partition_.lines, (range + 1) * partition_.range);
-    for (size_t r = 0; r < partials_.size(); ++r)
-      if (partials_[r].side == Partials::Side::across) columns_[r].begin(partials_[r].kind);
-    for (line_ = range * partition_.range; line_ < end; line_ += partition_.block_lines) {
+    const int64_t begin = range * partition_.range, end = std::min(partition_.lines, begin + partition_.range);
+    each_across(piece, [&](size_t r, Columns<S>& columns) { columns.begin(partials_[r].kind); });
+    for (line_ = begin; line_ < end; line_ += partition_.block_lines) {
       lines_ = std::min(partition_.block_lines, end - line_);
-      compute(line_ == range * partition_.range);
-      keep(unit, piece);
+      each_block(piece, [&](int64_t block) {
+        compute(line_ == begin && block == 0);
+        keep(unit, piece, block);
+      });
     }
-    for (size_t r = 0; r < partials_.size(); ++r)
-      if (partials_[r].side == Partials::Side::across)
-        columns_[r].finish(partials_[r].kind, width_, end - range * partition_.range,
-                           partials_[r].of_column(partition_, image_, range, column_));
+    each_across(piece, [&](size_t r, Columns<S>& columns) {
+      columns.finish(partials_[r].kind, width_, end - begin,
+                     partials_[r].of_column(partition_, image_, range, column_));
+    });
   }
 
  private:
+  // visit(block) for each block of a line of the piece.
+  template <class Visit>
+  void each_block(int64_t piece, Visit visit) {
+    const int64_t begin = piece * partition_.piece, end = std::min(partition_.width, begin + partition_.piece);
+    for (column_ = begin; column_ < end; column_ += partition_.block_width) {
+      width_ = std::min(partition_.block_width, end - column_);
+      visit((column_ - begin) / partition_.block_width);
+    }
+  }
+  // visit(r, columns) for each reduction across lines and each block of the piece.
+  template <class Visit>
+  void each_across(int64_t piece, Visit visit) {
+    for (size_t r = 0; r < partials_.size(); ++r)
+      if (partials_[r].side == Partials::Side::across)
+        each_block(piece, [&](int64_t block) { visit(r, columns_of(r, block)); });
+  }
+  Columns<S>& columns_of(size_t r, int64_t block) {
+    return columns_[r * size_t(partition_.blocks_of_piece()) + size_t(block)];
+  }
   int64_t count() const { return lines_ * width_; }
   // A count rounded up to whole vectors; buffers have room for them.
   static int64_t padded(int64_t count) { return (count + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
@@ -249,12 +267,12 @@ class Unit {
   }
 
   // Reductions first: what is stored may take acc's place.
-  void keep(int64_t unit, int64_t piece) {
+  void keep(int64_t unit, int64_t piece, int64_t block) {
     for (size_t r = 0; r < partials_.size(); ++r) {
       Partials& partials = partials_[r];
       const S* const from = value(steps_.by_element(partials.node));
       if (partials.side == Partials::Side::across) {
-        columns_[r].add(partials.kind, from, lines_, width_);
+        columns_of(r, block).add(partials.kind, from, lines_, width_);
         continue;
       }
       for (int64_t line = 0; line < lines_; ++line) {
@@ -385,7 +403,7 @@ class Unit {
   const Table<S>& table_;
   std::vector<Partials>& partials_;
   S* const buffers_;
-  std::vector<Columns<S>>& columns_;  // of each reduction
+  std::vector<Columns<S>>& columns_;  // of each reduction and block of a piece
   std::vector<const S*> where_;       // each of the block's values
   int64_t image_ = 0, line_ = 0, lines_ = 0, column_ = 0, width_ = 0;
 };
@@ -397,11 +415,12 @@ std::vector<std::vector<S>> run_units(const ProgramCall& call, const Partition& 
   const Table<S> table(call, steps);
   parallel_for(partition.units(), grain, [&](int64_t begin, int64_t end) {
     const int64_t numbers = steps.buffers * partition.room(), each = Columns<S>::bytes(partition.room());
-    S* const values = static_cast<S*>(thread_scratch(numbers * int64_t(sizeof(S)) + int64_t(partials.size()) * each));
+    const int64_t count = int64_t(partials.size()) * partition.blocks_of_piece();
+    S* const values = static_cast<S*>(thread_scratch(numbers * int64_t(sizeof(S)) + count * each));
     std::fill(values, values + numbers, S(0));
     std::vector<Columns<S>> columns;
-    for (size_t r = 0; r < partials.size(); ++r)
-      columns.emplace_back(reinterpret_cast<char*>(values + numbers) + int64_t(r) * each, partition.block());
+    for (int64_t i = 0; i < count; ++i)
+      columns.emplace_back(reinterpret_cast<char*>(values + numbers) + i * each, partition.block());
     Unit<S> unit(call, partition, steps, table, partials, values, columns);
     for (int64_t i = begin; i < end; ++i) unit.run(i);
   });
