@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer import nn as nn_of_ours
-from torch_reformer.compiler import backend, capture, execute, ir, regions
+from torch_reformer.compiler import backend, capture, execute, grouping, ir, regions
 from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
@@ -294,11 +294,11 @@ def test_regions_have_room():
         (made,) = graph.add(ir.Map([total, view], "add", lambda a, b: a + b), [(layout, *kind)])
         total = ir.View(made, layout)
     graph.outputs = [total]
-    grouping = regions.Grouping(graph)
-    grouping.run()
-    merge(grouping)
-    assert len(grouping.regions) > 2
-    assert all(len(each.reads) <= regions.MOST_INPUTS for each in grouping.regions.values())
+    found = grouping.Grouping(graph)
+    found.run()
+    merge(found)
+    assert len(found.regions) > 2
+    assert all(len(each.reads) <= regions.MOST_INPUTS for each in found.regions.values())
 
 
 @pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "gpt"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .grouping import Grouping
 from .ir import Map, Operation, Random, Reduce
-from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, are_many_placed, same_kind
+from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
 from .space import Digits, find_space, inverse, is_placed
 
 

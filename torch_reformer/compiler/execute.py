@@ -20,6 +20,7 @@ from .capture import capture
 from .copies import write_copies
 from .cost import GPUS
 from .fakes import Unsupported
+from .grouping import Grouping
 from .in_place import write_in_place
 from .ir import Graph, View
 from .lower import Cyclic, Lowered, lower
@@ -28,7 +29,6 @@ from .merge import merge
 from .passes import PASSES
 from .prepare import prepare
 from .recompute import recompute
-from .regions import Grouping
 from .report import Report, report_of
 
 _ROUNDS = 4

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import torch
 
+from .grouping import Grouping
 from .ir import Call, Map, View
-from .regions import Grouping, Region
+from .regions import Region
 
 _copy = torch.ops.aten.copy_.default
 

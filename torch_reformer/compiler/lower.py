@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,9 @@ from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
 from ..runtime import plan as plans
+from .grouping import Grouping
 from .ir import Call, Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
-from .regions import Grouping, Region, inlined, whole_of
+from .regions import Region, inlined, whole_of
 from .space import Digits, Space, operand_digits, shaped
 
 _conv2d = torch.ops.reformer._conv2d.default
@@ -69,7 +71,13 @@ def schedule(grouping: Grouping) -> list[int]:
                 heapq.heappush(ready, (first[each], each))
     if len(order) < len(groups):
         raise Cyclic
-    return order
+    needed = {*readers, *(id(view.value) for view in grouping.graph.output_views())}
+    return [n for n in order if n not in grouping.alone or not _is_unused(grouping.alone[n], needed)]
+
+
+def _is_unused(operation: Operation, needed: Container[int]) -> bool:
+    """Whether it counts for programs, which know their channels' numbers."""
+    return any(map(_counts_up, operation.results)) and id(operation.results[0]) not in needed
 
 
 def reads_of(grouping: Grouping, group: int) -> list[View]:
@@ -79,7 +87,22 @@ def reads_of(grouping: Grouping, group: int) -> list[View]:
     region = grouping.regions[group]
     made = {id(each) for operation in region.computed for each in operation.results}
     anchors = region.anchor.operands if region.anchor else []
-    return [*anchors, *(view for view in region.leaves.values() if id(view.value) not in made)]
+    leaves = [view for key, view in region.leaves.items() if not _is_channel_index(region, view, key[2])]
+    return [*anchors, *(view for view in leaves if id(view.value) not in made)]
+
+
+def _counts_up(value: Value) -> bool:
+    """Whether it is 0, 1, 2 and so on: of channels that needs no memory."""
+    maker = value.maker
+    if not isinstance(maker, Call):
+        return False
+    if maker.operator is _arange.default:
+        return True
+    return maker.operator in (_arange.start, _arange.start_step) and (maker.args[0], *maker.args[2:]) in ((0,), (0, 1))
+
+
+def _is_channel_index(region: Region, view: View, digits: Digits) -> bool:
+    return _counts_up(view.value) and not view.layout.offset and region.space.kind(digits) == "channel"
 
 
 @dataclass(frozen=True)
@@ -217,16 +240,6 @@ def _geometry(operation: Conv | ConvGrads) -> int:
     return plans.geometry_number(g.stride, g.padding, g.dilation, g.groups)
 
 
-def _counts_up(view: View) -> bool:
-    """Whether it is 0, 1, 2 and so on, which needs no memory."""
-    maker = view.value.maker
-    if not isinstance(maker, Call) or view.layout.offset:
-        return False
-    if maker.operator is _arange.default:
-        return True
-    return maker.operator in (_arange.start, _arange.start_step) and (maker.args[0], *maker.args[2:]) in ((0,), (0, 1))
-
-
 class RegionProgram:
     """A region's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
     tensor that the program runs over, None if there is none or it is the anchor's result."""
@@ -340,7 +353,7 @@ class RegionProgram:
             return self._computed(maker, digits)
         kind = self.space.kind(digits)
         layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
-        if kind == "channel" and _counts_up(view):
+        if _is_channel_index(self.region, view, digits):
             return p.channel_index()
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()

@@ -60,7 +60,7 @@ def _changed(node: Node, changed: dict[Node, object], choose: Callable[[Node, Te
     """What it gives in another order than before, or None."""
     before = node.meta.get("val")
     if any(each in changed for each in node.all_input_nodes):
-        if not (node.target is operator.getitem or node.target in any_order or _is_element_wise(node)):
+        if not (node.target is operator.getitem or node.target in any_order or is_element_wise(node)):
             raise _HasAnOrder
         found = _again(node, changed)
     else:
@@ -82,7 +82,7 @@ def _apply(module: GraphModule, changed: dict[Node, object]) -> None:
 def _is_between_orders(node: Node, value: Tensor, changed: dict[Node, object]) -> bool:
     """Whether it is an element-wise operation that gives another order than its dimensions' own, which one of its
     operands has, or another operand of what needs it."""
-    if not _is_element_wise(node) or value.dim() == 4 or value.is_contiguous():
+    if not is_element_wise(node) or value.dim() == 4 or value.is_contiguous():
         return False
     given = [changed.get(each, each.meta.get("val")) for each in node.all_input_nodes]
     given = [each for each in given if isinstance(each, Tensor) and each.shape == value.shape]
@@ -93,14 +93,14 @@ def _tensors(node: Node) -> list[Tensor]:
     return [each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta.get("val"), Tensor)]
 
 
-def _is_element_wise(node: Node) -> bool:
+def is_element_wise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
 
 
 def _is_open(node: Node) -> bool:
     """Whether it is an element-wise operation on images of which each operand repeats its elements."""
     value, inputs = node.meta.get("val"), _tensors(node)
-    if not _is_element_wise(node) or not isinstance(value, Tensor) or value.dim() != 4:
+    if not is_element_wise(node) or not isinstance(value, Tensor) or value.dim() != 4:
         return False
     if value.is_contiguous(memory_format=torch.channels_last) or not inputs:
         return False
@@ -113,7 +113,7 @@ def _partners(node: Node, changed: dict[Node, object]) -> list[Tensor]:
     found, todo, seen = [], [node], {node}
     while todo and len(seen) < _NEXT:
         for user in todo.pop().users:
-            if user not in seen and _is_element_wise(user):
+            if user not in seen and is_element_wise(user):
                 seen.add(user)
                 todo.append(user)
                 found += [changed.get(each, each.meta.get("val")) for each in user.all_input_nodes if each not in seen]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 
+from .grouping import Grouping
 from .ir import Reduce, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Grouping, Region, are_many_placed, same_kind
+from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
 from .space import Space, find_space, fits
 
 _MOST_READERS = 8  # of one tensor that are looked at, in pairs

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
-from .memory_formats import settle
+from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
 _MUCH = 8  # elements of a result for each of its operands
@@ -29,8 +28,7 @@ def _repeat_broadcasts(joint: GraphModule) -> None:
     computed again in the backward."""
     for node in joint.graph.nodes:
         if node.op == "call_function" and "recompute" not in node.meta and size_of(node):
-            is_element_wise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-            if is_element_wise and _MUCH * sum(map(size_of, node.all_input_nodes)) < size_of(node):
+            if is_element_wise(node) and _MUCH * sum(map(size_of, node.all_input_nodes)) < size_of(node):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 

@@ -4,8 +4,9 @@ and its result both need."""
 
 from __future__ import annotations
 
+from .grouping import Grouping
 from .ir import Map, Operation, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, Computation, Grouping, Region, are_many_placed
+from .regions import MOST_INPUTS, MOST_OPERATIONS, Computation, Region, are_many_placed
 from .space import find_space, fits
 
 MOST = 16  # operations that are computed again for one value

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .cost import flops, predicted_us
+from .grouping import Grouping
 from .ir import Call, Graph, Map, Operation, View
 from .lower import reads_of, schedule
-from .regions import Grouping
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from .memory_formats import is_element_wise
 from .regions import SMALL
 
 aten = torch.ops.aten
@@ -50,7 +51,7 @@ def _needs(joint: GraphModule) -> list[Node]:
                 backward.add(node)
         elif not backward.isdisjoint(node.all_input_nodes):
             backward.add(node)
-            if _is_element_wise(node) or node.target in _SUMS:
+            if is_element_wise(node) or node.target in _SUMS:
                 size = max(map(size_of, node.all_input_nodes))
                 found |= {each: None for each in node.all_input_nodes if size_of(each) == size > SMALL}
     return [each for each in found if each not in backward]
@@ -76,16 +77,12 @@ def _chain(need: Node) -> tuple[Node, set[Node]] | None:
             continue
         if "recompute" in node.meta or len(operations) > _MOST:
             return None
-        if _is_element_wise(node) or node.target in _VIEWS:
+        if is_element_wise(node) or node.target in _VIEWS:
             operations.add(node)
             todo += node.all_input_nodes
         else:
             sources.add(node)
     return (sources.pop(), operations) if len(sources) == 1 else None
-
-
-def _is_element_wise(node: Node) -> bool:
-    return node.target is aten._to_copy.default or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def size_of(node: Node) -> int:
