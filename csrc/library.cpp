@@ -2,7 +2,9 @@
 #include <torch/csrc/stable/library.h>
 
 #include "c_api.h"
+#include "operators/contiguous.h"
 #include "operators/conv.h"
+#include "operators/embedding.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
 #include "plan/operator_calls.h"
@@ -23,6 +25,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
+  m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
+  m.def("_contiguous(Tensor tensor) -> Tensor");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
   // geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
@@ -37,6 +41,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("conv2d_input_grad", TORCH_BOX(&reformer::conv2d_input_grad));   \
   m.impl("conv2d_weight_grad", TORCH_BOX(&reformer::conv2d_weight_grad)); \
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
+  m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
+  m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))

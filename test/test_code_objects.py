@@ -71,11 +71,13 @@ def for_architectures(file: str) -> list:
 ONE = {
     "depthwise": "weight_grad, bf16, 7, 2, 2, 7",
     "depthwise_planes": "forward, bf16, 3, 1, 4, 8",
+    "embedding": "bf16, int64, 8",
     "implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
     "pack": "pack, bf16, 4",
     "tma_depthwise": "forward, bf16, 3, 1",
     "tma_gemm": "forward, bf16, 128, 128, 6",
     "tma_windows": "input_grad, bf16, 128, 128, 6",
+    "transpose": "16, 8",
 }
 FILES = [file.stem for file in sorted((ROOT / "csrc/hip/kernels").glob("*.hip"))]
 FILES = [file for file in FILES if for_architectures(file)]

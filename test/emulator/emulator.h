@@ -133,6 +133,23 @@ T shuffle_down(T value, int distance, const char* file = __builtin_FILE(), int l
   return shuffle_from(value, lane + distance < kWarp ? lane + distance : lane, file, line);
 }
 
+namespace emulator {
+struct Vote {
+  bool mine;
+  unsigned long long all;
+};
+inline void vote(Vote* const* lanes) {
+  unsigned long long all = 0;
+  for (int lane = 0; lane < kWarp; ++lane) all |= static_cast<unsigned long long>(lanes[lane]->mine) << lane;
+  for (int lane = 0; lane < kWarp; ++lane) lanes[lane]->all = all;
+}
+}  // namespace emulator
+inline unsigned long long ballot(bool mine, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::Vote call{mine, 0};
+  emulator::collective<emulator::Vote, emulator::vote>({"a ballot", file, line}, call);
+  return call.all;
+}
+
 // Those of async_copy.h. Until the wait the destination holds no numbers.
 template <int kBytes>
 void async_copy(void* shared, const void* global, bool valid, const char* file = __builtin_FILE(),

@@ -171,6 +171,14 @@ def register(library: torch.library.Library) -> None:
         _check_grad_output(op, expected, grad_output)
         return _result(op, input_size, "weight", weight, "grad_output", grad_output)
 
+    @torch.library.register_fake("reformer::_contiguous", lib=library)
+    def _(tensor):
+        return tensor.new_empty(tensor.shape)
+
+    @torch.library.register_fake("reformer::_embedding_grad", lib=library)
+    def _(grad, ids, rows, padding, by_frequency):
+        return grad.new_empty((rows, grad.shape[-1]))
+
     @torch.library.register_fake("reformer::conv2d_weight_grad", lib=library)
     def _(weight_size, input, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
         op = "conv2d_weight_grad"

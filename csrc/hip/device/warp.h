@@ -16,6 +16,13 @@ DEVICE int warp_id() {
 #endif
 }
 
+// A bit for each lane of a warp.
+#if defined(REFORMER_NVIDIA)
+using Ballot = unsigned;
+#else
+using Ballot = unsigned long long;
+#endif
+
 // The emulator has its own shuffles, which know by whom they were called.
 #if !defined(REFORMER_EMULATOR)
 // What that lane gives.
@@ -38,6 +45,17 @@ DEVICE T shuffle_xor(T value, int mask) {
 #endif
 }
 
+// Which lanes say so.
+DEVICE Ballot ballot(bool mine) {
+#if defined(REFORMER_NVIDIA)
+  return __ballot_sync(0xffffffffu, mine);
+#elif defined(__GFX9__)
+  return __builtin_amdgcn_ballot_w64(mine);
+#else
+  return __builtin_amdgcn_ballot_w32(mine);
+#endif
+}
+
 // What lane_id() + distance gives, or the own value past the warp's end.
 template <class T>
 DEVICE T shuffle_down(T value, int distance) {
@@ -49,6 +67,24 @@ DEVICE T shuffle_down(T value, int distance) {
 #endif
 }
 #endif
+
+// Bits of a ballot, and those of lower lanes.
+DEVICE int bits_of(Ballot votes) {
+#if defined(REFORMER_NVIDIA)
+  return __popc(votes);
+#else
+  return __builtin_popcountll(votes);
+#endif
+}
+DEVICE int bits_below(Ballot votes, int lane) { return bits_of(votes & ((Ballot(1) << lane) - 1)); }
+// The lowest lane of one that is not empty.
+DEVICE int first_of(Ballot votes) {
+#if defined(REFORMER_NVIDIA)
+  return __ffs(int(votes)) - 1;
+#else
+  return __builtin_ctzll(votes);
+#endif
+}
 
 // The sum over the warp, the same bits in every lane: a butterfly reduction over halves, quarters, and so on.
 DEVICE float warp_sum(float value) {

@@ -1,0 +1,193 @@
+// The gradient of an embedding's table: row r is the sum of the gradients of all elements whose id is r, added up in
+// their order. One pass: no ids are sorted, and the rows that have none are filled with zeros as they are met.
+#include "../device/grid_dependency.h"
+#include "../device/types.h"
+#include "../device/warp.h"
+#include "embedding.h"
+
+namespace reformer {
+namespace {
+
+using int32 = int;
+using int64 = long long;
+
+template <class T, class Id, int kCount>
+struct EmbeddingGrad {
+  static constexpr int kWarps = kEmbeddingThreads / kWarp;
+  static constexpr int kColumns = kWarp * kCount;  // that a warp has at once
+  static constexpr int kUnroll = 4;                // loads in flight
+
+  static constexpr int kHits = kWarps * kEmbeddingHits;
+
+  // What has been found: where it is, and in which of the block's rows. First each warp's own, then all in order.
+  struct Hit {
+    int at;
+    int row;
+  };
+  struct Shared {
+    Hit own[kWarps][kEmbeddingHits], all[kHits];
+    int count[kWarps];
+    float sums[kWarps][kColumns];
+  };
+
+  const EmbeddingGradArgs& p;
+  Shared& shared;
+  const int lane = lane_id(), warp = warp_id();
+
+  DEVICE bool is_wanted(Id id, int low, int high) const { return id >= low && id < high && id != p.padding; }
+
+  // visit(ballot of the lanes whose id is one of these rows, the first lane's place, the own id) for the warp's share.
+  template <class Visit>
+  DEVICE void scan(int low, int high, Visit visit) const {
+    const int each = (p.count + kWarps - 1) / kWarps, first = warp * each;
+    const int end = first + each < p.count ? first + each : p.count;
+    for (int at = first; at < end; at += kUnroll * kWarp) {
+      Id ids[kUnroll];
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i) {
+        const int own = at + i * kWarp + lane;
+        ids[i] = own < end ? static_cast<const Id*>(p.ids)[own] : Id(-1);
+      }
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i) {
+        const Ballot found = ballot(is_wanted(ids[i], low, high));
+        if (found) visit(found, at + i * kWarp, ids[i]);
+      }
+    }
+  }
+
+  // Lists what belongs to these rows, and returns how much that is; kHits + 1 if there is no room for it.
+  DEVICE int list(int low, int high) {
+    int count = 0;
+    scan(low, high, [&](Ballot found, int first, Id id) {
+      const int place = count + bits_below(found, lane);
+      if (place < kEmbeddingHits && found >> lane & 1) shared.own[warp][place] = {first + lane, int(id)};
+      count += bits_of(found);
+    });
+    if (lane == 0) shared.count[warp] = count;
+    barrier();
+    int before = 0, all = 0;
+    bool fits = true;
+    UNROLL
+    for (int i = 0; i < kWarps; ++i) {
+      const int of_warp = shared.count[i];
+      if (i < warp) before += of_warp;
+      all += of_warp;
+      fits = fits && of_warp <= kEmbeddingHits;
+    }
+    if (!fits) return kHits + 1;
+    for (int i = lane; i < count; i += kWarp) shared.all[before + i] = shared.own[warp][i];
+    barrier();
+    return all;
+  }
+
+  // Adds the gradients that place(lane) tells for the lanes of the ballot, in their order.
+  template <class Place>
+  DEVICE void add(Ballot found, int column, Place place, float (&sum)[kCount]) const {
+    while (found) {
+      Pack<T, kCount> some[kUnroll];
+      int count = 0;
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i) {
+        if (!found) continue;
+        const long long at = place(first_of(found));
+        if (column < p.columns) some[i] = load<T, kCount>(static_cast<const T*>(p.grad) + at * p.columns + column);
+        found &= found - 1;
+        ++count;
+      }
+      UNROLL
+      for (int i = 0; i < kUnroll; ++i) {
+        if (i >= count || column >= p.columns) continue;
+        float values[kCount];
+        widen<T, kCount>(some[i], values);
+        UNROLL
+        for (int j = 0; j < kCount; ++j) sum[j] += values[j];
+      }
+    }
+  }
+
+  DEVICE void write(int row, int column, int times, float (&sum)[kCount]) const {
+    if (column >= p.columns) return;
+    if (p.by_frequency && times > 1) {
+      UNROLL
+      for (int j = 0; j < kCount; ++j) sum[j] /= float(times);
+    }
+    store<T, kCount>(static_cast<T*>(p.to) + static_cast<long long>(row) * p.columns + column, narrow<T, kCount>(sum));
+  }
+
+  // Each warp has some of these rows.
+  DEVICE void add_listed(int low, int high, int hits, int begin, int end) const {
+    for (int row = low + warp; row < high; row += kWarps)
+      for (int column = begin + lane * kCount; column - lane * kCount < end; column += kColumns) {
+        float sum[kCount] = {};
+        int times = 0;
+        for (int first = 0; first < hits; first += kWarp) {
+          const int own = first + lane;
+          const Ballot found = ballot(own < hits && shared.all[own < hits ? own : 0].row == row);
+          times += bits_of(found);
+          add(found, column, [&](int of) { return shared.all[first + of].at; }, sum);
+        }
+        write(row, column, times, sum);
+      }
+  }
+
+  // All warps have a share of one row's.
+  DEVICE void add_shared(int row, int begin, int end) {
+    for (int column = begin + lane * kCount; column - lane * kCount < end; column += kColumns) {
+      float sum[kCount] = {};
+      scan(row, row + 1,
+           [&](Ballot found, int first, Id) { add(found, column, [&](int of) { return first + of; }, sum); });
+      UNROLL
+      for (int j = 0; j < kCount; ++j) shared.sums[warp][lane * kCount + j] = sum[j];
+      barrier();
+      if (warp == 0) {
+        int times = shared.count[0];
+        for (int other = 1; other < kWarps; ++other) {
+          times += shared.count[other];
+          UNROLL
+          for (int j = 0; j < kCount; ++j) sum[j] += shared.sums[other][lane * kCount + j];
+        }
+        write(row, column, times, sum);
+      }
+      barrier();
+    }
+  }
+
+  DEVICE void run() {
+    int low = block_x() * p.rows_each;
+    const int last = low + p.rows_each < p.rows ? low + p.rows_each : p.rows;
+    const int begin = block_y() * p.columns_each;
+    const int end = begin + p.columns_each < p.columns ? begin + p.columns_each : p.columns;
+    while (low < last) {
+      int high = last, hits = list(low, high);
+      while (hits > kHits && high - low > 1) {  // fewer rows at once
+        high = low + (high - low) / 2;
+        barrier();
+        hits = list(low, high);
+      }
+      if (hits > kHits)
+        add_shared(low, begin, end);
+      else
+        add_listed(low, high, hits, begin, end);
+      barrier();
+      low = high;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace reformer
+
+#define X(T, Id, kCount)                                                              \
+  KERNEL(reformer::kEmbeddingThreads)                                                 \
+  embedding_grad_##T##_##Id##_##kCount(reformer::EmbeddingGradArgs args) {            \
+    SHARED reformer::EmbeddingGrad<reformer::T, reformer::Id, kCount>::Shared shared; \
+    reformer::grid_dependency_launch();                                               \
+    reformer::grid_dependency_wait();                                                 \
+    reformer::EmbeddingGrad<reformer::T, reformer::Id, kCount>{args, shared}.run();   \
+  }
+#ifdef REFORMER_ENTRY
+REFORMER_APPLY(X, REFORMER_ENTRY)
+#else
+#include "embedding.inc"
+#endif

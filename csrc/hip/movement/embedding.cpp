@@ -1,0 +1,68 @@
+#include "embedding.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "hip/gpu_model.h"
+
+namespace reformer {
+namespace {
+
+// Blocks read all ids: with more bytes than this PyTorch's kernels, which sort them, are faster.
+constexpr int64_t kMostScanned = int64_t{1} << 29;
+constexpr int64_t kMostRows = 128;  // of a block
+constexpr int64_t kUsualHits = 128;
+
+struct OneKernel {
+  const char *type, *ids;
+  int elements;
+  gpu::Kernel kernel;
+};
+
+const OneKernel* kernel_of(const char* type, const char* ids, int elements) {
+  static const OneKernel kernels[] = {
+#define X(T, Id, count) \
+  {#T, #Id, count, gpu::Kernel({"embedding", "embedding_grad_" #T "_" #Id "_" #count, #T ", " #Id ", " #count})},
+#include "hip/kernels/embedding.inc"
+#undef X
+  };
+  const auto found = std::find_if(std::begin(kernels), std::end(kernels), [&](const OneKernel& kernel) {
+    return !std::strcmp(kernel.type, type) && !std::strcmp(kernel.ids, ids) && kernel.elements == elements;
+  });
+  return found;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Planned<EmbeddingGradPlan> plan_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows, int64_t columns,
+                                               const std::string& arch) {
+  if (type == DType::fp64) return "it computes in fp32";
+  if (const char* why = gpu::unavailable(arch)) return why;
+  if (std::max({count, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
+  const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most;
+  const int64_t chunk = int64_t{warp_size(arch)} * elements, chunks = ceil_div(columns, chunk);
+  const int64_t wanted = int64_t{4} * usual_units(arch);  // blocks
+
+  EmbeddingGradPlan plan;
+  EmbeddingGradArgs& a = plan.args;
+  a.count = int(count), a.rows = int(rows), a.columns = int(columns);
+  const int64_t few_hits = std::max<int64_t>(1, kUsualHits * rows / std::max<int64_t>(count, 1));
+  a.rows_each = int(std::clamp<int64_t>(std::min(rows / wanted, few_hits), 1, kMostRows));
+  const int64_t blocks = ceil_div(rows, a.rows_each);
+  a.columns_each = int(ceil_div(chunks, std::min(chunks, ceil_div(wanted, blocks))) * chunk);
+  plan.launch.blocks_x = uint32_t(blocks);
+  plan.launch.blocks_y = uint32_t(ceil_div(columns, a.columns_each));
+  plan.launch.threads = kEmbeddingThreads;
+  plan.launch.pdl = true;
+  if (blocks * plan.launch.blocks_y * count * (wide_ids ? 8 : 4) > kMostScanned) return "there are too many ids";
+  constexpr const char* kTypes[] = {"fp32", "fp64", "fp16", "bf16"};
+  plan.kernel = &kernel_of(kTypes[size_t(type)], wide_ids ? "int64" : "int32", elements)->kernel;
+  return plan;
+}
+
+}  // namespace reformer

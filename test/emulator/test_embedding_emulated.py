@@ -1,0 +1,83 @@
+"""Gradients of embeddings, emulated."""
+
+import ctypes
+
+import pytest
+import torch
+from marks import slow
+
+import emulator
+
+pytestmark = emulator.needed
+
+TYPES = {torch.bfloat16: ("bf16", 8), torch.float16: ("fp16", 8), torch.float32: ("fp32", 4)}
+IDS = {torch.int64: "int64", torch.int32: "int32"}
+THREADS = 256
+
+
+class Arguments(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("ids", "grad", "to")),
+        *((name, ctypes.c_int32) for name in ("count", "rows", "columns")),
+        ("padding", ctypes.c_int64),
+        ("by_frequency", ctypes.c_bool),
+        *((name, ctypes.c_int32) for name in ("rows_each", "columns_each")),
+    ]
+
+
+def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, chunks_each=1, warp=32, seed=0):
+    """By blocks of so many rows and chunks of columns, as a warp has at once."""
+    columns = grad.shape[1]
+    name, count = TYPES[grad.dtype]
+    count = 1 if columns % count else count
+    result = torch.full((rows, columns), torch.nan, dtype=grad.dtype)
+    pointers = [tensor.data_ptr() for tensor in (ids, grad, result)]
+    columns_each = chunks_each * warp * count
+    numbers = len(ids), rows, columns, padding, by_frequency, rows_each, columns_each
+    emulator.launch(
+        "csrc/hip/kernels/embedding.hip",
+        f"embedding_grad_{name}_{IDS[ids.dtype]}_{count}",
+        grid=(-(-rows // rows_each), -(-columns // columns_each), 1),
+        threads=THREADS,
+        arguments=Arguments(*pointers, *numbers),
+        seed=seed,
+        warp=warp,
+    )
+    return result
+
+
+def check(ids, columns, rows, dtype=torch.bfloat16, padding=-1, by_frequency=False, **options):
+    grad = torch.randint(-8, 9, (len(ids), columns)).to(dtype)  # whose sums are exact in fp32
+    expected = torch.ops.aten.embedding_dense_backward(grad.double(), ids.long(), rows, padding, by_frequency)
+    found = gradient(ids, grad, rows, padding=padding, by_frequency=by_frequency, **options)
+    if by_frequency:
+        # ATen divides before it adds up, so that a sum of 0 may be some 1e-16.
+        torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-14)
+    else:
+        assert torch.equal(found, expected.to(dtype))
+
+
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float16, torch.float32)], ids=str)
+@pytest.mark.parametrize("columns", [64, *slow(520, 7, 1)])
+def test_gradient(columns, dtype, warp):
+    torch.manual_seed(columns)
+    ids = torch.randint(0, 100, (300,))
+    for seed in (0, 1):
+        check(ids, columns, 100, dtype, warp=warp, seed=seed)
+    check(ids.int(), columns, 100, dtype, padding=int(ids[0]), by_frequency=True, warp=warp, chunks_each=2)
+
+
+@pytest.mark.parametrize("warp", [32, *slow(64)])
+def test_frequent_ids(warp):
+    """More than a block lists: it goes on with fewer rows, down to one, of which all warps have a share."""
+    ids = torch.randint(0, 40, (2500,))
+    ids[torch.rand(2500) < 0.7] = 17
+    for seed in (0, 1):
+        check(ids, 24, 40, warp=warp, rows_each=40, seed=seed)
+    check(ids, 24, 40, padding=17, by_frequency=True, warp=warp, rows_each=40)
+
+
+@pytest.mark.parametrize("count", [0, 1, 33])
+def test_few_ids(count):
+    check(torch.randint(0, 50, (count,)), 16, 50)
