@@ -28,15 +28,25 @@ def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
-    (programmatic dependent launch) waits for the one before it."""
+def _on_gpu(step: Callable[[], None], device: torch.device) -> list:
+    """When the step's kernels, copies and fills ran, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize(device)
     on_gpu = [each.time_range for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    return sorted(on_gpu, key=lambda each: each.start)
+
+
+def kernel_count(step: Callable[[], None], device: torch.device) -> float:
+    """Kernels, copies and fills of one step."""
+    return float(len(_on_gpu(step, device)))
+
+
+def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
+    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
+    (programmatic dependent launch) waits for the one before it."""
     busy, until = 0.0, 0.0
-    for each in sorted(on_gpu, key=lambda each: each.start):
+    for each in _on_gpu(step, device):
         busy += max(0.0, each.end - max(each.start, until))
         until = max(until, each.end)
     return busy / 1e3

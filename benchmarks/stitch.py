@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from clocks import kernel_milliseconds, milliseconds
+from clocks import kernel_count, kernel_milliseconds, milliseconds
 from results import Row, geomean, write_csv
 from torch import Tensor
 
@@ -35,11 +35,12 @@ ON_CPU = 16  # rows or images are so many times fewer
 
 
 class Case(NamedTuple):
-    """A function of tensors, and the least bytes of its forward and backward."""
+    """A function of tensors, and the least bytes of its forward and backward: 0 if more than memory limits it."""
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
-    least: int
+    least: int = 0
+    has_backward: bool = True
 
 
 def _layer_norm(x: Tensor, bias: Tensor, rest: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
@@ -66,6 +67,10 @@ def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, rest: Tensor | None = N
 
 def _embedded(words: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.layer_norm(F.embedding(words, table), table.shape[-1:], weight, bias)
+
+
+def _loss_of_labels(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(F.linear(x, weight, bias), targets)
 
 
 def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Case]]:
@@ -131,6 +136,36 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
         rows = words.numel() * 1024 * table.itemsize
         return Case(functools.partial(_embedded, words), (table, numbers(1024), numbers(1024)), 4 * rows + table.nbytes)
 
+    # Those that EVT (Chen et al., EVT: accelerating deep learning training with epilogue visitor tree, ASPLOS 2024)
+    # numbers 13 to 17: BERT's attention and perceptron, a convolution, XML-CNN's loss and that of a graph network.
+    def attention() -> Case:
+        q, k, v = (numbers(max(1, 8 // fewer), 16, 512, 64) for _ in range(3))
+
+        def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return F.dropout(torch.softmax(q @ k.transpose(-2, -1) / 8, -1), 0.1) @ v
+
+        return Case(function, (q, k, v), has_backward=False)
+
+    def perceptron() -> Case:
+        x, weights = numbers(4096 // fewer, 1024), (numbers(4096, 1024), numbers(4096), numbers(1024, 4096))
+        function = lambda x, a, b, c: F.linear(F.gelu(F.linear(x, a, b)), c)  # noqa: E731
+        return Case(function, (x, *weights), has_backward=False)
+
+    def convolution() -> Case:
+        weight = numbers(64, 64, 3, 3).to(memory_format=torch.channels_last)
+        vectors = (numbers(64, dtype=torch.float32) for _ in range(2))
+        function = lambda x, w, *rest: _batch_norm(F.conv2d(x, w, padding=1), *rest)  # noqa: E731
+        return Case(function, (images(32 // fewer, 64, 56, 56), weight, *vectors), has_backward=False)
+
+    def linear_and_loss() -> Case:
+        targets = (torch.rand(256, 32768, device=device) < 0.01).to(dtype)
+        function = functools.partial(_loss_of_labels, targets=targets)
+        return Case(function, (numbers(256, 1024), numbers(32768, 1024), numbers(32768)))
+
+    def classes_of_nodes() -> Case:
+        labels, scores = classes(352, 736392 // fewer), numbers(736392 // fewer, 352)
+        return Case(functools.partial(F.cross_entropy, target=labels), (scores,), 2 * scores.nbytes)
+
     return {
         "softmax+dropout": softmax,
         "bias+dropout+residual+layer norm": layer_norm,
@@ -144,6 +179,11 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
         "rotary embedding": rotary,
         "l2 norm+scale": l2_norm,
         "embedding+layer norm": embedding,
+        "EVT 13: attention forward": attention,
+        "EVT 14: perceptron forward": perceptron,
+        "EVT 15: convolution+batch norm+relu forward": convolution,
+        "EVT 16: linear+binary cross entropy": linear_and_loss,
+        "EVT 17: cross entropy of nodes": classes_of_nodes,
     }
 
 
@@ -151,7 +191,7 @@ class Step:
     """Forward and backward of a case, by one side."""
 
     def __init__(self, case: Case, run: Callable[..., Tensor]):
-        self.run = run
+        self.run, self.has_backward = run, case.has_backward
         self.tensors = [each.detach().clone().requires_grad_() for each in case.tensors]
         with torch.no_grad():
             self.grad = torch.ones_like(case.function(*case.tensors))
@@ -159,7 +199,9 @@ class Step:
     def __call__(self) -> None:
         for each in self.tensors:
             each.grad = None
-        self.run(*self.tensors).backward(self.grad)
+        result = self.run(*self.tensors)
+        if self.has_backward:
+            result.backward(self.grad)
 
 
 def cold_kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
@@ -187,6 +229,7 @@ def measure(case: Case, names: list[str], rounds: int, device: torch.device) -> 
     for _ in range(PROFILED if device.type == "cuda" else 0):
         for side, step in steps.items():
             times[side].setdefault("kernels_ms", []).append(cold_kernel_milliseconds(step, device))
+            times[side].setdefault("kernels", []).append(kernel_count(step, device))
     return times
 
 
@@ -205,7 +248,8 @@ def main() -> None:
     bandwidth = BANDWIDTH.get(device_name(device))
     rows: list[Row] = []
     ratios: dict[str, list[float]] = {side: [] for side in names}
-    print("| " + " | ".join(["case", *(f"{side} {metric}, share" for side in names)]) + " |")
+    told = metric if metric == "step_ms" else f"{metric}, step_ms, share"
+    print("| " + " | ".join(["case", *(f"{side} {told}" for side in names)]) + " |")
     print("|---" * (len(names) + 1) + "|")
     for name in options.cases.split(",") if options.cases else makers:
         torch.manual_seed(0)
@@ -216,10 +260,11 @@ def main() -> None:
                 rows.append(Row.of("stitch", name, side, of, values, device_name(device)))
             median = statistics.median(times[side][metric])
             ratios[side].append(statistics.median(times[names[0]][metric]) / median)
-            share = case.least / (median / 1e3) / bandwidth if bandwidth else None
+            share = case.least / (median / 1e3) / bandwidth if bandwidth and case.least else None
             if share is not None:
                 rows.append(Row.of("stitch", name, side, "share_of_bandwidth", [share], device_name(device)))
-            cells.append(f"{median:.3f}" + ("" if share is None else f", {share:.2f}"))
+            numbers = [median, *([statistics.median(times[side]["step_ms"])] if metric != "step_ms" else [])]
+            cells.append(", ".join(f"{each:.3f}" for each in numbers) + ("" if share is None else f", {share:.2f}"))
         print(f"| {' | '.join(cells)} |", flush=True)
     print(f"| {' | '.join(['geometric mean over the first', *(f'{geomean(ratios[side]):.2f}' for side in names)])} |")
     if options.csv:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from clocks import host_milliseconds, kernel_milliseconds, milliseconds
+from clocks import host_milliseconds, kernel_count, kernel_milliseconds, milliseconds
 from models import Task, task
 from results import Row, write_csv
 from torch.distributed.fsdp import fully_shard
@@ -164,6 +164,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
     if device.type == "cuda":
         for _ in range(PROFILED):  # at the end: a process that has profiled once launches kernels more slowly
             round_of("kernels_ms", kernel_milliseconds)
+            round_of("kernels", kernel_count)
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
 
 

@@ -90,7 +90,7 @@ def test_other_orders_are_no_copies():
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     forward, backward = [[line.kind for line in each.lines] for each in reports]
     assert forward == ["stitch", "aten::addmm", "stitch", "aten::addmm", "stitch"]
-    assert "aten::clone" not in backward and backward.count("stitch") <= 5
+    assert "reformer::_contiguous" not in backward and backward.count("stitch") <= 5
 
 
 def turn(tensor):
@@ -137,3 +137,26 @@ SCATTERS = {
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scattered_over_all(name):
     reports_of(SCATTERS[name], torch.zeros(4, 6), torch.randn(4, 6))
+
+
+def check_contiguous(tensor):
+    found = torch.ops.reformer._contiguous(tensor)
+    assert found.is_contiguous() and torch.equal(found, tensor)
+    assert found.numel() == 0 or found.data_ptr() != tensor.data_ptr()
+
+
+TURNED = [((2, 64, 56, 56), (0, 2, 3, 1)), ((2, 56, 56, 64), (0, 3, 1, 2)), ((70, 33), (1, 0)), ((5, 3), (0, 1))]
+
+
+@pytest.mark.parametrize(("size", "order"), TURNED)
+def test_the_operator_copies(size, order):
+    check_contiguous(torch.randn(size).permute(order))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.bool], ids=str)
+@pytest.mark.parametrize(("size", "order"), [*TURNED, ((3, 0, 4), (2, 1, 0)), ((4, 3, 700, 5, 48), (1, 4, 0, 3, 2))])
+def test_the_operator_copies_on_a_gpu(size, order, dtype):
+    tensor = torch.randn(size, device="cuda").to(dtype).permute(order)
+    check_contiguous(tensor)
+    check_contiguous(tensor[..., 1:])

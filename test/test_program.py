@@ -209,9 +209,9 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: Program(program.store(program.full("a") + program.channel("a"))), "'a' is both full and channel"),
         (lambda: program.channel("two words"), "a Python identifier, got 'two words'"),
         (lambda: program.channel(3), "got 3"),
-        (lambda: program.sum(program.acc(), per="column"), "per 'channel', 'row' or 'all', got 'column'"),
+        (lambda: program.sum(program.acc(), per="column"), "per 'channel', 'row', 'plane' or 'all', got 'column'"),
         (lambda: program.store(program.acc(), torch.int8), "got torch.int8"),
-        (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel' or 'row', got 'all'"),
+        (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel', 'row' or 'plane', got 'all'"),
         (lambda: program.store(program.acc(), per="row"), "stored of a row is computed of rows'"),
         (
             lambda: program.store(program.channel("c") * program.row("r"), per="channel"),

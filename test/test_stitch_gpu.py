@@ -39,10 +39,27 @@ def test_every_operation(layout):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_reductions(size, dtype, layout):
     value = program.acc() * CHANNEL + FULL
-    kinds = [kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "all")]
+    kinds = [
+        kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "plane", "all")
+    ]
     tested = Program(program.store(program.relu(value)), *kinds, program.sum(value / 3))
     first, again = (check(tested, size, dtype, layout) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_planes_are_stored(layout):
+    value = CHANNEL * program.plane("plane")
+    outputs = [program.store(value, to, "plane") for to in (None, torch.float32, torch.bool)]
+    for size in SIZES:
+        check(Program(*outputs, program.store(program.acc() * value)), size, torch.bfloat16, layout)
+
+
+def test_more_lines_than_a_launch_has_blocks_along_y():
+    x = torch.randn(1, 70000, 1, 2048, dtype=torch.bfloat16, device="cuda")
+    shift = torch.randn(70000, device="cuda")
+    result = torch_reformer.stitch(x, Program(program.store(program.acc() + CHANNEL)), {"channel": shift})
+    assert torch.equal(result, (x.float() + shift[:, None, None]).to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("layout", FORMATS)

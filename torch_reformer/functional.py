@@ -195,6 +195,10 @@ def linear_epilogue(input: Tensor, weight: Tensor, program: Program, tensors: Ma
             "linear_epilogue: input must be [..., C] and weight [K, C], "
             f"got sizes {list(input.shape)} and {list(weight.shape)}"
         )
+    if "plane" in program.kinds or any(output.per == "plane" for output in program.outputs):
+        raise ValueError(
+            "linear_epilogue: the rows of a product belong to no images, so the program can have no planes"
+        )
     rows, columns = input.shape[:-1], weight.shape[0]
     for name, kind in zip(program.names, program.kinds, strict=True):
         if kind in ("full", "row"):

@@ -20,6 +20,7 @@ const char* name(ProgramOp kind) {
     case ProgramOp::full: return "full";
     case ProgramOp::channel: return "channel";
     case ProgramOp::row: return "row";
+    case ProgramOp::plane: return "plane";
     case ProgramOp::scalar: return "scalar";
     default: return "random";
   }
@@ -56,11 +57,13 @@ Ints sizes_of(ProgramOp kind, Sizes result) {
     case ProgramOp::full: return {result[0], result[1], result[2], result[3]};
     case ProgramOp::channel: return {result[1]};
     case ProgramOp::row: return {result[0], result[2], result[3]};
+    case ProgramOp::plane: return {result[0], result[1]};
     default: return {};
   }
 }
 Ints sizes_of(const ProgramOutput& output, Sizes result) {
-  constexpr ProgramOp kinds[] = {ProgramOp::full, ProgramOp::channel, ProgramOp::row, ProgramOp::scalar};
+  constexpr ProgramOp kinds[] = {ProgramOp::full, ProgramOp::channel, ProgramOp::row, ProgramOp::plane,
+                                 ProgramOp::scalar};
   Ints sizes = sizes_of(kinds[size_t(output.per)], result);
   if (output.kind == Reduction::moments) sizes.insert(sizes.begin(), 2);
   return sizes;
@@ -89,7 +92,7 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   }
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
-  const bool is_placed = kind != ProgramOp::channel && tensor.dim() > 4;
+  const bool is_placed = (kind == ProgramOp::full || kind == ProgramOp::row) && tensor.dim() > 4;
   if (is_placed ? tensor.numel() != numel(wanted) : !std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
     fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
          shown(wanted));

@@ -33,8 +33,8 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
   output.kind = Reduction(reader.next(0, int64_t(Reduction::moments), "an unknown output"));
   output.per = Per(reader.next(0, int64_t(Per::all), "an unknown reduction"));
   if (output.kind != Reduction::none && output.per == Per::element) reader.malformed("a reduction per element");
-  if (output.kind == Reduction::none && output.per > Per::row)
-    reader.malformed("what is stored is per element, channel or row");
+  if (output.kind == Reduction::none && output.per > Per::plane)
+    reader.malformed("what is stored is per element, channel, row or plane");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
@@ -72,17 +72,25 @@ Program Program::decode(const int64_t* code, int64_t size) {
     if (program.outputs[i].kind != Reduction::none && std::none_of(found.begin(), found.end(), same))
       found.push_back(i);
   }
-  for (const ProgramNode& node : program.nodes) program.needs_rows |= reduces_row(node.op);
-  for (const ProgramOutput& output : program.outputs) program.needs_rows |= output.is_by_row();
+  for (const ProgramNode& node : program.nodes) {
+    program.needs_rows |= reduces_row(node.op);
+    program.has_planes |= node.op == ProgramOp::plane;
+  }
+  for (const ProgramOutput& output : program.outputs) {
+    program.needs_rows |= output.is_by_row();
+    program.has_planes |= output.per == Per::plane;
+  }
   const std::vector<Varies> varies = program.varies();
   for (const ProgramOutput& output : program.outputs) {
     const Varies of = varies[size_t(output.node)];
-    if (output.is_by_channel() && by_row(of))
+    if (output.is_by_channel() && !only(of, Varies::channels))
       reader.malformed("what is stored of a channel differs from element to element");
-    if (output.is_by_row() && (of | Varies::rows) != Varies::rows)
+    if (output.is_by_row() && !only(of, Varies::rows))
       reader.malformed("what is stored of a row differs from element to element");
-    if (output.factor >= 0 &&
-        (output.kind != Reduction::sum || output.per != Per::channel || by_row(varies[size_t(output.factor)])))
+    if (output.is_by_plane() && by_row(of))
+      reader.malformed("what is stored of a plane differs from element to element");
+    if (output.factor >= 0 && (output.kind != Reduction::sum || output.per != Per::channel ||
+                               !only(varies[size_t(output.factor)], Varies::channels)))
       reader.malformed("a factor that is not the same for all of a channel's sum");
   }
   return program;
@@ -99,9 +107,10 @@ std::vector<Varies> Program::varies() const {
       case ProgramOp::row:
       case ProgramOp::row_sum:
       case ProgramOp::row_max: all[i] = Varies::rows; break;
+      case ProgramOp::plane: all[i] = Varies::planes; break;
       case ProgramOp::acc:
       case ProgramOp::full:
-      case ProgramOp::random: all[i] = Varies::elements; break;
+      case ProgramOp::random: all[i] = Varies::channels | Varies::rows; break;
       default:
         for (int j = 0; j < operands(node.op); ++j) all[i] = all[i] | all[size_t(node.operands[j])];
     }
@@ -149,6 +158,7 @@ int64_t ProgramShape::count(Per per) const {
   switch (per) {
     case Per::channel: return channels;
     case Per::row: return rows();
+    case Per::plane: return images * channels;
     case Per::all: return 1;
     default: return numel();
   }

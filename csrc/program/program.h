@@ -35,7 +35,7 @@ constexpr int operands(ProgramOp op) { return kProgramOps[int(op)].operands; }
 constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op == ProgramOp::row_max; }
 
 enum class Reduction : uint8_t { none, sum, max, moments };
-enum class Per : uint8_t { element, channel, row, all };
+enum class Per : uint8_t { element, channel, row, plane, all };
 
 // The types of a program's tensors: those of DType by the same numbers, and what only programs have.
 enum class Stored : int8_t { result = -1, fp32, fp64, fp16, bf16, mask = 5, key = 6 };  // bytes 0 and 1; int64
@@ -54,7 +54,7 @@ struct ProgramInput {
 
 struct ProgramOutput {
   Reduction kind;
-  Per per;  // of what is stored: element, or channel or row for a node that depends on nothing else
+  Per per;  // of what is stored: element, or channel, row or plane for a node that depends on nothing else
   int32_t node;
   Stored type;     // of a tensor that is stored
   int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
@@ -62,16 +62,22 @@ struct ProgramOutput {
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
   bool is_by_row() const { return kind == Reduction::none && per == Per::row; }
+  bool is_by_plane() const { return kind == Reduction::none && per == Per::plane; }
+  // Whether all rows, or all of an image, have it in common.
+  bool is_common() const { return is_by_channel() || is_by_plane(); }
   bool reduces_like(const ProgramOutput& other) const {
     return kind == other.kind && per == other.per && node == other.node;
   }
 };
 
-// Where a value changes: it is one number for all of the result, one for each channel, one for each row (pixel), or one
-// for each element. What is made of two values changes where either does.
-enum class Varies : uint8_t { nowhere = 0, channels = 1, rows = 2, elements = channels | rows };
+// Where a value changes: it is one number for all of the result, or differs from channel to channel, from row (pixel)
+// to row, or, of what is the same for all pixels of an image, from image to image. What is made of two values changes
+// where either does.
+enum class Varies : uint8_t { nowhere = 0, channels = 1, rows = 2, images = 4, planes = channels | images };
 constexpr Varies operator|(Varies a, Varies b) { return Varies(uint8_t(a) | uint8_t(b)); }
-constexpr bool by_row(Varies varies) { return (varies | Varies::channels) == Varies::elements; }
+// Whether it differs at most from one of these to the other.
+constexpr bool only(Varies varies, Varies by) { return (varies | by) == by; }
+constexpr bool by_row(Varies varies) { return !only(varies, Varies::planes); }
 
 struct Program {
   std::vector<ProgramInput> inputs;
@@ -82,6 +88,8 @@ struct Program {
   int64_t number = -1;             // its own, of an interned one (plan/interned.h)
   // Whether a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
   bool needs_rows = false;
+  // Whether something is known of each channel of each image: what belongs to an image is computed apart from others.
+  bool has_planes = false;
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Program decode(const int64_t* code, int64_t size);

@@ -45,7 +45,7 @@ int elements_per_access(const ProgramCall& call) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const ProgramOperand& input = call.inputs[i];
     const int64_t size = element_size(input.type);
-    if (call.program.inputs[i].kind == ProgramOp::channel)
+    if (call.program.inputs[i].kind == ProgramOp::channel || call.program.inputs[i].kind == ProgramOp::plane)
       elements = aligned(elements, reinterpret_cast<uintptr_t>(input.data), size);
     else if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
       elements = aligned(elements, places_of(input.data, call.placements[size_t(input.place)], size), size);

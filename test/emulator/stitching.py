@@ -28,7 +28,7 @@ def empty(output, acc):
     n, k, h, w = acc.shape
     if output.is_by_element:
         return torch.empty_like(acc, dtype=output.dtype)
-    size = {"channel": [k], "row": [n, h, w], "all": []}[output.per]
+    size = {"channel": [k], "row": [n, h, w], "plane": [n, k], "all": []}[output.per]
     if output.kind == "store":
         return torch.zeros(size, dtype=output.dtype or acc.dtype)
     return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)

@@ -1,5 +1,7 @@
 """Kernels generated for programs, emulated, against the plain interpreter."""
 
+import ctypes
+
 import pytest
 import torch
 from cases import examples
@@ -10,7 +12,7 @@ from placements import PLACES, in_sizes, placed_programs, placed_tensors, writte
 from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
 
 import emulator
-from emulator.stitching import check, stitch
+from emulator.stitching import check, planner, source, stitch
 from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
@@ -39,12 +41,24 @@ TWO_SIZES = [*SIZES[:2], *slow(*SIZES[2:])]
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
 def test_reductions(dtype, size, layout):
     value = program.acc() * CHANNEL + FULL
-    kinds = [kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "all")]
+    kinds = [
+        kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "plane", "all")
+    ]
     tested = Program(
         program.store(program.relu(value)), *kinds, program.sum(value / 3), program.store(value < 0, torch.bool)
     )
     for warp in WARPS:
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+
+
+@pytest.mark.parametrize("size", [(1, 70000, 1, 2048), (70000, 8, 1, 16)], ids=str)
+@pytest.mark.parametrize("layout", FORMATS)
+def test_a_launch_has_few_blocks_along_y(layout, size):
+    acc = torch.empty(size, dtype=torch.bfloat16, device="meta").contiguous(memory_format=FORMATS[layout])
+    source(Program(program.sum(program.acc(), "plane")), acc, [], 132)
+    shapes = [(ctypes.c_uint32 * 4)() for _ in range(2)]
+    planner().launches(*shapes)
+    assert all(1 <= y < 65536 for _, y, _, _ in shapes)
 
 
 @pytest.mark.parametrize("way", PLACES)
@@ -117,7 +131,7 @@ def test_random_numbers_are_those_of_the_cpu():
 @emulator.without_sanitizers
 @settings(max_examples=examples(12))
 @given(
-    programs(per=("channel", "all"), types=(None, torch.float16)),
+    programs(per=("channel", "plane", "all"), types=(None, torch.float16)),
     st.sampled_from(SIZES),
     st.sampled_from([*FORMATS]),
     st.sampled_from(WARPS),

@@ -8,7 +8,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import slow
-from test_stitch import programs
+from test_stitch import WITHOUT_PLANES, programs
 
 import emulator
 from emulator.row_programs import PROGRAMS
@@ -42,6 +42,7 @@ def test_rows_too_long_for_registers(name):
         types=(None, torch.float16),
         kinds=("store", "store of rows", "store of channels", "sum", "max", "moments"),
         reduces_rows=True,
+        leaves=WITHOUT_PLANES,
     ),
     st.sampled_from(SIZES[:4]),
     st.sampled_from([32, 64]),

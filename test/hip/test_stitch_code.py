@@ -29,7 +29,17 @@ def programs():
     dropout = Program(
         program.store(program.select(program.random("key") < 0.5, 0, program.acc())), program.max(program.acc(), "all")
     )
-    return {"normalise": normalise, "backward": backward, "everything": everything, "dropout": dropout} | OF_ROWS
+    gated = program.full("other") * program.plane("gate") + program.plane("shift")
+    planes = Program(
+        program.store(program.silu(gated)), program.moments(gated, "plane"), program.sum(program.acc(), "plane")
+    )
+    return {
+        "planes": planes,
+        "normalise": normalise,
+        "backward": backward,
+        "everything": everything,
+        "dropout": dropout,
+    } | OF_ROWS
 
 
 def tensor(kind, size):

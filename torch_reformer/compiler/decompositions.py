@@ -9,15 +9,14 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.overrides import TorchFunctionMode
 
 from ..runtime import native  # noqa: F401  registers the operators
-from . import dropout, losses
+from . import dropout, embeddings, group_norm, losses
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
 # Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
 _WHOLE = {
-    aten.native_group_norm_backward,
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
-    *(aten.embedding_dense_backward, aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
+    *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
     *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
     *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
     *(aten.silu, aten.rsub, aten.gelu_backward),
@@ -36,7 +35,9 @@ _BROKEN_UP = (
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
-    return table | dropout.DECOMPOSITIONS | losses.DECOMPOSITIONS | _CONVOLUTIONS
+    for module in (dropout, embeddings, group_norm, losses):
+        table |= module.DECOMPOSITIONS
+    return table | _CONVOLUTIONS
 
 
 class ConvolutionsOfPyTorch(TorchFunctionMode):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections.abc import Container
 from dataclasses import dataclass
 
@@ -13,11 +12,12 @@ import torch
 from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
+from ..program.row_sums import early_row_sum
 from ..runtime import plan as plans
 from .grouping import Grouping
 from .ir import Call, Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
 from .regions import Region, inlined, whole_of
-from .space import Digits, Space, operand_digits, shaped
+from .space import Digits, Space, operand_digits, shaped, without
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -248,7 +248,9 @@ class RegionProgram:
         self.region = region
         layouts = [view.layout for view in region.leaves.values()]
         layouts += [each.results[0].layout for each in stored]
-        self.space = region.space if region.anchor else shaped(region.space, layouts, region.operands)
+        self.space = region.space
+        if not region.anchor:
+            self.space = shaped(region.space, layouts, region.operands, region.reductions)
         self.whole = region.whole
         self.members = {id(each) for each in region.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
@@ -294,8 +296,8 @@ class RegionProgram:
         result = operation.results[0]
         if isinstance(operation, Reduce) and self._per(operation) != "row":
             stacked = (2,) if operation.kind == "moments" else ()
-            rest = () if self._per_reduction(operation) == "all" else (self.space.channels,)
-            return Layout((*stacked, *rest), (*(math.prod(rest) for _ in stacked), *(1 for _ in rest)))
+            rest = self.space.layout_of(self._reduced_to(operation))
+            return Layout((*stacked, *rest.sizes), (*(rest.numel for _ in stacked), *rest.strides))
         if operation is self.region.anchor:
             return result.layout
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
@@ -305,16 +307,17 @@ class RegionProgram:
             return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
-    def _per_reduction(self, operation: Reduce) -> str:
-        count = operation.results[0].layout.numel
-        return "all" if count == (2 if operation.kind == "moments" else 1) else "channel"
+    def _reduced_to(self, operation: Reduce) -> str:
+        digits = without(operation.input.layout, operation.over)
+        return self.space.dense_kind(digits) if digits else "scalar"
 
     def _output(self, operation: Operation):
         per = self._per(operation)
         if isinstance(operation, Reduce) and per != "row":
             value = self._read(operation.input, self.whole)
             kinds = {"sum": p.sum, "max": p.max, "moments": p.moments}
-            return kinds[operation.kind](value, self._per_reduction(operation))
+            kind = self._reduced_to(operation)
+            return kinds[operation.kind](value, "all" if kind == "scalar" else kind)
         if operation is self.region.anchor:
             return p.store(p.acc())
         digits = {"full": self.whole, "channel": self.space.channel_digits, "row": self.region.rows}[per]
@@ -331,7 +334,7 @@ class RegionProgram:
             if operation is self.region.anchor:
                 self.known[key] = p.acc()
             elif isinstance(operation, Reduce):
-                reduce = {"sum": p.row_sum, "max": p.row_max}[operation.kind]
+                reduce = {"sum": early_row_sum, "max": p.row_max}[operation.kind]
                 self.known[key] = reduce(self._read(operation.input, self.whole))
             else:
                 whole = whole_of(operation.results[0].layout.numel)

@@ -152,8 +152,16 @@ class Space:
     def channel_digits(self) -> Digits:
         return ((1 if self.nhwc else self.pixels, self.channels),)
 
+    @property
+    def plane_digits(self) -> Digits | None:
+        """None if planes are channels, or elements."""
+        c, p, n = self.channels, self.pixels, self.images
+        if min(c, p, n) == 1:
+            return None
+        return ((1, c), (c * p, n)) if self.nhwc else ((p, c * n),)
+
     def kind(self, digits: Digits) -> str | None:
-        """What an operand is to a program here: full, channel, row, scalar or random."""
+        """What an operand is to a program here: full, channel, row, plane, scalar or random."""
         if (found := self.dense_kind(digits)) is not None:
             return found
         placement = self.placement(digits)
@@ -170,6 +178,8 @@ class Space:
             return "scalar"
         if digits == self.channel_digits:
             return "channel"
+        if digits == self.plane_digits:
+            return "plane"
         rows = ((c, n * p),) if self.nhwc else tuple(each for each in ((1, p), (p * c, n)) if each[1] != 1)
         return "row" if digits == rows else None
 
@@ -207,6 +217,7 @@ class Space:
             "full": self.layout.sizes,
             "channel": (self.channels,),
             "row": (self.images, self.height, self.width),
+            "plane": (self.images, self.channels),
             "scalar": (),
             "random": (1,),
         }[kind]
@@ -218,7 +229,7 @@ class Space:
         return Layout(sizes, tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes))), offset)
 
 
-def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits]) -> Space:
+def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits], reductions: set[Digits]) -> Space:
     """The same space in the sizes of one of the tensors, if one has these elements in four dimensions: so it need not
     be viewed in others."""
     free = space.images == space.channels == 1 and not space.nhwc  # of no operand that is broadcast
@@ -233,7 +244,7 @@ def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits]) -> Sp
             found = Space(n, c, h, w, nhwc)
             if not (same or free) or min(c, h * w) == 1 or layout.strides != found.layout.strides:
                 continue
-            if fits(found, operands, ()):
+            if fits(found, operands, reductions):
                 return found
     return space
 
@@ -249,7 +260,7 @@ def reduces_rows(numel: int, digits: Digits | None) -> bool:
 
 def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits], whole_rows: bool = True) -> bool:
     """Whether operands of these digits are what programs know, and what is reduced is reduced to channels, to one
-    number, or, if whole rows are at hand (they are not behind a convolution), row by row."""
+    number, or, if whole rows are at hand (they are not behind a convolution), row by row or plane by plane."""
     if not all(space.kind(each) for each in operands):
         return False
     if not whole_rows and any(map(space.is_placed, operands)):
@@ -258,7 +269,9 @@ def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits
     others = [each for each in reductions if each not in row]
     if any(space.dense_kind(each) != "row" for each in row):
         return False
-    if any(each and space.dense_kind(each) != "channel" for each in others):
+    if any(each and space.dense_kind(each) not in ("channel", "plane") for each in others):
+        return False
+    if (row or not whole_rows) and space.plane_digits in (*operands, *others):
         return False
     return not (row and others) or space.channels <= LONGEST_ROW
 
@@ -266,7 +279,11 @@ def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits
 def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Space | None:
     """One that fits these, if there is one: with rows as they are reduced, or as an operand has them; of placed ones
     last."""
-    for digits in sorted(reductions | operands, key=lambda each: (each not in reductions, is_placed(each), each)):
+
+    def last(digits: Digits):
+        return digits not in reductions, is_placed(digits), -len(digits), digits
+
+    for digits in sorted(reductions | operands, key=last):
         for space in _spaces(numel, digits):
             if fits(space, operands, reductions):
                 return space
@@ -283,6 +300,7 @@ def _spaces(numel: int, digits: Digits):
             yield Space(1, each[0] * each[1], numel // (each[0] * each[1]), 1, True)
     elif len(digits) == 2 and inner == 1:
         images = digits[1][1]
+        yield Space(images, count, numel // (count * images), 1, True)
         yield Space(images, numel // (count * images), count, 1, False)
     elif inner == 1:
         yield Space(1, count, numel // count, 1, True)

@@ -27,6 +27,7 @@ from .values import (
     full,
     in_order,
     normal_pdf,
+    plane,
     row,
     row_sum,
     rows,
@@ -35,8 +36,8 @@ from .values import (
     varies,
 )
 
-_LEAVES_OF = {"element": full, "channel": channel, "row": row, "all": scalar}
-_PER_OF = {"acc": "element", "full": "element", "channel": "channel", "row": "row", "scalar": "all"}
+_LEAVES_OF = {"element": full, "channel": channel, "row": row, "plane": plane, "all": scalar}
+_PER_OF = {"acc": "element", "full": "element", "channel": "channel", "row": "row", "plane": "plane", "scalar": "all"}
 
 
 def _clip_rule(node, g):
@@ -180,7 +181,7 @@ class _Reverse:
 
     def _of_output(self, i: int, output: Output) -> Value:
         if not output.has_derivative:
-            what = "a mask" if output.dtype == torch.bool else "stored of channels"
+            what = "a mask" if output.dtype == torch.bool else f"stored of {output.per}s"
             raise ValueError(f"program: output {i}, {what}, has no gradient")
         if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
             raise ValueError(f"program: output {i}, max of {output.value.op}, has no program for its gradient")
@@ -189,6 +190,8 @@ class _Reverse:
         return self._read(f"grad_{i}", ("grad", i), output.per)
 
     def _of_moments(self, i: int, output: Output) -> Value:
+        if output.per == "plane":
+            raise ValueError(f"program: output {i}, moments of planes, has no program for its gradient")
         count = {"channel": rows(), "row": columns(), "all": rows() * columns()}[output.per]
         of_mean, of_squares = (self._read(f"grad_{i}_{j}", ("grad", (i, j)), output.per) for j in (0, 1))
         mean = self._read(f"output_{i}_0", ("output", (i, 0)), output.per)
@@ -332,7 +335,7 @@ def _written(
 
 def _restores(output: Output, is_double: bool) -> bool:
     """Whether a stored tensor can be read for the value it was stored from."""
-    if output.kind != "store" or output.per == "channel":
+    if output.kind != "store" or output.per in ("channel", "plane"):
         return False
     if output.dtype == torch.bool:
         return output.value.op in COMPARISONS

@@ -10,7 +10,7 @@ from .operations import COMPUTED, ROW_REDUCTIONS
 from .program import Output, Program
 
 # The dimensions of [N, K, H, W] that each reduction takes away.
-_OVER = {"channel": (0, 2, 3), "row": (1,), "all": (0, 1, 2, 3)}
+_OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3)}
 
 
 def computed_type(dtype: torch.dtype) -> torch.dtype:
@@ -50,6 +50,8 @@ def interpret(
             value = value.reshape(-1).expand(size[1])
         elif output.kind == "store" and output.per == "row":
             value = value.expand(size[0], 1, *size[2:]).squeeze(1)
+        elif output.kind == "store" and output.per == "plane":
+            value = value.expand(*size[:2], 1, 1).reshape(size[:2])
         else:
             value = value.expand(size)
         results.append(_output(output, value, dtype))
@@ -63,6 +65,8 @@ def _input(kind: str, tensor: Tensor, size, wide: torch.dtype) -> Tensor:
         return tensor.to(wide).view(1, -1, 1, 1)
     if kind == "row":
         return tensor.to(wide).unsqueeze(1)
+    if kind == "plane":
+        return tensor.to(wide)[:, :, None, None]
     return tensor.to(wide).view(()) if kind == "scalar" else tensor.to(wide)
 
 
@@ -81,14 +85,14 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def uniform(key: Tensor, size) -> Tensor:
-    """Philox-4x32-10's numbers in [0, 1) for a result of this size, fp32; see :func:`random`."""
+    """Philox-4x32-7's numbers in [0, 1) for a result of this size, fp32; see :func:`random`."""
     n, k, h, w = size
     place = torch.arange(n * h * w * k, device=key.device).view(n, h, w, k).permute(0, 3, 1, 2)
     low, mask = 0xFFFFFFFF, 0xFFFFFFFF
     counter = [place // 4 & mask, place // 4 >> 32, torch.zeros_like(place), torch.zeros_like(place)]
     bits = key.reshape(())
     keys = [bits & low, bits >> 32 & low]
-    for _ in range(10):
+    for _ in range(7):
         first, second = (_product(counter[0], 0xD2511F53), _product(counter[2], 0xCD9E8D57))
         counter = [second[0] ^ counter[1] ^ keys[0], second[1], first[0] ^ counter[3] ^ keys[1], first[1]]
         keys = [keys[0] + 0x9E3779B9 & mask, keys[1] + 0xBB67AE85 & mask]

@@ -17,8 +17,9 @@ OPERANDS = native.operations()
 NUMBER = {name: number for number, name in enumerate(OPERANDS)}
 
 # Leaves. An input is a tensor of the call: whole (as large as the result), or one element a channel, a row (all
-# channels of a pixel) or in all. rows and columns are how many the result has: N * H * W, and channels.
-INPUTS = ("full", "channel", "row", "scalar", "random")
+# channels of a pixel), a plane (all pixels of an image's channel) or in all. rows and columns are how many the result
+# has: N * H * W, and channels.
+INPUTS = ("full", "channel", "row", "plane", "scalar", "random")
 
 COMPUTED = {
     "neg": torch.neg,
@@ -57,7 +58,7 @@ ROW_REDUCTIONS = {
     "row_max": lambda a: a.amax(1, keepdim=True),
 }
 
-# Outputs: a whole tensor, or what is left of each channel, of each row or of all. "moments" are two: the mean, and the
-# sum of squared differences from it.
+# Outputs: a whole tensor, or what is left of each channel, of each row, of each plane or of all. "moments" are two:
+# the mean, and the sum of squared differences from it.
 OUTPUTS = ("store", "sum", "max", "moments")
-PER = ("element", "channel", "row", "all")
+PER = ("element", "channel", "row", "plane", "all")

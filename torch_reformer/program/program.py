@@ -15,6 +15,8 @@ from .values import Number, Value, as_value, in_order, varies
 _STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
 _TYPES = {number: dtype for dtype, number in _STORED.items()}
 _NAMES = {number: name for name, number in NUMBER.items()}
+# Where what is stored of one of these may differ.
+_VARIES = {"channel": {"channels"}, "row": {"rows"}, "plane": {"channels", "images"}}
 
 
 @dataclass(frozen=True)
@@ -33,36 +35,36 @@ class Output:
 
     @property
     def has_derivative(self) -> bool:
-        return self.kind != "store" or (self.per != "channel" and self.dtype != torch.bool)
+        return self.kind != "store" or (self.per not in ("channel", "plane") and self.dtype != torch.bool)
 
 
 def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
-    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``) or a row (``[N, H, W]``), as a tensor
-    of the result's data type or of this one (float32, float64, float16, bfloat16, or bool for where it is not 0). Masks
-    and what is stored of channels have no derivative.
+    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``), a row (``[N, H, W]``) or a plane
+    (``[N, K]``), as a tensor of the result's data type or of this one (float32, float64, float16, bfloat16, or bool for
+    where it is not 0). Masks and what is stored of channels and planes have no derivative.
 
     Raises:
-        ValueError: for another data type, or if a channel's or row's value differs from element to element.
+        ValueError: for another data type, or if a channel's, row's or plane's value differs from element to element.
     """
     if dtype not in _STORED:
         raise ValueError(f"program: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
-    if per not in PER[:3]:
-        raise ValueError(f"program: store is per 'element', 'channel' or 'row', got {per!r}")
+    if per not in PER[:-1]:
+        raise ValueError(f"program: store is per 'element', 'channel', 'row' or 'plane', got {per!r}")
     value = as_value(value)
-    if per != "element" and not varies(value)[id(value)] <= {f"{per}s"}:
+    if per != "element" and not varies(value)[id(value)] <= _VARIES[per]:
         raise ValueError(f"program: what is stored of a {per} is computed of {per}s' values, scalars and numbers")
     return Output("store", value, per, dtype)
 
 
 def _reduction(kind: str, value: Value | Number, per: str) -> Output:
     if per not in PER[1:]:
-        raise ValueError(f"program: {kind} is per 'channel', 'row' or 'all', got {per!r}")
+        raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane' or 'all', got {per!r}")
     return Output(kind, as_value(value), per)
 
 
 def sum(value: Value | Number, per: str = "channel") -> Output:
-    """The sum over each channel's elements (``[K]``), over each row's (``[N, H, W]``) or over all (``[]``), in fp32, or
-    fp64 where the result is. The order of additions is fixed."""
+    """The sum over each channel's elements (``[K]``), each row's (``[N, H, W]``), each plane's (``[N, K]``) or over all
+    (``[]``), in fp32, or fp64 where the result is. The order of additions is fixed."""
     return _reduction("sum", value, per)
 
 
@@ -72,8 +74,8 @@ def max(value: Value | Number, per: str = "channel") -> Output:
 
 
 def moments(value: Value | Number, per: str = "channel") -> Output:
-    """The mean and the sum of squared differences from it, stacked: ``[2, K]``, ``[2, N, H, W]`` or ``[2]``. The
-    differences are from a number near the mean, so a large mean costs no accuracy."""
+    """The mean and the sum of squared differences from it, stacked: ``[2, K]``, ``[2, N, H, W]``, ``[2, N, K]`` or
+    ``[2]``. The differences are from a number near the mean, so a large mean costs no accuracy."""
     return _reduction("moments", value, per)
 
 
@@ -179,7 +181,7 @@ def factored(output: Output) -> tuple[Value, Value | None]:
     multiplied by once, after the sum. None: there is no such factor."""
     if output.kind != "sum" or output.per != "channel":
         return output.value, None
-    by_row = {key: "rows" in of for key, of in varies(output.value).items()}
+    by_row = {key: not of <= _VARIES["channel"] for key, of in varies(output.value).items()}
 
     def product(a: Value | None, b: Value | None) -> Value | None:
         return b if a is None else a if b is None else a * b

@@ -140,15 +140,21 @@ def row(name: str) -> Value:
     return _input("row", name)
 
 
+def plane(name: str) -> Value:
+    """A tensor of the call, an element for each channel of each image, the same for all pixels: ``[N, K]``."""
+    return _input("plane", name)
+
+
 def scalar(name: str) -> Value:
     """A tensor of the call of one element."""
     return _input("scalar", name)
 
 
 def random(name: str) -> Value:
-    """Independent random numbers, uniform in [0, 1): Philox-4x32-10 (Salmon et al., Parallel random numbers: as easy as
-    1, 2, 3, SC 2011) of the element's place in channels_last order, under the key in the tensor `name` of the call:
-    int64, one element. The same key gives the same numbers, so a derivative sees those of the forward."""
+    """Independent random numbers, uniform in [0, 1): Philox-4x32-7 (Salmon et al., Parallel random numbers: as easy as
+    1, 2, 3, SC 2011; with seven rounds the fastest of theirs that passes BigCrush) of the element's place in
+    channels_last order, under the key in the tensor `name` of the call: int64, one element. The same key gives the same
+    numbers, so a derivative sees those of the forward."""
     return _input("random", name)
 
 
@@ -176,22 +182,24 @@ def _function(op: str, sentence: str):
     return function
 
 
-_OF_CHANNELS = ("channel", "channel_index")
+_LEAVES_VARY = {
+    **dict.fromkeys(("acc", "full", "random"), {"channels", "rows"}),
+    **dict.fromkeys(("channel", "channel_index"), {"channels"}),
+    "row": {"rows"},
+    "plane": {"channels", "images"},
+}
 
 
 def varies(value: Value) -> dict[int, set[str]]:
     """For a value and all that it is made of, by their identity: whether it differs between ``"channels"`` of a row,
-    between ``"rows"``, both, or is one number."""
+    between ``"rows"``, between ``"images"`` of what is the same for all rows of one, or is one number."""
     found: dict[int, set[str]] = {}
     for each in in_order([value]):
-        if each.op in ("acc", "full", "random"):
-            found[id(each)] = {"channels", "rows"}
-        elif each.op == "row" or each.op in ROW_REDUCTIONS:
+        if each.op in ROW_REDUCTIONS:
             found[id(each)] = {"rows"}
         else:
-            found[id(each)] = set().union(
-                *(found[id(operand)] for operand in each.operands), ("channels",) if each.op in _OF_CHANNELS else ()
-            )
+            operands = (found[id(operand)] for operand in each.operands)
+            found[id(each)] = set().union(*operands, _LEAVES_VARY.get(each.op, ()))
     return found
 
 

@@ -41,7 +41,7 @@ struct Uses {
       }
     }
     for (const ProgramOutput& output : program.outputs)
-      if (!output.is_by_channel()) ++all[size_t(output.node)];
+      if (!output.is_common()) ++all[size_t(output.node)];
   }
 };
 
@@ -115,12 +115,12 @@ void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node
 
 }  // namespace
 
-Partition::Partition(const ProgramShape& shape, bool whole_rows) {
+Partition::Partition(const ProgramShape& shape, const Program& program) {
   channels_along = shape.rows_are_lines();
-  images = channels_along ? 1 : shape.images;
-  lines = channels_along ? shape.rows() : shape.channels;
+  images = channels_along && !program.has_planes ? 1 : shape.images;
+  lines = channels_along ? shape.rows() / images : shape.channels;
   width = channels_along ? shape.channels : shape.pixels;
-  const int64_t blocks = whole_rows && channels_along ? 1 : ceil_div(width, kBlock);
+  const int64_t blocks = program.needs_rows && channels_along ? 1 : ceil_div(width, kBlock);
   block_width = ceil_div(width, blocks);
   piece = std::min(blocks, kBlocksOfPiece) * block_width;
   pieces = ceil_div(width, piece);
@@ -173,7 +173,7 @@ Steps::Steps(const Program& program, const Partition& partition)
     steps.push_back(step);
   }
   for (const ProgramOutput& output : program.outputs)
-    if (!output.is_by_channel() && !output.is_by_row()) spread(output.node);
+    if (!output.is_common() && !output.is_by_row()) spread(output.node);
   // What is read comes first: what is stored may take its place.
   std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
     if (step.value >= count) return false;
@@ -190,7 +190,7 @@ void Steps::place(const Program& program) {
     for (int32_t operand : steps[size_t(i)].operands)
       if (operand >= 0) last_use[size_t(operand)] = i;
   for (const ProgramOutput& output : program.outputs)
-    if (!output.is_by_channel())  // read at the end
+    if (!output.is_common())  // read at the end
       last_use[size_t(output.is_by_row() ? output.node : by_element(output.node))] = end;
   for (int32_t node = 0; node < nodes(); ++node)
     if (!is_of_steps(node) && last_use[size_t(node)] >= 0) buffer[size_t(node)] = buffers++;
@@ -240,7 +240,7 @@ void Partial::add(Reduction kind, const Partial& other) {
 
 Partials::Partials(const ProgramOutput& output, const Partition& partition)
     : kind(output.kind), per(output.per), node(output.node) {
-  const bool along = (per == Per::channel) != partition.channels_along;
+  const bool along = (per == Per::row) == partition.channels_along;
   side = per == Per::all ? Side::all : along ? Side::along : Side::across;
   const int64_t size = side == Side::all     ? partition.units()
                        : side == Side::along ? partition.images * partition.pieces * partition.lines
@@ -248,20 +248,18 @@ Partials::Partials(const ProgramOutput& output, const Partition& partition)
   values.assign(size_t(size), Partial::none(kind));
 }
 
-Partial Partials::result(const Partition& partition, const ProgramShape& shape, int64_t i) const {
+Partial Partials::result(const Partition& partition, int64_t i) const {
   Partial sum = Partial::none(kind);
   const auto add_all = [&](int64_t first, int64_t count, int64_t step) {
     for (int64_t j = 0; j < count; ++j) sum.add(kind, values[size_t(first + j * step)]);
   };
   if (side == Side::all) {
     add_all(0, int64_t(values.size()), 1);
-  } else if (side == Side::along) {  // a line's pieces; of a channel in NCHW, in all images
-    add_all(i, partition.images * partition.pieces, partition.lines);
-  } else if (per == Per::channel) {  // a column's ranges
-    add_all(i, partition.ranges, partition.width);
-  } else {  // a pixel in NCHW
-    add_all(i / shape.pixels * partition.ranges * partition.width + i % shape.pixels, partition.ranges,
-            partition.width);
+  } else {  // a line's pieces or a column's ranges: of a channel in all images, else in one
+    const int64_t each = side == Side::along ? partition.lines : partition.width;
+    const int64_t parts = side == Side::along ? partition.pieces : partition.ranges;
+    const bool in_all = per == Per::channel;
+    add_all(in_all ? i : i / each * parts * each + i % each, in_all ? partition.images * parts : parts, each);
   }
   return sum;
 }

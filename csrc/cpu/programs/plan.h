@@ -13,7 +13,8 @@ namespace reformer::programs {
 constexpr int64_t kBlock = 512;
 
 // The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
-// elements are pixels; in NHWC all pixels are the lines of one matrix and the elements are channels. A unit is a piece
+// elements are pixels; in NHWC all pixels are the lines of one matrix, or those of an image if the program has planes,
+// and the elements are channels. A unit is a piece
 // of the width of a range of a matrix's lines; one thread computes it line by line, in blocks of one or more lines or
 // of a part of one: what it reads of a line is adjacent, as much as the processor fetches ahead. The partition depends
 // on the shape only, so sums are the same for any number of threads.
@@ -25,8 +26,8 @@ struct Partition {
   bool channels_along;  // a line's elements are channels
   bool row_by_row;      // and a block is of one line, so that a number of it can be read for all of its elements
 
-  // whole_rows: of lines that are rows, blocks have whole ones.
-  Partition(const ProgramShape& shape, bool whole_rows);
+  // Blocks have whole rows if the program needs them.
+  Partition(const ProgramShape& shape, const Program& program);
   int64_t units() const { return images * pieces * ranges; }
   int64_t block() const { return block_lines * block_width; }  // elements
   int64_t blocks_of_piece() const { return (piece + block_width - 1) / block_width; }
@@ -53,7 +54,8 @@ struct Step {
 };
 
 // The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
-// row to row are computed once, for all channels; those of them that steps need have buffers too. Where a line is a
+// row to row are computed once, for all channels, of each image if they differ there; those of them that steps need
+// have buffers too. Where a line is a
 // row, what changes from row to row only is computed once a line. Its spread, which repeats it for each element, is
 // another value: values have their nodes' numbers, and spreads those that follow.
 struct Steps {
@@ -112,7 +114,7 @@ struct Partials {
     return &values[size_t((image * partition.ranges + range) * partition.width + column)];
   }
   // Element i of what the reduction gives, from all that belongs to it, in a fixed order.
-  Partial result(const Partition& partition, const ProgramShape& shape, int64_t i) const;
+  Partial result(const Partition& partition, int64_t i) const;
 };
 
 }  // namespace reformer::programs

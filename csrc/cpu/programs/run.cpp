@@ -20,7 +20,7 @@ constexpr int64_t kGrain = 32768;  // elements that are worth a thread
 
 template <class S>
 void run_as(const ProgramCall& call, const Device& device) {
-  const programs::Partition partition(call.shape, call.program.needs_rows);
+  const programs::Partition partition(call.shape, call.program);
   const programs::Steps steps(call.program, partition);
   std::vector<programs::Partials> partials;  // of each reduction once, though several outputs may be of it
   const auto partials_of = [&](const ProgramOutput& output) {
@@ -38,7 +38,7 @@ void run_as(const ProgramCall& call, const Device& device) {
     S* const to = static_cast<S*>(call.outputs[i]);
     const int64_t count = call.shape.count(output.per);
     for (int64_t j = 0; j < count; ++j) {
-      const programs::Partial result = from.result(partition, call.shape, j);
+      const programs::Partial result = from.result(partition, j);
       to[j] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
       if (output.kind == Reduction::moments) to[count + j] = S(result.squares);
     }

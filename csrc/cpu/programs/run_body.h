@@ -15,31 +15,46 @@ using programs::Partition;
 using programs::Step;
 using programs::Steps;
 
-// A program's values that don't change from row to row, for each channel.
+// A program's values that don't change from row to row, for each channel, of each image if they differ there.
 template <class S>
 class Table {
  public:
   Table(const ProgramCall& call, const Steps& steps)
       : pitch_((call.shape.channels + kLanes<S> - 1) / kLanes<S> * kLanes<S>), places_(size_t(steps.nodes())) {
     int64_t count = 0;
+    for (int32_t i = 0; i < steps.nodes(); ++i) {
+      if (steps.is_of_steps(i)) continue;
+      const bool is_plane = !only(steps.varies[size_t(i)], Varies::channels);
+      const int64_t images = is_plane ? call.shape.images : 1;
+      places_[size_t(i)] = {count, is_plane ? pitch_ : 0};
+      count += images * pitch_;
+    }
+    values_.resize(size_t(count + kLanes<S>));  // a vector may begin at the last of them
     for (int32_t i = 0; i < steps.nodes(); ++i)
-      if (!steps.is_of_steps(i)) places_[size_t(i)] = count++ * pitch_;
-    values_.resize(size_t(count * pitch_ + kLanes<S>));  // a vector may begin at the last of them
-    for (int32_t i = 0; i < steps.nodes(); ++i)
-      if (!steps.is_of_steps(i)) compute(call, i);
+      if (!steps.is_of_steps(i))
+        for (int64_t image = 0; image < (places_[size_t(i)].step ? call.shape.images : 1); ++image)
+          compute(call, i, image);
   }
-  const S* of(int32_t node) const { return values_.data() + places_[size_t(node)]; }
+  const S* of(int32_t node, int64_t image) const {
+    return values_.data() + places_[size_t(node)].first + image * places_[size_t(node)].step;
+  }
 
  private:
-  void compute(const ProgramCall& call, int32_t i) {
+  struct Place {
+    int64_t first = 0, step = 0;  // from image to image
+  };
+
+  void compute(const ProgramCall& call, int32_t i, int64_t image) {
     const ProgramNode& node = call.program.nodes[size_t(i)];
-    S* const to = values_.data() + places_[size_t(i)];
+    S* const to = const_cast<S*>(of(i, image));
+    const int64_t channels = call.shape.channels;
     const auto fill = [&](S with) { std::fill(to, to + pitch_, with); };
     switch (node.op) {
-      case ProgramOp::channel: return read(to, call.inputs[size_t(node.input)], 0, call.shape.channels);
+      case ProgramOp::channel: return read(to, call.inputs[size_t(node.input)], 0, channels);
+      case ProgramOp::plane: return read(to, call.inputs[size_t(node.input)], image * channels, channels);
       case ProgramOp::constant: return fill(S(node.value));
       case ProgramOp::rows: return fill(S(call.shape.rows()));
-      case ProgramOp::columns: return fill(S(call.shape.channels));
+      case ProgramOp::columns: return fill(S(channels));
       case ProgramOp::channel_index: return std::iota(to, to + pitch_, S(0));
       case ProgramOp::scalar: {
         S one;
@@ -48,14 +63,14 @@ class Table {
       }
       default: {
         Operand<S> from[3] = {};
-        for (int j = 0; j < operands(node.op); ++j) from[j] = {of(node.operands[j]), kLanes<S>};
+        for (int j = 0; j < operands(node.op); ++j) from[j] = {of(node.operands[j], image), kLanes<S>};
         operate(node.op, to, from[0], from[1], from[2], pitch_);
       }
     }
   }
 
   int64_t pitch_;
-  std::vector<int64_t> places_;  // of each node
+  std::vector<Place> places_;  // of each node
   std::vector<S> values_;
 };
 
@@ -116,8 +131,10 @@ class Unit {
   static int64_t padded(int64_t count) { return (count + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
   S* buffer(int32_t value) const { return buffers_ + steps_.buffer[size_t(value)] * partition_.room(); }
   const S* value(int32_t value) const { return where_[size_t(value)]; }
+  // The number of the block's first line among those of all images.
+  int64_t first_line() const { return image_ * partition_.lines + line_; }
   // The place of the block's first element in the result.
-  int64_t offset() const { return (image_ * partition_.lines + line_) * partition_.width + column_; }
+  int64_t offset() const { return first_line() * partition_.width + column_; }
   const ProgramOperand& input(const ProgramNode& node) const { return call_.inputs[size_t(node.input)]; }
 
   // first: of the unit's blocks.
@@ -125,12 +142,12 @@ class Unit {
     for (int32_t i = 0; i < steps_.nodes(); ++i) {
       if (steps_.is_of_steps(i) || steps_.buffer[size_t(i)] < 0) continue;
       if (partition_.row_by_row) {
-        where_[size_t(i)] = table_.of(i) + column_;
+        where_[size_t(i)] = table_.of(i, image_) + column_;
         continue;
       }
       where_[size_t(i)] = buffer(i);
-      if (first || (steps_.varies[size_t(i)] == Varies::channels && !partition_.channels_along))
-        take(buffer(i), table_.of(i));
+      if (first || (steps_.varies[size_t(i)] != Varies::nowhere && !partition_.channels_along))
+        take(buffer(i), table_.of(i, image_));
     }
     for (const Step& step : steps_.steps) where_[size_t(step.value)] = computed(step);
   }
@@ -218,7 +235,7 @@ class Unit {
     const Placement& placement = call_.placements[size_t(place)];
     const int64_t adjacent = placement.adjacent(), end = column_ + width_;
     for (int64_t line = 0; line < lines_; ++line) {
-      const int64_t of_line = placement.line(line_ + line);
+      const int64_t of_line = placement.line(first_line() + line);
       for (int64_t column = column_, next; column < end; column = next) {
         next = std::min(end, column - column % adjacent + adjacent);
         visit(line * width_ + column - column_, of_line + placement.column(column), next - column);
@@ -233,7 +250,7 @@ class Unit {
         each_placed(place, [&](int64_t i, int64_t at, int64_t count) { read(to + i, input(node), at, count); });
       } else {
         for (int64_t line = 0; line < lines_; ++line)
-          read(to + line, input(node), call_.placements[size_t(place)].line(line_ + line), 1);
+          read(to + line, input(node), call_.placements[size_t(place)].line(first_line() + line), 1);
         if (partition_.row_by_row) repeat(to);
       }
       return to;
@@ -245,7 +262,7 @@ class Unit {
       default: break;  // row
     }
     if (partition_.channels_along) {
-      read(to, input(node), line_, lines_);
+      read(to, input(node), first_line(), lines_);
       if (partition_.row_by_row) repeat(to);
     } else {
       for (int64_t line = 0; line < lines_; ++line)
@@ -256,11 +273,11 @@ class Unit {
 
   void draw_all(S* to, uint64_t key) const {
     const int64_t channels = call_.shape.channels;
-    if (partition_.channels_along && width_ == channels) return draw(to, key, line_ * channels, count());
+    if (partition_.channels_along && width_ == channels) return draw(to, key, first_line() * channels, count());
     for (int64_t line = 0; line < lines_; ++line) {
       S* const there = to + line * width_;
       if (partition_.channels_along)
-        draw(there, key, (line_ + line) * channels + column_, width_);
+        draw(there, key, (first_line() + line) * channels + column_, width_);
       else
         draw(there, key, (image_ * partition_.width + column_) * channels + line_ + line, width_, channels);
     }
@@ -284,7 +301,7 @@ class Unit {
     }
     for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
       const ProgramOutput& output = call_.program.outputs[i];
-      if (output.is_by_row()) write(call_.outputs[i], stored_type(output), line_, value(output.node), lines_);
+      if (output.is_by_row()) write(call_.outputs[i], stored_type(output), first_line(), value(output.node), lines_);
       if (!output.is_by_element()) continue;
       const S* const from = value(steps_.by_element(output.node));
       if (const int32_t place = call_.place_of_output(i); place >= 0) {
@@ -424,14 +441,16 @@ std::vector<std::vector<S>> run_units(const ProgramCall& call, const Partition& 
     Unit<S> unit(call, partition, steps, table, partials, values, columns);
     for (int64_t i = begin; i < end; ++i) unit.run(i);
   });
-  for (size_t i = 0; i < call.program.outputs.size(); ++i)
-    if (const ProgramOutput& output = call.program.outputs[i]; output.is_by_channel())
-      write(call.outputs[i], output.type == Stored::result ? call.type : output.type, 0, table.of(output.node),
-            call.shape.channels);
+  const int64_t channels = call.shape.channels;
   std::vector<std::vector<S>> factors;
-  for (const ProgramOutput& output : call.program.outputs)
-    factors.emplace_back(table.of(std::max(output.factor, 0)),
-                         table.of(std::max(output.factor, 0)) + (output.factor < 0 ? 0 : call.shape.channels));
+  for (size_t i = 0; i < call.program.outputs.size(); ++i) {
+    const ProgramOutput& output = call.program.outputs[i];
+    for (int64_t image = 0; output.is_common() && image * channels < call.shape.count(output.per); ++image)
+      write(call.outputs[i], output.type == Stored::result ? call.type : output.type, image * channels,
+            table.of(output.node, image), channels);
+    const S* const factor = table.of(std::max(output.factor, 0), 0);
+    factors.emplace_back(factor, factor + (output.factor < 0 ? 0 : channels));
+  }
   return factors;
 }
 

@@ -150,7 +150,7 @@ DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column
   }
 }
 
-// Philox-4x32-10, which makes the numbers of four places; see csrc/cpu/programs/philox.h.
+// Philox-4x32-7, which makes the numbers of four places; see csrc/cpu/programs/philox.h.
 struct FourNumbers {
   unsigned c0, c1, c2, c3;
   DEVICE float uniform(int which) const {
@@ -163,7 +163,7 @@ DEVICE FourNumbers philox(unsigned long long key, unsigned long long group) {
   unsigned c0 = unsigned(group), c1 = unsigned(group >> 32), c2 = 0, c3 = 0;
   unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
   UNROLL
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 7; ++round) {
     const unsigned long long product0 = 0xD2511F53ull * c0, product1 = 0xCD9E8D57ull * c2;
     c0 = unsigned(product1 >> 32) ^ c1 ^ k0, c1 = unsigned(product1);
     c2 = unsigned(product0 >> 32) ^ c3 ^ k1, c3 = unsigned(product0);
@@ -212,9 +212,9 @@ struct VectorizedElements {
   };
   using Stored = float[kAtLeastOne<Program::kStored>][kCount];
 
-  DEVICE void begin(const StitchArgs& p, int first_channel) {
+  DEVICE void begin(const StitchArgs& p, int first_channel, int image = 0) {
     float inputs[kAtLeastOne<Program::kChannelInputs>][kChannels];
-    Program::channel_inputs(p, first_channel, inputs);
+    Program::channel_inputs(p, first_channel, image, inputs);
     UNROLL
     for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
   }

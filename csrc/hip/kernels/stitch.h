@@ -18,7 +18,8 @@ struct StitchPlacement {
 };
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images
-// and columns pixels. A block has threads for `across` groups of neighbouring columns, and for several lines.
+// and columns pixels. A block has threads for `across` groups of neighbouring columns, and for several lines: in NHWC
+// of all lines, or of those of an image if the program has planes.
 struct StitchArgs {
   const void* acc;
   const void* in[kStitchMostInputs];
@@ -27,9 +28,10 @@ struct StitchArgs {
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   int lines, width, channels, rows;
   int log_across;
-  int parts;            // NHWC: blocks along y; NCHW: images * blocks along x
-  Divider by_channels;  // NCHW: a line's channel
-  int columns_each;     // NCHW: columns of a block along x
+  int parts;                     // partial results of a channel
+  int image_lines, image_parts;  // NHWC: of lines and parts those of an image, or all; NCHW: an image's parts
+  Divider by_channels;           // NCHW: a line's channel
+  int columns_each;              // NCHW: columns of a block
 };
 
 // The arguments of a convolution's kernel that runs a program itself and, behind them, those of the program: its lines

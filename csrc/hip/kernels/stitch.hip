@@ -48,27 +48,31 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
 };
 
 // NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line.
-template <class Program, int kCount>
+// kImages: a block's lines are those of one image.
+template <class Program, int kCount, bool kImages>
 DEVICE void stitch_nhwc(const StitchArgs& p) {
   SHARED float shared[kNumbers * kStitchThreads];
   const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
-  const int column = ((block_x() << p.log_across) + x) * kCount;
+  const int column = ((block_y() << p.log_across) + x) * kCount;
   const bool wanted = column < p.width;
+  // Numbers that are 0 where the compiler can see it need no registers.
+  const int image = kImages ? block_x() / p.image_parts : 0, part = block_x() - image * p.image_parts;
+  const int begin = image * p.image_lines;
   grid_dependency_wait();
   Elements<Program, kCount, true> elements;
   if (wanted) {
-    elements.begin(p, column);
+    elements.begin(p, column, image);
     if constexpr (Program::kStoresChannels)
-      if (block_y() == 0 && y == 0)
-        for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j);
-    const int first = block_y() * lines + y, step = p.parts * lines;
-    elements.run(p, first < p.lines ? (p.lines - 1 - first) / step + 1 : 0, [&](int i, int& line, int& at) {
-      line = first + i * step;
+      if (part == 0 && y == 0)
+        for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j, image);
+    const int first = part * lines + y, step = p.image_parts * lines;
+    elements.run(p, first < p.image_lines ? (p.image_lines - 1 - first) / step + 1 : 0, [&](int i, int& line, int& at) {
+      line = begin + first + i * step;
       at = column;
     });
   }
-  elements.reductions.store(shared, lines, across, y, wanted, p, block_y(), column);
+  elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), column);
 }
 
 // NCHW: a thread's line, and so its channel, stays; it goes along it.
@@ -77,17 +81,17 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   SHARED float shared[kNumbers * kStitchThreads];
   const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
-  const int line = block_y() * lines + y;
+  const int line = block_x() * lines + y;
   const bool wanted = line < p.lines;
   int channel = wanted ? line : 0;
   const int image = divide_with_rest(channel, p.by_channels);
   grid_dependency_wait();
   Elements<Program, kCount, false> elements;
   if (wanted) {
-    elements.begin(p, channel);
+    elements.begin(p, channel, image);
     if constexpr (Program::kStoresChannels)
-      if (block_x() == 0 && x == 0 && image == 0) Program::store_channel(p, channel);
-    const int first = block_x() * p.columns_each;
+      if (block_y() == 0 && x == 0) Program::store_channel(p, channel, image);
+    const int first = block_y() * p.columns_each;
     const int end = first + p.columns_each < p.width ? first + p.columns_each : p.width;
     const int own = first + x * kCount, step = kCount << p.log_across;
     elements.run(p, own < end ? (end - 1 - own) / step + 1 : 0, [&](int i, int& at, int& column) {
@@ -95,8 +99,7 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
       column = own + i * step;
     });
   }
-  const int blocks = (p.width + p.columns_each - 1) / p.columns_each;
-  elements.reductions.store(shared, across, 1, x, wanted, p, image * blocks + block_x(), channel);
+  elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(), channel);
 }
 
 // Adds up the parts of reduction i and those after it, always in the same order.
@@ -122,20 +125,22 @@ struct Finish {
 
   DEVICE static void run(const StitchArgs& p, float* shared) {
     constexpr int kShares = kStitchThreads / kStitchFinishChannels;
-    const long long all = static_cast<long long>(p.parts) * p.channels;
-    if constexpr (Program::of_all(i)) {
+    constexpr Over kOver = Program::over(i);
+    if constexpr (kOver == Over::all) {
       if (block_x() == 0) {  // for the whole block
-        Known<kKind> known = sum(p, thread_id(), kStitchThreads, all);
+        Known<kKind> known = sum(p, thread_id(), kStitchThreads, static_cast<long long>(p.parts) * p.channels);
         combine<kStitchThreads>(known, shared, kStitchThreads, 1, thread_id());
         if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
       }
     } else {
       const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
-      const int channel = block_x() * kStitchFinishChannels + x;
-      const long long line = p.channels, first = y * line + channel;
-      Known<kKind> known = sum(p, first, kShares * line, channel < p.channels ? all : 0);
+      const int at = block_x() * kStitchFinishChannels + x, image = kOver == Over::image ? at / p.channels : 0;
+      const int parts = kOver == Over::image ? p.image_parts : p.parts;
+      const int count = p.parts / parts * p.channels;
+      const long long line = p.channels, begin = image * parts * line, end = at < count ? begin + parts * line : 0;
+      Known<kKind> known = sum(p, begin + y * line + (at - image * p.channels), kShares * line, end);
       combine<kStitchThreads>(known, shared, kShares, kStitchFinishChannels, y);
-      if (y == 0 && channel < p.channels) Program::template store_reduction<i>(p, channel, p.channels, known);
+      if (y == 0 && at < count) Program::template store_reduction<i>(p, at, count, known);
     }
     Finish<Program, i + 1>::run(p, shared);
   }
@@ -155,10 +160,10 @@ DEVICE void stitch_finish(const StitchArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-#define REFORMER_STITCH(name, Program, layout, count)             \
+#define REFORMER_STITCH(name, Program, layout, ...)               \
   KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
     reformer::grid_dependency_launch();                           \
-    reformer::stitch_##layout<reformer::Program, count>(p);       \
+    reformer::stitch_##layout<reformer::Program, __VA_ARGS__>(p); \
   }
 #define REFORMER_STITCH_FINISH(name, Program)                     \
   KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \

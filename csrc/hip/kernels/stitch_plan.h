@@ -25,6 +25,7 @@ struct StitchPlan {
   StitchArgs args{};
   int count = 1;  // adjacent elements that a thread computes at once
   bool channels_along = false;
+  bool images = false;  // a block's lines are those of one image
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
@@ -38,7 +39,10 @@ struct StitchPlan {
   std::string text(const std::string& name) const {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
     if (!lanes)
-      return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each + ")\n";
+      return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each +
+             (!channels_along ? ")\n"
+              : images        ? ", true)\n"
+                              : ", false)\n");
     const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " +
                                           of_row + (whole_rows() ? ", true" : ", false")
                                     : "RowInMemory<Program, " + each + ", " + of_row;
@@ -53,6 +57,7 @@ struct StitchNeeds {
   int loaded;    // tensors that are read element by element
   int channels;  // vectors of channels that are read
   bool rows;     // whether rows are reduced
+  bool planes;   // whether something is known of each channel of each image
 };
 
 namespace stitch_plan {
@@ -100,27 +105,30 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, int multipro
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }
 
-inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, int numbers, int multiprocessors) {
+inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
   StitchArgs& a = plan.args;
   const int groups = a.width / plan.count;
   // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
   // many bytes as a third of the result.
-  a.log_across = log_across(groups, a.lines, numbers && plan.channels_along ? 5 : 8);
+  a.log_across = log_across(groups, a.lines, needs.numbers && plan.channels_along ? 5 : 8);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
-    const int blocks_x = ceil_div(groups, across);
+    const int blocks_y = ceil_div(groups, across), images = plan.images ? int(shape.images) : 1;
+    a.image_lines = a.lines / images;
     // At least two lines of a thread are in flight at once.
-    a.parts = std::clamp(ceil_div(a.lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_x)));
-    plan.launch.blocks_x = uint32_t(blocks_x);
-    plan.launch.blocks_y = uint32_t(a.parts);
-  } else {
-    const int blocks_y = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
-    const int parts_along = std::clamp(wanted / blocks_y, 1, ceil_div(steps, 2));
-    a.columns_each = ceil_div(steps, parts_along) * across * plan.count;
-    plan.launch.blocks_x = uint32_t(ceil_div(a.width, a.columns_each));
+    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_y * images)));
+    a.parts = images * a.image_parts;
+    plan.launch.blocks_x = uint32_t(a.parts);
     plan.launch.blocks_y = uint32_t(blocks_y);
-    a.parts = int(shape.images) * int(plan.launch.blocks_x);
+  } else {
+    const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
+    const int parts_along = std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2));
+    a.columns_each = ceil_div(steps, parts_along) * across * plan.count;
+    a.image_parts = ceil_div(a.width, a.columns_each);
+    a.parts = int(shape.images) * a.image_parts;
+    plan.launch.blocks_x = uint32_t(blocks_x);
+    plan.launch.blocks_y = uint32_t(a.image_parts);
   }
   plan.launch.threads = kStitchThreads;
 }
@@ -135,6 +143,7 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   StitchPlan plan;
   StitchArgs& a = plan.args;
   plan.channels_along = shape.rows_are_lines();
+  plan.images = needs.planes;
   a.channels = int(shape.channels);
   a.rows = int(shape.rows());
   a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
@@ -145,10 +154,11 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, multiprocessors);
   else
-    stitch_plan::launch_lines(plan, shape, needs.numbers, multiprocessors);
+    stitch_plan::launch_lines(plan, shape, needs, multiprocessors);
   plan.finish.threads = kStitchThreads;
   plan.launch.pdl = plan.finish.pdl = true;
-  plan.finish.blocks_x = uint32_t(ceil_div(a.channels, kStitchFinishChannels));
+  const int finished = a.channels * (plan.images ? int(shape.images) : 1);
+  plan.finish.blocks_x = uint32_t(ceil_div(finished, kStitchFinishChannels));
   plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
   return plan;
 }

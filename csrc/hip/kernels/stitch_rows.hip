@@ -56,9 +56,9 @@ struct RowInRegisters {
       read(p, line, held);
     }
   }
-  // visit(v, column, group, loaded) for each group of the row.
+  // visit(v, column, group, loaded) for each group of the row, or at least for those before column `end`.
   template <class Visit>
-  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
+  DEVICE void each(const StitchArgs& p, int line, int, Visit visit) {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       if (!wanted(p, v)) continue;
@@ -87,9 +87,9 @@ struct RowInMemory {
   DEVICE RowInMemory(const StitchArgs&, int) {}
   DEVICE void load(const StitchArgs&, int, int) {}
   template <class Visit>
-  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
+  DEVICE void each(const StitchArgs& p, int line, int end, Visit visit) {
     constexpr int kUnroll = Program::kLoaded > 2 ? 1 : 2;  // loads in flight
-    for (int at = thread_id() % kLanes * kCount; at < p.width; at += kUnroll * kLanes * kCount) {
+    for (int at = thread_id() % kLanes * kCount; at < end; at += kUnroll * kLanes * kCount) {
       Group groups[kUnroll];
       typename Program::template Held<kCount> held[kUnroll];
       UNROLL
@@ -101,7 +101,7 @@ struct RowInMemory {
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int column = at + i * kLanes * kCount;
-        if (column >= p.width) continue;
+        if (column >= end) continue;
         typename Group::Loaded loaded;
         held[i].widen(p, line, column, loaded.values);
         visit(0, column, groups[i], loaded);
@@ -129,7 +129,7 @@ struct RowReductions {
       float mine[kCount];
       UNROLL
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
-      row.each(p, line, [&](int, int, const auto& group, const auto& loaded) {
+      row.each(p, line, p.width, [&](int, int, const auto& group, const auto& loaded) {
         UNROLL
         for (int j = 0; j < group.kChannels; ++j) {
           float values[kAtLeastOne<Program::kLoaded>], some[kCount];
@@ -179,6 +179,8 @@ template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
   using Sums = RowReductions<Program, kLanes, kThreads>;
+  // What has numbers of rows only looks at no more than the row's beginning in the end; 0: at all of it.
+  constexpr int kEnd = Program::kStored || Program::kReductions ? 0 : 1;
   SHARED float of_rows[Sums::kShared];
   SHARED float of_columns[Program::kReductions ? kNumbers * kThreads : 1];
   const int place = thread_id() / kLanes, step = p.parts * kRows;
@@ -193,7 +195,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
     sums.run(p, line, row);
     if (first + place >= p.lines) continue;
-    row.each(p, line, [&](int v, int column, const auto& group, const auto& loaded) {
+    row.each(p, line, kEnd ? kEnd : p.width, [&](int v, int column, const auto& group, const auto& loaded) {
       typename Row::Group::Stored stored;
       UNROLL
       for (int j = 0; j < kCount; ++j) {
@@ -218,7 +220,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   }
   if constexpr (Program::kStoresChannels)
     for (int i = block_x() * kThreads + thread_id(); i < p.channels; i += p.parts * kThreads)
-      Program::store_channel(p, i);
+      Program::store_channel(p, i, 0);
 }
 
 }  // namespace

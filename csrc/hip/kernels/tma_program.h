@@ -38,7 +38,7 @@ using WarpValues = float[8][2][2];
 template <class Program, int kColumns, bool kThere = (Program::kReductions > 0)>
 class TileReduction {
   // One reduction, over channels: more of them would want more registers.
-  static_assert(Program::kReductions == 1 && !Program::of_all(0) && Program::first_number(0) == 0);
+  static_assert(Program::kReductions == 1 && Program::over(0) == Over::images && Program::first_number(0) == 0);
   static constexpr Kind kKind = Program::kind(0);
   Known<kKind> known_[kColumns / 64][2];
 
@@ -154,7 +154,7 @@ struct RunsProgram {
     // Columns past the end are computed from the last ones' tensors, and not written.
     DEVICE void of_channels(int column, float (&to)[2][kValues]) const {
       float inputs[kAtLeastOne<Program::kChannelInputs>][2];
-      Program::channel_inputs(p, least(column, p.width - 2), inputs);
+      Program::channel_inputs(p, least(column, p.width - 2), 0, inputs);
       UNROLL
       for (int e = 0; e < 2; ++e) Program::of_channel(p, inputs, e, to[e]);
     }

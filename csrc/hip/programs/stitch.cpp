@@ -23,6 +23,7 @@ const char* refusal(const ProgramCall& call, const Device& device) {
     if (output.kind != Reduction::none && output.per == Per::row) return "an output is a reduction of rows";
   }
   if (call.program.needs_rows && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
+  if (call.program.needs_rows && call.program.has_planes) return "it has rows and planes";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
 }

@@ -7,7 +7,7 @@ namespace reformer {
 StitchContents::StitchContents(const ProgramCall& of)
     : call(of), program(of.program), inputs(of.inputs), result(of.type), varies(of.program.varies()) {
   for (size_t o = 0; o < program.outputs.size(); ++o) {
-    if (output(o).is_by_channel()) of_channels.push_back(o);
+    if (output(o).is_common()) of_channels.push_back(o);
     if (output(o).is_by_row()) of_rows.push_back(o);
     if (!output(o).is_by_element()) continue;
     if (first_result < 0 && type_of(output(o)) == result) first_result = int(stored.size());

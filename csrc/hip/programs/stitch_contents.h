@@ -16,7 +16,8 @@ struct StitchContents {
   bool by_element(int32_t i) const { return by_row(varies[size_t(i)]); }
   bool is_channel_input(int32_t i) const {
     const ProgramOp op = node(i).op;
-    return op == ProgramOp::channel || op == ProgramOp::channel_index || op == ProgramOp::scalar;
+    return op == ProgramOp::channel || op == ProgramOp::plane || op == ProgramOp::channel_index ||
+           op == ProgramOp::scalar;
   }
 
   // All that these nodes are made of, in order, but for what rows' reductions are made of. Operands are followed from
@@ -29,7 +30,7 @@ struct StitchContents {
   const Stored result;
   const std::vector<Varies> varies;
   std::vector<size_t> stored;                // outputs by element
-  std::vector<size_t> of_channels;           // outputs by channel that are no reductions
+  std::vector<size_t> of_channels;           // outputs by channel or plane that are no reductions
   std::vector<size_t> of_rows;               // the same by row
   std::vector<std::vector<int32_t>> stages;  // reductions of rows: each needs those of earlier stages at most
   std::vector<int32_t> results;              // what of_element() gives: what is stored, and then what is reduced

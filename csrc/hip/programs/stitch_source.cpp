@@ -183,8 +183,9 @@ class Writer {
     table("Kind", "kind", [&](size_t i) {
       return kind(i) == Reduction::max ? "Kind::max" : kind(i) == Reduction::moments ? "Kind::moments" : "Kind::sum";
     });
-    table("bool", "of_all", [&](size_t i) {
-      return i < reductions().size() && output(reductions()[i]).per == Per::all ? "true" : "false";
+    table("Over", "over", [&](size_t i) {
+      const Per per = i < reductions().size() ? output(reductions()[i]).per : Per::channel;
+      return per == Per::all ? "Over::all" : per == Per::plane ? "Over::image" : "Over::images";
     });
     table("int", "first_number", [&](size_t i) {
       int before = 0;
@@ -197,8 +198,13 @@ class Writer {
     if (node(i).op == ProgramOp::channel_index) return "float(channel)";
     const size_t input = size_t(node(i).input);
     return std::string("read_one<") + type_of_input(input) + ">(p.in[" + std::to_string(input) + "], " +
-           (node(i).op == ProgramOp::channel ? "channel)" : "0)");
+           channel_place(node(i)) + ")";
   }
+  // The text of where an input that depends on the channel at most has its first element.
+  static const char* channel_place(const ProgramNode& of) {
+    return of.op == ProgramOp::channel ? "channel" : of.op == ProgramOp::plane ? kPlane : "0";
+  }
+  static constexpr const char* kPlane = "static_cast<long long>(image) * p.channels + channel";
 
   // Writes the statements that compute these nodes, which depend on the channel at most. read(i): the text of an input.
   template <class Read>
@@ -213,7 +219,9 @@ class Writer {
     const std::vector<int32_t>& inputs = contents_.channel_inputs;
     body_ << "  static constexpr int kChannelInputs = " << inputs.size()
           << ";\n  template <int kCount, int kSize>\n"
-             "  DEVICE static void channel_inputs(const StitchArgs& p, int channel, float (&to)[kSize][kCount]) {\n";
+             "  DEVICE static void channel_inputs(const StitchArgs& p, int channel, int image, float "
+             "(&to)[kSize][kCount]) "
+             "{\n";
     for (size_t i = 0; i < inputs.size(); ++i) {
       const size_t input = size_t(node(inputs[i]).input);
       const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
@@ -222,7 +230,8 @@ class Writer {
       else if (node(inputs[i]).op == ProgramOp::scalar)
         body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
       else
-        body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", channel, " << to << ");\n";
+        body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", " << channel_place(node(inputs[i]))
+              << ", " << to << ");\n";
     }
     body_ << "  }\n  template <int kCount, int kSize>\n"
              "  DEVICE static void of_channel(const StitchArgs& p, const float (&in)[kSize][kCount], int j, float* to) "
@@ -339,11 +348,15 @@ class Writer {
   // Its inputs are read here, by the one thread that may write there.
   void store_channel() {
     if (contents_.of_channels.empty()) return;
-    body_ << "  DEVICE static void store_channel(const StitchArgs& p, int channel) {\n";
+    body_ << "  DEVICE static void store_channel(const StitchArgs& p, int channel, int image) {\n";
     std::vector<int32_t> nodes;
     for (size_t o : contents_.of_channels) nodes.push_back(output(o).node);
     statements(nodes, "    ", [&](int32_t i) { return read_channel_input(i); });
-    for (size_t o : contents_.of_channels) write_one(o, "channel");
+    for (size_t o : contents_.of_channels) {
+      body_ << (output(o).is_by_channel() ? "    if (image == 0) {\n" : "    {\n");
+      write_one(o, output(o).is_by_channel() ? "channel" : kPlane);
+      body_ << "    }\n";
+    }
     body_ << "  }\n";
   }
 
@@ -390,9 +403,11 @@ StitchNeeds stitch_needs(const Program& program) {
   const auto is_loaded = [](const ProgramNode& node) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
-  const auto is_of_channels = [](const ProgramNode& node) { return node.op == ProgramOp::channel; };
+  const auto is_of_channels = [](const ProgramNode& node) {
+    return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
+  };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
-  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows};
+  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows, program.has_planes};
 }
 
 }  // namespace reformer

@@ -9,7 +9,7 @@
 //   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult: at
 //                        `at`, or where the line and column are by the tensor's placement
 //   kResult              the first of these with the result's data type, if there is any
-//   kReductions          reductions, each once; kind(), of_all() and first_number() (of a partial result) describe them
+//   kReductions          reductions, each once; kind(), over() and first_number() (of a partial result) describe them
 //   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's reductions
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
 // and, where rows are reduced:

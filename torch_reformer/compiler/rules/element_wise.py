@@ -14,7 +14,7 @@ from ...program import Value as Expression
 from ..fakes import is_plain, layout_of, real_tensors, typed
 from ..ir import FLOATS, Graph, Layout, Map, Typed, View
 from ..space import digits_of, find_space
-from .orders import in_order
+from .orders import copied, in_order
 
 aten = torch.ops.aten
 
@@ -213,6 +213,8 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     if not _has_space(inputs, layout):
         if len(inputs) > 1:
             inputs = [in_order(graph, each, layout) for each in inputs]
+        elif target is aten.clone.default and inputs[0].elements == layout.numel:
+            return copied(graph, inputs[0], layout)
         if not _has_space(inputs, layout):
             return None
     numbers, dtype = list(args), inputs[0].value.dtype

@@ -12,6 +12,7 @@ from ..space import find_space, reduces_rows, without
 from .element_wise import add_map, add_typed_map
 
 aten = torch.ops.aten
+_LEAST_OF_IMAGE = 512  # elements of which some are added up, that are adjacent: as many as a block's threads have
 
 
 def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[View] | None:
@@ -23,7 +24,7 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if not layout.is_dense or not view.is_whole or not over:
         return None
     digits = without(layout, over)
-    if len(digits) > 1:
+    if len(digits) > 1 and digits[-1][0] < _LEAST_OF_IMAGE:
         return None
     if find_space(layout.numel, {((1, layout.numel),)}, {digits}) is None:
         return None  # nothing is added up

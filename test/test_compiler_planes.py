@@ -1,0 +1,107 @@
+"""What the compiler reduces and reads plane by plane: group norm, squeeze and excitation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from marks import needs_aten
+from torch import nn
+
+import torch_reformer  # noqa: F401  registers the operators
+
+pytestmark = needs_aten
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+
+
+def results(function, *tensors):
+    """What it gives and its gradients."""
+    tensors = [each.detach().requires_grad_() for each in tensors]
+    result = function(*tensors)
+    weights = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).view(result.shape).to(result.dtype)
+    return [result.detach(), *torch.autograd.grad((result * weights).sum(), tensors)]
+
+
+def compiled(function, reports=None):
+    torch._dynamo.reset()
+    options = None if reports is None else {"report": reports.append}
+    return torch.compile(function, backend="reformer", options=options)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("groups", [1, 3, 12])
+def test_group_norm(groups, affine, layout):
+    torch.manual_seed(0)
+    x = (torch.randn(3, 12, 8, 9, dtype=torch.float64) + 2).contiguous(memory_format=FORMATS[layout])
+    parameters = [torch.randn(12, dtype=torch.float64) for _ in range(2 * affine)]
+
+    def function(x, *parameters):
+        return F.silu(F.group_norm(x, groups, *parameters))
+
+    found, expected = (results(each, x, *parameters) for each in (compiled(function), function))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [(4, 6), (4, 6, 1), (4, 6, 33), (1, 6, 4, 5, 3), (4, 6, 1, 1)], ids=str)
+def test_group_norm_of_other_dimensions(size):
+    x, scale, shift = (torch.randn(each, dtype=torch.float64) for each in (size, (6,), (6,)))
+
+    def function(x, scale, shift):
+        return F.group_norm(x, 2, scale, shift)
+
+    found, expected = (results(each, x, scale, shift) for each in (compiled(function), function))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_group_norm_of_bfloat16():
+    """As exact as PyTorch's, whose numbers of groups are rounded."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 12, 12).to(torch.bfloat16)
+    scale, shift = torch.randn(2, 16).to(torch.bfloat16)
+
+    def function(x, scale, shift):
+        return F.group_norm(x, 4, scale, shift)
+
+    exact = results(function, *(each.double() for each in (x, scale, shift)))
+    found, eager = (results(each, x, scale, shift) for each in (compiled(function), function))
+    for one, other, wide in zip(found, eager, exact, strict=True):
+        assert (one.double() - wide).norm() <= 1.1 * (other.double() - wide).norm()
+
+
+class SqueezeAndExcitation(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.reduce, self.expand = nn.Conv2d(channels, 8, 1), nn.Conv2d(8, channels, 1)
+
+    def forward(self, x):
+        x = F.silu(self.norm(x))
+        return x * torch.sigmoid(self.expand(F.silu(self.reduce(x.mean((2, 3), keepdim=True)))))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_squeeze_and_excitation(layout):
+    torch.manual_seed(0)
+    model = SqueezeAndExcitation(32).double()
+    x = torch.randn(4, 32, 14, 14, dtype=torch.float64).contiguous(memory_format=FORMATS[layout])
+    names = [name for name, _ in model.named_parameters()]
+
+    def function(x, *parameters):
+        return torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (x,))
+
+    reports = []
+    found, expected = (results(each, x, *model.parameters()) for each in (compiled(function, reports), function))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    # Activation and mean are one kernel's, and what PyTorch's operators compute is vectors.
+    for report in reports:
+        assert all(line.read + line.written < x.nbytes for line in report.lines if line.kind.startswith("aten"))
+
+
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean, torch.amax], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("size", [(3, 40, 24), (2, 5, 7), (600, 2, 3)], ids=str)
+def test_the_middle_dimension(size, reduce):
+    x = torch.randn(size, dtype=torch.float64)
+    found = compiled(lambda x: reduce(x * 2, 1) + 1)(x)
+    torch.testing.assert_close(found, reduce(x * 2, 1) + 1)

@@ -1,0 +1,63 @@
+"""Sums over rows that are known as early as can be. Where what is the same for all of a row is known later than the
+rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .operations import ROW_REDUCTIONS
+from .values import Value, columns, in_order, row_sum, select, varies
+
+
+def early_row_sum(value: Value) -> Value:
+    """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added or
+    multiplied after the sum, if the rest needs fewer of them one after the other."""
+    depth: dict[int, int] = {}
+    for each in in_order([value]):
+        before = max((depth[id(operand)] for operand in each.operands), default=0)
+        depth[id(each)] = before + (each.op in ROW_REDUCTIONS)
+    where = varies(value)
+
+    def is_late(part: Value, rest: Value) -> bool:
+        return where[id(part)] <= {"rows"} and depth[id(part)] > depth[id(rest)]
+
+    def sum_of(value: Value, among: Callable[[Value], Value]) -> Value:
+        """The sum of among(value), which is the value or 0, element by element."""
+        if value.op == "neg":
+            return -sum_of(value.operands[0], among)
+        if value.op in ("add", "sub"):
+            a, b = value.operands
+            if is_late(b, a):
+                times = _times(among)
+                return sum_of(a, among) + times * b if value.op == "add" else sum_of(a, among) - times * b
+            if is_late(a, b):
+                times = _times(among)
+                return times * a + sum_of(b, among) if value.op == "add" else times * a - sum_of(b, among)
+        if value.op == "mul":
+            for factor, rest in (value.operands, value.operands[::-1]):
+                if is_late(factor, rest):
+                    return sum_of(rest, among) * factor
+        if value.op == "div" and is_late(value.operands[1], value.operands[0]):
+            return sum_of(value.operands[0], among) / value.operands[1]
+        if value.op == "select" and among is _all and depth[id(value.operands[0])] < depth[id(value)]:
+            condition, a, b = value.operands
+            if _is_zero(b):
+                return sum_of(a, lambda each: select(condition, each, 0))
+            if _is_zero(a):
+                return sum_of(b, lambda each: select(condition, 0, each))
+        return row_sum(among(value))
+
+    return sum_of(value, _all)
+
+
+def _all(value: Value) -> Value:
+    return value
+
+
+def _times(among: Callable[[Value], Value]) -> Value:
+    """How many elements of a row are added up."""
+    return columns() if among is _all else row_sum(among(Value("constant", attribute=1.0)))
+
+
+def _is_zero(value: Value) -> bool:
+    return value.op == "constant" and value.attribute == 0
