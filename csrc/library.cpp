@@ -7,6 +7,7 @@
 #include "operators/embedding.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
+#include "operators/scale.h"
 #include "plan/operator_calls.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
@@ -27,6 +28,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
   m.def("_contiguous(Tensor tensor) -> Tensor");
+  m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
   // geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
@@ -43,6 +45,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
   m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
   m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
+  m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))

@@ -252,13 +252,22 @@ class Grouping:
         reads = {*region.leaves, *((id(view.value), view.layout, digits) for view, digits in leaves)}
         if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None
-        if not same_kind(region, [operation]):
+        if not same_kind(region, [operation]) or self._waits_longer(region, leaves):
             return None
         operands, reductions = region.operands | operands, region.reductions | reductions
         space = region.space
         if not fits(space, operands, reductions, not region.anchor):
             space = None if region.anchor else find_space(numel, operands, reductions)
         return None if space is None or not region.takes(space) or are_many_placed(space, reads) else space
+
+    def _waits_longer(self, region: Region, leaves) -> bool:
+        """Whether it would come after a far larger region, which what needs this one could else join. Two small ones
+        become one afterwards (merge.py), where nothing is lost by it."""
+        needed, own = 0, 1 << region.number
+        for view, _ in leaves:
+            needed |= self._before(view.value)
+        needed &= ~(self.needs[region.number] | own)
+        return any(needed >> each.number & 1 and each.numel >= _FEW * region.numel for each in self.regions.values())
 
     def _is_free(self, region: Region, leaves, whole: Digits | None) -> bool:
         """Whether nothing that it reads is known only after the region; what that makes may be read as a whole."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
+from .early_gradients import compute_early
 from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
@@ -17,6 +19,8 @@ _MUCH = 8  # elements of a result for each of its operands
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
         settle(joint)  # of forward and backward alike, so that what is saved has one order
+    if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
+        compute_early(joint)
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
     share_sources(joint)

@@ -17,8 +17,8 @@ aten = torch.ops.aten
 _MOST = 16  # operations of a value that is computed again
 _FEW = 16  # elements of a value for each of an operand that is small beside it
 _SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
-_VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
-_VIEWS |= {aten.alias.default}
+VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
+VIEWS |= {aten.alias.default}
 
 
 def share_sources(joint: GraphModule) -> None:
@@ -77,7 +77,7 @@ def _chain(need: Node) -> tuple[Node, set[Node]] | None:
             continue
         if "recompute" in node.meta or len(operations) > _MOST:
             return None
-        if is_element_wise(node) or node.target in _VIEWS:
+        if is_element_wise(node) or node.target in VIEWS:
             operations.add(node)
             todo += node.all_input_nodes
         else:

@@ -175,6 +175,10 @@ def register(library: torch.library.Library) -> None:
     def _(tensor):
         return tensor.new_empty(tensor.shape)
 
+    @torch.library.register_fake("reformer::_scale_", lib=library)
+    def _(tensor, factor):
+        return tensor
+
     @torch.library.register_fake("reformer::_embedding_grad", lib=library)
     def _(grad, ids, rows, padding, by_frequency):
         return grad.new_empty((rows, grad.shape[-1]))

@@ -1,0 +1,49 @@
+"""Scaling in place, emulated."""
+
+import ctypes
+import struct
+
+import pytest
+import torch
+
+import emulator
+
+pytestmark = emulator.needed
+NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def scaled(values, factor, count, blocks, seed=0, warp=32):
+    result = values.clone()
+    pointers = [ctypes.c_void_p(each.data_ptr()).value for each in (factor, result)]
+    emulator.launch(
+        "csrc/hip/kernels/scale.hip",
+        f"scale_{NAMES[values.dtype]}_{NAMES[factor.dtype]}_{count}",
+        grid=(blocks, 1, 1),
+        threads=256,
+        arguments=struct.pack("<QQqi4x", *pointers, values.numel(), blocks),
+        seed=seed,
+        warp=warp,
+    )
+    return result
+
+
+@pytest.mark.parametrize("of_factor", NAMES, ids=str)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_scales(dtype, of_factor):
+    torch.manual_seed(0)
+    whole = 16 // dtype.itemsize
+    for size, count, blocks in ((4096 + whole, whole, 3), (257, 1, 1), (1031, 1, 2)):
+        values = torch.randn(size).to(dtype)
+        for factor in (1.0, -0.5, torch.inf):
+            factor = torch.tensor(factor, dtype=of_factor)
+            for warp in (32, 64):
+                found = scaled(values, factor, count, blocks, seed=size, warp=warp)
+                assert torch.equal(found, (values.float() * factor.float()).to(dtype))
+
+
+def test_one_leaves_all_as_it_is():
+    """A NaN's bits, too."""
+    values = torch.tensor([0x7FC1, 0xFFC2, 0x7F81] * 8, dtype=torch.int32).to(torch.int16)
+    values = values.view(torch.bfloat16)
+    found = scaled(values, torch.tensor(1.0), 8, 1)
+    assert torch.equal(found.view(torch.int16), values.view(torch.int16))

@@ -1,0 +1,149 @@
+"""A loss's gradient is computed where the loss is, from the scores that are at hand there: they are read once, and the
+backward finds their gradient. There it is multiplied in place by the loss's own gradient, which is nothing to do where
+that is 1. Chen et al., EVT: accelerating deep learning training with epilogue visitor tree (ASPLOS 2024) move a loss's
+gradient so, and give up the loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from .memory_formats import is_element_wise
+from .regions import SMALL
+from .sources import VIEWS, size_of
+
+aten = torch.ops.aten
+_scale = torch.ops.reformer._scale_.default
+
+_OF_ONE = VIEWS | {aten.neg.default, aten._to_copy.default, aten.clone.default, aten.detach.default}
+_PRODUCTS = {aten.mul.Tensor, aten.mul.Scalar}
+_QUOTIENTS = {aten.div.Tensor, aten.div.Scalar}
+_SUMS = {aten.add.Tensor, aten.sub.Tensor}
+_TYPES = (torch.float32, torch.float64, torch.bfloat16)  # fp16 might not hold the gradient of an unscaled loss
+
+
+def compute_early(joint: GraphModule) -> None:
+    """Moves gradients of losses, which are one number each, to the forward.
+
+    A loss's gradient t enters a joint graph as a tangent. What is linear in t alone, and read by no element-wise
+    operation with something else of the backward, is computed for t = 1 in the forward and scaled by t afterwards."""
+    tangents = [node for node in joint.graph.find_nodes(op="placeholder") if "tangents" in str(node.target)]
+    backward = _followers(joint, tangents)
+    for tangent in tangents:
+        value = tangent.meta.get("val")
+        if isinstance(value, Tensor) and value.dim() == 0 and value.dtype in _TYPES:
+            linear = _linear(joint, tangent, backward)
+            found = _last(linear)
+            if found and all(_is_worth_it(node, linear, backward) for node in found):
+                _move(joint, tangent, linear, found)
+
+
+def _followers(joint: GraphModule, tangents: list[Node]) -> set[Node]:
+    found = set(tangents)
+    for node in joint.graph.nodes:
+        if not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _linear(joint: GraphModule, tangent: Node, backward: set[Node]) -> dict[Node, None]:
+    """The tangent, and what is linear in it with factors of the forward, in order."""
+    found = {tangent: None}
+    for node in joint.graph.nodes:
+        if node in backward and node.op == "call_function" and _is_linear(node, found, backward):
+            found[node] = None
+    return found
+
+
+def _is_linear(node: Node, linear: dict[Node, None], backward: set[Node]) -> bool:
+    def is_factor(each) -> bool:
+        return not isinstance(each, Node) or each not in backward
+
+    args, target = node.args, node.target
+    if target in _OF_ONE or _sums_rows(node):
+        return args[0] in linear
+    if target in _PRODUCTS:
+        return any(a in linear and is_factor(b) for a, b in (args[:2], args[1::-1]))
+    if target in _QUOTIENTS:
+        return args[0] in linear and is_factor(args[1])
+    if target in _SUMS:
+        return all(each in linear or _is_zero(each) for each in args[:2])
+    if target is aten.where.self:
+        return is_factor(args[0]) and all(each in linear or _is_zero(each) for each in args[1:])
+    return target is aten.gelu_backward.default and args[0] in linear and is_factor(args[1])
+
+
+def _sums_rows(node: Node) -> bool:
+    if node.target is not aten.sum.dim_IntList:
+        return False
+    last = node.args[0].meta["val"].dim() - 1
+    return [each % (last + 1) for each in node.args[1]] == [last]
+
+
+def _is_zero(each) -> bool:
+    if not isinstance(each, Node):
+        return each == 0
+    if each.target is aten.zeros_like.default:
+        return True
+    made = {aten.scalar_tensor.default: 0, aten.full.default: 1}.get(each.target)
+    return made is not None and each.args[made] == 0
+
+
+def _last(linear: dict[Node, None]) -> list[Node]:
+    """Large ones that others need, or of which others need a view."""
+    needed: set[Node] = set()
+    for node in reversed(linear):
+        is_view = any(each in needed and each.target in VIEWS for each in node.users)
+        if size_of(node) > SMALL and (is_view or not linear.keys() >= node.users.keys()):
+            needed.add(node)
+    return [node for node in linear if node in needed and not (node.target in VIEWS and node.args[0] in needed)]
+
+
+def _is_worth_it(node: Node, linear: dict[Node, None], backward: set[Node]) -> bool:
+    """Whether it is dense, is a product's operand or a result, and takes no more bytes than what it is computed of,
+    which the backward need not read then."""
+    value = node.meta["val"]
+    dense = value.is_contiguous() or value.is_contiguous(memory_format=torch.channels_last)
+    others = [each for each in node.users if each not in linear]
+    if value.dtype not in _TYPES or not dense or any(map(is_element_wise, others)):
+        return False
+    read, seen, todo = 0, set(), [node]
+    while todo:
+        for each in todo.pop().all_input_nodes:
+            if each in linear and each not in seen:
+                seen.add(each)
+                todo.append(each)
+            elif each not in backward:
+                if "recompute" in each.meta:
+                    return False  # the user says what is saved
+                read = max(read, size_of(each))
+    return read >= value.numel()
+
+
+def _move(joint: GraphModule, tangent: Node, linear: dict[Node, None], found: list[Node]) -> None:
+    value = tangent.meta["val"]
+    options = {"dtype": value.dtype, "device": value.device}
+    first = next(node for node in linear if node.op == "call_function")
+    with joint.graph.inserting_before(first):
+        one = joint.graph.call_function(aten.scalar_tensor.default, (1.0,), options)
+    one.meta["val"] = value
+    of_one = {tangent: one}
+    for node in linear:
+        if node is not tangent:
+            with joint.graph.inserting_before(node):
+                of_one[node] = joint.graph.node_copy(node, lambda each: of_one.get(each, each))
+            of_one[node].meta = {"val": node.meta["val"]}
+    for node in found:
+        early = of_one[node]
+        early.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        with joint.graph.inserting_before(node):
+            scaled = joint.graph.call_function(_scale, (early, tangent))
+        with node.meta["val"].fake_mode:
+            scaled.meta |= {"val": torch.empty_like(node.meta["val"]), "partitioner_tag": "must_be_in_backward"}
+        node.replace_all_uses_with(scaled)
+    for node in [*reversed(linear), *reversed(of_one.values())]:
+        if not node.users and node.op == "call_function":
+            joint.graph.erase_node(node)
+    joint.recompile()
