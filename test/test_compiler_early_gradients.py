@@ -22,7 +22,8 @@ def fresh():
 def compiled(function):
     """It, and the texts of its plans: of the forward and of the backward."""
     reports = []
-    return torch.compile(function, backend="reformer", options={"report": lambda each: reports.append(str(each))}), reports
+    options = {"report": lambda each: reports.append(str(each))}
+    return torch.compile(function, backend="reformer", options=options), reports
 
 
 def gradients(function, tensors, factor=1.0):

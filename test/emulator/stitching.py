@@ -41,7 +41,7 @@ def placed(tensor) -> list[int]:
     return [dimensions, *sizes, *strides]
 
 
-def source(program: Program, acc, tensors, multiprocessors=2, into=None) -> Path:
+def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_bytes=49152) -> Path:
     """A file with the program's kernels, stitch_test and stitch_test_finish; their launches are planned, too."""
     n, k, h, w = acc.shape
     nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
@@ -54,6 +54,7 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None) -> Path
     sentence = planner().prepare(
         *(code, ctypes.c_int64(len(code)), shape, types, told, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
         multiprocessors,
+        shared_bytes,
     )
     assert sentence is None, sentence
     kernels = f"{emulator.ROOT}/csrc/hip/kernels"
@@ -61,21 +62,28 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None) -> Path
     return written("stitch.hip", text)
 
 
-def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None):
+def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None, shared_bytes=49152):
     """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
     parts."""
-    file = source(program, acc, tensors, multiprocessors, into)
+    file = source(program, acc, tensors, multiprocessors, into, shared_bytes)
     outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
     arguments = (ctypes.c_char * planner().args_bytes())()
     pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
     planner().arguments(ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), arguments)
-    shapes = [(ctypes.c_uint32 * 4)() for _ in range(2)]
+    shapes = [(ctypes.c_uint32 * 5)() for _ in range(2)]
     planner().launches(*shapes)
-    for name, (*grid, threads) in zip(["stitch_test", "stitch_test_finish"], shapes, strict=True):
+    for name, (*grid, threads, shared) in zip(["stitch_test", "stitch_test_finish"], shapes, strict=True):
         if name == "stitch_test" or len(workspace):
             emulator.launch(
-                file, name, grid=tuple(grid), threads=threads, arguments=bytes(arguments), seed=seed, warp=warp
+                file,
+                name,
+                grid=tuple(grid),
+                threads=threads,
+                arguments=bytes(arguments),
+                shared_bytes=shared,
+                seed=seed,
+                warp=warp,
             )
     return outputs
 

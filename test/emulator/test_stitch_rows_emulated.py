@@ -13,6 +13,8 @@ from test_stitch import WITHOUT_PLANES, programs
 import emulator
 from emulator.row_programs import PROGRAMS
 from emulator.stitching import check
+from torch_reformer import program
+from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 
@@ -28,10 +30,20 @@ def test_programs_of_rows(name, size, warp):
         check(PROGRAMS[name], size, dtype, "nhwc", warp, rtol=2e-5, atol=3e-5 * max(8, size[1]), seed=warp)
 
 
-@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
-def test_rows_too_long_for_registers(name):
+# Shared memory has room for two rows, for one, for none.
+@pytest.mark.parametrize("shared_bytes", [160 << 10, 72 << 10, 16 << 10])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "classes"])
+def test_rows_too_long_for_registers(name, shared_bytes):
     for width in (16386, 16400):
-        check(PROGRAMS[name], (1, width, 3, 1), torch.bfloat16, "nhwc", rtol=2e-5, atol=1e-4)
+        options = {"shared_bytes": shared_bytes, "rtol": 2e-5, "atol": 1e-4}
+        check(PROGRAMS[name], (1, width, 5, 1), torch.bfloat16, "nhwc", **options)
+
+
+def test_masks_of_rows_in_shared_memory():
+    """Tensors of several sizes of elements are kept, each where its vectors may begin."""
+    above = program.select(program.full("mask"), program.full("half"), program.acc())
+    tested = Program(program.store(above - program.row_max(above) * program.row_sum(above) / program.columns()))
+    check(tested, (1, 16392, 3, 1), torch.float32, "nhwc", shared_bytes=160 << 10, rtol=2e-5, atol=1e-3)
 
 
 @emulator.without_sanitizers

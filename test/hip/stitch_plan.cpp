@@ -24,7 +24,8 @@ static int32_t placed(ProgramCall& call, const int64_t* tensor, int64_t width) {
 // Returns a sentence, or null. shape: layout, images, channels, pixels. tensors: of each input and then of each output
 // how many dimensions it has if it has a placement, else 0, its sizes, eight of them, and its strides.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
-                               const int64_t* tensors, int64_t inputs, int8_t result, int multiprocessors) {
+                               const int64_t* tensors, int64_t inputs, int8_t result, int multiprocessors,
+                               int shared_bytes) {
   try {
     program = Program::decode(code, size);
   } catch (const std::exception& error) {
@@ -40,7 +41,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   call.outputs.resize(program.outputs.size());
   for (size_t i = 0; i < program.outputs.size(); ++i)
     call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
-  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(program), multiprocessors);
+  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
@@ -54,6 +55,7 @@ extern "C" int64_t args_bytes() { return sizeof(StitchArgs); }
 extern "C" void launches(uint32_t* shape, uint32_t* finish) {
   const auto put = [](const gpu::Launch& from, uint32_t* to) {
     to[0] = from.blocks_x, to[1] = from.blocks_y, to[2] = from.blocks_z, to[3] = from.threads;
+    to[4] = from.shared_bytes;
   };
   put(plan.launch, shape);
   put(plan.finish, finish);

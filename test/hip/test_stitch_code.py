@@ -48,9 +48,9 @@ def tensor(kind, size):
     return torch.empty(1, dtype=torch.int64 if kind == "random" else torch.float32)
 
 
-def compiles(architecture, tested, size, layout):
+def compiles(architecture, tested, size, layout, shared_bytes=49152):
     acc = torch.empty(size, dtype=torch.bfloat16).contiguous(memory_format=layout)
-    file = source(tested, acc, [tensor(kind, size) for kind in tested.inputs.values()])
+    file = source(tested, acc, [tensor(kind, size) for kind in tested.inputs.values()], shared_bytes=shared_bytes)
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
@@ -69,11 +69,12 @@ def test_rows_compile(architecture, name, width):
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+# In shared memory, two at once or one, or read again.
+@pytest.mark.parametrize("shared_bytes", [227 << 10, *slow(163 << 10, 64 << 10)])
+@pytest.mark.parametrize("name", ["softmax", "classes", *slow("layer_norm")])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
-def test_long_rows_compile(architecture, name):
-    compiles(architecture, programs()[name], (1, 50304, 64, 1), torch.channels_last)
+def test_long_rows_compile(architecture, name, shared_bytes):
+    compiles(architecture, programs()[name], (1, 50304, 64, 1), torch.channels_last, shared_bytes)
 
 
 def test_is_what_the_package_compiles():

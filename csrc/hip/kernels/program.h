@@ -24,6 +24,10 @@ struct Held {
     UNROLL
     for (int i = 0; i < kCount; i += kStep) packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
   }
+  DEVICE void put(void* to, long long at) const {
+    UNROLL
+    for (int i = 0; i < kCount; i += kStep) store<T, kStep>(static_cast<T*>(to) + at + i, packs[i / kStep]);
+  }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
     for (int i = 0; i < kCount; i += kStep) {
@@ -49,6 +53,13 @@ struct Held<mask8, kCount> {
       bytes = *reinterpret_cast<const Words<kCount>*>(first);
     else
       set_word(bytes, 0, *first);
+  }
+  DEVICE void put(void* to, long long at) const {
+    unsigned char* const first = static_cast<unsigned char*>(to) + at;
+    if constexpr (kCount > 1)
+      *reinterpret_cast<Words<kCount>*>(first) = bytes;
+    else
+      *first = static_cast<unsigned char>(word(bytes, 0));
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -230,11 +241,13 @@ struct VectorizedElements {
                                              loaded.values[Program::kAcc]);
   }
   // Computes element j. row: what its row's reductions gave. reduced: the value that each reduction accumulates.
+  // kNear: as of_element().
+  template <bool kNear = true>
   DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, const float* row, Stored& stored,
                       float* reduced) const {
     float values[kAtLeastOne<Program::kLoaded>], results[kAtLeastOne<Program::kStored>];
     element(loaded, j, values);
-    Program::of_element(p, channel[kChannelsAlong ? j : 0], values, row, results, reduced);
+    Program::template of_element<kNear>(p, channel[kChannelsAlong ? j : 0], values, row, results, reduced);
     UNROLL
     for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
   }

@@ -27,10 +27,10 @@ DEVICE void scale(const ScaleArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-#define X(T, Factor, count)                                                                                \
-  KERNEL(reformer::kScaleThreads) scale_##T##_##Factor##_##count(reformer::ScaleArgs args) {               \
-    reformer::grid_dependency_launch();                                                                    \
-    reformer::scale<reformer::T, reformer::Factor, count>(args);                                           \
+#define X(T, Factor, count)                                                                  \
+  KERNEL(reformer::kScaleThreads) scale_##T##_##Factor##_##count(reformer::ScaleArgs args) { \
+    reformer::grid_dependency_launch();                                                      \
+    reformer::scale<reformer::T, reformer::Factor, count>(args);                             \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)

@@ -29,6 +29,9 @@ struct StitchPlan {
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
+  // Where rows are too long for registers: blocks that a multiprocessor has to have room for, and the groups of a
+  // thread that are read at once.
+  int blocks = 0, ahead = 0;
   // Whether the threads of a row have all of its groups, and no others.
   bool whole_rows() const { return vectors * lanes * count == args.width; }
   gpu::Launch launch, finish;
@@ -45,9 +48,10 @@ struct StitchPlan {
                               : ", false)\n");
     const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " +
                                           of_row + (whole_rows() ? ", true" : ", false")
-                                    : "RowInMemory<Program, " + each + ", " + of_row;
+                                    : "LongRow<Program, " + each + ", " + of_row +
+                                          (launch.shared_bytes ? ", true, " : ", false, ") + std::to_string(ahead);
     return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
-           row + ">)\n";
+           std::to_string(blocks) + ", " + row + ">)\n";
   }
 };
 
@@ -55,12 +59,21 @@ struct StitchPlan {
 struct StitchNeeds {
   int numbers;   // floats that a partial result has for each channel and part
   int loaded;    // tensors that are read element by element
+  int bytes;     // of an element of all of these
   int channels;  // vectors of channels that are read
   bool rows;     // whether rows are reduced
   bool planes;   // whether something is known of each channel of each image
 };
 
+// What a plan needs to know of a GPU.
+struct StitchGpu {
+  int multiprocessors;  // that it has, or about as many
+  int shared_bytes;     // shared memory that a block may have
+};
+
 namespace stitch_plan {
+
+constexpr int kSharedOfReductions = 2048;  // bytes, of a block and the driver
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -92,11 +105,26 @@ inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
   }
   for (int lanes = 64; !plan.lanes && lanes <= kStitchMostLanes; lanes *= 2)
     if (ceil_div(groups, lanes) * plan.count <= most) plan.lanes = lanes, plan.vectors = ceil_div(groups, lanes);
-  if (!plan.lanes) plan.lanes = kStitchLongRowThreads;
 }
 
-inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, int multiprocessors) {
+// A row that is too long for registers is in shared memory, if that has room: of two rows, so that one is read while
+// another is computed, or of one.
+inline void launch_long_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
+  const int64_t bytes = int64_t{plan.args.width} * needs.bytes;
+  plan.blocks = int((gpu.shared_bytes - kSharedOfReductions) / (bytes + kSharedOfReductions));
+  plan.blocks = std::min(plan.blocks, 2);
+  plan.ahead = std::clamp(4 / std::max(needs.loaded, 1), 1, 4);
+  if (plan.blocks) plan.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
+  plan.lanes = plan.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
+  plan.args.parts = std::min(plan.args.lines, gpu.multiprocessors * (plan.blocks ? plan.blocks : 8));
+  plan.launch.threads = uint32_t(plan.lanes);
+  plan.launch.blocks_x = uint32_t(plan.args.parts);
+}
+
+inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
   choose_lanes(plan, needs);
+  if (!plan.lanes) return launch_long_rows(plan, needs, gpu);
+  const int multiprocessors = gpu.multiprocessors;
   const int threads = std::max(kStitchThreads, plan.lanes), steps = ceil_div(plan.args.lines, threads / plan.lanes);
   // The parts of a column's sum have to be few compared with the rows.
   const int blocks = needs.numbers ? ceil_div(steps, 4) : ceil_div(steps, 2);
@@ -135,10 +163,9 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
 
 }  // namespace stitch_plan
 
-// elements_per_access: how many adjacent elements a thread may read at once, a power of two. multiprocessors: the
-// GPU's, or about as many.
+// elements_per_access: how many adjacent elements a thread may read at once, a power of two.
 inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, const StitchNeeds& needs,
-                              int multiprocessors) {
+                              const StitchGpu& gpu) {
   using stitch_plan::ceil_div;
   StitchPlan plan;
   StitchArgs& a = plan.args;
@@ -152,9 +179,9 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   plan.count = elements_per_access;
   while (a.width % plan.count) plan.count /= 2;
   if (needs.rows)
-    stitch_plan::launch_rows(plan, needs, multiprocessors);
+    stitch_plan::launch_rows(plan, needs, gpu);
   else
-    stitch_plan::launch_lines(plan, shape, needs, multiprocessors);
+    stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors);
   plan.finish.threads = kStitchThreads;
   plan.launch.pdl = plan.finish.pdl = true;
   const int finished = a.channels * (plan.images ? int(shape.images) : 1);

@@ -3,7 +3,11 @@
 //
 // kLanes threads of a block have a row. Reductions that need no other one's result are stage 0, those that need these
 // stage 1, and so on: a stage computes its values anew from what was loaded, whose repeated part the compiler takes
-// out where rows stay in registers. Rows too long for that are read once a stage, from the second-level cache.
+// out where rows stay in registers. Rows too long for that are in shared memory, or are read once a stage, from the
+// second-level cache.
+//
+// A channel's number that is compared with one of the row (the class of a loss) differs from it in almost all groups of
+// elements: groups that are not near it are computed by a text that knows that (of_element<false>).
 //
 // The text of a program follows the file, as it does stitch.hip.
 #include "../device/grid_dependency.h"
@@ -11,6 +15,27 @@
 
 namespace reformer {
 namespace {
+
+template <bool kValue>
+struct Constant {
+  static constexpr bool value = kValue;
+};
+
+// visit(Constant): whether a group of elements, which begins at this channel, may have the one that a row's number
+// names.
+template <class Program, class Group, class Loaded, class Visit>
+DEVICE void visit_near(const StitchArgs& p, int channel, const Group& group, const Loaded& loaded, Visit visit) {
+  if constexpr (Program::kComparesChannels) {
+    float values[kAtLeastOne<Program::kLoaded>];
+    group.element(loaded, 0, values);
+    if (Program::is_near(p, channel, group.kChannels, group.channel[0], values))
+      visit(Constant<true>{});
+    else
+      visit(Constant<false>{});
+  } else {
+    visit(Constant<true>{});
+  }
+}
 
 // Bytes of a row that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
 #if defined(REFORMER_AMD)
@@ -56,8 +81,9 @@ struct RowInRegisters {
       read(p, line, held);
     }
   }
-  // visit(v, column, group, loaded) for each group of the row, or at least for those before column `end`.
-  template <class Visit>
+  // visit(v, column, group, loaded) for each group of the row, or at least for those before column `end`. kFirst: for
+  // the first time.
+  template <bool kFirst, class Visit>
   DEVICE void each(const StitchArgs& p, int line, int, Visit visit) {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
@@ -73,35 +99,47 @@ struct RowInRegisters {
  private:
   DEVICE void read(const StitchArgs& p, int line, Held (&to)[kVectors]) const {
     UNROLL
-    for (int v = 0; v < kVectors; ++v) to[v].read(p, line, column(p, v));
+    for (int v = 0; v < kVectors; ++v) {
+      to[v].read_row(p, line);
+      to[v].read(p, line, column(p, v));
+    }
   }
 };
 
-// Read again each time.
-template <class Program, int kCount, int kLanes>
-struct RowInMemory {
+// All threads of a block have one row. kKept: what is read at first is kept in shared memory, each thread's for itself,
+// so that nobody waits; else it is read again each time. kAhead: groups of a thread that are read at once.
+template <class Program, int kCount, int kLanes, bool kKept, int kAhead>
+struct LongRow {
   using Group = VectorizedElements<Program, kCount, true>;
+  using Held = typename Program::template Held<kCount>;
   static constexpr int kGroups = 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
+  Held of_row;  // what is the same for all of the row
 
-  DEVICE RowInMemory(const StitchArgs&, int) {}
-  DEVICE void load(const StitchArgs&, int, int) {}
-  template <class Visit>
+  DEVICE LongRow(const StitchArgs&, int) {}
+  DEVICE void load(const StitchArgs& p, int line, int) { of_row.read_row(p, line); }
+  template <bool kFirst, class Visit>
   DEVICE void each(const StitchArgs& p, int line, int end, Visit visit) {
-    constexpr int kUnroll = Program::kLoaded > 2 ? 1 : 2;  // loads in flight
+    DYNAMIC_SHARED(kept);
+    constexpr int kUnroll = kKept && !kFirst ? 1 : kAhead;
     for (int at = thread_id() % kLanes * kCount; at < end; at += kUnroll * kLanes * kCount) {
       Group groups[kUnroll];
-      typename Program::template Held<kCount> held[kUnroll];
+      Held held[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int column = at + i * kLanes * kCount, there = column < p.width ? column : at;
         groups[i].begin(p, there);
-        held[i].read(p, line, there);
+        held[i] = of_row;
+        if constexpr (kKept && !kFirst)
+          held[i].take(kept, p.width, there);
+        else
+          held[i].read(p, line, there);
       }
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int column = at + i * kLanes * kCount;
         if (column >= end) continue;
+        if constexpr (kKept && kFirst) held[i].put(kept, p.width, column);
         typename Group::Loaded loaded;
         held[i].widen(p, line, column, loaded.values);
         visit(0, column, groups[i], loaded);
@@ -129,15 +167,17 @@ struct RowReductions {
       float mine[kCount];
       UNROLL
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
-      row.each(p, line, p.width, [&](int, int, const auto& group, const auto& loaded) {
-        UNROLL
-        for (int j = 0; j < group.kChannels; ++j) {
-          float values[kAtLeastOne<Program::kLoaded>], some[kCount];
-          group.element(loaded, j, values);
-          Program::template of_row<kStage>(p, group.channel[j], values, results, some);
+      row.template each<kStage == 0>(p, line, p.width, [&](int, int column, const auto& group, const auto& loaded) {
+        visit_near<Program>(p, column, group, loaded, [&](auto near) {
           UNROLL
-          for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
-        }
+          for (int j = 0; j < group.kChannels; ++j) {
+            float values[kAtLeastOne<Program::kLoaded>], some[kCount];
+            group.element(loaded, j, values);
+            Program::template of_row<kStage, near.value>(p, group.channel[j], values, results, some);
+            UNROLL
+            for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
+          }
+        });
       });
       combine<kFirst>(mine);
       run<kStage + 1>(p, line, row);
@@ -174,7 +214,7 @@ struct RowReductions {
   }
 };
 
-// Row: one of the two above.
+// Row: one of the above.
 template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
@@ -195,14 +235,16 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
     sums.run(p, line, row);
     if (first + place >= p.lines) continue;
-    row.each(p, line, kEnd ? kEnd : p.width, [&](int v, int column, const auto& group, const auto& loaded) {
+    const auto compute = [&](int v, int column, const auto& group, const auto& loaded) {
       typename Row::Group::Stored stored;
-      UNROLL
-      for (int j = 0; j < kCount; ++j) {
-        float reduced[kAtLeastOne<Program::kReductions>];
-        group.compute(p, loaded, j, sums.results, stored, reduced);
-        reductions[v].add(j, reduced);
-      }
+      visit_near<Program>(p, column, group, loaded, [&](auto near) {
+        UNROLL
+        for (int j = 0; j < kCount; ++j) {
+          float reduced[kAtLeastOne<Program::kReductions>];
+          group.template compute<near.value>(p, loaded, j, sums.results, stored, reduced);
+          reductions[v].add(j, reduced);
+        }
+      });
       Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
       if constexpr (Program::kStoresRows) {
         if (column == 0) {
@@ -211,7 +253,8 @@ DEVICE void stitch_rows(const StitchArgs& p) {
           Program::store_row(p, line, group.channel[0], values, sums.results);
         }
       }
-    });
+    };
+    row.template each<Program::kStages == 0>(p, line, kEnd ? kEnd : p.width, compute);
   }
   if constexpr (Program::kReductions > 0) {
     UNROLL
@@ -226,10 +269,10 @@ DEVICE void stitch_rows(const StitchArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-// The rest is the Row.
-#define REFORMER_STITCH_ROWS(name, Program, lanes, threads, ...)    \
-  KERNEL(threads) name(reformer::StitchArgs p) {                    \
-    reformer::grid_dependency_launch();                             \
-    using namespace reformer;                                       \
-    stitch_rows<reformer::Program, __VA_ARGS__, lanes, threads>(p); \
+// blocks: of a multiprocessor at least, or 0. The rest is the Row.
+#define REFORMER_STITCH_ROWS(name, Program, lanes, threads, blocks, ...) \
+  KERNEL_OCCUPANCY(threads, blocks) name(reformer::StitchArgs p) {       \
+    reformer::grid_dependency_launch();                                  \
+    using namespace reformer;                                            \
+    stitch_rows<reformer::Program, __VA_ARGS__, lanes, threads>(p);      \
   }

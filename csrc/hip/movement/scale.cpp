@@ -19,8 +19,7 @@ struct OneKernel {
 const OneKernel* kernel_of(const char* type, const char* factor, int elements) {
   static const OneKernel kernels[] = {
 #define X(T, Factor, count) \
-  {#T, #Factor, count,      \
-   gpu::Kernel({"scale", "scale_" #T "_" #Factor "_" #count, #T ", " #Factor ", " #count})},
+  {#T, #Factor, count, gpu::Kernel({"scale", "scale_" #T "_" #Factor "_" #count, #T ", " #Factor ", " #count})},
 #include "hip/kernels/scale.inc"
 #undef X
   };

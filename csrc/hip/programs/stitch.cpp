@@ -30,8 +30,8 @@ const char* refusal(const ProgramCall& call, const Device& device) {
 
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = refusal(call, device)) return why;
-  const StitchPlan launches =
-      plan_stitch(call.shape, elements_per_access(call), stitch_needs(call.program), usual_units(device.arch));
+  const StitchPlan launches = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call),
+                                          {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);
@@ -39,7 +39,9 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
                      std::to_string(launches.count) + "_" + program.digest;
   if (launches.lanes)
     name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors) +
-            (launches.whole_rows() ? "_whole" : "");
+            (launches.whole_rows()          ? "_whole"
+             : launches.launch.shared_bytes ? "_kept"
+                                            : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),

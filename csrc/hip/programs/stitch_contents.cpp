@@ -34,6 +34,19 @@ StitchContents::StitchContents(const ProgramCall& of)
     if (is_channel_input(i)) channel_inputs.push_back(i);
 }
 
+int32_t StitchContents::number_of_row(int32_t i) const {
+  if (!program.needs_rows || (node(i).op != ProgramOp::eq && node(i).op != ProgramOp::ne)) return -1;
+  for (int j = 0; j < 2; ++j) {
+    const int32_t number = node(i).operands[j];
+    const bool is_index = node(node(i).operands[1 - j]).op == ProgramOp::channel_index;
+    if (!is_index || varies[size_t(number)] != Varies::rows) continue;
+    const std::vector<int32_t> made_of = needed({number}, true);
+    if (std::none_of(made_of.begin(), made_of.end(), [&](int32_t each) { return reduces_row(node(each).op); }))
+      return number;
+  }
+  return -1;
+}
+
 std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
   std::vector<char> wanted(program.nodes.size(), false);
   for (int32_t i : nodes) wanted[size_t(i)] = true;

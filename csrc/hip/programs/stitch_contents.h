@@ -20,6 +20,12 @@ struct StitchContents {
            op == ProgramOp::scalar;
   }
 
+  // Whether it compares a channel's number with one of the row that is read: it is true of one channel at most, or is
+  // so of all others.
+  bool compares_channels(int32_t i) const { return number_of_row(i) >= 0; }
+  // The latter's node, or -1.
+  int32_t number_of_row(int32_t i) const;
+
   // All that these nodes are made of, in order, but for what rows' reductions are made of. Operands are followed from
   // nodes that depend on the element (`elements`), or from those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;

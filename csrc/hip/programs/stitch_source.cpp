@@ -81,6 +81,8 @@ class Writer {
     for (int32_t i : contents_.needed(nodes, true)) {
       const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
       body_ << indent << "const float " << name(i) << " = ";
+      if (contents_.compares_channels(i))
+        body_ << (node(i).op == ProgramOp::eq ? "!near ? 0.0f : " : "!near ? 1.0f : ");
       if (of_channel < contents_.channel_values.size())
         body_ << "c[" << of_channel << "]";
       else if (loaded < contents_.loaded.size())
@@ -94,7 +96,8 @@ class Writer {
   }
 
   void of_element() {
-    body_ << "  DEVICE static void of_element(const StitchArgs& p, const float* c, const float* x, const float* r, "
+    body_ << "  template <bool near>\n  DEVICE static void of_element(const StitchArgs& p, const float* c, const "
+             "float* x, const float* r, "
              "float* stored, float* reduced) {\n";
     element_statements(contents_.results, "    ");
     for (size_t i = 0; i < contents_.results.size(); ++i) {
@@ -118,7 +121,7 @@ class Writer {
     for (size_t i = 0; i < contents_.stages.size(); begin += contents_.stages[i++].size())
       body_ << "stage == " << i << " ? " << begin << " : ";
     body_ << begin
-          << ";\n  }\n  template <int stage>\n"
+          << ";\n  }\n  template <int stage, bool near>\n"
              "  DEVICE static void of_row(const StitchArgs& p, const float* c, const float* x, const float* r, float* "
              "to) "
              "{\n";
@@ -127,11 +130,38 @@ class Writer {
       for (int32_t reduction : contents_.stages[i]) nodes.push_back(node(reduction).operands[0]);
       body_ << "    if constexpr (stage == " << i << ") {\n";
       element_statements(nodes, "      ");
-      for (size_t j = 0; j < nodes.size(); ++j) body_ << "      to[" << j << "] = " << name(nodes[j]) << ";\n";
+      for (size_t j = 0; j < nodes.size(); ++j)
+        body_ << "      to[" << j << "] = " << (is_sum_of_chosen(contents_.stages[i][j]) ? "!near ? -0.0f : " : "")
+              << name(nodes[j]) << ";\n";
       body_ << "    }\n";
     }
     body_ << "  }\n";
+    is_near();
     store_row();
+  }
+
+  // Whether it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
+  // the compiler knows.
+  bool is_sum_of_chosen(int32_t reduction) const {
+    const ProgramNode& of = node(node(reduction).operands[0]);
+    if (node(reduction).op != ProgramOp::row_sum || of.op != ProgramOp::select) return false;
+    const ProgramNode& rest = node(of.operands[node(of.operands[0]).op == ProgramOp::eq ? 2 : 1]);
+    return contents_.compares_channels(of.operands[0]) && rest.op == ProgramOp::constant && rest.value == 0;
+  }
+
+  void is_near() {
+    std::vector<int32_t> numbers;
+    for (int32_t i = 0; i < int32_t(contents_.program.nodes.size()); ++i)
+      if (contents_.compares_channels(i)) numbers.push_back(contents_.number_of_row(i));
+    body_ << "  static constexpr bool kComparesChannels = " << (numbers.empty() ? "false" : "true") << ";\n";
+    if (numbers.empty()) return;
+    body_ << "  DEVICE static bool is_near(const StitchArgs& p, int channel, int count, const float* c, const float* "
+             "x) {\n";
+    element_statements(numbers, "    ");
+    body_ << "    return ";
+    for (int32_t i : numbers)
+      body_ << "(" << name(i) << " >= float(channel) && " << name(i) << " < float(channel + count)) || ";
+    body_ << "false;\n  }\n";
   }
 
   void store_row() {
@@ -257,21 +287,46 @@ class Writer {
       else
         body_ << "    reformer::Held<" << loaded_type(of) << ", kCount> " << x << ";\n";
     });
-    body_ << "    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
+    const auto is_tensor = [](const ProgramNode& of) { return of.op != ProgramOp::row && of.op != ProgramOp::random; };
+    const auto from = [&](const ProgramNode& of) {
+      return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
+    };
+    const auto place = [&](const ProgramNode& of) {
+      return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
+    };
+    body_
+        << "    DEVICE void read_row(const StitchArgs& p, int line) {\n      [[maybe_unused]] const int column = 0;\n";
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::random)
+        body_ << "      " << x << " = read_key(" << from(of) << ");\n";
+      else if (of.op == ProgramOp::row)
+        body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from(of) << ", "
+              << (place(of) < 0 ? "line" : place_text(place(of))) << ");\n";
+    });
+    body_ << "    }\n    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
     each([&](const ProgramNode& of, const std::string& x) {
-      const std::string from = of.op == ProgramOp::acc ? "p.acc" : "p.in[" + std::to_string(of.input) + "]";
-      const int32_t place = of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
-      if (of.op == ProgramOp::random)
-        body_ << "      " << x << " = read_key(" << from << ");\n";
-      else if (of.op == ProgramOp::row)
-        body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from << ", "
-              << (place < 0 ? "line" : place_text(place)) << ");\n";
-      else
-        body_ << "      " << x << ".read(" << from << ", " << (place < 0 ? "at" : place_text(place)) << ");\n";
+      if (is_tensor(of))
+        body_ << "      " << x << ".read(" << from(of) << ", " << (place(of) < 0 ? "at" : place_text(place(of)))
+              << ");\n";
     });
-    body_ << "    }\n"
-             "    template <int kSize>\n"
+    body_ << "    }\n";
+    // Those of the largest elements first, so that each begins where vectors may.
+    for (const char* access : {"put", "take"}) {
+      body_ << "    DEVICE void " << access
+            << (access[0] == 'p' ? "(unsigned char* kept" : "(const unsigned char* kept") << ", int width, int column) "
+            << (access[0] == 'p' ? "const " : "") << "{\n";
+      int64_t before = 0;
+      for (int64_t size : {4, 2, 1})
+        each([&](const ProgramNode& of, const std::string& x) {
+          if (!is_tensor(of) || element_size(loaded_as(of)) != size) return;
+          body_ << "      " << x << (access[0] == 'p' ? ".put" : ".read") << "(kept + " << before
+                << " * width, column);\n";
+          before += size;
+        });
+      body_ << "    }\n";
+    }
+    body_ << "    template <int kSize>\n"
              "    DEVICE void widen(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) const {\n";
     for (size_t i = 0; i < contents_.loaded.size(); ++i) {
       const ProgramNode& of = node(contents_.loaded[i]);
@@ -285,14 +340,15 @@ class Writer {
     }
     body_ << "    }\n    DEVICE void forget() {\n";
     each([&](const ProgramNode& of, const std::string& x) {
-      if (of.op != ProgramOp::row && of.op != ProgramOp::random) body_ << "      " << x << ".forget();\n";
+      if (is_tensor(of)) body_ << "      " << x << ".forget();\n";
     });
     body_ << "    }\n  };\n";
   }
 
-  const char* loaded_type(const ProgramNode& of) const {
-    return type_name(of.op == ProgramOp::acc ? contents_.result : contents_.inputs[size_t(of.input)].type);
+  Stored loaded_as(const ProgramNode& of) const {
+    return of.op == ProgramOp::acc ? contents_.result : contents_.inputs[size_t(of.input)].type;
   }
+  const char* loaded_type(const ProgramNode& of) const { return type_name(loaded_as(of)); }
 
   void load() {
     body_ << "  template <int kCount, bool kChannelsAlong, int kSize>\n"
@@ -399,7 +455,8 @@ int stitch_numbers(const Program& program) {
   return numbers;
 }
 
-StitchNeeds stitch_needs(const Program& program) {
+StitchNeeds stitch_needs(const ProgramCall& call) {
+  const Program& program = call.program;
   const auto is_loaded = [](const ProgramNode& node) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
@@ -407,7 +464,12 @@ StitchNeeds stitch_needs(const Program& program) {
     return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
   };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
-  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows, program.has_planes};
+  int64_t bytes = 0;
+  for (const ProgramNode& node : program.nodes)
+    if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
+      bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
+  return {stitch_numbers(program), count(is_loaded),   int(bytes),
+          count(is_of_channels),   program.needs_rows, program.has_planes};
 }
 
 }  // namespace reformer
