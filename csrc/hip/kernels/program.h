@@ -240,7 +240,7 @@ struct VectorizedElements {
       read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
                                              loaded.values[Program::kAcc]);
   }
-  // Computes element j. row: what its row's reductions gave. reduced: the value that each reduction accumulates.
+  // Computes element j. row: what of_element() needs of its row. reduced: the value that each reduction accumulates.
   // kNear: as of_element().
   template <bool kNear = true>
   DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, const float* row, Stored& stored,

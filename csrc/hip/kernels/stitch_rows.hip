@@ -21,14 +21,12 @@ struct Constant {
   static constexpr bool value = kValue;
 };
 
-// visit(Constant): whether a group of elements, which begins at this channel, may have the one that a row's number
-// names.
-template <class Program, class Group, class Loaded, class Visit>
-DEVICE void visit_near(const StitchArgs& p, int channel, const Group& group, const Loaded& loaded, Visit visit) {
-  if constexpr (Program::kComparesChannels) {
-    float values[kAtLeastOne<Program::kLoaded>];
-    group.element(loaded, 0, values);
-    if (Program::is_near(p, channel, group.kChannels, group.channel[0], values))
+// visit(Constant): whether a group of `count` elements, which begins at this channel, may have the one that a row's
+// number names. w: what the pass has of the row.
+template <class Program, int kPass, class Visit>
+DEVICE void visit_near(int channel, int count, const float* w, Visit visit) {
+  if constexpr (Program::compares_channels(kPass)) {
+    if (Program::template is_near<kPass>(float(channel), float(channel + count), w))
       visit(Constant<true>{});
     else
       visit(Constant<false>{});
@@ -71,6 +69,7 @@ struct RowInRegisters {
   // A group past the row's end is read from the row's beginning instead.
   DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 
+  DEVICE const Held& of_row() const { return held[0]; }
   // Goes on to a row; `next` is the one after it, -1 if it is the last.
   DEVICE void load(const StitchArgs& p, int line, int next) {
     if constexpr (kIsSmall) {
@@ -114,10 +113,11 @@ struct LongRow {
   using Held = typename Program::template Held<kCount>;
   static constexpr int kGroups = 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
-  Held of_row;  // what is the same for all of the row
+  Held common;  // what is the same for all of the row
 
   DEVICE LongRow(const StitchArgs&, int) {}
-  DEVICE void load(const StitchArgs& p, int line, int) { of_row.read_row(p, line); }
+  DEVICE void load(const StitchArgs& p, int line, int) { common.read_row(p, line); }
+  DEVICE const Held& of_row() const { return common; }
   template <bool kFirst, class Visit>
   DEVICE void each(const StitchArgs& p, int line, int end, Visit visit) {
     DYNAMIC_SHARED(kept);
@@ -129,7 +129,7 @@ struct LongRow {
       for (int i = 0; i < kUnroll; ++i) {
         const int column = at + i * kLanes * kCount, there = column < p.width ? column : at;
         groups[i].begin(p, there);
-        held[i] = of_row;
+        held[i] = common;
         if constexpr (kKept && !kFirst)
           held[i].take(kept, p.width, there);
         else
@@ -167,13 +167,15 @@ struct RowReductions {
       float mine[kCount];
       UNROLL
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
+      float w[kAtLeastOne<Program::row_values(kStage)>];
+      row.of_row().template row_values<kStage>(p, results, w);
       row.template each<kStage == 0>(p, line, p.width, [&](int, int column, const auto& group, const auto& loaded) {
-        visit_near<Program>(p, column, group, loaded, [&](auto near) {
+        visit_near<Program, kStage>(column, group.kChannels, w, [&](auto near) {
           UNROLL
           for (int j = 0; j < group.kChannels; ++j) {
             float values[kAtLeastOne<Program::kLoaded>], some[kCount];
             group.element(loaded, j, values);
-            Program::template of_row<kStage, near.value>(p, group.channel[j], values, results, some);
+            Program::template of_row<kStage, near.value>(p, group.channel[j], values, w, some);
             UNROLL
             for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
           }
@@ -235,24 +237,21 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
     sums.run(p, line, row);
     if (first + place >= p.lines) continue;
+    float w[kAtLeastOne<Program::row_values(Program::kStages)>];
+    row.of_row().template row_values<Program::kStages>(p, sums.results, w);
     const auto compute = [&](int v, int column, const auto& group, const auto& loaded) {
       typename Row::Group::Stored stored;
-      visit_near<Program>(p, column, group, loaded, [&](auto near) {
+      visit_near<Program, Program::kStages>(column, kCount, w, [&](auto near) {
         UNROLL
         for (int j = 0; j < kCount; ++j) {
           float reduced[kAtLeastOne<Program::kReductions>];
-          group.template compute<near.value>(p, loaded, j, sums.results, stored, reduced);
+          group.template compute<near.value>(p, loaded, j, w, stored, reduced);
           reductions[v].add(j, reduced);
         }
       });
       Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
-      if constexpr (Program::kStoresRows) {
-        if (column == 0) {
-          float values[kAtLeastOne<Program::kLoaded>];
-          group.element(loaded, 0, values);
-          Program::store_row(p, line, group.channel[0], values, sums.results);
-        }
-      }
+      if constexpr (Program::kStoresRows)
+        if (column == 0) row.of_row().store_row(p, line, sums.results);
     };
     row.template each<Program::kStages == 0>(p, line, kEnd ? kEnd : p.width, compute);
   }

@@ -34,6 +34,19 @@ StitchContents::StitchContents(const ProgramCall& of)
     if (is_channel_input(i)) channel_inputs.push_back(i);
 }
 
+template <class Follows>
+std::vector<int32_t> StitchContents::followed(const std::vector<int32_t>& nodes, Follows follows) const {
+  std::vector<char> wanted(program.nodes.size(), false);
+  for (int32_t i : nodes) wanted[size_t(i)] = true;
+  for (int32_t i = int32_t(program.nodes.size()) - 1; i >= 0; --i)
+    if (wanted[size_t(i)] && follows(i))
+      for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
+  std::vector<int32_t> found;
+  for (int32_t i = 0; i < int32_t(program.nodes.size()); ++i)
+    if (wanted[size_t(i)]) found.push_back(i);
+  return found;
+}
+
 int32_t StitchContents::number_of_row(int32_t i) const {
   if (!program.needs_rows || (node(i).op != ProgramOp::eq && node(i).op != ProgramOp::ne)) return -1;
   for (int j = 0; j < 2; ++j) {
@@ -48,15 +61,11 @@ int32_t StitchContents::number_of_row(int32_t i) const {
 }
 
 std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
-  std::vector<char> wanted(program.nodes.size(), false);
-  for (int32_t i : nodes) wanted[size_t(i)] = true;
-  for (int32_t i = int32_t(program.nodes.size()) - 1; i >= 0; --i)
-    if (wanted[size_t(i)] && by_element(i) == elements && !reduces_row(node(i).op))
-      for (int j = 0; j < operands(node(i).op); ++j) wanted[size_t(node(i).operands[j])] = true;
-  std::vector<int32_t> found;
-  for (int32_t i = 0; i < int32_t(program.nodes.size()); ++i)
-    if (wanted[size_t(i)]) found.push_back(i);
-  return found;
+  return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
+}
+
+std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {
+  return followed(nodes, [&](int32_t i) { return by_element(i) && !is_of_rows(i); });
 }
 
 void StitchContents::find_stages() {

@@ -30,6 +30,11 @@ struct StitchContents {
   // nodes that depend on the element (`elements`), or from those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
+  // What the text of an element has of these, in order: what is the same for all of a row is there without what it is
+  // made of.
+  std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
+  bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
+
   const ProgramCall& call;
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
@@ -47,6 +52,9 @@ struct StitchContents {
   int first_result = -1;                     // the place in `stored` of the first output of the result's type
 
  private:
+  // These nodes and, in order, all that is found by going from a node that is followed to its operands.
+  template <class Follows>
+  std::vector<int32_t> followed(const std::vector<int32_t>& nodes, Follows follows) const;
   void find_stages();
 };
 

@@ -75,20 +75,37 @@ class Writer {
     return size_t(std::find(among.begin(), among.end(), node) - among.begin());
   }
 
-  // Writes the statements that compute these nodes of an element: c are the channel's numbers, x what was loaded, r the
-  // row's reductions.
+  // What rows are gone through for, one after the other: each stage's reductions, and then the results.
+  size_t passes() const { return contents_.stages.size() + 1; }
+  std::vector<int32_t> nodes_of(size_t pass) const {
+    if (pass == contents_.stages.size()) return contents_.results;
+    std::vector<int32_t> nodes;
+    for (int32_t reduction : contents_.stages[pass]) nodes.push_back(node(reduction).operands[0]);
+    return nodes;
+  }
+  // Those that are the same for all of a row, and computed once a row.
+  std::vector<int32_t> of_rows_among(const std::vector<int32_t>& nodes) const {
+    std::vector<int32_t> found;
+    for (int32_t i : contents_.within_rows(nodes))
+      if (contents_.is_of_rows(i)) found.push_back(i);
+    return found;
+  }
+
+  // Writes the statements that compute these nodes of an element: c are the channel's numbers, x what was loaded, w the
+  // row's.
   void element_statements(const std::vector<int32_t>& nodes, const char* indent) {
-    for (int32_t i : contents_.needed(nodes, true)) {
+    const std::vector<int32_t> of_rows = of_rows_among(nodes);
+    for (int32_t i : contents_.within_rows(nodes)) {
       const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
       body_ << indent << "const float " << name(i) << " = ";
       if (contents_.compares_channels(i))
         body_ << (node(i).op == ProgramOp::eq ? "!near ? 0.0f : " : "!near ? 1.0f : ");
-      if (of_channel < contents_.channel_values.size())
+      if (contents_.is_of_rows(i))
+        body_ << "w[" << place_of(of_rows, i) << "]";
+      else if (of_channel < contents_.channel_values.size())
         body_ << "c[" << of_channel << "]";
       else if (loaded < contents_.loaded.size())
         body_ << "x[" << loaded << "]";
-      else if (reduces_row(node(i).op))
-        body_ << "r[" << place_of(row_reductions_, i) << "]";
       else
         body_ << expression(node(i));
       body_ << ";\n";
@@ -96,9 +113,9 @@ class Writer {
   }
 
   void of_element() {
-    body_ << "  template <bool near>\n  DEVICE static void of_element(const StitchArgs& p, const float* c, const "
-             "float* x, const float* r, "
-             "float* stored, float* reduced) {\n";
+    body_
+        << "  template <bool near = true>\n  DEVICE static void of_element(const StitchArgs& p, const float* c, const "
+           "float* x, const float* w, float* stored, float* reduced) {\n";
     element_statements(contents_.results, "    ");
     for (size_t i = 0; i < contents_.results.size(); ++i) {
       const size_t count = contents_.stored.size();
@@ -122,12 +139,10 @@ class Writer {
       body_ << "stage == " << i << " ? " << begin << " : ";
     body_ << begin
           << ";\n  }\n  template <int stage, bool near>\n"
-             "  DEVICE static void of_row(const StitchArgs& p, const float* c, const float* x, const float* r, float* "
-             "to) "
-             "{\n";
+             "  DEVICE static void of_row(const StitchArgs& p, const float* c, const float* x, const float* w, float* "
+             "to) {\n";
     for (size_t i = 0; i < contents_.stages.size(); ++i) {
-      std::vector<int32_t> nodes;
-      for (int32_t reduction : contents_.stages[i]) nodes.push_back(node(reduction).operands[0]);
+      const std::vector<int32_t> nodes = nodes_of(i);
       body_ << "    if constexpr (stage == " << i << ") {\n";
       element_statements(nodes, "      ");
       for (size_t j = 0; j < nodes.size(); ++j)
@@ -137,7 +152,6 @@ class Writer {
     }
     body_ << "  }\n";
     is_near();
-    store_row();
   }
 
   // Whether it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
@@ -149,31 +163,77 @@ class Writer {
     return contents_.compares_channels(of.operands[0]) && rest.op == ProgramOp::constant && rest.value == 0;
   }
 
-  void is_near() {
-    std::vector<int32_t> numbers;
-    for (int32_t i = 0; i < int32_t(contents_.program.nodes.size()); ++i)
-      if (contents_.compares_channels(i)) numbers.push_back(contents_.number_of_row(i));
-    body_ << "  static constexpr bool kComparesChannels = " << (numbers.empty() ? "false" : "true") << ";\n";
-    if (numbers.empty()) return;
-    body_ << "  DEVICE static bool is_near(const StitchArgs& p, int channel, int count, const float* c, const float* "
-             "x) {\n";
-    element_statements(numbers, "    ");
-    body_ << "    return ";
-    for (int32_t i : numbers)
-      body_ << "(" << name(i) << " >= float(channel) && " << name(i) << " < float(channel + count)) || ";
-    body_ << "false;\n  }\n";
+  // Writes a function of the pass: what() is written for those where it is not empty.
+  template <class What>
+  void by_pass(const char* declaration, What what, const char* rest) {
+    body_ << "  DEVICE static constexpr " << declaration << "(int pass) {\n    return ";
+    for (size_t pass = 0; pass < passes(); ++pass) body_ << "pass == " << pass << " ? " << what(pass) << " : ";
+    body_ << rest << ";\n  }\n";
   }
 
-  void store_row() {
-    if (contents_.of_rows.empty()) return;
-    body_
-        << "  DEVICE static void store_row(const StitchArgs& p, int row, const float* c, const float* x, const float* "
-           "r) {\n";
+  // Channels that numbers of rows name, in a pass.
+  std::vector<int32_t> named(size_t pass) const {
+    std::vector<int32_t> found;
+    for (int32_t i : contents_.within_rows(nodes_of(pass)))
+      if (contents_.compares_channels(i)) found.push_back(contents_.number_of_row(i));
+    return found;
+  }
+
+  void is_near() {
+    by_pass("int row_values", [&](size_t pass) { return of_rows_among(nodes_of(pass)).size(); }, "0");
+    by_pass("bool compares_channels", [&](size_t pass) { return named(pass).empty() ? "false" : "true"; }, "false");
+    body_ << "  template <int pass>\n  DEVICE static bool is_near(float begin, float end, const float* w) {\n";
+    for (size_t pass = 0; pass < passes(); ++pass) {
+      const std::vector<int32_t> of_rows = of_rows_among(nodes_of(pass));
+      if (named(pass).empty()) continue;
+      body_ << "    if constexpr (pass == " << pass << ") return ";
+      for (int32_t i : named(pass)) {
+        const std::string number = "w[" + std::to_string(place_of(of_rows, i)) + "]";
+        body_ << "(" << number << " >= begin && " << number << " < end) || ";
+      }
+      body_ << "false;\n";
+    }
+    body_ << "    return true;\n  }\n";
+  }
+
+  // Writes the statements that compute these nodes, which are the same for all of a row: members of Held are what was
+  // loaded, r the row's reductions.
+  void row_statements(const std::vector<int32_t>& nodes, const char* indent) {
+    const std::vector<int32_t> found = contents_.needed(nodes, true);
+    std::vector<int32_t> common;
+    for (int32_t i : found)
+      if (!contents_.by_element(i)) common.push_back(i);
+    statements(common, indent, [&](int32_t i) { return read_channel_input(i); });
+    for (int32_t i : found) {
+      if (!contents_.by_element(i)) continue;
+      body_ << indent << "const float " << name(i) << " = ";
+      if (node(i).op == ProgramOp::row)
+        body_ << "x" << place_of(contents_.loaded, i);
+      else if (reduces_row(node(i).op))
+        body_ << "r[" << place_of(row_reductions_, i) << "]";
+      else
+        body_ << expression(node(i));
+      body_ << ";\n";
+    }
+  }
+
+  void of_row_once() {
+    body_ << "    template <int pass>\n"
+             "    DEVICE void row_values(const StitchArgs& p, const float* r, float* w) const {\n";
+    for (size_t pass = 0; pass < passes(); ++pass) {
+      const std::vector<int32_t> of_rows = of_rows_among(nodes_of(pass));
+      if (of_rows.empty()) continue;
+      body_ << "      if constexpr (pass == " << pass << ") {\n";
+      row_statements(of_rows, "        ");
+      for (size_t i = 0; i < of_rows.size(); ++i) body_ << "        w[" << i << "] = " << name(of_rows[i]) << ";\n";
+      body_ << "      }\n";
+    }
+    body_ << "    }\n    DEVICE void store_row(const StitchArgs& p, int row, const float* r) const {\n";
     std::vector<int32_t> nodes;
     for (size_t o : contents_.of_rows) nodes.push_back(output(o).node);
-    element_statements(nodes, "    ");
+    row_statements(nodes, "      ");
     for (size_t o : contents_.of_rows) write_one(o, "row");
-    body_ << "  }\n";
+    body_ << "    }\n";
   }
 
   // Writes the statement that writes one number of an output.
@@ -333,16 +393,16 @@ class Writer {
       const std::string x = "x" + std::to_string(i), to = "to[" + std::to_string(i) + "]";
       if (of.op == ProgramOp::random)
         body_ << "      draw<kCount, true>(p, " << x << ", line, column, " << to << ");\n";
-      else if (of.op == ProgramOp::row)
-        body_ << "      fill(" << x << ", " << to << ");\n";
-      else
+      else if (of.op != ProgramOp::row)
         body_ << "      " << x << ".widen(" << to << ");\n";
     }
     body_ << "    }\n    DEVICE void forget() {\n";
     each([&](const ProgramNode& of, const std::string& x) {
       if (is_tensor(of)) body_ << "      " << x << ".forget();\n";
     });
-    body_ << "    }\n  };\n";
+    body_ << "    }\n";
+    of_row_once();
+    body_ << "  };\n";
   }
 
   Stored loaded_as(const ProgramNode& of) const {

@@ -10,16 +10,19 @@
 //                        `at`, or where the line and column are by the tensor's placement
 //   kResult              the first of these with the result's data type, if there is any
 //   kReductions          reductions, each once; kind(), over() and first_number() (of a partial result) describe them
-//   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's reductions
+//   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's values
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
-// and, where rows are reduced:
-//   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory;
-//   widen()
-//                        makes numbers of it
+// and, where rows are reduced, which are gone through once a stage of their reductions and once for the results:
+//   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory, by
+//                        read(), and of the row, by read_row(); widen() makes numbers of it; put() and take() move it
+//                        to shared memory and back
+//   Held::row_values<i>() what pass i needs that is the same for all of a row: row_values(i) numbers
+//   Held::store_row()    writes a row's numbers, if kStoresRows
 //   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
 //   kStages              of which those of stage i are from stage_begin(i) to stage_begin(i + 1)
 //   of_row<stage>()      the values that a stage reduces, from what of_element() has but of earlier stages only
-//   kStoresRows          whether tensors of rows are stored: store_row() writes a row's numbers
+//   compares_channels(i) whether pass i compares channels' numbers with the row's; is_near<i>() says whether one of
+//                        these channels may be such, and of_row() and of_element() take near = false where not
 #pragma once
 
 #include <string>
