@@ -26,6 +26,7 @@ VALUES = {
     "plain": X * Y + LABEL,
     "squares": (X - MAX) * (X - MAX),
     "chosen late": program.select(X < LOG, X - LOG, 0),
+    "smoothed": LABEL + program.select(IS_LABEL, LABEL * 2, 0),
     "chosen": program.select(IS_LABEL, X, Y - LOG),
 }
 DEPTHS = {"log softmax": 1, "from": 1, "scaled": 2, "times": 1, "one of them": 1, "all but one": 1, "difference": 1}

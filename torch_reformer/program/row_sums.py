@@ -1,5 +1,5 @@
-"""Sums over rows that are known as early as can be. Where what is the same for all of a row is known later than the
-rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less."""
+"""Sums over rows that are known as early as can be, of few operations. Where what is the same for all of a row is known
+later than the rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .values import Value, columns, in_order, row_sum, select, varies
 
 def early_row_sum(value: Value) -> Value:
     """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added or
-    multiplied after the sum, if the rest needs fewer of them one after the other."""
+    multiplied after the sum, if the rest needs fewer of them one after the other. So is what is added to an element that
+    is chosen among zeros."""
     depth: dict[int, int] = {}
     for each in in_order([value]):
         before = max((depth[id(operand)] for operand in each.operands), default=0)
@@ -19,7 +20,7 @@ def early_row_sum(value: Value) -> Value:
     where = varies(value)
 
     def is_late(part: Value, rest: Value) -> bool:
-        return where[id(part)] <= {"rows"} and depth[id(part)] > depth[id(rest)]
+        return where[id(part)] <= {"rows"} and (depth[id(part)] > depth[id(rest)] or _chooses(rest))
 
     def sum_of(value: Value, among: Callable[[Value], Value]) -> Value:
         """The sum of among(value), which is the value or 0, element by element."""
@@ -61,3 +62,7 @@ def _times(among: Callable[[Value], Value]) -> Value:
 
 def _is_zero(value: Value) -> bool:
     return value.op == "constant" and value.attribute == 0
+
+
+def _chooses(value: Value) -> bool:
+    return value.op == "select" and any(map(_is_zero, value.operands[1:]))

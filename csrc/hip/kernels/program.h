@@ -2,6 +2,7 @@
 // reading, computing and writing neighbouring elements.
 #pragma once
 
+#include "../device/async_copy.h"
 #include "../device/functions.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -14,6 +15,23 @@ struct mask8 {
   unsigned char value;
 };
 
+// Copies kCount adjacent elements to shared memory. They are there after async_wait().
+template <class T, int kCount>
+DEVICE void fetch(void* to, long long to_at, const void* from, long long at) {
+  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost, kBytes = kStep * int(sizeof(T));
+  UNROLL
+  for (int i = 0; i < kCount; i += kStep) {
+    T* const there = static_cast<T*>(to) + to_at + i;
+    const T* const here = static_cast<const T*>(from) + at + i;
+    if constexpr (kBytes >= 4) {
+      async_copy<kBytes>(there, here, true);
+    } else {
+      UNROLL
+      for (int j = 0; j < kStep; ++j) there[j] = here[j];
+    }
+  }
+}
+
 // kCount adjacent elements in registers as they lie in memory, read by accesses of at most 16 bytes.
 template <class T, int kCount>
 struct Held {
@@ -23,10 +41,6 @@ struct Held {
   DEVICE void read(const void* from, long long at) {
     UNROLL
     for (int i = 0; i < kCount; i += kStep) packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
-  }
-  DEVICE void put(void* to, long long at) const {
-    UNROLL
-    for (int i = 0; i < kCount; i += kStep) store<T, kStep>(static_cast<T*>(to) + at + i, packs[i / kStep]);
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -53,13 +67,6 @@ struct Held<mask8, kCount> {
       bytes = *reinterpret_cast<const Words<kCount>*>(first);
     else
       set_word(bytes, 0, *first);
-  }
-  DEVICE void put(void* to, long long at) const {
-    unsigned char* const first = static_cast<unsigned char*>(to) + at;
-    if constexpr (kCount > 1)
-      *reinterpret_cast<Words<kCount>*>(first) = bytes;
-    else
-      *first = static_cast<unsigned char>(word(bytes, 0));
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL

@@ -113,7 +113,7 @@ inline void launch_long_rows(StitchPlan& plan, const StitchNeeds& needs, const S
   const int64_t bytes = int64_t{plan.args.width} * needs.bytes;
   plan.blocks = int((gpu.shared_bytes - kSharedOfReductions) / (bytes + kSharedOfReductions));
   plan.blocks = std::min(plan.blocks, 2);
-  plan.ahead = std::clamp(4 / std::max(needs.loaded, 1), 1, 4);
+  plan.ahead = plan.blocks || needs.loaded > 2 ? 1 : 2;
   if (plan.blocks) plan.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
   plan.lanes = plan.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
   plan.args.parts = std::min(plan.args.lines, gpu.multiprocessors * (plan.blocks ? plan.blocks : 8));

@@ -21,19 +21,30 @@ struct Constant {
   static constexpr bool value = kValue;
 };
 
-// visit(Constant): whether a group of `count` elements, which begins at this channel, may have the one that a row's
-// number names. w: what the pass has of the row.
-template <class Program, int kPass, class Visit>
-DEVICE void visit_near(int channel, int count, const float* w, Visit visit) {
-  if constexpr (Program::compares_channels(kPass)) {
-    if (Program::template is_near<kPass>(float(channel), float(channel + count), w))
-      visit(Constant<true>{});
-    else
-      visit(Constant<false>{});
-  } else {
-    visit(Constant<true>{});
+// What pass kPass has that is the same for all of a row.
+template <class Program, int kPass>
+struct OfRow {
+  static constexpr int kNamed = Program::named_channels(kPass);
+  float values[kAtLeastOne<Program::row_values(kPass)>];
+  int named[kAtLeastOne<kNamed>];
+
+  template <class Held>
+  DEVICE OfRow(const StitchArgs& p, const Held& held, const float* reductions) {
+    held.template row_values<kPass>(p, reductions, values);
+    Program::template name_channels<kPass>(values, named);
   }
-}
+  // visit(Constant): whether a group of `count` elements, which begins at this channel, may have a named one.
+  template <class Visit>
+  DEVICE void visit_near(int channel, int count, Visit visit) const {
+    bool near = !kNamed;
+    UNROLL
+    for (int i = 0; i < kNamed; ++i) near = near || unsigned(named[i] - channel) < unsigned(count);
+    if (near)
+      visit(Constant<true>{});
+    else if constexpr (kNamed > 0)
+      visit(Constant<false>{});
+  }
+};
 
 // Bytes of a row that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
 #if defined(REFORMER_AMD)
@@ -80,10 +91,9 @@ struct RowInRegisters {
       read(p, line, held);
     }
   }
-  // visit(v, column, group, loaded) for each group of the row, or at least for those before column `end`. kFirst: for
-  // the first time.
-  template <bool kFirst, class Visit>
-  DEVICE void each(const StitchArgs& p, int line, int, Visit visit) {
+  // visit(v, column, group, loaded) for each group of the row.
+  template <int kPass, class Visit>
+  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       if (!wanted(p, v)) continue;
@@ -105,46 +115,60 @@ struct RowInRegisters {
   }
 };
 
-// All threads of a block have one row. kKept: what is read at first is kept in shared memory, each thread's for itself,
-// so that nobody waits; else it is read again each time. kAhead: groups of a thread that are read at once.
+// All threads of a block have one row. kKept: it is in shared memory, each thread's groups for itself, so that nobody
+// waits; what was read of them for the last time gives way to the next row's. Else it is read again in each pass.
+// kAhead: groups of a thread that are read at once.
 template <class Program, int kCount, int kLanes, bool kKept, int kAhead>
 struct LongRow {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
-  static constexpr int kGroups = 1;
+  static constexpr int kGroups = 1, kApart = kLanes * kCount;
+  static constexpr int kLastPass = Program::kStored ? Program::kStages : Program::kStages - 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
   Held common;  // what is the same for all of the row
+  int next = -1;
 
-  DEVICE LongRow(const StitchArgs&, int) {}
-  DEVICE void load(const StitchArgs& p, int line, int) { common.read_row(p, line); }
+  DEVICE LongRow(const StitchArgs& p, int first_line) {
+    if constexpr (kKept) {
+      DYNAMIC_SHARED(kept);
+      for (int at = thread_id() * kCount; at < p.width; at += kApart) Held::fetch(p, kept, first_line, at);
+      async_commit();
+    }
+  }
   DEVICE const Held& of_row() const { return common; }
-  template <bool kFirst, class Visit>
-  DEVICE void each(const StitchArgs& p, int line, int end, Visit visit) {
+  DEVICE void load(const StitchArgs& p, int line, int after) {
+    common.read_row(p, line);
+    next = after;
+    if constexpr (kKept) async_wait<0>();
+  }
+  template <int kPass, class Visit>
+  DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     DYNAMIC_SHARED(kept);
-    constexpr int kUnroll = kKept && !kFirst ? 1 : kAhead;
-    for (int at = thread_id() % kLanes * kCount; at < end; at += kUnroll * kLanes * kCount) {
-      Group groups[kUnroll];
-      Held held[kUnroll];
+    for (int at = thread_id() * kCount; at < p.width; at += kAhead * kApart) {
+      Group groups[kAhead];
+      Held held[kAhead];
       UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        const int column = at + i * kLanes * kCount, there = column < p.width ? column : at;
+      for (int i = 0; i < kAhead; ++i) {
+        const int column = at + i * kApart, there = column < p.width ? column : at;
         groups[i].begin(p, there);
         held[i] = common;
-        if constexpr (kKept && !kFirst)
-          held[i].take(kept, p.width, there);
+        if constexpr (kKept)
+          held[i].take(p, kept, there);
         else
           held[i].read(p, line, there);
       }
       UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        const int column = at + i * kLanes * kCount;
-        if (column >= end) continue;
-        if constexpr (kKept && kFirst) held[i].put(kept, p.width, column);
+      for (int i = 0; i < kAhead; ++i) {
+        const int column = at + i * kApart;
+        if (column >= p.width) continue;
         typename Group::Loaded loaded;
         held[i].widen(p, line, column, loaded.values);
+        if constexpr (kKept && kPass == kLastPass)
+          if (next >= 0) Held::fetch(p, kept, next, column);
         visit(0, column, groups[i], loaded);
       }
     }
+    if constexpr (kKept && kPass == kLastPass) async_commit();
   }
 };
 
@@ -167,15 +191,14 @@ struct RowReductions {
       float mine[kCount];
       UNROLL
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
-      float w[kAtLeastOne<Program::row_values(kStage)>];
-      row.of_row().template row_values<kStage>(p, results, w);
-      row.template each<kStage == 0>(p, line, p.width, [&](int, int column, const auto& group, const auto& loaded) {
-        visit_near<Program, kStage>(column, group.kChannels, w, [&](auto near) {
+      const OfRow<Program, kStage> of_row(p, row.of_row(), results);
+      row.template each<kStage>(p, line, [&](int, int column, const auto& group, const auto& loaded) {
+        of_row.visit_near(column, group.kChannels, [&](auto near) {
           UNROLL
           for (int j = 0; j < group.kChannels; ++j) {
             float values[kAtLeastOne<Program::kLoaded>], some[kCount];
             group.element(loaded, j, values);
-            Program::template of_row<kStage, near.value>(p, group.channel[j], values, w, some);
+            Program::template of_row<kStage, near.value>(p, group.channel[j], values, of_row.values, some);
             UNROLL
             for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
           }
@@ -221,8 +244,6 @@ template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
   using Sums = RowReductions<Program, kLanes, kThreads>;
-  // What has numbers of rows only looks at no more than the row's beginning in the end; 0: at all of it.
-  constexpr int kEnd = Program::kStored || Program::kReductions ? 0 : 1;
   SHARED float of_rows[Sums::kShared];
   SHARED float of_columns[Program::kReductions ? kNumbers * kThreads : 1];
   const int place = thread_id() / kLanes, step = p.parts * kRows;
@@ -237,23 +258,22 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     row.load(p, line, first + step < p.lines ? line_from(first + step) : -1);
     sums.run(p, line, row);
     if (first + place >= p.lines) continue;
-    float w[kAtLeastOne<Program::row_values(Program::kStages)>];
-    row.of_row().template row_values<Program::kStages>(p, sums.results, w);
+    const OfRow<Program, Program::kStages> of_row(p, row.of_row(), sums.results);
     const auto compute = [&](int v, int column, const auto& group, const auto& loaded) {
       typename Row::Group::Stored stored;
-      visit_near<Program, Program::kStages>(column, kCount, w, [&](auto near) {
+      of_row.visit_near(column, kCount, [&](auto near) {
         UNROLL
         for (int j = 0; j < kCount; ++j) {
           float reduced[kAtLeastOne<Program::kReductions>];
-          group.template compute<near.value>(p, loaded, j, w, stored, reduced);
+          group.template compute<near.value>(p, loaded, j, of_row.values, stored, reduced);
           reductions[v].add(j, reduced);
         }
       });
       Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
-      if constexpr (Program::kStoresRows)
-        if (column == 0) row.of_row().store_row(p, line, sums.results);
     };
-    row.template each<Program::kStages == 0>(p, line, kEnd ? kEnd : p.width, compute);
+    if constexpr (Program::kStored || Program::kReductions) row.template each<Program::kStages>(p, line, compute);
+    if constexpr (Program::kStoresRows)
+      if (thread_id() % kLanes == 0) row.of_row().store_row(p, line, sums.results);
   }
   if constexpr (Program::kReductions > 0) {
     UNROLL

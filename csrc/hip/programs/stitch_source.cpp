@@ -151,7 +151,7 @@ class Writer {
       body_ << "    }\n";
     }
     body_ << "  }\n";
-    is_near();
+    name_channels();
   }
 
   // Whether it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
@@ -179,21 +179,17 @@ class Writer {
     return found;
   }
 
-  void is_near() {
+  void name_channels() {
     by_pass("int row_values", [&](size_t pass) { return of_rows_among(nodes_of(pass)).size(); }, "0");
-    by_pass("bool compares_channels", [&](size_t pass) { return named(pass).empty() ? "false" : "true"; }, "false");
-    body_ << "  template <int pass>\n  DEVICE static bool is_near(float begin, float end, const float* w) {\n";
+    by_pass("int named_channels", [&](size_t pass) { return named(pass).size(); }, "0");
+    body_ << "  template <int pass>\n  DEVICE static void name_channels(const float* w, int* to) {\n";
     for (size_t pass = 0; pass < passes(); ++pass) {
-      const std::vector<int32_t> of_rows = of_rows_among(nodes_of(pass));
-      if (named(pass).empty()) continue;
-      body_ << "    if constexpr (pass == " << pass << ") return ";
-      for (int32_t i : named(pass)) {
-        const std::string number = "w[" + std::to_string(place_of(of_rows, i)) + "]";
-        body_ << "(" << number << " >= begin && " << number << " < end) || ";
-      }
-      body_ << "false;\n";
+      const std::vector<int32_t> of_rows = of_rows_among(nodes_of(pass)), numbers = named(pass);
+      for (size_t i = 0; i < numbers.size(); ++i)
+        body_ << "    if constexpr (pass == " << pass << ") to[" << i << "] = int(w[" << place_of(of_rows, numbers[i])
+              << "]);\n";
     }
-    body_ << "    return true;\n  }\n";
+    body_ << "  }\n";
   }
 
   // Writes the statements that compute these nodes, which are the same for all of a row: members of Held are what was
@@ -371,21 +367,27 @@ class Writer {
               << ");\n";
     });
     body_ << "    }\n";
-    // Those of the largest elements first, so that each begins where vectors may.
-    for (const char* access : {"put", "take"}) {
-      body_ << "    DEVICE void " << access
-            << (access[0] == 'p' ? "(unsigned char* kept" : "(const unsigned char* kept") << ", int width, int column) "
-            << (access[0] == 'p' ? "const " : "") << "{\n";
+    // In shared memory those of the largest elements come first, so that each begins where vectors may.
+    const auto each_kept = [&](const auto& write) {
       int64_t before = 0;
       for (int64_t size : {4, 2, 1})
         each([&](const ProgramNode& of, const std::string& x) {
           if (!is_tensor(of) || element_size(loaded_as(of)) != size) return;
-          body_ << "      " << x << (access[0] == 'p' ? ".put" : ".read") << "(kept + " << before
-                << " * width, column);\n";
+          write(of, x, "kept + " + std::to_string(before) + " * p.width");
           before += size;
         });
-      body_ << "    }\n";
-    }
+    };
+    body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* kept, int line, int column) {\n"
+             "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
+    each_kept([&](const ProgramNode& of, const std::string&, const std::string& kept) {
+      body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << kept << ", column, " << from(of) << ", "
+            << (place(of) < 0 ? "at" : place_text(place(of))) << ");\n";
+    });
+    body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* kept, int column) {\n";
+    each_kept([&](const ProgramNode&, const std::string& x, const std::string& kept) {
+      body_ << "      " << x << ".read(" << kept << ", column);\n";
+    });
+    body_ << "    }\n";
     body_ << "    template <int kSize>\n"
              "    DEVICE void widen(const StitchArgs& p, int line, int column, float (&to)[kSize][kCount]) const {\n";
     for (size_t i = 0; i < contents_.loaded.size(); ++i) {

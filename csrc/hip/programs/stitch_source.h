@@ -14,15 +14,15 @@
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
 // and, where rows are reduced, which are gone through once a stage of their reductions and once for the results:
 //   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory, by
-//                        read(), and of the row, by read_row(); widen() makes numbers of it; put() and take() move it
-//                        to shared memory and back
+//                        read(), and of the row, by read_row(); widen() makes numbers of it. fetch() copies it to
+//                        shared memory, and take() reads it there
 //   Held::row_values<i>() what pass i needs that is the same for all of a row: row_values(i) numbers
 //   Held::store_row()    writes a row's numbers, if kStoresRows
 //   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
 //   kStages              of which those of stage i are from stage_begin(i) to stage_begin(i + 1)
 //   of_row<stage>()      the values that a stage reduces, from what of_element() has but of earlier stages only
-//   compares_channels(i) whether pass i compares channels' numbers with the row's; is_near<i>() says whether one of
-//                        these channels may be such, and of_row() and of_element() take near = false where not
+//   named_channels(i)    how many numbers of the row pass i compares with channels' numbers; name_channels<i>() gives
+//                        them. of_row() and of_element() take near = false for channels that are not such
 #pragma once
 
 #include <string>
