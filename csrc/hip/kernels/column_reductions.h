@@ -54,6 +54,10 @@ DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int 
   }
 }
 
+// Floats of shared memory that a block's reductions need.
+template <int kThreads>
+constexpr int kSharedOfReductions = kNumbers * kThreads > 2048 ? kNumbers * kThreads : 2048;
+
 // A thread's accumulators of kCount columns, for reduction i of a program and those after it.
 template <class Program, int kCount, int kThreads, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Reductions {
@@ -68,17 +72,37 @@ struct Reductions {
     rest.add(column, value);
   }
 
-  // `over` threads of the block, `step` apart, have the same columns; the first of them stores the block's partial
-  // result.
+  // `over` threads of the block, `step` apart, have the same columns: the block's partial results are stored. shared:
+  // kSharedOfReductions<kThreads> floats.
   DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
                     int channel) {
     const long long all = static_cast<long long>(p.parts) * p.channels;
     float* const to = p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + channel;
-    UNROLL
-    for (int j = 0; j < kCount; ++j) {
-      Known<kKind> of_column = known(mine[j]);
+    if constexpr (kCount == 1) {
+      Known<kKind> of_column = known(mine[0]);
       combine<kThreads>(of_column, shared, over, step, place);
-      if (place == 0 && wanted) store_known(of_column, to + j, all);
+      if (place == 0 && wanted) store_known(of_column, to, all);
+    } else {
+      // Several columns at once, of which each thread combines some.
+      constexpr int kSize = kKind == Kind::moments ? 3 : 1, kFit = kSharedOfReductions<kThreads> / (kSize * kThreads);
+      constexpr int kAtOnce = kFit < kCount ? kFit : kCount, kApart = kAtOnce * kThreads;
+      UNROLL
+      for (int first = 0; first < kCount; first += kAtOnce) {
+        barrier();
+        UNROLL
+        for (int j = 0; j < kAtOnce; ++j)
+          if (first + j < kCount) store_known(known(mine[first + j]), shared + j * kThreads + thread_id(), kApart);
+        barrier();
+        for (int j = place; j < kAtOnce && first + j < kCount; j += over) {
+          Known<kKind> of_column;
+          for (int k = 0; k < over; ++k) {
+            Known<kKind> other;
+            load_known(other, shared + j * kThreads + thread_id() + (k - place) * step, kApart);
+            of_column.add(other);
+          }
+          if (wanted) store_known(of_column, to + first + j, all);
+        }
+      }
     }
     rest.store(shared, over, step, place, wanted, p, part, channel);
   }

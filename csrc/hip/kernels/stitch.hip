@@ -51,7 +51,7 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
 // kImages: a block's lines are those of one image.
 template <class Program, int kCount, bool kImages>
 DEVICE void stitch_nhwc(const StitchArgs& p) {
-  SHARED float shared[kNumbers * kStitchThreads];
+  SHARED float shared[kSharedOfReductions<kStitchThreads>];
   const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
   const int column = ((block_y() << p.log_across) + x) * kCount;
@@ -78,7 +78,7 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
 // NCHW: a thread's line, and so its channel, stays; it goes along it.
 template <class Program, int kCount>
 DEVICE void stitch_nchw(const StitchArgs& p) {
-  SHARED float shared[kNumbers * kStitchThreads];
+  SHARED float shared[kSharedOfReductions<kStitchThreads>];
   const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
   const int line = block_x() * lines + y;

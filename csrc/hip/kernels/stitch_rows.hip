@@ -245,7 +245,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
   using Sums = RowReductions<Program, kLanes, kThreads>;
   SHARED float of_rows[Sums::kShared];
-  SHARED float of_columns[Program::kReductions ? kNumbers * kThreads : 1];
+  SHARED float of_columns[Program::kReductions ? kSharedOfReductions<kThreads> : 1];
   const int place = thread_id() / kLanes, step = p.parts * kRows;
   // All threads take part in the reductions: past the last row with that.
   const auto line_from = [&](int first) { return first + place < p.lines ? first + place : p.lines - 1; };
