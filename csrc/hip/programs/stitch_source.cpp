@@ -249,13 +249,16 @@ class Writer {
     const auto each = [&](const auto& write) {
       for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), "x" + std::to_string(i));
     };
+    // Those of most bytes come first, so that nothing lies between.
     each([&](const ProgramNode& of, const std::string& x) {
-      if (of.op == ProgramOp::row)
-        body_ << "    float " << x << ";\n";
-      else if (of.op == ProgramOp::random)
-        body_ << "    unsigned long long " << x << ";\n";
-      else
+      if (of.op != ProgramOp::row && of.op != ProgramOp::random)
         body_ << "    reformer::Held<" << loaded_type(of) << ", kCount> " << x << ";\n";
+    });
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::random) body_ << "    unsigned long long " << x << ";\n";
+    });
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::row) body_ << "    float " << x << ";\n";
     });
     body_ << "    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
