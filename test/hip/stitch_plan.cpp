@@ -40,7 +40,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   call.outputs.resize(program.outputs.size());
   for (size_t i = 0; i < program.outputs.size(); ++i)
     call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
-  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(program), multiprocessors);
+  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), multiprocessors);
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;

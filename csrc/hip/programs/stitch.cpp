@@ -31,7 +31,7 @@ const char* refusal(const ProgramCall& call, const Device& device) {
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = refusal(call, device)) return why;
   const StitchPlan launches =
-      plan_stitch(call.shape, elements_per_access(call), stitch_needs(call.program), usual_units(device.arch));
+      plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), usual_units(device.arch));
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);

@@ -402,7 +402,8 @@ int stitch_numbers(const Program& program) {
   return numbers;
 }
 
-StitchNeeds stitch_needs(const Program& program) {
+StitchNeeds stitch_needs(const ProgramCall& call) {
+  const Program& program = call.program;
   const auto is_loaded = [](const ProgramNode& node) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
@@ -410,7 +411,10 @@ StitchNeeds stitch_needs(const Program& program) {
     return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
   };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
-  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows, program.has_planes};
+  int64_t period = 0;
+  for (const Placement& each : call.placements) period = std::max(period, each.period());
+  return {stitch_numbers(program), count(is_loaded),   count(is_of_channels),
+          program.needs_rows,      program.has_planes, int(period)};
 }
 
 }  // namespace reformer

@@ -34,6 +34,6 @@ std::string stitch_source(const ProgramCall& call);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);
-StitchNeeds stitch_needs(const Program& program);
+StitchNeeds stitch_needs(const ProgramCall& call);
 
 }  // namespace reformer
