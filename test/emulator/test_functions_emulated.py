@@ -36,7 +36,7 @@ def every(dtype: torch.dtype) -> torch.Tensor:
 
 
 def in_order(numbers: torch.Tensor) -> torch.Tensor:
-    """Whole numbers, in which neighbours of the type are 1 apart; -0 is 0."""
+    """Whole numbers, in which a number of the type and the next are 1 apart; -0 is 0."""
     bits = numbers.contiguous().view(torch.int16).int()
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
