@@ -219,7 +219,7 @@ def test_philox_is_the_published_one():
         torch.empty(1, 4, 1, 1), Program(program.store(program.random("k"))), {"k": torch.tensor(0)}
     )
     words = [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
-    assert numbers.flatten().tolist() == [(word >> 8) * 2.0**-24 for word in words]
+    assert numbers.flatten().tolist() == [(word >> 9) * 2.0**-23 for word in words]
 
 
 # --- random programs --------------------------------------------------------------------------------------------------

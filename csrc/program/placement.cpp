@@ -38,6 +38,15 @@ bool Placement::repeats() const {
          std::any_of(of_column.begin(), of_column.begin() + column_digits, is_one);
 }
 
+int64_t Placement::period() const {
+  int last = line_digits;
+  while (last > 0 && of_line[size_t(last) - 1].stride == 0) --last;
+  if (last == line_digits || last == 0) return 0;  // it does not, or there is one line only
+  int64_t lines = 1;
+  for (int i = 0; i < last; ++i) lines *= of_line[size_t(i)].count;
+  return lines;
+}
+
 bool find_placement(const int64_t* sizes, const int64_t* strides, size_t dimensions, int64_t width, Placement& found) {
   found = {};
   int64_t columns = 1;

@@ -23,6 +23,8 @@ struct Placement {
   int64_t column(int64_t number) const;
   // Whether elements lie at one place.
   bool repeats() const;
+  // After so many lines the same elements follow again; 0: they do not.
+  int64_t period() const;
   // Adjacent elements, beginning with any multiple of so many columns.
   int64_t adjacent() const { return column_digits ? of_column[0].count : 1; }
 };

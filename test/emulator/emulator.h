@@ -110,6 +110,10 @@ inline unsigned float_to_bits(float value) { return __builtin_bit_cast(unsigned,
 inline unsigned multiply_high(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
 }
+inline unsigned long long multiply_wide(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
+inline unsigned shift_right(unsigned high, unsigned low, int by) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> by);
+}
 
 // Those of warp.h.
 inline unsigned shuffle_from(unsigned value, int lane, const char* file = __builtin_FILE(),

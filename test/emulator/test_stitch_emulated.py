@@ -128,6 +128,21 @@ def test_random_numbers_are_those_of_the_cpu():
         assert torch.equal(stitch(tested, acc, [key])[0], torch.ops.reformer.stitch(acc, [key], tested.code)[0])
 
 
+def test_a_block_stays_at_its_place_of_a_period():
+    """So that it finds in its own cache what it reads again."""
+    lines, period, channels = 1 << 20, 2048, 64
+    acc = torch.empty((1, channels, lines, 1), dtype=torch.bfloat16, device="meta")
+    acc = acc.contiguous(memory_format=torch.channels_last)
+    angles = torch.empty(period, channels, dtype=torch.bfloat16, device="meta")
+    tested = Program(program.store(program.acc() * program.full("angles")))
+    source(tested, acc, [angles.expand(1, 1, lines // period, period, channels)], 132)
+    shapes = [(ctypes.c_uint32 * 4)() for _ in range(2)]
+    planner().launches(*shapes)
+    blocks, _, _, threads = shapes[0]
+    assert blocks > 2 * 132
+    assert blocks * threads * 8 // channels % period == 0
+
+
 @emulator.without_sanitizers
 @settings(max_examples=examples(12))
 @given(

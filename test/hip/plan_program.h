@@ -10,6 +10,7 @@
 #include "hip/programs/stitch_source.cpp"
 #include "jit/cache.cpp"
 #include "plan_problem.h"
+#include "program/placement.cpp"
 #include "program/program.cpp"
 #include "program/program_key.cpp"
 

@@ -85,7 +85,7 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def uniform(key: Tensor, size) -> Tensor:
-    """Philox-4x32-7's numbers in [0, 1) for a result of this size, fp32; see :func:`random`."""
+    """Philox-4x32-7's numbers in [0, 1), of 23 bits each, for a result of this size, fp32; see :func:`random`."""
     n, k, h, w = size
     place = torch.arange(n * h * w * k, device=key.device).view(n, h, w, k).permute(0, 3, 1, 2)
     low, mask = 0xFFFFFFFF, 0xFFFFFFFF
@@ -97,7 +97,7 @@ def uniform(key: Tensor, size) -> Tensor:
         counter = [second[0] ^ counter[1] ^ keys[0], second[1], first[0] ^ counter[3] ^ keys[1], first[1]]
         keys = [keys[0] + 0x9E3779B9 & mask, keys[1] + 0xBB67AE85 & mask]
     chosen = torch.stack(counter).gather(0, (place % 4).unsqueeze(0)).squeeze(0)
-    return (chosen >> 8).float() * 2.0**-24
+    return (chosen >> 9).float() * 2.0**-23
 
 
 def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:

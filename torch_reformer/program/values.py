@@ -151,10 +151,10 @@ def scalar(name: str) -> Value:
 
 
 def random(name: str) -> Value:
-    """Independent random numbers, uniform in [0, 1): Philox-4x32-7 (Salmon et al., Parallel random numbers: as easy as
-    1, 2, 3, SC 2011; with seven rounds the fastest of theirs that passes BigCrush) of the element's place in
-    channels_last order, under the key in the tensor `name` of the call: int64, one element. The same key gives the same
-    numbers, so a derivative sees those of the forward."""
+    """Independent random numbers, uniform in [0, 1), of 23 bits each: Philox-4x32-7 (Salmon et al., Parallel random
+    numbers: as easy as 1, 2, 3, SC 2011; with seven rounds the fastest of theirs that passes BigCrush) of the element's
+    place in channels_last order, under the key in the tensor `name` of the call: int64, one element. The same key gives
+    the same numbers, so a derivative sees those of the forward."""
     return _input("random", name)
 
 

@@ -20,7 +20,8 @@ REFORMER_INLINE Words product(Words a, Words b) {
 #endif
 }
 
-// The four numbers of places 4 * group to 4 * group + 3, in [0, 1) with 24 bits, for each of these groups.
+// The four numbers of places 4 * group to 4 * group + 3, in [0, 1), for each of these groups: the upper 23 bits of
+// each are the fraction of a number from 1 to 2.
 REFORMER_INLINE void philox(uint64_t key, const uint64_t (&groups)[kGroups], float (&numbers)[4 * kGroups]) {
   uint64_t pairs[2][kGroups];
   for (int v = 0; v < kVectors; ++v) {
@@ -49,7 +50,9 @@ REFORMER_INLINE void philox(uint64_t key, const uint64_t (&groups)[kGroups], flo
   }
   uint32_t bits[4 * kGroups];
   memcpy(bits, in_order, sizeof(bits));
-  for (int i = 0; i < 4 * kGroups; ++i) numbers[i] = float(int32_t(bits[i] >> 8)) * 0x1p-24f;
+  for (int i = 0; i < 4 * kGroups; ++i) bits[i] = 0x3f800000 | bits[i] >> 9;
+  memcpy(numbers, bits, sizeof(bits));
+  for (int i = 0; i < 4 * kGroups; ++i) numbers[i] -= 1.0f;
 }
 
 // The numbers of places that follow one another.

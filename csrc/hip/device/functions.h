@@ -6,6 +6,14 @@
 
 namespace reformer {
 
+template <int kCount>
+DEVICE float polynomial(float x, const float (&of)[kCount]) {
+  float sum = of[kCount - 1];
+  UNROLL
+  for (int i = kCount - 2; i >= 0; --i) sum = __builtin_fmaf(sum, x, of[i]);
+  return sum;
+}
+
 #if defined(REFORMER_NVIDIA)
 DEVICE float exact_exp(float x) { return expf(x); }
 DEVICE float power_of_2(float x) {
@@ -14,16 +22,33 @@ DEVICE float power_of_2(float x) {
   return power;
 }
 DEVICE float log_of(float x) { return logf(x); }
-DEVICE float log1p_of(float x) { return log1pf(x); }
+DEVICE float exact_log1p(float x) { return log1pf(x); }
+// To base 2, of what is 2^-126 at least, or 0; 2e-7 beside 0.
+DEVICE float log_to_base_2(float x) {
+  float log;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(x));
+  return log;
+}
 DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
 DEVICE float erf_of(float x) { return erff(x); }
 // To two units in the last place: what is exact is a branch and ten instructions more.
-DEVICE float quotient_of(float a, float b) {
+DEVICE float full_quotient(float a, float b) {
   float quotient;
   asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
   return quotient;
+}
+DEVICE float reciprocal_of(float x) {
+  float reciprocal;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+  return reciprocal;
+}
+// The same where 0 does for what is below 2^-126.
+DEVICE float normal_reciprocal(float x) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
+  return reciprocal;
 }
 // NaN if either is.
 DEVICE float larger_of(float a, float b) {
@@ -37,7 +62,7 @@ DEVICE float smaller_of(float a, float b) {
   return smaller;
 }
 #else
-DEVICE float quotient_of(float a, float b) { return a / b; }
+DEVICE float full_quotient(float a, float b) { return a / b; }
 DEVICE float larger_of(float a, float b) { return a > b || a != a ? a : b; }
 DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 #endif
@@ -46,20 +71,15 @@ DEVICE float smaller_of(float a, float b) { return a < b || a != a ? a : b; }
 DEVICE float exact_exp(float x) { return __builtin_expf(x); }
 DEVICE float power_of_2(float x) { return __builtin_exp2f(x); }
 DEVICE float log_of(float x) { return __builtin_logf(x); }
-DEVICE float log1p_of(float x) { return __builtin_log1pf(x); }
+DEVICE float exact_log1p(float x) { return __builtin_log1pf(x); }
+DEVICE float log_to_base_2(float x) { return __builtin_log2f(x); }
+DEVICE float reciprocal_of(float x) { return 1.0f / x; }
+DEVICE float normal_reciprocal(float x) { return 1.0f / x; }
 DEVICE float sqrt_of(float x) { return __builtin_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE float tanh_of(float x) { return __builtin_tanhf(x); }
 DEVICE float erf_of(float x) { return __builtin_erff(x); }
 #elif defined(REFORMER_AMD)
-template <int kCount>
-DEVICE float polynomial(float x, const float (&of)[kCount]) {
-  float sum = of[kCount - 1];
-  UNROLL
-  for (int i = kCount - 2; i >= 0; --i) sum = __builtin_fmaf(sum, x, of[i]);
-  return sum;
-}
-
 // 2^t from the instruction; what rounding takes from t = x log2(e) is put back.
 DEVICE float power_of_2(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float exact_exp(float x) {
@@ -69,9 +89,12 @@ DEVICE float exact_exp(float x) {
   const float power = power_of_2(t);
   return power - power == 0 ? __builtin_fmaf(power, rest * kLn2, power) : power;
 }
-DEVICE float log_of(float x) { return __builtin_amdgcn_logf(x) * 0.693147181f; }  // v_log_f32 is to base 2
+DEVICE float reciprocal_of(float x) { return __builtin_amdgcn_rcpf(x); }
+DEVICE float normal_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+DEVICE float log_to_base_2(float x) { return __builtin_amdgcn_logf(x); }
+DEVICE float log_of(float x) { return log_to_base_2(x) * 0.693147181f; }
 // As natural_log_from_1() of csrc/cpu/programs/functions.h.
-DEVICE float log1p_of(float x) {
+DEVICE float exact_log1p(float x) {
   const float sum = x + 1.0f, lost = x - (sum - 1.0f);
   return log_of(sum) + (x > -1.0f && x < 1e8f ? lost / sum : 0.0f);
 }
@@ -108,7 +131,40 @@ DEVICE float exp_of(float x) {
 }
 template <class Result>
 DEVICE float sigmoid_of(float x) {
-  return quotient_of(1.0f, 1.0f + exp_of<Result>(-x));
+  const float divisor = 1.0f + exp_of<Result>(-x);
+  return sizeof(Result) == 2 ? normal_reciprocal(divisor) : full_quotient(1.0f, divisor);
+}
+// For results of 16 bits a product with the reciprocal, which is computed once where many are divided by the same:
+// infinite or not a number if b is below 2^-128.
+template <class Result>
+DEVICE float quotient_of(float a, float b) {
+  return sizeof(Result) == 2 ? a * reciprocal_of(b) : full_quotient(a, b);
+}
+// For results of 16 bits: to 1e-6.
+template <class Result>
+DEVICE float log1p_of(float x) {
+  if (sizeof(Result) == 4) return exact_log1p(x);
+  const float log = log_to_base_2(1.0f + x) * 0.693147181f;
+  return abs_of(x) < 0.015625f ? __builtin_fmaf(x * x, __builtin_fmaf(x, 0.333333333f, -0.5f), x) : log;
+}
+// e^(-x^2 / 2): normal_cdf() and normal_pdf() have it in common.
+template <class Result>
+DEVICE float bell_of(float x) {
+  return sizeof(Result) == 2 ? power_of_2(x * x * -0.721347520f) : exact_exp(-0.5f * x * x);
+}
+template <class Result>
+DEVICE float normal_pdf_of(float x) {
+  return 0.398942280f * bell_of<Result>(x);
+}
+// For results of 16 bits the tail is e^(-x^2 / 2) times a polynomial of t = 1 / (1 + 0.3 |x|), which is 0 where t is.
+// It is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5.
+template <class Result>
+DEVICE float normal_cdf_of(float x) {
+  if (sizeof(Result) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));
+  constexpr float kFit[] = {0.120102565f, 0.113236098f, 0.147000686f, -0.0234658670f, 0.222713366f, -0.0795872190f};
+  const float t = normal_reciprocal(__builtin_fmaf(abs_of(x), 0.3f, 1.0f));
+  const float tail = bell_of<Result>(x) * (polynomial(t, kFit) * t);
+  return x > 0 ? 1.0f - tail : tail;
 }
 
 }  // namespace reformer

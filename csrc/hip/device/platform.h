@@ -77,6 +77,10 @@ DEVICE unsigned float_to_bits(float value) { return __builtin_bit_cast(unsigned,
 DEVICE unsigned multiply_high(unsigned a, unsigned b) {
   return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
 }
+// The whole product.
+DEVICE unsigned long long multiply_wide(unsigned a, unsigned b) { return static_cast<unsigned long long>(a) * b; }
+// The low 32 bits of `high` and `low`, one after the other, shifted to the right by fewer than 32.
+DEVICE unsigned shift_right(unsigned high, unsigned low, int by) { return __builtin_amdgcn_alignbit(high, low, by); }
 #else
 DEVICE int thread_id() { return int(threadIdx.x); }
 DEVICE int block_x() { return int(blockIdx.x); }
@@ -86,6 +90,17 @@ DEVICE void barrier() { __syncthreads(); }
 DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
 DEVICE unsigned float_to_bits(float value) { return __float_as_uint(value); }
 DEVICE unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
+// What the compiler makes of the product of a long long adds its high half's own product, which is 0.
+DEVICE unsigned long long multiply_wide(unsigned a, unsigned b) {
+  unsigned long long product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+}
+DEVICE unsigned shift_right(unsigned high, unsigned low, int by) {
+  unsigned shifted;
+  asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(shifted) : "r"(low), "r"(high), "r"(by));
+  return shifted;
+}
 #endif
 
 }  // namespace reformer

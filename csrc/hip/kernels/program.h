@@ -173,7 +173,7 @@ struct FourNumbers {
   unsigned c0, c1, c2, c3;
   DEVICE float uniform(int which) const {
     const unsigned number = which == 0 ? c0 : which == 1 ? c1 : which == 2 ? c2 : c3;
-    return float(number >> 8) * (1.0f / 16777216.0f);
+    return bits_to_float(shift_right(0x3f800000u >> 23, number, 9)) - 1.0f;
   }
 };
 DEVICE unsigned long long read_key(const void* at) { return *static_cast<const unsigned long long*>(at); }
@@ -182,7 +182,7 @@ DEVICE FourNumbers philox(unsigned long long key, unsigned long long group) {
   unsigned k0 = unsigned(key), k1 = unsigned(key >> 32);
   UNROLL
   for (int round = 0; round < 7; ++round) {
-    const unsigned long long product0 = 0xD2511F53ull * c0, product1 = 0xCD9E8D57ull * c2;
+    const unsigned long long product0 = multiply_wide(c0, 0xD2511F53u), product1 = multiply_wide(c2, 0xCD9E8D57u);
     c0 = unsigned(product1 >> 32) ^ c1 ^ k0, c1 = unsigned(product1);
     c2 = unsigned(product0 >> 32) ^ c3 ^ k1, c3 = unsigned(product0);
     k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
@@ -191,7 +191,8 @@ DEVICE FourNumbers philox(unsigned long long key, unsigned long long group) {
 }
 
 // The counter of a random number is its element's index in channels_last order. Where channels are adjacent, the index
-// of the first one is a multiple of kCount, so one call of philox() makes the numbers of up to four elements.
+// of the first one is a multiple of kCount, so one call of philox() makes the numbers of up to four elements, and the
+// counters of the calls differ in their lowest bits only.
 template <int kCount, bool kChannelsAlong>
 DEVICE void draw(const StitchArgs& p, unsigned long long key, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
@@ -199,7 +200,7 @@ DEVICE void draw(const StitchArgs& p, unsigned long long key, int line, int colu
     const unsigned long long place = static_cast<unsigned long long>(line) * p.width + column;
     UNROLL
     for (int j = 0; j < kCount; j += kStep) {
-      const FourNumbers four = philox(key, (place + j) / 4);
+      const FourNumbers four = philox(key, place / 4 | unsigned(j / 4));
       UNROLL
       for (int i = 0; i < kStep; ++i) to[j + i] = four.uniform(kStep == 4 ? i : int(place % 4) + i);
     }

@@ -63,6 +63,7 @@ struct StitchNeeds {
   int channels;  // vectors of channels that are read
   bool rows;     // whether rows are reduced
   bool planes;   // whether something is known of each channel of each image
+  int period;    // of lines, after which a tensor's elements are read again; 0: they are not
 };
 
 // What a plan needs to know of a GPU.
@@ -146,6 +147,10 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
     a.image_lines = a.lines / images;
     // At least two lines of a thread are in flight at once.
     a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_y * images)));
+    // What a block reads again after a period is in its own cache if all of its lines are at the same place of it.
+    const int parts = plan.images || needs.period % lines ? 0 : needs.period / lines;
+    const int more = parts ? a.image_parts % parts : 0;
+    if (8 * more <= a.image_parts) a.image_parts -= more;
     a.parts = images * a.image_parts;
     plan.launch.blocks_x = uint32_t(a.parts);
     plan.launch.blocks_y = uint32_t(blocks_y);

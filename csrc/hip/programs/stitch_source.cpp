@@ -335,13 +335,16 @@ class Writer {
     const auto each = [&](const auto& write) {
       for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), "x" + std::to_string(i));
     };
+    // Those of most bytes come first, so that nothing lies between.
     each([&](const ProgramNode& of, const std::string& x) {
-      if (of.op == ProgramOp::row)
-        body_ << "    float " << x << ";\n";
-      else if (of.op == ProgramOp::random)
-        body_ << "    unsigned long long " << x << ";\n";
-      else
+      if (of.op != ProgramOp::row && of.op != ProgramOp::random)
         body_ << "    reformer::Held<" << loaded_type(of) << ", kCount> " << x << ";\n";
+    });
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::random) body_ << "    unsigned long long " << x << ";\n";
+    });
+    each([&](const ProgramNode& of, const std::string& x) {
+      if (of.op == ProgramOp::row) body_ << "    float " << x << ";\n";
     });
     const auto is_tensor = [](const ProgramNode& of) { return of.op != ProgramOp::row && of.op != ProgramOp::random; };
     const auto from = [&](const ProgramNode& of) {
@@ -526,12 +529,13 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
     return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
   };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
-  int64_t bytes = 0;
+  int64_t bytes = 0, period = 0;
   for (const ProgramNode& node : program.nodes)
     if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
-  return {stitch_numbers(program), count(is_loaded),   int(bytes),
-          count(is_of_channels),   program.needs_rows, program.has_planes};
+  for (const Placement& each : call.placements) period = std::max(period, each.period());
+  return {stitch_numbers(program), count(is_loaded),   int(bytes),         count(is_of_channels),
+          program.needs_rows,      program.has_planes, int(period)};
 }
 
 }  // namespace reformer

@@ -1,0 +1,56 @@
+"""Functions whose results of 16 bits are computed by shorter formulas, for every number of such a type."""
+
+import math
+
+import pytest
+import torch
+
+import emulator
+from emulator.stitching import stitch
+from torch_reformer import program
+from torch_reformer.program import Program
+
+pytestmark = emulator.needed
+X = program.acc()
+TINY = 2.0**-125  # GPUs take less than half of it for 0
+
+
+def exact_cdf(x):
+    return torch.erfc(-math.sqrt(0.5) * x) / 2
+
+
+FUNCTIONS = {  # and the exact one, of fp64
+    "normal_cdf": (program.normal_cdf(X), exact_cdf),
+    "normal_pdf": (program.normal_pdf(X), lambda x: (x * x / -2).exp() / math.sqrt(2 * math.pi)),
+    "gelu": (program.gelu(X), lambda x: x * exact_cdf(x)),
+    "sigmoid": (program.sigmoid(X), torch.sigmoid),
+    "log1p": (program.log1p(X), torch.log1p),
+    "softplus": (program.log1p(program.exp(-abs(X))), lambda x: (-x.abs()).exp().log1p()),
+    "quotient": (3 / X, lambda x: 3 / x),
+}
+
+
+def every(dtype: torch.dtype) -> torch.Tensor:
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    return numbers.view(1, 8, 8192, 1).contiguous(memory_format=torch.channels_last)
+
+
+def in_order(numbers: torch.Tensor) -> torch.Tensor:
+    """Whole numbers, in which a number of the type and the next are 1 apart; -0 is 0."""
+    bits = numbers.contiguous().view(torch.int16).int()
+    return torch.where(bits < 0, -(bits & 0x7FFF), bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_is_the_exact_number_rounded(name, dtype):
+    """Or, one time in 1000, its neighbour: where the exact one is about halfway between the two."""
+    value, function = FUNCTIONS[name]
+    x = every(dtype)
+    (got,) = stitch(Program(program.store(value)), x, [])
+    expected = function(x.double()).to(dtype)
+    assert torch.equal(got.isnan(), expected.isnan())
+    tiny = (got.abs() < TINY) & (expected.abs() < TINY)
+    apart = (in_order(got) - in_order(expected)).abs().where(~expected.isnan() & ~tiny, 0)
+    assert apart.max() <= 1, x[apart > 1]
+    assert (apart > 0).float().mean() < 1 / 1000
