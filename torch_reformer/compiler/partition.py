@@ -8,6 +8,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
+from .gradient_orders import order_gradients
 from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
@@ -16,7 +17,8 @@ _MUCH = 8  # elements of a result for each of its operands
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
-        settle(joint)  # of forward and backward alike, so that what is saved has one order
+        order_gradients(joint, options["num_fwd_outputs"])
+        settle(joint, both_passes=True)  # alike, so that what is saved has one order
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
     share_sources(joint)

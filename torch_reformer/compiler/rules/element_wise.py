@@ -213,7 +213,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     if not _has_space(inputs, layout):
         if len(inputs) > 1:
             inputs = [in_order(graph, each, layout) for each in inputs]
-        elif target is aten.clone.default and inputs[0].elements == layout.numel:
+        elif _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
         if not _has_space(inputs, layout):
             return None
@@ -237,6 +237,10 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     told += [str(each) for name, each in kwargs.items() if name == "alpha" and each != 1]
     name = target._schema.name.split("::")[1] + "".join(f"[{each}]" for each in told)
     return add_map(graph, name, expression, inputs, value)
+
+
+def _is_copy(target, input: View, value: Tensor) -> bool:
+    return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
 
 
 def _has_space(inputs: list[View], layout: Layout) -> bool:

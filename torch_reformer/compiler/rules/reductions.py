@@ -3,6 +3,8 @@ hand, is a sum of squared differences from that."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,9 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
     over = _over(layout, dims)
+    if not view.is_whole and dataclasses.replace(layout, offset=0).is_dense:  # a part, read where it is
+        layout = dataclasses.replace(layout, offset=0)
+        view = add_typed_map(graph, "clone", lambda x: x, [view], Typed(layout, dtype, view.value.device))
     if not layout.is_dense or not view.is_whole or not over:
         return None
     digits = without(layout, over)
