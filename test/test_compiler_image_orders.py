@@ -52,7 +52,7 @@ def counts(reports, kind) -> list[int]:
     "x", [images(2, 8, 6, 6), randn(24, 16).t(), randn(4, 6, 8).permute(2, 0, 1), randn(4, 6)], ids=lambda x: x.dim()
 )
 def test_gradients_have_the_order_of_their_inputs(x):
-    """Of what is computed in the dimensions' own order, too."""
+    """What is computed in the dimensions' own order has them, too."""
     (found,) = check(lambda x: (x.contiguous().tanh() + 1).square(), [x])
     assert found.stride() == x.stride()
 

@@ -91,8 +91,8 @@ def _not_turned(copy: Node, node: Node, value: Tensor, changed: dict[Node, objec
 
 
 def _turned_bytes(module: GraphModule, changed: dict[Node, object], as_before: bool) -> int:
-    """Bytes of images that are read, or given, in another order than what is computed of them has. Of the operators
-    alone that give or read what is changed."""
+    """Bytes of images that are read, or given, in another order than what is computed of them has, by the operators
+    that give or read what is changed."""
 
     def value(node: Node):
         found = node.meta.get("val")

@@ -208,7 +208,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             inputs.append(each)
         elif not (each is None or isinstance(each, (int, float, bool, str))):
             return None
-    if any(isinstance(each, View) for each in kwargs.values()) or not _computes(inputs, value):
+    if any(isinstance(each, View) for each in kwargs.values()) or not computes(inputs, value):
         return None
     if not _has_space(inputs, layout):
         if len(inputs) > 1:
@@ -248,7 +248,7 @@ def _has_space(inputs: list[View], layout: Layout) -> bool:
     return find_space(layout.numel, {digits_of(layout, each.layout) for each in inputs}, set()) is not None
 
 
-def _computes(inputs: list[View], value: Tensor) -> bool:
+def computes(inputs: list[View], value: Tensor) -> bool:
     """Whether programs compute with these types: in fp64, of nothing else and on CPUs only, or in fp32."""
     types = {each.value.dtype for each in inputs}
     if not inputs or not types <= {*FLOATS, torch.bool}:
