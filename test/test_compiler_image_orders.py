@@ -98,6 +98,12 @@ def test_results_are_brought_into_their_order_once():
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_copy_alone():
+    reports = []
+    check(lambda x: x.contiguous(), [images(2, 32, 24, 24)], reports)
+    assert [len(each.lines) for each in reports] == counts(reports, COPY) == [1, 1]
+
+
 def test_images_that_are_needed_in_their_dimensions_order():
     """A matrix product of rows that are whole planes, and a sum with others that are in that order."""
 

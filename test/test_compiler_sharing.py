@@ -66,3 +66,19 @@ def test_one_that_needs_the_other_is_another_kernel():
 
 def test_few_elements_of_other_types():
     operations(lambda x, y: (x.exp().sum(0), y.exp().sum(0)), torch.randn(16, 32), torch.randn(16, 32).double())
+
+
+def test_copies_are_what_they_are_copies_of():
+    """Unless they are results, whose memory is their own."""
+    (found,) = operations(lambda x: (x.clone().tanh() + 1, x.clone().exp()), torch.randn(300, 100))
+    assert not [each for each in found if each.startswith("clone")]
+    operations(lambda x: (x.clone(), x.clone(), x.tanh()), torch.randn(300, 100))
+
+
+def test_copies_of_what_is_written_later():
+    def function(x):
+        before = x.clone()
+        x.mul_(2)
+        return before + 1, before * x
+
+    operations(function, torch.randn(300, 100))

@@ -1,5 +1,5 @@
 """What is computed twice of the same tensors is one: a norm's factors, say, which forward and backward write in other
-ways."""
+ways. A copy in the same order of memory is what it is a copy of."""
 
 from __future__ import annotations
 
@@ -11,31 +11,47 @@ from ..space import operand_digits, without
 def share_equal(graph: Graph) -> None:
     written = {id(value) for operation in graph.operations for value in operation.writes}
     outputs = {id(view.value) for view in graph.output_views()}
+    given = {id(value) for value in graph.inputs}
     known: dict[tuple, list[Operation]] = {}
     instead: dict[int, Value] = {}  # of a result (id)
 
     def first(view: View) -> View:
         return View(instead.get(id(view.value), view.value), view.layout)
 
+    def same_as(operation: Operation) -> Value | None:
+        """What is there already and holds the same."""
+        if not isinstance(operation, (Map, Reduce)) or isinstance(operation, Random):
+            return None
+        if not written.isdisjoint(map(id, (*operation.results, *(view.value for view in operation.operands)))):
+            return None
+        if _is_copy(operation):
+            return operation.inputs[0].value
+        before = known.setdefault(_key(operation), [])
+        before.append(operation)
+        return next((each.results[0] for each in before[:-1] if _is_equal(each, operation)), None)
+
     left = []
     for operation in graph.operations:
         operation.change_operands(first)
-        same = None
-        if isinstance(operation, (Map, Reduce)) and not isinstance(operation, Random):
-            if written.isdisjoint(map(id, (*operation.results, *(view.value for view in operation.operands)))):
-                before = known.setdefault(_key(operation), [])
-                same = next((each for each in before if _is_equal(each, operation)), None)
-                before.append(operation)
-        # Two results of the graph share no memory.
-        if same is None or (results := {id(each.results[0]) for each in (same, operation)}) <= outputs:
+        same = same_as(operation)
+        # A result of the graph shares memory with no other, and with nothing that is given.
+        if same is None or (id(operation.results[0]) in outputs and id(same) in outputs | given):
             left.append(operation)
             continue
-        (result,) = operation.results
-        instead[id(result)] = same.results[0]
-        if results & outputs:
-            outputs.add(id(same.results[0]))
+        instead[id(operation.results[0])] = same
+        if id(operation.results[0]) in outputs:
+            outputs.add(id(same))
     graph.operations = left
     graph.outputs = [first(each) if isinstance(each, View) else each for each in graph.outputs]
+
+
+def _is_copy(operation: Map | Reduce) -> bool:
+    if not isinstance(operation, Map) or len(operation.inputs) != 1:
+        return False
+    (view,), (result,) = operation.inputs, operation.results
+    if not view.is_whole or view.value.dtype != result.dtype or view.value.device != result.device:
+        return False
+    return result.layout.matches(view.layout) and _expression(operation) == str(Program(store(full("t0"))))
 
 
 def _key(operation: Map | Reduce) -> tuple:
