@@ -67,7 +67,7 @@ def _with(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, objec
         for node in nodes:
             if (found := _changed(node, changed, choose, any_order)) is not None:
                 changed[node] = found
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError):  # an operator that looks at memory in another way can't look at this one
         return {}
     return changed
 
@@ -76,7 +76,8 @@ def _turns_images(node: Node) -> bool:
     """Whether it is nothing but a copy of images to their dimensions' own order."""
     if node.target is not aten.clone.default or node.kwargs.get("memory_format") != torch.contiguous_format:
         return False
-    return any(each.dim() == 4 and _is_of_images(each) for each in _tensors(node))
+    (images,) = _tensors(node)
+    return images.dim() == 4 and all(isinstance(each, int) for each in images.shape) and _is_of_images(images)
 
 
 def _not_turned(copy: Node, node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
@@ -117,12 +118,12 @@ def _are_apart(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether one is in channels_last and the other in its dimensions' own order."""
     if one is None or other is None or one.dim() != 4 or other.dim() != 4:
         return False
-    return any(_is_of_images(a) and b.is_contiguous() and not _is_either(b) for a, b in ((one, other), (other, one)))
+    return any(_is_of_images(a) and _is_in_own_order(b) for a, b in ((one, other), (other, one)))
 
 
-def _is_either(tensor: Tensor) -> bool:
-    """Whether channels_last and the dimensions' own order are the same of it."""
-    return tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+def _is_in_own_order(images: Tensor) -> bool:
+    """Whether only the dimensions' own order describes its order of memory."""
+    return images.is_contiguous() and not images.is_contiguous(memory_format=torch.channels_last)
 
 
 class _HasAnOrder(RuntimeError):
