@@ -37,9 +37,11 @@ def test_group_norm(groups, affine, layout):
     def function(x, *parameters):
         return F.silu(F.group_norm(x, groups, *parameters))
 
-    found, expected = (results(each, x, *parameters) for each in (compiled(function), function))
+    reports = []
+    found, expected = (results(each, x, *parameters) for each in (compiled(function, reports), function))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    assert {line.kind for report in reports for line in report.lines} == {"stitch"}
 
 
 @pytest.mark.parametrize("size", [(4, 6), (4, 6, 1), (4, 6, 33), (1, 6, 4, 5, 3), (4, 6, 1, 1)], ids=str)

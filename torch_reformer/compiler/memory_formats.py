@@ -1,10 +1,12 @@
 """Orders of memory that nobody asked for, and that would cost transpositions. What is computed of repeated elements
 alone, as the gradient of a mean over images, gets its dimensions' own order, and gives it to all that follows: next to
 images in channels_last it gets theirs. What is computed of tensors in different orders gets the first one's: if one is
-in the dimensions' own order, it gets that."""
+in the dimensions' own order, it gets that. PyTorch's group norm for GPUs copies images to their dimensions' own order
+first: they keep theirs, and what follows with them, where no more is transposed then."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 
@@ -13,7 +15,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from .rules.element_wise import CONSTANTS
+
 aten = torch.ops.aten
+Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
 # Besides element-wise operators, what gives the same elements whatever the order of memory. Others may have been chosen
 # by it, as kernels of attention are.
 _ANY_ORDER = {
@@ -21,42 +26,111 @@ _ANY_ORDER = {
     *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
+    *(aten.new_empty_strided.default, *CONSTANTS),
 }
 # Between matrices, whose results have one order whatever their operands' is.
 _OF_MATRICES = {
     *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten._unsafe_view.default, aten.t.default),
     *(aten.transpose.int, aten.detach.default, aten.squeeze.dim, aten.split_with_sizes.default),
 }
+_CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 _NEXT = 32  # element-wise operations that are looked at
 
 
-def settle(module: GraphModule) -> None:
-    """Changes the fake results in the graph where that can be. Results of the graph stay as they are."""
+def settle(module: GraphModule, both_passes: bool = False) -> None:
+    """Changes the fake results in the graph where that can be. Results of the graph stay as they are. both_passes:
+    whether it is a forward with its backward, in which copies of images may be made in each of both."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+    for node in nodes:
+        if _turns_images(node):
+            changed = _with(nodes, functools.partial(_not_turned, node), _ANY_ORDER | _OF_MATRICES)
+            before, now = (_turned_bytes(module, changed, each) for each in (True, False))
+            if changed and (now < before or (both_passes and now == before)):
+                _apply(module, changed)
+                node.kwargs = {}
     images = {node for node in nodes if _is_open(node) and any(map(_is_of_images, _partners(node, {})))}
 
-    def for_images(node: Node, value: Tensor) -> Tensor:
+    def for_images(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous(memory_format=torch.channels_last) if node in images else value
 
-    def for_rows(node: Node, value: Tensor) -> Tensor:
+    def for_rows(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous() if _is_between_orders(node, value, changed) else value
 
-    for choose, any_order in ((for_images, _ANY_ORDER), (for_rows, _ANY_ORDER | _OF_MATRICES)):
-        changed: dict[Node, object] = {}
-        try:
-            for node in nodes:
-                if (found := _changed(node, changed, choose, any_order)) is not None:
-                    changed[node] = found
-        except (RuntimeError, ValueError):  # an operator that looks at memory in another way can't look at this one
-            continue
-        _apply(module, changed)
+    _apply(module, _with(nodes, for_images, _ANY_ORDER))
+    _apply(module, _with(nodes, for_rows, _ANY_ORDER | _OF_MATRICES))
+
+
+def _with(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+    """What operators give in another order than before by a choice; nothing if that can't be."""
+    changed: dict[Node, object] = {}
+    try:
+        for node in nodes:
+            if (found := _changed(node, changed, choose, any_order)) is not None:
+                changed[node] = found
+    except (RuntimeError, ValueError):  # an operator that looks at memory in another way can't look at this one
+        return {}
+    return changed
+
+
+def _turns_images(node: Node) -> bool:
+    """Whether it is nothing but a copy of images to their dimensions' own order."""
+    if node.target is not aten.clone.default or node.kwargs.get("memory_format") != torch.contiguous_format:
+        return False
+    (images,) = _tensors(node)
+    return images.dim() == 4 and all(isinstance(each, int) for each in images.shape) and _is_of_images(images)
+
+
+def _not_turned(copy: Node, node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+    """The choice that this copy, and what element-wise operators give for it, is in channels_last."""
+    follows = node is copy or (is_element_wise(node) and any(each in changed for each in node.all_input_nodes))
+    if not follows or value.dim() != 4:
+        return value
+    given = [changed.get(each, each.meta.get("val")) for each in node.all_input_nodes]
+    if any(isinstance(each, Tensor) and each.shape == value.shape and _is_of_images(each) for each in given):
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
+
+
+def _turned_bytes(module: GraphModule, changed: dict[Node, object], as_before: bool) -> int:
+    """Bytes of images that are read, or given, in another order than what is computed of them has, by the operators
+    that give or read what is changed."""
+
+    def value(node: Node):
+        found = node.meta.get("val")
+        found = found if as_before else changed.get(node, found)
+        return next((each for each in tree_leaves(found) if isinstance(each, Tensor)), None)
+
+    (output,) = module.graph.find_nodes(op="output")
+    turned: set[tuple[Node, bool]] = set()  # with the order that it is needed in
+    for node in {user: None for each in changed for user in (each, *each.users)}:
+        if is_element_wise(node) or node.target in _CONVOLUTIONS or node.target is aten.copy.default:
+            result = value(node)
+            for each in node.all_input_nodes:
+                if each.target not in CONSTANTS and _are_apart(value(each), result):
+                    turned.add((each, _is_of_images(result)))
+    for each in changed:
+        if each in output.all_input_nodes and _are_apart(value(each), each.meta["val"]):
+            turned.add((each, not _is_of_images(value(each))))
+    return sum(value(each).nbytes for each, _ in turned)
+
+
+def _are_apart(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether one is in channels_last and the other in its dimensions' own order."""
+    if one is None or other is None or one.dim() != 4 or other.dim() != 4:
+        return False
+    return any(_is_of_images(a) and _is_in_own_order(b) for a, b in ((one, other), (other, one)))
+
+
+def _is_in_own_order(images: Tensor) -> bool:
+    """Whether only the dimensions' own order describes its order of memory."""
+    return images.is_contiguous() and not images.is_contiguous(memory_format=torch.channels_last)
 
 
 class _HasAnOrder(RuntimeError):
     """An operator may have been chosen by its operands' order of memory."""
 
 
-def _changed(node: Node, changed: dict[Node, object], choose: Callable[[Node, Tensor], Tensor], any_order: set):
+def _changed(node: Node, changed: dict[Node, object], choose: Choice, any_order: set):
     """What it gives in another order than before, or None."""
     before = node.meta.get("val")
     if any(each in changed for each in node.all_input_nodes):
@@ -66,7 +140,7 @@ def _changed(node: Node, changed: dict[Node, object], choose: Callable[[Node, Te
     else:
         found = before
     if isinstance(found, Tensor):
-        found = choose(node, found)
+        found = choose(node, found, changed)
         return found if found.stride() != before.stride() else None
     return None if found is before else found
 
@@ -98,11 +172,14 @@ def is_element_wise(node: Node) -> bool:
 
 
 def _is_open(node: Node) -> bool:
-    """Whether it is an element-wise operation on images of which each operand repeats its elements."""
+    """Whether it is an element-wise operation on images of which each operand repeats its elements, or gives images of
+    one number."""
     value, inputs = node.meta.get("val"), _tensors(node)
-    if not is_element_wise(node) or not isinstance(value, Tensor) or value.dim() != 4:
+    if not isinstance(value, Tensor) or value.dim() != 4 or value.is_contiguous(memory_format=torch.channels_last):
         return False
-    if value.is_contiguous(memory_format=torch.channels_last) or not inputs:
+    if node.target in CONSTANTS:
+        return True
+    if not is_element_wise(node) or not inputs:
         return False
     repeated = [0 in each.stride() or each.numel() < value.numel() for each in inputs]
     return all(repeated)
@@ -140,10 +217,16 @@ def _again(node: Node, changed: dict[Node, object]):
 
 def _restore(module: GraphModule, output: Node, node: Node, before: Tensor) -> None:
     """Gives the graph's result in the order that it had."""
-    with module.graph.inserting_before(output):
-        options = {"dtype": before.dtype, "device": before.device}
-        memory = module.graph.call_function(aten.empty_strided.default, (before.shape, before.stride()), options)
-        copied = module.graph.call_function(aten.copy.default, (memory, node))
-    memory.meta["val"] = copied.meta["val"] = before
-    output.replace_input_with(node, copied)
+    output.replace_input_with(node, in_order(module, node, before.stride()))
     module.recompile()
+
+
+def in_order(module: GraphModule, node: Node, strides: tuple[int, ...]) -> Node:
+    """A copy of a result of the graph with these strides."""
+    (output,) = module.graph.find_nodes(op="output")
+    value = node.meta["val"]
+    with module.graph.inserting_before(output):
+        memory = module.graph.call_function(aten.new_empty_strided.default, (node, value.shape, strides))
+        copied = module.graph.call_function(aten.copy.default, (memory, node))
+    memory.meta["val"] = copied.meta["val"] = value.new_empty_strided(value.shape, strides)
+    return copied

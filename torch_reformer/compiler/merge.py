@@ -1,6 +1,6 @@
 """Regions that share tensors become one where they can: what the first then makes, the second needs not read, and what
 both read is read once. Regions grow operation by operation (regions.py), so an operation that needs two of them has
-joined only one."""
+joined only one. Regions of few elements become one though they share nothing: a launch takes longer than they."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 
 from .grouping import Grouping
 from .ir import Reduce, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
+from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, SMALL, Region, are_many_placed, same_kind
 from .space import Space, find_space, fits
 
 _MOST_READERS = 8  # of one tensor that are looked at, in pairs
@@ -33,7 +33,8 @@ def merge(grouping: Grouping) -> bool:
 
 
 def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
-    """Regions that make or read the same tensor as a whole, those with the most bytes in common first."""
+    """Regions that make or read the same tensor as a whole, or are of as few elements, those with the most bytes in
+    common first."""
     users: dict[int, tuple[Value, list[int]]] = {}
     for number, region in grouping.regions.items():
         makes = region.makes
@@ -46,6 +47,14 @@ def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
         maker = grouping.group_that_makes(value) if value.maker is not None and len(numbers) > 1 else None
         for pair in itertools.combinations(sorted(numbers[:_MOST_READERS]), 2):
             shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
+    of_sizes: dict[int, list[int]] = {}
+    for number, region in grouping.regions.items():
+        if not region.anchor and region.numel <= SMALL:
+            of_sizes.setdefault(region.numel, []).append(number)
+    for numbers in of_sizes.values():
+        for place, number in enumerate(numbers):
+            for other in numbers[place + 1 : place + _MOST_READERS]:
+                shared.setdefault((min(number, other), max(number, other)), 0)
     return sorted(shared, key=lambda pair: (-shared[pair], pair))
 
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
 from .early_gradients import compute_early
+from .gradient_orders import order_gradients
 from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
@@ -18,7 +19,8 @@ _MUCH = 8  # elements of a result for each of its operands
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
-        settle(joint)  # of forward and backward alike, so that what is saved has one order
+        order_gradients(joint, options["num_fwd_outputs"])
+        settle(joint, both_passes=True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
         compute_early(joint)
     dropout.save_keys(joint)

@@ -7,5 +7,9 @@ from .moments_of_parts import moments_of_parts
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
+from .share_equal import share_equal
 
-PASSES = (drop_round_trips, drop_unused, fold_biases, moments_of_parts, pack_counters, pack_casts, pack_keys)
+PASSES = (
+    *(drop_round_trips, drop_unused, share_equal, fold_biases, moments_of_parts),
+    *(pack_counters, pack_casts, pack_keys),
+)

@@ -208,12 +208,12 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
             inputs.append(each)
         elif not (each is None or isinstance(each, (int, float, bool, str))):
             return None
-    if any(isinstance(each, View) for each in kwargs.values()) or not _computes(inputs, value):
+    if any(isinstance(each, View) for each in kwargs.values()) or not computes(inputs, value):
         return None
     if not _has_space(inputs, layout):
         if len(inputs) > 1:
             inputs = [in_order(graph, each, layout) for each in inputs]
-        elif target is aten.clone.default and inputs[0].elements == layout.numel:
+        elif _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
         if not _has_space(inputs, layout):
             return None
@@ -239,12 +239,16 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     return add_map(graph, name, expression, inputs, value)
 
 
+def _is_copy(target, input: View, value: Tensor) -> bool:
+    return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
+
+
 def _has_space(inputs: list[View], layout: Layout) -> bool:
     """Whether a program computes results of this layout of the inputs where they are."""
     return find_space(layout.numel, {digits_of(layout, each.layout) for each in inputs}, set()) is not None
 
 
-def _computes(inputs: list[View], value: Tensor) -> bool:
+def computes(inputs: list[View], value: Tensor) -> bool:
     """Whether programs compute with these types: in fp64, of nothing else and on CPUs only, or in fp32."""
     types = {each.value.dtype for each in inputs}
     if not inputs or not types <= {*FLOATS, torch.bool}:

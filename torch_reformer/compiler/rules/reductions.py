@@ -3,13 +3,15 @@ hand, is a sum of squared differences from that."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from ..fakes import layout_of
 from ..ir import FLOATS, Graph, Layout, Reduce, Typed, View
 from ..space import find_space, reduces_rows, without
-from .element_wise import add_map, add_typed_map
+from .element_wise import add_map, add_typed_map, computes
 
 aten = torch.ops.aten
 _LEAST_OF_IMAGE = 512  # elements of which some are added up, that are adjacent: as many as a block's threads have
@@ -21,6 +23,9 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
     over = _over(layout, dims)
+    if not view.is_whole and dataclasses.replace(layout, offset=0).is_dense:  # a part, read where it is
+        layout = dataclasses.replace(layout, offset=0)
+        view = add_typed_map(graph, "clone", lambda x: x, [view], Typed(layout, dtype, view.value.device))
     if not layout.is_dense or not view.is_whole or not over:
         return None
     digits = without(layout, over)
@@ -46,6 +51,19 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     return [View(made, layout_of(like, i * expected)) for i in range(count)]
 
 
+def _of_one_element(view: View, dims, like: Tensor) -> list[View] | None:
+    """The sums if each is of one element."""
+    layout, wanted = view.layout, layout_of(like)
+    if layout.numel != wanted.numel or not layout.numel or not computes([view], like):
+        return None
+    over = _over(layout, dims) if len(wanted.sizes) < len(layout.sizes) else ()
+    left = [d for d in range(len(layout.sizes)) if d not in over]
+    sizes, strides = (tuple(each[d] for d in left) for each in (layout.sizes, layout.strides))
+    if not wanted.is_dense or not wanted.matches(Layout(sizes, strides)):
+        return None
+    return [View(view.value, Layout(sizes, strides, layout.offset))]
+
+
 def _over(layout: Layout, dims) -> tuple[int, ...]:
     return tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
 
@@ -64,10 +82,10 @@ def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, sca
         return None
     if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype != value.dtype:
         return None
-    found = _reduce(graph, "sum", view, dims, value)
+    found = _of_one_element(view, dims, value) or _reduce(graph, "sum", view, dims, value)
     if found is None:
         return None
-    if scale == 1 and found[0].value.dtype == value.dtype:
+    if scale == 1 and found[0].value.dtype == value.dtype and found[0].value is not view.value:
         return found[0]
     return add_map(graph, "scaled" if scale != 1 else "cast", lambda x: x * scale if scale != 1 else x, found, value)
 

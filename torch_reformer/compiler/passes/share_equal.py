@@ -1,0 +1,73 @@
+"""What is computed twice of the same tensors is one: a norm's factors, say, which forward and backward write in other
+ways. A copy in the same order of memory is what it is a copy of."""
+
+from __future__ import annotations
+
+from ...program import Program, full, store
+from ..ir import Graph, Map, Operation, Random, Reduce, Value, View
+from ..space import operand_digits, without
+
+
+def share_equal(graph: Graph) -> None:
+    written = {id(value) for operation in graph.operations for value in operation.writes}
+    outputs = {id(view.value) for view in graph.output_views()}
+    given = {id(value) for value in graph.inputs}
+    known: dict[tuple, list[Operation]] = {}
+    instead: dict[int, Value] = {}  # of a result (id)
+
+    def first(view: View) -> View:
+        return View(instead.get(id(view.value), view.value), view.layout)
+
+    def same_as(operation: Operation) -> Value | None:
+        """What is there already and holds the same."""
+        if not isinstance(operation, (Map, Reduce)) or isinstance(operation, Random):
+            return None
+        if not written.isdisjoint(map(id, (*operation.results, *(view.value for view in operation.operands)))):
+            return None
+        if _is_copy(operation):
+            return operation.inputs[0].value
+        before = known.setdefault(_key(operation), [])
+        before.append(operation)
+        return next((each.results[0] for each in before[:-1] if _is_equal(each, operation)), None)
+
+    left = []
+    for operation in graph.operations:
+        operation.change_operands(first)
+        same = same_as(operation)
+        # A result of the graph shares memory with no other, and with nothing that is given.
+        if same is None or (id(operation.results[0]) in outputs and id(same) in outputs | given):
+            left.append(operation)
+            continue
+        instead[id(operation.results[0])] = same
+        if id(operation.results[0]) in outputs:
+            outputs.add(id(same))
+    graph.operations = left
+    graph.outputs = [first(each) if isinstance(each, View) else each for each in graph.outputs]
+
+
+def _is_copy(operation: Map | Reduce) -> bool:
+    if not isinstance(operation, Map) or len(operation.inputs) != 1:
+        return False
+    (view,), (result,) = operation.inputs, operation.results
+    if not view.is_whole or view.value.dtype != result.dtype or view.value.device != result.device:
+        return False
+    return result.layout.matches(view.layout) and _expression(operation) == str(Program(store(full("t0"))))
+
+
+def _key(operation: Map | Reduce) -> tuple:
+    """What it is, and of which elements of memory, whatever sizes they are looked at with."""
+    (result,) = operation.results
+    if isinstance(operation, Reduce):
+        layout = operation.input.layout
+        return operation.kind, id(operation.input.value), layout.numel, without(layout, operation.over)
+    read = [(id(view.value), view.layout.offset, digits) for view, digits in operand_digits(operation)]
+    return operation.name, tuple(read), result.layout.numel, result.dtype, result.device
+
+
+def _is_equal(one: Map | Reduce, other: Map | Reduce) -> bool:
+    """Whether operations of the same key are the same: names of expressions do not tell all numbers in them."""
+    return isinstance(one, Reduce) or _expression(one) == _expression(other)
+
+
+def _expression(operation: Map) -> str:
+    return str(Program(store(operation.expression(*(full(f"t{i}") for i in range(len(operation.inputs)))))))
