@@ -4,8 +4,18 @@ from .drop_round_trips import drop_round_trips
 from .drop_unused import drop_unused
 from .fold_biases import fold_biases
 from .moments_of_parts import moments_of_parts
+from .narrow_reductions import narrow_reductions
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 
-PASSES = (drop_round_trips, drop_unused, fold_biases, moments_of_parts, pack_counters, pack_casts, pack_keys)
+PASSES = (
+    drop_round_trips,
+    drop_unused,
+    narrow_reductions,
+    fold_biases,
+    moments_of_parts,
+    pack_counters,
+    pack_casts,
+    pack_keys,
+)
