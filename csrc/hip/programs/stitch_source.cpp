@@ -404,7 +404,8 @@ StitchNeeds stitch_needs(const Program& program) {
     return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
   };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
-  return {stitch_numbers(program), count(is_loaded), count(is_of_channels), program.needs_rows, program.has_planes};
+  return {program.reductions.size(), stitch_numbers(program), count(is_loaded),
+          count(is_of_channels),     program.needs_rows,      program.has_planes};
 }
 
 }  // namespace reformer
