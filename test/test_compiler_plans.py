@@ -156,6 +156,25 @@ def test_casts_are_packed(monkeypatch):
         torch.testing.assert_close(one.grad, two.grad)
 
 
+@pytest.mark.parametrize("reduce", [torch.sum, torch.amax])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_reductions_are_stored_as_they_are_needed(goes_on, reduce):
+    """No kernel casts a sum of bf16 numbers, unless a program goes on with it, which takes it not rounded."""
+
+    def function(x):
+        y = x.sigmoid()
+        reduced = reduce(y, 0)
+        return (y, reduced, x * reduced) if goes_on else (y, reduced)
+
+    torch._dynamo.reset()
+    reports, x = [], torch.randn(960, 32, dtype=torch.bfloat16)
+    found = torch.compile(function, backend=backend.reformer, options={"report": reports.append})(x)
+    assert any("cast" in line.operations for line in reports[0].lines) == goes_on
+    assert len(reports[0].lines) == 1 + goes_on
+    for one, other in zip(found, function(x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
     """x @ w + b, seen as [2, 3, 4], as a layer leaves it whose input's rows are not adjacent."""
     graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)

@@ -210,7 +210,8 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         (lambda: program.channel("two words"), "a Python identifier, got 'two words'"),
         (lambda: program.channel(3), "got 3"),
         (lambda: program.sum(program.acc(), per="column"), "per 'channel', 'row', 'plane' or 'all', got 'column'"),
-        (lambda: program.store(program.acc(), torch.int8), "got torch.int8"),
+        (lambda: program.store(program.acc(), torch.int8), "bfloat16 or bool, got torch.int8"),
+        (lambda: program.max(program.acc(), dtype=torch.bool), "max takes float32, float64, float16 or bfloat16, got"),
         (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel', 'row' or 'plane', got 'all'"),
         (lambda: program.store(program.acc(), per="row"), "stored of a row is computed of rows'"),
         (

@@ -51,7 +51,7 @@ def check(tested, size, dtype=torch.float32, layout="nchw", rtol=2e-6, atol=2e-6
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     expected = interpret(tested, size, torch.float64, wide, acc.double())
     for output, result, exact in zip(tested.outputs, results, expected, strict=True):
-        stored = (output.dtype or dtype) if output.kind == "store" else torch.promote_types(dtype, torch.float32)
+        stored = output.dtype or (dtype if output.kind == "store" else torch.promote_types(dtype, torch.float32))
         assert result.dtype == stored and result.shape == exact.shape
         if output.is_by_element:
             assert result.is_contiguous(memory_format=FORMATS[layout])
@@ -107,6 +107,42 @@ def test_reductions(size, layout):
         for per in ("channel", "row", "plane", "all")
     ]
     check(Program(*kinds), size, layout=layout, rtol=2e-6, atol=1e-6 * max(size[1], size[0] * size[2] * size[3]))
+
+
+def in_types(value, types, per=("channel", "plane", "all")):
+    """Sums and maxima as they are computed, and after them the same in these types. Their factors are a channel's."""
+    return Program(
+        *(
+            kind(value * CHANNEL if each == "channel" else value, each, dtype)
+            for dtype in (None, *types)
+            for kind in (program.sum, program.max)
+            for each in per
+        )
+    )
+
+
+def check_types(tested, results):
+    """That each is what was computed, rounded once."""
+    computed = len([each for each in tested.outputs if each.dtype is None])
+    for i, (output, result) in enumerate(zip(tested.outputs, results, strict=True)):
+        assert torch.equal(result, results[i % computed].to(output.dtype or result.dtype))
+        assert output.dtype in (None, result.dtype)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_reductions_in_types_of_their_own(dtype, layout):
+    types = torch.bfloat16, torch.float16, torch.float32, torch.float64
+    tested = in_types(program.acc() + FULL, types, ("channel", "row", "plane", "all"))
+    acc, everything = acc_for(SIZES[0], dtype, layout), tensors_for(SIZES[0], dtype, layout)
+    tensors = [everything[name] for name in tested.inputs]
+    results = torch.ops.reformer.stitch(acc, tensors, tested.code)
+    if dtype == torch.float64:
+        check_types(tested, results)
+    else:  # sums are in fp64 before
+        check(tested, SIZES[0], dtype, layout, rtol=2.0**-7, atol=1e-4)
+    faked = torch.ops.reformer.stitch(acc.to("meta"), [tensor.to("meta") for tensor in tensors], tested.code)
+    assert [each.dtype for each in faked] == [each.dtype for each in results]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -271,7 +307,8 @@ def programs(
             of_rows = [value for value in values if varies(value)[id(value)] <= {"rows"}]
             outputs.append(program.store(draw(st.sampled_from(of_rows)), draw(st.sampled_from(types)), "row"))
         else:
-            outputs.append(getattr(program, kind)(value, draw(st.sampled_from(per))))
+            options = {} if kind == "moments" else {"dtype": draw(st.sampled_from(types))}
+            outputs.append(getattr(program, kind)(value, draw(st.sampled_from(per)), **options))
     return Program(*outputs)
 
 
@@ -401,6 +438,8 @@ def test_sentences(acc, tensors, sentence):
         (0, 1, 1, NUMBER["constant"], -1, -1, -1, 0, 0, 4, 0, -1, -1),  # a number, stored of all
         (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that there is not
         (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that changes from element to element
+        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, 5, -1),  # a sum to a mask
+        (0, 1, 1, 0, -1, -1, -1, 0, 3, 1, 0, 2, -1),  # moments in fp16
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 0, -1, -1, 7),
     ],
 )

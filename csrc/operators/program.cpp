@@ -182,7 +182,7 @@ struct Prepared {
       if (output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width)
         placement = placement_of(into[i], width);
       if (placement && placement->repeats()) placement.reset();
-      const Stored type = output.type == Stored::result ? call.type : output.type;
+      const Stored type = call.stored_type(output);
       if ((!is_vector && !placement) || into[i].scalar_type() != torch_type(type))
         fail(op, "output ", allocated + i, " can't be written to a tensor of size ", shown(into[i].sizes()),
              " and data type ", toString(into[i].scalar_type()));
@@ -200,9 +200,7 @@ struct Prepared {
     for (size_t i = 0; i < call.program.outputs.size(); ++i) {
       const ProgramOutput& output = call.program.outputs[i];
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
-      const Stored type = output.kind != Reduction::none  ? call.type == Stored::fp64 ? Stored::fp64 : Stored::fp32
-                          : output.type == Stored::result ? call.type
-                                                          : output.type;
+      const Stored type = call.stored_type(output);
       const Layout layout = output.is_by_element() ? call.shape.layout : Layout::nchw;
       if (i >= allocated) {
         outputs.push_back(into[i - allocated]);

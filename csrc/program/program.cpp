@@ -37,6 +37,9 @@ ProgramOutput read_output(CodeReader& reader, int64_t nodes) {
     reader.malformed("what is stored is per element, channel, row or plane");
   output.node = int32_t(reader.next(0, nodes - 1, "an output of no value"));
   output.type = Stored(reader.next(-1, int64_t(Stored::mask), "an unknown data type"));
+  if (output.kind != Reduction::none && output.type == Stored::mask) reader.malformed("a reduction to a mask");
+  if (output.kind == Reduction::moments && output.type != Stored::result)
+    reader.malformed("moments of a data type of their own");
   output.factor = int32_t(reader.next(-1, nodes - 1, "a factor of no value"));
   return output;
 }

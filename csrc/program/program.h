@@ -56,7 +56,7 @@ struct ProgramOutput {
   Reduction kind;
   Per per;  // of what is stored: element, or channel, row or plane for a node that depends on nothing else
   int32_t node;
-  Stored type;     // of a tensor that is stored
+  Stored type;     // of the tensor; result: what ProgramCall::stored_type() says
   int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
@@ -133,10 +133,15 @@ struct ProgramCall {
   Stored type;      // of the result: fp32, fp64, fp16 or bf16
   const void* acc;  // of that type, or null
   std::vector<ProgramOperand> inputs;
-  std::vector<void*> outputs;  // reductions: fp32, or fp64 where the result is; moments: means, then squares
+  std::vector<void*> outputs;                   // of moments: means, then squares
   std::vector<Placement> placements = {};       // of inputs, in order, then of outputs
   std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; none has one if empty
 
+  // The data type of an output's tensor. Reductions are stored as they are computed if nothing else is said.
+  Stored stored_type(const ProgramOutput& output) const {
+    if (output.type != Stored::result) return output.type;
+    return output.kind == Reduction::none || type == Stored::fp64 ? type : Stored::fp32;
+  }
   int32_t place_of_output(size_t i) const { return places_of_outputs.empty() ? -1 : places_of_outputs[i]; }
 };
 

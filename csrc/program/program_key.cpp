@@ -52,7 +52,7 @@ int elements_per_access(const ProgramCall& call) {
   }
   for (size_t i = 0; i < call.places_of_outputs.size(); ++i) {
     if (call.places_of_outputs[i] < 0) continue;
-    const Stored type = call.program.outputs[i].type == Stored::result ? call.type : call.program.outputs[i].type;
+    const Stored type = call.stored_type(call.program.outputs[i]);
     const Placement& placement = call.placements[size_t(call.places_of_outputs[i])];
     elements = aligned(elements, places_of(call.outputs[i], placement, element_size(type)), element_size(type));
   }

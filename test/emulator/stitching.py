@@ -31,7 +31,7 @@ def empty(output, acc):
     size = {"channel": [k], "row": [n, h, w], "plane": [n, k], "all": []}[output.per]
     if output.kind == "store":
         return torch.zeros(size, dtype=output.dtype or acc.dtype)
-    return torch.full([2, *size] if output.kind == "moments" else size, torch.nan)
+    return torch.full([2, *size] if output.kind == "moments" else size, torch.nan, dtype=output.dtype)
 
 
 def placed(tensor) -> list[int]:
@@ -99,7 +99,6 @@ def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options)
     results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     expected = interpret(tested, size, torch.float64, wide, acc.double())
-    for output, result, exact in zip(tested.outputs, results, expected, strict=True):
-        stored = result.dtype if output.kind == "store" else torch.float32
-        rounding = torch.finfo(stored).eps if stored in (torch.bfloat16, torch.float16) else 0
-        torch.testing.assert_close(result.double(), exact.to(stored).double(), rtol=rtol + rounding, atol=atol)
+    for result, exact in zip(results, expected, strict=True):
+        rounding = torch.finfo(result.dtype).eps if result.dtype in (torch.bfloat16, torch.float16) else 0
+        torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=rtol + rounding, atol=atol)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import slow
 from placements import PLACES, in_sizes, placed_programs, placed_tensors, written_like
-from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, programs, tensors_for
+from test_stitch import CHANNEL, FORMATS, FULL, OPERATIONS, acc_for, check_types, in_types, programs, tensors_for
 
 import emulator
 from emulator.stitching import check, planner, source, stitch
@@ -49,6 +49,13 @@ def test_reductions(dtype, size, layout):
     )
     for warp in WARPS:
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_reductions_in_types_of_their_own(layout):
+    tested, size = in_types(program.acc() + FULL, (torch.bfloat16,)), SIZES[0]
+    acc, everything = acc_for(size, torch.bfloat16, layout), tensors_for(size, torch.bfloat16, layout)
+    check_types(tested, stitch(tested, acc, [everything[name] for name in tested.inputs]))
 
 
 @pytest.mark.parametrize("size", [(1, 70000, 1, 2048), (70000, 8, 1, 16)], ids=str)

@@ -31,7 +31,9 @@ def programs():
     )
     gated = program.full("other") * program.plane("gate") + program.plane("shift")
     planes = Program(
-        program.store(program.silu(gated)), program.moments(gated, "plane"), program.sum(program.acc(), "plane")
+        program.store(program.silu(gated)),
+        program.moments(gated, "plane"),
+        program.sum(program.acc(), "plane", torch.bfloat16),
     )
     return {
         "planes": planes,

@@ -165,6 +165,10 @@ class Map(_OfInputs):
     of_reductions: bool = field(default=False, init=False)
 
 
+def is_cast(operation: Operation | None) -> bool:
+    return isinstance(operation, Map) and operation.name in ("cast", "_to_copy") and len(operation.inputs) == 1
+
+
 @dataclass(eq=False)
 class Random(Map):
     """Random numbers: of each element's place in memory, and of the key that is the only input."""
@@ -172,9 +176,9 @@ class Random(Map):
 
 @dataclass(eq=False)
 class Reduce(Operation):
-    """A sum, max or moments of the elements that differ only in these dimensions. The result is fp32, or fp64 of fp64:
-    one element for each of the others, in their order; of moments two such, the means and the sums of squared
-    differences."""
+    """A sum, max or moments of the elements that differ only in these dimensions. The result has one element for each
+    of the others, in their order; of moments two such, the means and the sums of squared differences. It is fp32, or
+    fp64 of fp64; passes/narrow_reductions.py makes sums and maxima narrower."""
 
     kind: str
     input: View

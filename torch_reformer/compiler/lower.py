@@ -315,9 +315,13 @@ class RegionProgram:
         per = self._per(operation)
         if isinstance(operation, Reduce) and per != "row":
             value = self._read(operation.input, self.whole)
-            kinds = {"sum": p.sum, "max": p.max, "moments": p.moments}
             kind = self._reduced_to(operation)
-            return kinds[operation.kind](value, "all" if kind == "scalar" else kind)
+            over = "all" if kind == "scalar" else kind
+            if operation.kind == "moments":
+                return p.moments(value, over)
+            dtype = operation.results[0].dtype
+            reduce = {"sum": p.sum, "max": p.max}[operation.kind]
+            return reduce(value, over, None if dtype in (torch.float32, torch.float64) else dtype)
         if operation is self.region.anchor:
             return p.store(p.acc())
         digits = {"full": self.whole, "channel": self.space.channel_digits, "row": self.region.rows}[per]

@@ -78,7 +78,7 @@ def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Te
             results.append(like.new_empty(sizes[output.per], dtype=output.dtype or like.dtype))
         else:
             size = [2, *sizes[output.per]] if output.kind == "moments" else sizes[output.per]
-            results.append(like.new_empty(size, dtype=computed_type(like.dtype)))
+            results.append(like.new_empty(size, dtype=output.dtype or computed_type(like.dtype)))
     return results
 
 

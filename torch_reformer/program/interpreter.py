@@ -77,9 +77,9 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
         return value.to(output.dtype or dtype)
     over = _OVER[output.per]
     if output.kind == "sum":
-        return value.sum(over)
+        return value.sum(over).to(output.dtype or value.dtype)
     if output.kind == "max":
-        return value.amax(over)
+        return value.amax(over).to(output.dtype or value.dtype)
     mean = value.mean(over, keepdim=True)
     return torch.stack([mean.squeeze(over), (value - mean).square().sum(over)])
 

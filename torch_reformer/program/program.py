@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ class Output:
     kind: str
     value: Value
     per: str = "element"
-    dtype: torch.dtype | None = None  # of a stored tensor; None: that of the result
+    dtype: torch.dtype | None = None  # of the tensor; None: the result's, of reductions fp32 or fp64
 
     @property
     def is_by_element(self) -> bool:
@@ -46,8 +47,7 @@ def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "e
     Raises:
         ValueError: for another data type, or if a channel's, row's or plane's value differs from element to element.
     """
-    if dtype not in _STORED:
-        raise ValueError(f"program: store takes float32, float64, float16, bfloat16 or bool, got {dtype}")
+    _check_type("store", dtype, _STORED)
     if per not in PER[:-1]:
         raise ValueError(f"program: store is per 'element', 'channel', 'row' or 'plane', got {per!r}")
     value = as_value(value)
@@ -56,21 +56,29 @@ def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "e
     return Output("store", value, per, dtype)
 
 
-def _reduction(kind: str, value: Value | Number, per: str) -> Output:
+def _check_type(kind: str, dtype: torch.dtype | None, types: Collection[torch.dtype | None]) -> None:
+    if dtype not in types:
+        *names, last = (str(each).removeprefix("torch.") for each in types if each)
+        raise ValueError(f"program: {kind} takes {', '.join(names)} or {last}, got {dtype}")
+
+
+def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | None = None) -> Output:
+    _check_type(kind, dtype, [each for each in _STORED if each is not torch.bool])
     if per not in PER[1:]:
         raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane' or 'all', got {per!r}")
-    return Output(kind, as_value(value), per)
+    return Output(kind, as_value(value), per, dtype)
 
 
-def sum(value: Value | Number, per: str = "channel") -> Output:
+def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
     """The sum over each channel's elements (``[K]``), each row's (``[N, H, W]``), each plane's (``[N, K]``) or over all
-    (``[]``), in fp32, or fp64 where the result is. The order of additions is fixed."""
-    return _reduction("sum", value, per)
+    (``[]``), in fp32, or fp64 where the result is, and stored so or in another floating-point type. The order of
+    additions is fixed."""
+    return _reduction("sum", value, per, dtype)
 
 
-def max(value: Value | Number, per: str = "channel") -> Output:
+def max(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
     """The same for the largest value; NaN where one is."""
-    return _reduction("max", value, per)
+    return _reduction("max", value, per, dtype)
 
 
 def moments(value: Value | Number, per: str = "channel") -> Output:

@@ -35,13 +35,15 @@ void run_as(const ProgramCall& call, const Device& device) {
     const ProgramOutput& output = call.program.outputs[i];
     if (output.kind == Reduction::none) continue;
     const programs::Partials& from = *partials_of(output);
-    S* const to = static_cast<S*>(call.outputs[i]);
     const int64_t count = call.shape.count(output.per);
+    std::vector<S> results(size_t(output.kind == Reduction::moments ? 2 * count : count));
     for (int64_t j = 0; j < count; ++j) {
       const programs::Partial result = from.result(partition, j);
-      to[j] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
-      if (output.kind == Reduction::moments) to[count + j] = S(result.squares);
+      results[size_t(j)] = S(output.factor < 0 ? result.value : result.value * double(factors[i][size_t(j)]));
+      if (output.kind == Reduction::moments) results[size_t(count + j)] = S(result.squares);
     }
+    REFORMER_BY_ISA(device.isa, write<S>)
+    (call.outputs[i], call.stored_type(output), 0, results.data(), int64_t(results.size()));
   }
 }
 

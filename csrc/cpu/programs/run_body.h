@@ -199,13 +199,11 @@ class Unit {
       for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
         const ProgramOutput& output = call_.program.outputs[i];
         if (call_.place_of_output(i) >= 0) continue;
-        if (output.is_by_element() && steps_.by_element(output.node) == value && is_computed_in(stored_type(output)))
+        if (output.is_by_element() && steps_.by_element(output.node) == value &&
+            is_computed_in(call_.stored_type(output)))
           return static_cast<S*>(call_.outputs[i]) + offset();
       }
     return buffer(value);
-  }
-  Stored stored_type(const ProgramOutput& output) const {
-    return output.type == Stored::result ? call_.type : output.type;
   }
   static bool is_computed_in(Stored type) { return type == (std::is_same_v<S, float> ? Stored::fp32 : Stored::fp64); }
   // A tensor's elements where they are, if nothing is written there and whole vectors can be read, or a copy.
@@ -301,17 +299,19 @@ class Unit {
     }
     for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
       const ProgramOutput& output = call_.program.outputs[i];
-      if (output.is_by_row()) write(call_.outputs[i], stored_type(output), first_line(), value(output.node), lines_);
+      if (output.is_by_row())
+        write(call_.outputs[i], call_.stored_type(output), first_line(), value(output.node), lines_);
       if (!output.is_by_element()) continue;
       const S* const from = value(steps_.by_element(output.node));
       if (const int32_t place = call_.place_of_output(i); place >= 0) {
         each_placed(place, [&](int64_t j, int64_t at, int64_t count) {
-          write(call_.outputs[i], stored_type(output), at, from + j, count);
+          write(call_.outputs[i], call_.stored_type(output), at, from + j, count);
         });
         continue;
       }
-      if (is_computed_in(stored_type(output)) && from == static_cast<const S*>(call_.outputs[i]) + offset()) continue;
-      write(call_.outputs[i], stored_type(output), offset(), from, count());
+      if (is_computed_in(call_.stored_type(output)) && from == static_cast<const S*>(call_.outputs[i]) + offset())
+        continue;
+      write(call_.outputs[i], call_.stored_type(output), offset(), from, count());
     }
   }
 
@@ -446,8 +446,7 @@ std::vector<std::vector<S>> run_units(const ProgramCall& call, const Partition& 
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {
     const ProgramOutput& output = call.program.outputs[i];
     for (int64_t image = 0; output.is_common() && image * channels < call.shape.count(output.per); ++image)
-      write(call.outputs[i], output.type == Stored::result ? call.type : output.type, image * channels,
-            table.of(output.node, image), channels);
+      write(call.outputs[i], call.stored_type(output), image * channels, table.of(output.node, image), channels);
     const S* const factor = table.of(std::max(output.factor, 0), 0);
     factors.emplace_back(factor, factor + (output.factor < 0 ? 0 : channels));
   }

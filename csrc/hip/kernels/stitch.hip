@@ -102,11 +102,13 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
   elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(), channel);
 }
 
-// Adds up the parts of reduction i and those after it, always in the same order.
+// Adds up the parts of reduction i or of one after it, whichever is the block's (block_y()), always in the same order.
 template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Finish {
   static constexpr Kind kKind = Program::kind(i);
-  static constexpr int kUnroll = 8;  // loads in flight
+  // Loads in flight: those of the threads that share a channel's parts are all of 512, and take the time of one. More
+  // would spill on AMD's GPUs.
+  static constexpr int kUnroll = 16;
 
   // Combines the partial results at `first`, `first + step` and so on before `end`.
   DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
@@ -124,6 +126,7 @@ struct Finish {
   }
 
   DEVICE static void run(const StitchArgs& p, float* shared) {
+    if (block_y() != i) return Finish<Program, i + 1>::run(p, shared);
     constexpr int kShares = kStitchThreads / kStitchFinishChannels;
     constexpr Over kOver = Program::over(i);
     if constexpr (kOver == Over::all) {
@@ -142,7 +145,6 @@ struct Finish {
       combine<kStitchThreads>(known, shared, kShares, kStitchFinishChannels, y);
       if (y == 0 && at < count) Program::template store_reduction<i>(p, at, count, known);
     }
-    Finish<Program, i + 1>::run(p, shared);
   }
 };
 template <class Program, int i>

@@ -57,6 +57,7 @@ struct StitchPlan {
 
 // What a plan needs to know of a program.
 struct StitchNeeds {
+  size_t reductions;
   int numbers;   // floats that a partial result has for each channel and part
   int loaded;    // tensors that are read element by element
   int bytes;     // of an element of all of these
@@ -168,6 +169,17 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
 
 }  // namespace stitch_plan
 
+// How the kernel that adds up the parts of so many reductions of so many channels, or planes, is launched. A block has
+// one reduction: parts take long to arrive, and so those of all reductions are under way at once.
+inline gpu::Launch stitch_finish_launch(size_t reductions, int channels) {
+  gpu::Launch launch;
+  launch.blocks_x = uint32_t(stitch_plan::ceil_div(channels, kStitchFinishChannels));
+  launch.blocks_y = uint32_t(reductions);
+  launch.threads = kStitchThreads;
+  launch.pdl = true;
+  return launch;
+}
+
 // elements_per_access: how many adjacent elements a thread may read at once, a power of two.
 inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, const StitchNeeds& needs,
                               const StitchGpu& gpu) {
@@ -187,10 +199,8 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
     stitch_plan::launch_rows(plan, needs, gpu);
   else
     stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors);
-  plan.finish.threads = kStitchThreads;
-  plan.launch.pdl = plan.finish.pdl = true;
-  const int finished = a.channels * (plan.images ? int(shape.images) : 1);
-  plan.finish.blocks_x = uint32_t(ceil_div(finished, kStitchFinishChannels));
+  plan.launch.pdl = true;
+  plan.finish = stitch_finish_launch(needs.reductions, a.channels * (plan.images ? int(shape.images) : 1));
   plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
   return plan;
 }

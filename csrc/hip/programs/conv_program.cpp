@@ -50,9 +50,7 @@ KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall&
   args_.parts = parts;
   if (call.program.reductions.empty()) return;
   finish_ = stitch_finish(program_text(call));
-  finish_shape_.blocks_x = uint32_t((args_.channels + kStitchFinishChannels - 1) / kStitchFinishChannels);
-  finish_shape_.threads = kStitchThreads;
-  finish_shape_.pdl = true;
+  finish_shape_ = stitch_finish_launch(call.program.reductions.size(), args_.channels);
 }
 
 StitchArgs KernelWithProgram::bound(const ProgramCall& call, void* workspace) const {

@@ -10,7 +10,7 @@ StitchContents::StitchContents(const ProgramCall& of)
     if (output(o).is_common()) of_channels.push_back(o);
     if (output(o).is_by_row()) of_rows.push_back(o);
     if (!output(o).is_by_element()) continue;
-    if (first_result < 0 && type_of(output(o)) == result) first_result = int(stored.size());
+    if (first_result < 0 && call.stored_type(output(o)) == result) first_result = int(stored.size());
     stored.push_back(o);
     results.push_back(output(o).node);
   }

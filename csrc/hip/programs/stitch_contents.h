@@ -12,7 +12,6 @@ struct StitchContents {
 
   const ProgramNode& node(int32_t i) const { return program.nodes[size_t(i)]; }
   const ProgramOutput& output(size_t o) const { return program.outputs[o]; }
-  Stored type_of(const ProgramOutput& of) const { return of.type == Stored::result ? result : of.type; }
   bool by_element(int32_t i) const { return by_row(varies[size_t(i)]); }
   bool is_channel_input(int32_t i) const {
     const ProgramOp op = node(i).op;

@@ -228,16 +228,15 @@ class Writer {
     std::vector<int32_t> nodes;
     for (size_t o : contents_.of_rows) nodes.push_back(output(o).node);
     row_statements(nodes, "      ");
-    for (size_t o : contents_.of_rows) write_one(o, "row");
+    for (size_t o : contents_.of_rows) write_one(o, "row", name(output(o).node), "      ");
     body_ << "    }\n";
   }
 
-  // Writes the statement that writes one number of an output.
-  void write_one(size_t o, const char* at) {
-    const Stored type = contents_.type_of(output(o));
+  // Writes the statement that writes one number of an output, of this text.
+  void write_one(size_t o, const std::string& at, const std::string& number, const char* indent = "    ") {
+    const Stored type = contents_.call.stored_type(output(o));
     const std::string write = type == Stored::mask ? "write_mask<1>" : std::string("write<") + type_name(type) + ", 1>";
-    body_ << "    const float to_" << o << "[1] = {" << name(output(o).node) << "};\n    " << write << "(p.out[" << o
-          << "], " << at << ", to_" << o << ");\n";
+    body_ << indent << write << "(p.out[" << o << "], " << at << ", {" << number << "});\n";
   }
 
   // The text of where an element lies by a placement.
@@ -450,7 +449,7 @@ class Writer {
              "0, int column = 0) {\n";
     for (size_t i = 0; i < contents_.stored.size(); ++i) {
       const ProgramOutput& output = contents_.output(contents_.stored[i]);
-      const Stored type = contents_.type_of(output);
+      const Stored type = contents_.call.stored_type(output);
       const int32_t place = contents_.call.place_of_output(contents_.stored[i]);
       const std::string at = place < 0 ? "at" : place_text(place);
       body_ << "    ";
@@ -475,7 +474,7 @@ class Writer {
     statements(nodes, "    ", [&](int32_t i) { return read_channel_input(i); });
     for (size_t o : contents_.of_channels) {
       body_ << (output(o).is_by_channel() ? "    if (image == 0) {\n" : "    {\n");
-      write_one(o, output(o).is_by_channel() ? "channel" : kPlane);
+      write_one(o, output(o).is_by_channel() ? "channel" : kPlane, name(output(o).node));
       body_ << "    }\n";
     }
     body_ << "  }\n";
@@ -491,13 +490,11 @@ class Writer {
       for (size_t o = 0; o < contents_.program.outputs.size(); ++o) {
         const ProgramOutput& output = contents_.output(o);
         if (!output.reduces_like(reduction)) continue;
-        const std::string to = "static_cast<float*>(p.out[" + std::to_string(o) + "])";
         body_ << "      {\n";
         if (output.factor >= 0)
           statements({output.factor}, "        ", [&](int32_t i) { return read_channel_input(i); });
-        body_ << "        " << to << "[channel] = known.value"
-              << (output.factor >= 0 ? " * " + name(output.factor) : std::string()) << ";\n";
-        if (output.kind == Reduction::moments) body_ << "        " << to << "[count + channel] = known.squares;\n";
+        write_one(o, "channel", output.factor < 0 ? "known.value" : "known.value * " + name(output.factor), "        ");
+        if (output.kind == Reduction::moments) write_one(o, "count + channel", "known.squares", "        ");
         body_ << "      }\n";
       }
       body_ << "    }\n";
@@ -534,8 +531,8 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
     if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   for (const Placement& each : call.placements) period = std::max(period, each.period());
-  return {stitch_numbers(program), count(is_loaded),   int(bytes),         count(is_of_channels),
-          program.needs_rows,      program.has_planes, int(period)};
+  return {program.reductions.size(), stitch_numbers(program), count(is_loaded),   int(bytes),
+          count(is_of_channels),     program.needs_rows,      program.has_planes, int(period)};
 }
 
 }  // namespace reformer

@@ -4,12 +4,13 @@ from .drop_round_trips import drop_round_trips
 from .drop_unused import drop_unused
 from .fold_biases import fold_biases
 from .moments_of_parts import moments_of_parts
+from .narrow_reductions import narrow_reductions
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 from .share_equal import share_equal
 
 PASSES = (
-    *(drop_round_trips, drop_unused, share_equal, fold_biases, moments_of_parts),
+    *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
     *(pack_counters, pack_casts, pack_keys),
 )

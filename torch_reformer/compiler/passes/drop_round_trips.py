@@ -3,9 +3,7 @@ under autocast need no kernel of their own so."""
 
 from __future__ import annotations
 
-from ..ir import Graph, Layout, Map, View
-
-_CASTS = ("cast", "_to_copy")
+from ..ir import Graph, Layout, View, is_cast
 
 
 def drop_round_trips(graph: Graph) -> None:
@@ -35,7 +33,7 @@ def drop_round_trips(graph: Graph) -> None:
 
 def _source(operation) -> View | None:
     """What a cast's operand was rounded from, if it is of the cast's own data type and lies in the same order."""
-    if not _is_cast(operation) or not _is_cast(maker := operation.inputs[0].value.maker):
+    if not is_cast(operation) or not is_cast(maker := operation.inputs[0].value.maker):
         return None
     (result,), (source,) = operation.results, maker.inputs
     if source.value.dtype != result.dtype or source.value.maker is None or source.value.device != result.device:
@@ -43,7 +41,3 @@ def _source(operation) -> View | None:
     rounded, read = maker.results[0].layout, operation.inputs[0].layout
     same = rounded.matches(source.layout) and result.layout.matches(read) and operation.inputs[0].is_whole
     return source if same and rounded.is_dense and result.layout.is_dense else None
-
-
-def _is_cast(operation) -> bool:
-    return isinstance(operation, Map) and operation.name in _CASTS and len(operation.inputs) == 1
