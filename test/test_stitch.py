@@ -85,6 +85,12 @@ OPERATIONS = {
     "add_relu": program.relu(program.acc() + FULL),
     "mul_add_relu": program.relu(FULL + program.acc() * CHANNEL),
     "positive": program.select(program.acc() <= 0, 0, FULL),
+    "mul_sub": FULL - program.acc() * CHANNEL,
+    "equal_or_0": program.select(program.equal(program.relu(program.acc()), program.relu(FULL)), CHANNEL, 0),
+    "exp_sub": program.exp(program.acc() - FULL),
+    "mul_cdf": FULL * program.normal_cdf(program.acc()),
+    "cdf_slope": program.normal_cdf(FULL) + program.normal_pdf(FULL) * FULL,
+    "mul_cdf_slope": (program.normal_cdf(FULL) + FULL * program.normal_pdf(FULL)) * program.acc(),
     **{name: activation(program.acc() * 4) for name, activation in program.ACTIVATIONS.items()},
 }
 

@@ -42,6 +42,9 @@ def layer_norm_backward():
 
 LARGEST = program.row_max(program.acc())
 MEAN, SCALE, NORMALISED = normalised(program.acc())
+# Some rows have the last channel, others none.
+CLASS = program.select(program.row("row") < 0, program.columns() - 1, program.row("row"))
+IS_CLASS = program.equal(program.channel_index(), CLASS)
 OF_ROWS = {
     "softmax": [program.store(softmax(program.acc() - LARGEST)), program.store(LARGEST, per="row")],
     "normalised": [
@@ -63,6 +66,11 @@ OF_ROWS = {
         program.store(program.relu(FULL) + program.row_max(program.relu(FULL) * program.acc())),
         program.store(program.row("row")),
         program.moments(program.row_max(FULL), "all"),
+    ],
+    "of a class": [
+        program.store(program.row_sum(program.exp(program.acc() - LARGEST)), per="row"),
+        program.store(program.row_sum(program.select(IS_CLASS, program.acc(), 0)), per="row"),
+        program.store(program.row_sum(program.select(IS_CLASS, 1, 0)) * FULL),
     ],
 }
 WIDTHS = [1, 3, 17, 512, 513, 5000]

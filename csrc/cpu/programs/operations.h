@@ -72,12 +72,27 @@ void operate(Several several, S* d, Operand<S> a, Operand<S> b, Operand<S> c, in
   const auto y = [&] { return b.next(); };
   const auto z = [&] { return c.next(); };
   const auto positive_part = [&](Vec<S> v) { return v <= zero ? zero : v; };
+  const auto slope = [&](Vec<S> v) {
+    const Normal<S> of = normal(v);
+    return fma<S>(v, of.pdf, of.cdf);
+  };
   switch (several) {
     case Several::mul_add: return each(d, count, [&](int64_t) { return fma<S>(x(), y(), z()); });
     case Several::sub_mul: return each(d, count, [&](int64_t) { return (x() - y()) * z(); });
     case Several::add_relu: return each(d, count, [&](int64_t) { return positive_part(x() + y()); });
     case Several::mul_add_relu: return each(d, count, [&](int64_t) { return positive_part(fma<S>(x(), y(), z())); });
     case Several::positive: return each(d, count, [&](int64_t) { return x() <= zero ? zero : y(); });
+    case Several::mul_sub: return each(d, count, [&](int64_t) { return fma<S>(-x(), y(), z()); });
+    case Several::equal_or_0:
+      return each(d, count, [&](int64_t) {
+        const auto same = x() == y();
+        const Vec<S> value = z();
+        return same ? value : zero;
+      });
+    case Several::exp_sub: return each(d, count, [&](int64_t) { return whole_exp(x() - y()); });
+    case Several::mul_cdf: return each(d, count, [&](int64_t) { return x() * normal(y()).cdf; });
+    case Several::cdf_slope: return each(d, count, [&](int64_t) { return slope(x()); });
+    case Several::mul_cdf_slope: return each(d, count, [&](int64_t) { return x() * slope(y()); });
     default: return;
   }
 }

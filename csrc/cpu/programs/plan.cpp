@@ -25,7 +25,7 @@ Step step_of(const Program& program, int32_t i) {
 struct Uses {
   std::vector<int> all, absorbed;  // by outputs and steps; of them by steps that took it in
   std::vector<char> summed;        // by row_sum
-  std::vector<char> refused;       // a difference that has other uses, too
+  std::vector<char> refused;       // a difference or comparison that has other uses, too
 
   Uses(const Program& program, const Steps& steps)
       : all(program.nodes.size()), absorbed(all.size()), summed(all.size()), refused(all.size()) {
@@ -46,16 +46,22 @@ struct Uses {
 };
 
 // Makes one step of this one and that of an operand, if there is an operation for both. Nothing else may use the
-// operand; a difference may have several uses, if each of them is such a step.
-void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node, Step& step) {
+// operand; a difference or comparison may have several uses, if each of them is such a step.
+void absorb(const Program& program, const Steps& steps, Uses& uses, const std::vector<Step>& of_node, Step& step) {
   const auto op_of = [&](int32_t node) { return program.nodes[size_t(node)].op; };
   // The step of an operand that can be taken in.
   const auto single = [&](int32_t node, ProgramOp op, Several several = Several::one) {
     const bool can = uses.all[size_t(node)] == 1 && op_of(node) == op && of_node[size_t(node)].several == several;
     return can ? &of_node[size_t(node)] : nullptr;
   };
-  const auto difference = [&](int32_t node) {
-    return op_of(node) == ProgramOp::sub && !uses.refused[size_t(node)] ? &of_node[size_t(node)] : nullptr;
+  const auto shared = [&](int32_t node, ProgramOp op) {
+    const bool can = op_of(node) == op && !uses.refused[size_t(node)] && steps.is_of_steps(node) &&
+                     of_node[size_t(node)].several == Several::one;
+    return can ? &of_node[size_t(node)] : nullptr;
+  };
+  const auto difference = [&](int32_t node) { return shared(node, ProgramOp::sub); };
+  const auto is_zero = [&](int32_t node) {
+    return op_of(node) == ProgramOp::constant && program.nodes[size_t(node)].value == 0;
   };
   const auto become = [&](Several several, const int32_t (&with)[3]) {
     step.several = several;
@@ -67,6 +73,16 @@ void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node
     case ProgramOp::add:
       for (int32_t one : {a, b})
         if (const Step* mul = single(one, ProgramOp::mul)) {
+          const Step* cdf = single(one == a ? b : a, ProgramOp::normal_cdf);
+          const int32_t factor = mul->operands[0], other = mul->operands[1];
+          for (int32_t pdf : {factor, other})
+            if (cdf && single(pdf, ProgramOp::normal_pdf) && of_node[size_t(pdf)].operands[0] == cdf->operands[0] &&
+                (pdf == factor ? other : factor) == cdf->operands[0]) {
+              become(Several::cdf_slope, {cdf->operands[0], -1, -1});
+              take(pdf);
+              take(a);
+              return take(b);
+            }
           become(Several::mul_add, {mul->operands[0], mul->operands[1], one == a ? b : a});
           return take(one);
         }
@@ -76,6 +92,14 @@ void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node
       for (int32_t one : {a, b})
         if (const Step* sub = difference(one)) {
           become(Several::sub_mul, {sub->operands[0], sub->operands[1], one == a ? b : a});
+          return take(one);
+        }
+      for (int32_t one : {a, b})
+        if (const Step* cdf = single(one, ProgramOp::normal_cdf)) {
+          become(Several::mul_cdf, {one == a ? b : a, cdf->operands[0], -1});
+          return take(one);
+        } else if (const Step* slope = single(one, ProgramOp::add, Several::cdf_slope)) {
+          become(Several::mul_cdf_slope, {one == a ? b : a, slope->operands[0], -1});
           return take(one);
         }
       return;
@@ -89,6 +113,17 @@ void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node
         } else {
           become(Several::row_sum_of_product, {factor, other, -1});
         }
+      } else if (const Step* exp = single(a, ProgramOp::exp, Several::exp_sub)) {
+        become(Several::row_sum_of_exp, {exp->operands[0], exp->operands[1], -1});
+        take(a);
+      } else if (const Step* equal = single(a, ProgramOp::select, Several::equal_or_0)) {
+        const int32_t channel = equal->operands[0], other = equal->operands[1];
+        for (int32_t one : {channel, other}) {
+          const int32_t row = one == channel ? other : channel;
+          if (op_of(one) != ProgramOp::channel_index || !only(steps.varies[size_t(row)], Varies::rows)) continue;
+          become(Several::of_channel, {row, equal->operands[2], -1});
+          return take(a);
+        }
       }
       return;
     case ProgramOp::relu:
@@ -101,14 +136,28 @@ void absorb(const Program& program, Uses& uses, const std::vector<Step>& of_node
       }
       return;
     case ProgramOp::select: {
-      const auto is_zero = [&](int32_t node) {
-        return op_of(node) == ProgramOp::constant && program.nodes[size_t(node)].value == 0;
-      };
-      const Step* less = single(a, ProgramOp::le);
-      if (!less || !is_zero(less->operands[1]) || !is_zero(b)) return;
-      become(Several::positive, {less->operands[0], c, -1});
-      return take(a);
+      if (const Step* less = single(a, ProgramOp::le); less && is_zero(less->operands[1]) && is_zero(b)) {
+        become(Several::positive, {less->operands[0], c, -1});
+        return take(a);
+      }
+      if (const Step* equal = shared(a, ProgramOp::eq); equal && is_zero(c)) {
+        become(Several::equal_or_0, {equal->operands[0], equal->operands[1], b});
+        take(a);
+      }
+      return;
     }
+    case ProgramOp::sub:
+      if (const Step* mul = single(b, ProgramOp::mul)) {
+        become(Several::mul_sub, {mul->operands[0], mul->operands[1], a});
+        take(b);
+      }
+      return;
+    case ProgramOp::exp:
+      if (const Step* sub = difference(a)) {
+        become(Several::exp_sub, {sub->operands[0], sub->operands[1], -1});
+        take(a);
+      }
+      return;
     default: return;
   }
 }
@@ -147,7 +196,7 @@ Steps::Steps(const Program& program, const Partition& partition)
     std::fill(uses.absorbed.begin(), uses.absorbed.end(), 0);
     for (int32_t i = 0; i < count; ++i) {
       of_node.push_back(step_of(program, i));
-      if (is_of_steps(i)) absorb(program, uses, of_node, of_node.back());
+      if (is_of_steps(i)) absorb(program, *this, uses, of_node, of_node.back());
     }
     again = false;
     for (size_t i = 0; i < uses.all.size(); ++i)

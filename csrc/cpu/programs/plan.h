@@ -43,8 +43,16 @@ enum class Several : uint8_t {
   add_relu,            // relu(a + b)
   mul_add_relu,        // relu(a * b + c)
   positive,            // select(a <= 0, 0, b)
+  mul_sub,             // c - a * b
+  equal_or_0,          // select(a == b, c, 0)
+  exp_sub,             // exp(a - b)
+  mul_cdf,             // a * normal_cdf(b)
+  cdf_slope,           // normal_cdf(a) + a * normal_pdf(a), the derivative of a * normal_cdf(a)
+  mul_cdf_slope,       // a * (normal_cdf(b) + b * normal_pdf(b))
   row_sum_of_product,  // row_sum(a * b)
   row_sum_of_squares,  // row_sum((a - b) * (a - b))
+  row_sum_of_exp,      // row_sum(exp(a - b))
+  of_channel,          // row_sum(select(channel_index() == a, b, 0)), where a is a row's
   spread,              // a line's number, for each of its elements
 };
 struct Step {

@@ -189,6 +189,12 @@ class Unit {
     switch (several) {
       case Several::row_sum_of_product: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return x * y; });
       case Several::row_sum_of_squares: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return (x - y) * (x - y); });
+      case Several::row_sum_of_exp: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return whole_exp(x - y); });
+      case Several::of_channel: {
+        const S channel = *a.at;
+        const bool is_there = channel >= 0 && channel < S(width_) && channel == std::floor(channel);
+        return is_there ? double(b.at[b.step > 0 ? int64_t(channel) : 0]) : 0;
+      }
       default: return along(op == ProgramOp::row_sum ? Reduction::sum : Reduction::max, a.at).value;
     }
   }
