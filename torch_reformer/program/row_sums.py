@@ -11,8 +11,8 @@ from .values import Value, columns, in_order, row_sum, select, varies
 
 def early_row_sum(value: Value) -> Value:
     """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added or
-    multiplied after the sum, if the rest needs fewer of them one after the other. So is what is added to an element that
-    is chosen among zeros."""
+    multiplied after the sum, if the rest needs fewer of them one after the other. So is what is added to an element
+    that is chosen among zeros."""
     depth: dict[int, int] = {}
     for each in in_order([value]):
         before = max((depth[id(operand)] for operand in each.operands), default=0)

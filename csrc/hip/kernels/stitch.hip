@@ -18,7 +18,8 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   // So many steps' loads are in flight at once; programs with few loads want more steps.
   static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
   // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are. Beyond the last one it is loaded
-  // again: a condition would have each load wait for the one before.
+  // again: a condition would have each load wait for the one before. What reduces nothing goes backwards: it mostly
+  // follows a kernel that went forwards over the same tensors, whose end is still in the second-level cache.
   template <class Place>
   DEVICE void run(const StitchArgs& p, int steps, Place at) {
     for (int step = 0; step < steps; step += kUnroll) {
@@ -26,7 +27,8 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
       int line[kUnroll], column[kUnroll];
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
-        at(step + i < steps ? step + i : steps - 1, line[i], column[i]);
+        const int one = step + i < steps ? step + i : steps - 1;
+        at(Program::kReductions ? one : steps - 1 - one, line[i], column[i]);
         this->load_with_acc(p, line[i], column[i], loaded[i]);
       }
       UNROLL

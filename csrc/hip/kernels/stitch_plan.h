@@ -128,9 +128,9 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, const Stitch
   if (!plan.lanes) return launch_long_rows(plan, needs, gpu);
   const int multiprocessors = gpu.multiprocessors;
   const int threads = std::max(kStitchThreads, plan.lanes), steps = ceil_div(plan.args.lines, threads / plan.lanes);
-  // The parts of a column's sum have to be few compared with the rows.
-  const int blocks = needs.numbers ? ceil_div(steps, 4) : ceil_div(steps, 2);
-  plan.args.parts = std::min({steps, std::max(blocks, 2 * multiprocessors), multiprocessors * (needs.numbers ? 4 : 8)});
+  // Each block has a part of a column's sum: with more of them they cost more than they hide.
+  const int most = multiprocessors * (needs.numbers ? 2 : 8);
+  plan.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
   plan.launch.threads = uint32_t(threads);
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }
