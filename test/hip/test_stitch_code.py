@@ -1,12 +1,14 @@
 """Kernels generated for programs compile for every GPU that is supported, and keep their values in registers."""
 
+import os
 from pathlib import Path
 
+import kernel_folders
 import pytest
 import torch
 from compiled import compile_kernels
 from emulator.row_programs import PROGRAMS as OF_ROWS
-from emulator.stitching import source
+from emulator.stitching import planner, source
 from marks import slow
 from test_mma_code import check_generated
 
@@ -15,6 +17,9 @@ from torch_reformer import program
 from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
 from torch_reformer.program.derivative import derivative
+from torch_reformer.runtime import gpu
+
+HAS_NVRTC = kernel_folders.load_nvrtc()
 
 
 def programs():
@@ -22,7 +27,7 @@ def programs():
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
     normalise = fused_programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward
-    everything = Program(
+    activations = Program(
         *(program.store(function(program.acc())) for function in program.ACTIVATIONS.values()),
         program.moments(program.acc()),
     )
@@ -39,7 +44,7 @@ def programs():
         "planes": planes,
         "normalise": normalise,
         "backward": backward,
-        "everything": everything,
+        "activations": activations,
         "dropout": dropout,
     } | OF_ROWS
 
@@ -77,6 +82,18 @@ def test_rows_compile(architecture, name, width):
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_long_rows_compile(architecture, name, shared_bytes):
     compiles(architecture, programs()[name], (1, 50304, 64, 1), torch.channels_last, shared_bytes)
+
+
+@pytest.mark.skipif(not HAS_NVRTC and not os.environ.get("CI"), reason="NVRTC is not installed")
+@pytest.mark.parametrize("name", ["activations", "planes", "softmax", "classes"])
+def test_compiles_at_run_time(name):
+    """The compiler at run time does not know all that nvcc does."""
+    tested = programs()[name]
+    acc = torch.empty((1, 50304, 64, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    source(tested, acc, [tensor(kind, acc.shape) for kind in tested.inputs.values()], shared_bytes=227 << 10)
+    text = planner().source().decode().partition("REFORMER_STITCH_FINISH")[0]
+    entry = gpu.Entry("stitch_rows" if name in OF_ROWS else "stitch", "stitch_test", "0", text)
+    assert gpu.compile_entry(entry, "sm_90").code.startswith(b"\x7fELF")
 
 
 def test_is_what_the_package_compiles():

@@ -6,11 +6,18 @@
 
 namespace reformer {
 
+// a * b + c, rounded once.
+#if defined(REFORMER_NVIDIA)
+DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+#else
+DEVICE float multiply_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#endif
+
 template <int kCount>
 DEVICE float polynomial(float x, const float (&of)[kCount]) {
   float sum = of[kCount - 1];
   UNROLL
-  for (int i = kCount - 2; i >= 0; --i) sum = __builtin_fmaf(sum, x, of[i]);
+  for (int i = kCount - 2; i >= 0; --i) sum = multiply_add(sum, x, of[i]);
   return sum;
 }
 
@@ -85,9 +92,9 @@ DEVICE float power_of_2(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float exact_exp(float x) {
   constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596303e-8f, kLn2 = 0.693147181f;
   const float t = x * kLog2e;
-  const float rest = __builtin_fmaf(x, kLog2e, -t) + x * kLog2eRest;
+  const float rest = multiply_add(x, kLog2e, -t) + x * kLog2eRest;
   const float power = power_of_2(t);
-  return power - power == 0 ? __builtin_fmaf(power, rest * kLn2, power) : power;
+  return power - power == 0 ? multiply_add(power, rest * kLn2, power) : power;
 }
 DEVICE float reciprocal_of(float x) { return __builtin_amdgcn_rcpf(x); }
 DEVICE float normal_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
@@ -106,7 +113,7 @@ DEVICE float tanh_of(float x) {
                              2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,
                              -1.1608416494e-03f, 2.9263595577e-04f,  -3.8124970809e-05f};
   const float size = __builtin_fabsf(x), square = x * x;
-  if (size < 1) return __builtin_fmaf(polynomial(square, kRest) * square, x, x);
+  if (size < 1) return multiply_add(polynomial(square, kRest) * square, x, x);
   return __builtin_copysignf(1.0f - 2.0f / (exact_exp(size + size) + 1.0f), x);
 }
 DEVICE float erf_of(float x) {
@@ -115,7 +122,7 @@ DEVICE float erf_of(float x) {
   constexpr float kFar[] = {-1.8804477921e-04f, 1.1295784448e+00f, 6.3321985413e-01f,  1.0841861763e-01f,
                             -2.5208281265e-02f, 4.2045706515e-03f, -4.4133808673e-04f, 2.1686989723e-05f};
   const float size = __builtin_fabsf(x);
-  if (size < 1) return __builtin_fmaf(x, polynomial(x * x, kNear), x);
+  if (size < 1) return multiply_add(x, polynomial(x * x, kNear), x);
   if (size > 4) return __builtin_copysignf(1.0f, x);
   return size == size ? __builtin_copysignf(1.0f - exact_exp(-polynomial(size, kFar)), x) : x;
 }
@@ -145,7 +152,7 @@ template <class Result>
 DEVICE float log1p_of(float x) {
   if (sizeof(Result) == 4) return exact_log1p(x);
   const float log = log_to_base_2(1.0f + x) * 0.693147181f;
-  return abs_of(x) < 0.015625f ? __builtin_fmaf(x * x, __builtin_fmaf(x, 0.333333333f, -0.5f), x) : log;
+  return abs_of(x) < 0.015625f ? multiply_add(x * x, multiply_add(x, 0.333333333f, -0.5f), x) : log;
 }
 // e^(-x^2 / 2): normal_cdf() and normal_pdf() have it in common.
 template <class Result>
@@ -162,7 +169,7 @@ template <class Result>
 DEVICE float normal_cdf_of(float x) {
   if (sizeof(Result) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));
   constexpr float kFit[] = {0.120102565f, 0.113236098f, 0.147000686f, -0.0234658670f, 0.222713366f, -0.0795872190f};
-  const float t = normal_reciprocal(__builtin_fmaf(abs_of(x), 0.3f, 1.0f));
+  const float t = normal_reciprocal(multiply_add(abs_of(x), 0.3f, 1.0f));
   const float tail = bell_of<Result>(x) * (polynomial(t, kFit) * t);
   return x > 0 ? 1.0f - tail : tail;
 }

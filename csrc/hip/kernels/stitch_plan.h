@@ -58,13 +58,13 @@ struct StitchPlan {
 // What a plan needs to know of a program.
 struct StitchNeeds {
   size_t reductions;
-  int numbers;   // floats that a partial result has for each channel and part
-  int loaded;    // tensors that are read element by element
-  int bytes;     // of an element of all of these
-  int channels;  // vectors of channels that are read
-  bool rows;     // whether rows are reduced
-  bool planes;   // whether something is known of each channel of each image
-  int period;    // of lines, after which a tensor's elements are read again; 0: they are not
+  int numbers;  // floats that a partial result has for each channel and part
+  int loaded;   // tensors that are read element by element
+  int bytes;    // of an element of all of these
+  int stored;   // tensors that are written element by element
+  bool rows;    // whether rows are reduced
+  bool planes;  // whether something is known of each channel of each image
+  int period;   // of lines, after which a tensor's elements are read again; 0: they are not
 };
 
 // What a plan needs to know of a GPU.
@@ -76,6 +76,7 @@ struct StitchGpu {
 namespace stitch_plan {
 
 constexpr int kSharedOfReductions = 2048;  // bytes, of a block and the driver
+constexpr int kMostResults = 64;           // of a thread at once, in registers
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -97,7 +98,7 @@ inline int log_across(int groups, int lines, int most) {
 inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
   const int groups = plan.args.width / plan.count;
   // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
-  const int most = std::clamp(48 / std::max(needs.loaded + needs.numbers + needs.channels, 1), 8, 32);
+  const int most = std::clamp(48 / std::max({needs.loaded, needs.numbers, 1}), 8, 32);
   // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
   int least = INT32_MAX;
   for (int lanes = 32; lanes && plan.count * lanes >= std::min(32, plan.args.width); lanes /= 2) {
@@ -194,7 +195,7 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   a.width = int(plan.channels_along ? shape.channels : shape.pixels);
   a.by_channels = make_divider(a.channels);
   plan.count = elements_per_access;
-  while (a.width % plan.count) plan.count /= 2;
+  while (a.width % plan.count || plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, gpu);
   else

@@ -522,17 +522,16 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
   const auto is_loaded = [](const ProgramNode& node) {
     return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
   };
-  const auto is_of_channels = [](const ProgramNode& node) {
-    return node.op == ProgramOp::channel || node.op == ProgramOp::plane;
-  };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
   int64_t bytes = 0, period = 0;
   for (const ProgramNode& node : program.nodes)
     if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   for (const Placement& each : call.placements) period = std::max(period, each.period());
-  return {program.reductions.size(), stitch_numbers(program), count(is_loaded),   int(bytes),
-          count(is_of_channels),     program.needs_rows,      program.has_planes, int(period)};
+  const auto stored = std::count_if(program.outputs.begin(), program.outputs.end(),
+                                    [](const ProgramOutput& output) { return output.is_by_element(); });
+  return {program.reductions.size(), stitch_numbers(program), count(is_loaded), int(bytes), int(stored),
+          program.needs_rows,        program.has_planes,      int(period)};
 }
 
 }  // namespace reformer
