@@ -35,12 +35,14 @@ ON_CPU = 16  # rows or images are so many times fewer
 
 
 class Case(NamedTuple):
-    """A function of tensors, and the least bytes of its forward and backward: 0 if more than memory limits it."""
+    """A function of tensors, and the least bytes of its forward and backward: 0 if more than memory limits it.
+    autocast: whether it runs in that, where PyTorch computes losses in fp32."""
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
     least: int = 0
     has_backward: bool = True
+    autocast: bool = False
 
 
 def _layer_norm(x: Tensor, bias: Tensor, rest: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
@@ -88,12 +90,12 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
     def cross_entropy() -> Case:
         labels, scores = classes(50304, 8192 // fewer), numbers(8192 // fewer, 50304)
         loss = functools.partial(F.cross_entropy, target=labels, label_smoothing=0.1)
-        return Case(loss, (scores,), 2 * scores.nbytes)
+        return Case(loss, (scores,), 2 * scores.nbytes, autocast=True)
 
     def binary_cross_entropy() -> Case:
         targets = (torch.rand(64, 670091 // fewer, device=device) < 0.01).to(dtype)
         loss = functools.partial(F.binary_cross_entropy_with_logits, target=targets)
-        return Case(loss, (numbers(*targets.shape),), 3 * targets.nbytes)
+        return Case(loss, (numbers(*targets.shape),), 3 * targets.nbytes, autocast=True)
 
     def softmax() -> Case:
         scores = numbers(262144 // fewer, 512)
@@ -144,27 +146,29 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
         def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.dropout(torch.softmax(q @ k.transpose(-2, -1) / 8, -1), 0.1) @ v
 
-        return Case(function, (q, k, v), has_backward=False)
+        return Case(function, (q, k, v), has_backward=False, autocast=True)
 
     def perceptron() -> Case:
         x, weights = numbers(4096 // fewer, 1024), (numbers(4096, 1024), numbers(4096), numbers(1024, 4096))
         function = lambda x, a, b, c: F.linear(F.gelu(F.linear(x, a, b)), c)  # noqa: E731
-        return Case(function, (x, *weights), has_backward=False)
+        return Case(function, (x, *weights), has_backward=False, autocast=True)
 
     def convolution() -> Case:
         weight = numbers(64, 64, 3, 3).to(memory_format=torch.channels_last)
         vectors = (numbers(64, dtype=torch.float32) for _ in range(2))
         function = lambda x, w, *rest: _batch_norm(F.conv2d(x, w, padding=1), *rest)  # noqa: E731
-        return Case(function, (images(32 // fewer, 64, 56, 56), weight, *vectors), has_backward=False)
+        tensors = (images(32 // fewer, 64, 56, 56), weight, *vectors)
+        return Case(function, tensors, has_backward=False, autocast=True)
 
     def linear_and_loss() -> Case:
         targets = (torch.rand(256, 32768, device=device) < 0.01).to(dtype)
         function = functools.partial(_loss_of_labels, targets=targets)
-        return Case(function, (numbers(256, 1024), numbers(32768, 1024), numbers(32768)))
+        return Case(function, (numbers(256, 1024), numbers(32768, 1024), numbers(32768)), autocast=True)
 
     def classes_of_nodes() -> Case:
         labels, scores = classes(352, 736392 // fewer), numbers(736392 // fewer, 352)
-        return Case(functools.partial(F.cross_entropy, target=labels), (scores,), 2 * scores.nbytes)
+        loss = functools.partial(F.cross_entropy, target=labels)
+        return Case(loss, (scores,), 2 * scores.nbytes, autocast=True)
 
     return {
         "softmax+dropout": softmax,
@@ -193,13 +197,16 @@ class Step:
     def __init__(self, case: Case, run: Callable[..., Tensor]):
         self.run, self.has_backward = run, case.has_backward
         self.tensors = [each.detach().clone().requires_grad_() for each in case.tensors]
-        with torch.no_grad():
+        device, half = self.tensors[0].device.type, self.tensors[0].dtype != torch.float32
+        self.context = functools.partial(torch.autocast, device, torch.bfloat16, case.autocast and half)
+        with torch.no_grad(), self.context():
             self.grad = torch.ones_like(case.function(*case.tensors))
 
     def __call__(self) -> None:
         for each in self.tensors:
             each.grad = None
-        result = self.run(*self.tensors)
+        with self.context():
+            result = self.run(*self.tensors)
         if self.has_backward:
             result.backward(self.grad)
 

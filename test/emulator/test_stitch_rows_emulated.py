@@ -40,7 +40,7 @@ def test_rows_too_long_for_registers(name, shared_bytes):
 
 
 def test_masks_of_rows_in_shared_memory():
-    """Tensors of several sizes of elements are kept, each where its vectors may begin."""
+    """Tensors of several sizes of elements stay there, each where its vectors may begin."""
     above = program.select(program.full("mask"), program.full("half"), program.acc())
     tested = Program(program.store(above - program.row_max(above) * program.row_sum(above) / program.columns()))
     check(tested, (1, 16392, 3, 1), torch.float32, "nhwc", shared_bytes=160 << 10, rtol=2e-5, atol=1e-3)

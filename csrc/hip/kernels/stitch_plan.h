@@ -98,7 +98,7 @@ inline int log_across(int groups, int lines, int most) {
 inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
   const int groups = plan.args.width / plan.count;
   // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
-  const int most = std::clamp(48 / std::max({needs.loaded, needs.numbers, 1}), 8, 32);
+  const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
   // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
   int least = INT32_MAX;
   for (int lanes = 32; lanes && plan.count * lanes >= std::min(32, plan.args.width); lanes /= 2) {

@@ -46,7 +46,7 @@ struct OfRow {
   }
 };
 
-// Bytes of a row that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
+// Bytes of a row's tensors that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
 #if defined(REFORMER_AMD)
 constexpr int kMostHeldTwice = 0;
 #else
@@ -64,7 +64,7 @@ struct RowInRegisters {
   // What depends on channels is read again for each row where it would need too many registers; where elements need
   // many, each stage makes numbers of them again, and the next row is not read ahead.
   static constexpr bool kHoldsChannels = Program::kChannelValues * kVectors * kCount <= 32;
-  static constexpr bool kIsSmall = sizeof(Held) * kVectors <= kMostHeldTwice;
+  static constexpr bool kIsSmall = Held::bytes() * kVectors <= kMostHeldTwice;
   Group groups[kVectors];
   Held held[kVectors], ahead[kIsSmall ? kVectors : 1];
   const int begin = thread_id() % kLanes * kCount;
@@ -115,10 +115,10 @@ struct RowInRegisters {
   }
 };
 
-// All threads of a block have one row. kKept: it is in shared memory, each thread's groups for itself, so that nobody
-// waits; what was read of them for the last time gives way to the next row's. Else it is read again in each pass.
-// kAhead: groups of a thread that are read at once.
-template <class Program, int kCount, int kLanes, bool kKept, int kAhead>
+// All threads of a block have one row. kResident: it is in shared memory, each thread's groups for itself, so that
+// nobody waits; what was read of them for the last time gives way to the next row's. Else it is read again in each
+// pass. kAhead: groups of a thread that are read at once.
+template <class Program, int kCount, int kLanes, bool kResident, int kAhead>
 struct LongRow {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
@@ -129,9 +129,9 @@ struct LongRow {
   int next = -1;
 
   DEVICE LongRow(const StitchArgs& p, int first_line) {
-    if constexpr (kKept) {
-      DYNAMIC_SHARED(kept);
-      for (int at = thread_id() * kCount; at < p.width; at += kApart) Held::fetch(p, kept, first_line, at);
+    if constexpr (kResident) {
+      DYNAMIC_SHARED(resident);
+      for (int at = thread_id() * kCount; at < p.width; at += kApart) Held::fetch(p, resident, first_line, at);
       async_commit();
     }
   }
@@ -139,11 +139,11 @@ struct LongRow {
   DEVICE void load(const StitchArgs& p, int line, int after) {
     common.read_row(p, line);
     next = after;
-    if constexpr (kKept) async_wait<0>();
+    if constexpr (kResident) async_wait<0>();
   }
   template <int kPass, class Visit>
   DEVICE void each(const StitchArgs& p, int line, Visit visit) {
-    DYNAMIC_SHARED(kept);
+    DYNAMIC_SHARED(resident);
     for (int at = thread_id() * kCount; at < p.width; at += kAhead * kApart) {
       Group groups[kAhead];
       Held held[kAhead];
@@ -152,8 +152,8 @@ struct LongRow {
         const int column = at + i * kApart, there = column < p.width ? column : at;
         groups[i].begin(p, there);
         held[i] = common;
-        if constexpr (kKept)
-          held[i].take(p, kept, there);
+        if constexpr (kResident)
+          held[i].take(p, resident, there);
         else
           held[i].read(p, line, there);
       }
@@ -163,12 +163,12 @@ struct LongRow {
         if (column >= p.width) continue;
         typename Group::Loaded loaded;
         held[i].widen(p, line, column, loaded.values);
-        if constexpr (kKept && kPass == kLastPass)
-          if (next >= 0) Held::fetch(p, kept, next, column);
+        if constexpr (kResident && kPass == kLastPass)
+          if (next >= 0) Held::fetch(p, resident, next, column);
         visit(0, column, groups[i], loaded);
       }
     }
-    if constexpr (kKept && kPass == kLastPass) async_commit();
+    if constexpr (kResident && kPass == kLastPass) async_commit();
   }
 };
 

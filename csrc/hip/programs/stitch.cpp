@@ -40,7 +40,7 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (launches.lanes)
     name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors) +
             (launches.whole_rows()          ? "_whole"
-             : launches.launch.shared_bytes ? "_kept"
+             : launches.launch.shared_bytes ? "_resident"
                                             : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;

@@ -370,24 +370,27 @@ class Writer {
     });
     body_ << "    }\n";
     // In shared memory those of the largest elements come first, so that each begins where vectors may.
-    const auto each_kept = [&](const auto& write) {
+    const auto each_resident = [&](const auto& write) {
       int64_t before = 0;
       for (int64_t size : {4, 2, 1})
         each([&](const ProgramNode& of, const std::string& x) {
           if (!is_tensor(of) || element_size(loaded_as(of)) != size) return;
-          write(of, x, "kept + " + std::to_string(before) + " * p.width");
+          write(of, x, "resident + " + std::to_string(before) + " * p.width");
           before += size;
         });
     };
-    body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* kept, int line, int column) {\n"
+    int64_t bytes = 0;
+    each([&](const ProgramNode& of, const std::string&) { bytes += is_tensor(of) ? element_size(loaded_as(of)) : 0; });
+    body_ << "    DEVICE static constexpr int bytes() { return " << bytes << " * kCount; }\n";
+    body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int line, int column) {\n"
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
-    each_kept([&](const ProgramNode& of, const std::string&, const std::string& kept) {
-      body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << kept << ", column, " << from(of) << ", "
-            << (place(of) < 0 ? "at" : place_text(place(of))) << ");\n";
+    each_resident([&](const ProgramNode& of, const std::string&, const std::string& resident) {
+      body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from(of)
+            << ", " << (place(of) < 0 ? "at" : place_text(place(of))) << ");\n";
     });
-    body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* kept, int column) {\n";
-    each_kept([&](const ProgramNode&, const std::string& x, const std::string& kept) {
-      body_ << "      " << x << ".read(" << kept << ", column);\n";
+    body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* resident, int column) {\n";
+    each_resident([&](const ProgramNode&, const std::string& x, const std::string& resident) {
+      body_ << "      " << x << ".read(" << resident << ", column);\n";
     });
     body_ << "    }\n";
     body_ << "    template <int kSize>\n"

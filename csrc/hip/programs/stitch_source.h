@@ -14,8 +14,8 @@
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
 // and, where rows are reduced, which are gone through once a stage of their reductions and once for the results:
 //   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory, by
-//                        read(), and of the row, by read_row(); widen() makes numbers of it. fetch() copies it to
-//                        shared memory, and take() reads it there
+//                        read(), which are bytes(), and of the row, by read_row(); widen() makes numbers of it. fetch()
+//                        copies it to shared memory, and take() reads it there
 //   Held::row_values<i>() what pass i needs that is the same for all of a row: row_values(i) numbers
 //   Held::store_row()    writes a row's numbers, if kStoresRows
 //   kRowReductions       reductions of rows, in the order of their stages; is_row_max() tells their kinds
