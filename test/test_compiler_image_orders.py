@@ -77,6 +77,22 @@ def test_a_gradient_of_two_inputs():
     assert [each.stride() for each in found] == [x.stride(), y.stride()]
 
 
+def test_casts_are_turned_while_they_are_narrow():
+    """The gradient is turned as it comes, and its fp32 form is computed where it is read."""
+    reports = []
+
+    def function(x):
+        return F.silu(x.contiguous().float() * 2).to(x.dtype)
+
+    x = images(2, 8, 24, 24).to(torch.bfloat16)
+    result, (grad,) = step(function, [x], reports)
+    exact, (exact_grad,) = step(function, [x.double()])
+    torch.testing.assert_close(result.double(), exact, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(grad.double(), exact_grad, rtol=2e-2, atol=2e-2)
+    assert result.is_contiguous() and grad.stride() == x.stride()
+    assert [(len(each.lines), n) for each, n in zip(reports, counts(reports, COPY), strict=True)] == [(2, 1), (2, 1)]
+
+
 def test_images_keep_their_order_before_convolutions():
     """A norm that copies them to the dimensions' own order first turns nothing in a network in channels_last."""
 

@@ -43,7 +43,9 @@ def settle(module: GraphModule, both_passes: bool = False) -> None:
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     for node in nodes:
         if _turns_images(node):
-            changed = _with(nodes, functools.partial(_not_turned, node), _ANY_ORDER | _OF_MATRICES)
+            changed = _with(nodes, functools.partial(_not_turned, {node}), _ANY_ORDER | _OF_MATRICES)
+            if casts := _casts_for(changed, nodes):
+                changed = _with(nodes, functools.partial(_not_turned, {node, *casts}), _ANY_ORDER | _OF_MATRICES)
             before, now = (_turned_bytes(module, changed, each) for each in (True, False))
             if changed and (now < before or (both_passes and now == before)):
                 _apply(module, changed)
@@ -80,10 +82,22 @@ def _turns_images(node: Node) -> bool:
     return images.dim() == 4 and all(isinstance(each, int) for each in images.shape) and _is_of_images(images)
 
 
-def _not_turned(copy: Node, node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
-    """The choice that this copy, and what element-wise operators give for it, is in channels_last."""
-    follows = node is copy or (is_element_wise(node) and any(each in changed for each in node.all_input_nodes))
-    if not follows or value.dim() != 4:
+def _casts_for(changed: dict[Node, object], nodes: list[Node]) -> set[Node]:
+    """Casts of images that are only read beside what is in channels_last now: they are turned as they are read, when
+    they are narrow."""
+
+    def is_beside(node: Node) -> bool:
+        return isinstance(changed.get(node), Tensor) and changed[node].dim() == 4 and _is_of_images(changed[node])
+
+    casts = [each for each in nodes if each.target is aten._to_copy.default and each not in changed]
+    return {each for each in casts if each.meta["val"].dim() == 4 and each.users and all(map(is_beside, each.users))}
+
+
+def _not_turned(copies: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+    """The choice that these copies, and what element-wise operators give for them, are in channels_last."""
+    if node in copies:
+        return value.contiguous(memory_format=torch.channels_last)
+    if value.dim() != 4 or not is_element_wise(node) or not any(each in changed for each in node.all_input_nodes):
         return value
     given = [changed.get(each, each.meta.get("val")) for each in node.all_input_nodes]
     if any(isinstance(each, Tensor) and each.shape == value.shape and _is_of_images(each) for each in given):

@@ -211,10 +211,9 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
     if any(isinstance(each, View) for each in kwargs.values()) or not computes(inputs, value):
         return None
     if not _has_space(inputs, layout):
-        if len(inputs) > 1:
-            inputs = [in_order(graph, each, layout) for each in inputs]
-        elif _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
+        if _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
+        inputs = [in_order(graph, each, layout) for each in inputs]
         if not _has_space(inputs, layout):
             return None
     numbers, dtype = list(args), inputs[0].value.dtype
