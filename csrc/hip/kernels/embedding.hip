@@ -14,8 +14,9 @@ using int64 = long long;
 template <class T, class Id, int kCount>
 struct EmbeddingGrad {
   static constexpr int kWarps = kEmbeddingThreads / kWarp;
-  static constexpr int kColumns = kWarp * kCount;  // that a warp has at once
-  static constexpr int kUnroll = 4;                // loads in flight
+  static constexpr int kColumns = kWarp * kCount;                  // that a warp has at once
+  static constexpr int kChunks = 4, kAtOnce = kChunks * kColumns;  // of them, whose loads are in flight together
+  static constexpr int kUnroll = 8, kRows = 2;                     // ids, and rows of gradients, that are
 
   static constexpr int kHits = kWarps * kEmbeddingHits;
 
@@ -81,33 +82,42 @@ struct EmbeddingGrad {
     return all;
   }
 
-  // Adds the gradients that place(lane) tells for the lanes of the ballot, in their order.
+  using Sums = float[kChunks][kCount];
+
+  // Adds the gradients that place(lane) tells for the lanes of the ballot, in their order, from `column` on, and before
+  // `end`.
   template <class Place>
-  DEVICE void add(Ballot found, int column, Place place, float (&sum)[kCount]) const {
+  DEVICE void add(Ballot found, int column, int end, Place place, Sums& sums) const {
     while (found) {
-      Pack<T, kCount> some[kUnroll];
+      Pack<T, kCount> some[kRows][kChunks];
       int count = 0;
       UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
+      for (int i = 0; i < kRows; ++i) {
         if (!found) continue;
-        const long long at = place(first_of(found));
-        if (column < p.columns) some[i] = load<T, kCount>(static_cast<const T*>(p.grad) + at * p.columns + column);
+        const T* const from =
+            static_cast<const T*>(p.grad) + static_cast<long long>(place(first_of(found))) * p.columns;
+        UNROLL
+        for (int c = 0; c < kChunks; ++c)
+          if (column + c * kColumns < end) some[i][c] = load<T, kCount>(from + column + c * kColumns);
         found &= found - 1;
         ++count;
       }
       UNROLL
-      for (int i = 0; i < kUnroll; ++i) {
-        if (i >= count || column >= p.columns) continue;
-        float values[kCount];
-        widen<T, kCount>(some[i], values);
+      for (int i = 0; i < kRows; ++i) {
         UNROLL
-        for (int j = 0; j < kCount; ++j) sum[j] += values[j];
+        for (int c = 0; c < kChunks; ++c) {
+          if (i >= count || column + c * kColumns >= end) continue;
+          float values[kCount];
+          widen<T, kCount>(some[i][c], values);
+          UNROLL
+          for (int j = 0; j < kCount; ++j) sums[c][j] += values[j];
+        }
       }
     }
   }
 
-  DEVICE void write(int row, int column, int times, float (&sum)[kCount]) const {
-    if (column >= p.columns) return;
+  DEVICE void write(int row, int column, int end, int times, float (&sum)[kCount]) const {
+    if (column >= end) return;
     if (p.by_frequency && times > 1) {
       UNROLL
       for (int j = 0; j < kCount; ++j) sum[j] /= float(times);
@@ -118,38 +128,44 @@ struct EmbeddingGrad {
   // Each warp has some of these rows.
   DEVICE void add_listed(int low, int high, int hits, int begin, int end) const {
     for (int row = low + warp; row < high; row += kWarps)
-      for (int column = begin + lane * kCount; column - lane * kCount < end; column += kColumns) {
-        float sum[kCount] = {};
+      for (int first = begin; first < end; first += kAtOnce) {
+        const int column = first + lane * kCount;
+        Sums sums = {};
         int times = 0;
-        for (int first = 0; first < hits; first += kWarp) {
-          const int own = first + lane;
+        for (int hit = 0; hit < hits; hit += kWarp) {
+          const int own = hit + lane;
           const Ballot found = ballot(own < hits && shared.all[own < hits ? own : 0].row == row);
           times += bits_of(found);
-          add(found, column, [&](int of) { return shared.all[first + of].at; }, sum);
+          add(found, column, end, [&](int of) { return shared.all[hit + of].at; }, sums);
         }
-        write(row, column, times, sum);
+        UNROLL
+        for (int c = 0; c < kChunks; ++c) write(row, column + c * kColumns, end, times, sums[c]);
       }
   }
 
   // All warps have a share of one row's.
   DEVICE void add_shared(int row, int begin, int end) {
-    for (int column = begin + lane * kCount; column - lane * kCount < end; column += kColumns) {
-      float sum[kCount] = {};
+    int times = 0;
+    for (int i = 0; i < kWarps; ++i) times += shared.count[i];
+    for (int first = begin; first < end; first += kAtOnce) {
+      const int column = first + lane * kCount;
+      Sums sums = {};
       scan(row, row + 1,
-           [&](Ballot found, int first, Id) { add(found, column, [&](int of) { return first + of; }, sum); });
+           [&](Ballot found, int at, Id) { add(found, column, end, [&](int of) { return at + of; }, sums); });
       UNROLL
-      for (int j = 0; j < kCount; ++j) shared.sums[warp][lane * kCount + j] = sum[j];
-      barrier();
-      if (warp == 0) {
-        int times = shared.count[0];
-        for (int other = 1; other < kWarps; ++other) {
-          times += shared.count[other];
-          UNROLL
-          for (int j = 0; j < kCount; ++j) sum[j] += shared.sums[other][lane * kCount + j];
+      for (int c = 0; c < kChunks; ++c) {
+        UNROLL
+        for (int j = 0; j < kCount; ++j) shared.sums[warp][lane * kCount + j] = sums[c][j];
+        barrier();
+        if (warp == 0) {
+          for (int other = 1; other < kWarps; ++other) {
+            UNROLL
+            for (int j = 0; j < kCount; ++j) sums[c][j] += shared.sums[other][lane * kCount + j];
+          }
+          write(row, column + c * kColumns, end, times, sums[c]);
         }
-        write(row, column, times, sum);
+        barrier();
       }
-      barrier();
     }
   }
 
