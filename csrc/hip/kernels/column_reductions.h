@@ -83,9 +83,10 @@ struct Reductions {
       combine<kThreads>(of_column, shared, over, step, place);
       if (place == 0 && wanted) store_known(of_column, to, all);
     } else {
-      // Several columns at once, of which each thread combines some.
+      // Several columns at once, of which each thread combines some: halves, quarters, and so on.
       constexpr int kSize = kKind == Kind::moments ? 3 : 1, kFit = kSharedOfReductions<kThreads> / (kSize * kThreads);
       constexpr int kAtOnce = kFit < kCount ? kFit : kCount, kApart = kAtOnce * kThreads;
+      float* const first_thread = shared + thread_id() - place * step;
       UNROLL
       for (int first = 0; first < kCount; first += kAtOnce) {
         barrier();
@@ -93,13 +94,20 @@ struct Reductions {
         for (int j = 0; j < kAtOnce; ++j)
           if (first + j < kCount) store_known(known(mine[first + j]), shared + j * kThreads + thread_id(), kApart);
         barrier();
+        for (int half = over / 2; half; half /= 2) {
+          for (int k = place; k < kAtOnce * half; k += over) {
+            float* const one = first_thread + k / half * kThreads + k % half * step;
+            Known<kKind> of_column, other;
+            load_known(of_column, one, kApart);
+            load_known(other, one + half * step, kApart);
+            of_column.add(other);
+            store_known(of_column, one, kApart);
+          }
+          barrier();
+        }
         for (int j = place; j < kAtOnce && first + j < kCount; j += over) {
           Known<kKind> of_column;
-          for (int k = 0; k < over; ++k) {
-            Known<kKind> other;
-            load_known(other, shared + j * kThreads + thread_id() + (k - place) * step, kApart);
-            of_column.add(other);
-          }
+          load_known(of_column, first_thread + j * kThreads, kApart);
           if (wanted) store_known(of_column, to + first + j, all);
         }
       }
