@@ -147,8 +147,9 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   if (plan.channels_along) {
     const int blocks_y = ceil_div(groups, across), images = plan.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    // At least two lines of a thread are in flight at once.
-    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, ceil_div(wanted, blocks_y * images)));
+    // At least two lines of a thread are in flight at once. A few blocks more than run at once would take twice as
+    // long.
+    a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
     // What a block reads again after a period is in its own cache if all of its lines are at the same place of it.
     const int parts = plan.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;
