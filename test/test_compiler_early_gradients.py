@@ -84,6 +84,57 @@ def test_each_loss_has_its_own():
     assert reports[1].count("_scale_") == 2
 
 
+def test_equal_gradients_of_two_losses():
+    """Each is scaled by its own loss's."""
+    x, a, b, factor = (torch.randn(200, 70, dtype=torch.float64) for _ in range(4))
+
+    def losses(x, a, b):
+        return ((x * a) * factor).sum(), ((x * b) * factor).sum()
+
+    def results(function):
+        given = [each.detach().requires_grad_() for each in (x, a, b)]
+        one, other = function(*given)
+        return torch.autograd.grad(2 * one + 3 * other, given)
+
+    torch.testing.assert_close(results(compiled(losses)[0]), results(losses), rtol=1e-11, atol=1e-12)
+
+
+def test_a_result_that_is_the_gradient():
+    """It keeps its value when the gradient is scaled."""
+    x = torch.randn(200, 70, dtype=torch.float64)
+
+    def both(x):
+        return x.square().sum(), 2 * x
+
+    def results(function):
+        given = x.detach().requires_grad_()
+        loss, double = function(given)
+        (grad,) = torch.autograd.grad(3 * loss, given)
+        return grad, double.detach()
+
+    torch.testing.assert_close(results(compiled(both)[0]), results(both), rtol=1e-11, atol=1e-12)
+
+
+def test_compiled_autograd():
+    x = torch.randn(ROWS, CLASSES, dtype=torch.float64, requires_grad=True)
+    loss = compiled(cross_entropy)[0](x)
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="reformer")):
+        (2 * loss).backward()
+    torch.testing.assert_close(x.grad, gradients(cross_entropy, [x], 2.0)[1], rtol=1e-11, atol=1e-14)
+
+
+def test_rows_that_are_ignored_may_be_anything():
+    x, classes = torch.randn(ROWS, CLASSES, dtype=torch.float64), torch.arange(ROWS) % CLASSES
+    x[::7], classes[::7] = torch.nan, -100
+
+    def loss(x):
+        return F.cross_entropy(x, classes)
+
+    found, expected = gradients(compiled(loss)[0], [x]), gradients(loss, [x])
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-11, atol=1e-14, equal_nan=True)
+
+
 def test_scores_that_are_results_too():
     """Their own gradient is added to the loss's."""
     x = torch.randn(ROWS, CLASSES, dtype=torch.float64)

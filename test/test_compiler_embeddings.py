@@ -36,6 +36,12 @@ def test_gradient(rows, options):
 
 
 @needs_aten
+@pytest.mark.parametrize("rows", [3, 50])
+def test_no_columns(rows):
+    check(rows, 0, torch.randint(0, rows, (6,)))
+
+
+@needs_aten
 def test_no_ids():
     check(3, 12, torch.zeros(0, 5, dtype=torch.int64))
 

@@ -29,7 +29,7 @@ VALUES = {
     "smoothed": LABEL + program.select(IS_LABEL, LABEL * 2, 0),
     "chosen": program.select(IS_LABEL, X, Y - LOG),
 }
-DEPTHS = {"log softmax": 1, "from": 1, "scaled": 2, "times": 1, "one of them": 1, "all but one": 1, "difference": 1}
+DEPTHS = {"log softmax": 2, "scaled": 2, "one of them": 1, "all but one": 1, "difference": 1}
 
 
 def depth(value):
@@ -65,3 +65,41 @@ def test_is_known_earlier(name):
         elif value not in (MAX, LOG, TOTAL):
             todo += value.operands
     assert max(seen) == DEPTHS.get(name, depth(program.row_sum(VALUES[name])))
+
+
+def fp32_sums(value, x, **tensors):
+    """The plain sum, and the early one."""
+    both = program.row_sum(value), early_row_sum(value)
+    return [interpret(Program(program.store(each, per="row")), x.shape, x.dtype, tensors, x)[0] for each in both]
+
+
+@pytest.mark.parametrize("name", ["log softmax", "difference", "chosen", "squares"])
+def test_what_all_have_in_common_costs_no_digits(name):
+    torch.manual_seed(0)
+    x = torch.randn(64, 500, 1, 1) + 1e4
+    tensors = {"y": torch.randn(x.shape), "label": torch.randint(0, 500, (64, 1, 1)).float()}
+    exact = interpret(
+        Program(program.store(program.row_sum(VALUES[name]), per="row")),
+        *(x.shape, torch.float64, {key: each.double() for key, each in tensors.items()}, x.double()),
+    )[0]
+    plain, early = ((found.double() - exact).norm() for found in fp32_sums(VALUES[name], x, **tensors))
+    assert early <= 2 * plain + 1e-6 * exact.norm()
+
+
+def test_infinite_and_large_rows():
+    """What is beyond fp32, or infinite, is so after the sum where it is so before."""
+    x = torch.full((3, 50, 1, 1), 3e38)
+    x[1] = torch.randn(50, 1, 1)
+    x[1, 3] = torch.inf
+    scaled = X / program.row_max(program.maximum(X, -X))
+    times = program.select(X < 0, 0, X) * MAX
+    for value in (X - MAX, scaled, times):
+        torch.testing.assert_close(*fp32_sums(value, x), equal_nan=True)
+
+
+def test_nothing_is_taken_from_rows_that_choose_none():
+    x = torch.randn(4, 17, 1, 1)
+    x[2] = torch.nan
+    for value in (VALUES["one of them"], VALUES["difference"]):
+        _, found = fp32_sums(value, x, label=torch.tensor([3.0, 5.0, -1.0, 16.0]).view(4, 1, 1))
+        assert found[2] == 0 and found.isfinite().all()

@@ -31,14 +31,14 @@ Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64
   const bool wide = ids.scalar_type() == ScalarType::Long;
   if (grad.is_cpu() || (!wide && ids.scalar_type() != ScalarType::Int))
     return by_aten(grad, ids, rows, padding, by_frequency);
+  const std::array<int64_t, 2> sizes = {rows, columns};
+  if (rows == 0 || columns == 0) return empty(grad, {sizes.data(), 2}, Layout::nchw);
   const Device device = device_of(grad);
   const Planned<EmbeddingGradPlan> planned =
       plan_embedding_grad(dtype_of(op, "grad", grad), wide, count, rows, columns, device.arch);
   if (!planned.plan) return by_aten(grad, ids, rows, padding, by_frequency);
   const Tensor from = aligned(grad), numbers = contiguous_of(ids);
-  const std::array<int64_t, 2> sizes = {rows, columns};
   const Tensor result = empty(grad, {sizes.data(), 2}, Layout::nchw);
-  if (result.numel() == 0) return result;
   EmbeddingGradArgs args = planned.plan->args;
   args.ids = numbers.const_data_ptr(), args.grad = from.const_data_ptr(), args.to = result.mutable_data_ptr();
   args.padding = padding, args.by_frequency = by_frequency;

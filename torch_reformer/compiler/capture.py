@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from .early_gradients import SPENT
 from .fakes import Unsupported, is_plain, layout_of, real_tensors, typed
 from .ir import Call, Graph, Layout, View, views_of
 from .rules import RULES
+from .scaled import scaled
 
 aten = torch.ops.aten
+_scale = torch.ops.reformer._scale_.default
 _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
@@ -42,6 +45,13 @@ def _tensor_of(number, args) -> Tensor:
 def _takes_tensor(argument) -> bool:
     type_ = argument.real_type
     return (type_.getElementType() if type_.kind() == "OptionalType" else type_).kind() == "TensorType"
+
+
+def _scales_what_is_spent(node: Node) -> bool:
+    """Whether it multiplies a tensor that nobody needs afterwards by one number: in place that is nothing to do where
+    the number is 1."""
+    tensor = node.args[0] if node.target is scaled else None
+    return tensor is not None and tensor.op == "placeholder" and SPENT in tensor.meta and len(tensor.users) == 1
 
 
 class _Capture:
@@ -100,6 +110,8 @@ class _Capture:
         kwargs = {name: self._value(each) for name, each in node.kwargs.items()}
         if (found := self._view(node, args, value)) is not None:
             return found
+        if _scales_what_is_spent(node):
+            target = _scale
         if target in RULES and (found := RULES[target](self.graph, value, *args, **kwargs)) is not None:
             return found
         return self._call(target, args, kwargs, value)

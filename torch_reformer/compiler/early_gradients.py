@@ -1,7 +1,7 @@
 """A loss's gradient is computed where the loss is, from the scores that are at hand there: they are read once, and the
-backward finds their gradient. There it is multiplied in place by the loss's own gradient, which is nothing to do where
-that is 1. Chen et al., EVT: accelerating deep learning training with epilogue visitor tree (ASPLOS 2024) move a loss's
-gradient so, and give up the loss."""
+backward finds their gradient. There it is multiplied in place by the loss's own gradient (capture.py), which is nothing
+to do where that is 1. Chen et al. (EVT: accelerating deep learning training with epilogue visitor tree, ASPLOS 2024)
+move a loss's gradient so, and give up the loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from .memory_formats import is_element_wise
 from .regions import SMALL
+from .scaled import scaled
 from .sources import VIEWS, size_of
 
 aten = torch.ops.aten
-_scale = torch.ops.reformer._scale_.default
+SPENT = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
 
 _OF_ONE = VIEWS | {aten.neg.default, aten._to_copy.default, aten.clone.default, aten.detach.default}
 _PRODUCTS = {aten.mul.Tensor, aten.mul.Scalar}
@@ -102,7 +103,7 @@ def _last(linear: dict[Node, None]) -> list[Node]:
 
 
 def _is_worth_it(node: Node, linear: dict[Node, None], backward: set[Node]) -> bool:
-    """Whether it is dense, is a product's operand or a result, and takes no more bytes than what it is computed of,
+    """Whether it is dense, is a product's operand or a result, and has no more elements than what it is computed of,
     which the backward need not read then."""
     value = node.meta["val"]
     dense = value.is_contiguous() or value.is_contiguous(memory_format=torch.channels_last)
@@ -137,12 +138,12 @@ def _move(joint: GraphModule, tangent: Node, linear: dict[Node, None], found: li
             of_one[node].meta = {"val": node.meta["val"]}
     for node in found:
         early = of_one[node]
-        early.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        early.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, SPENT: True}
         with joint.graph.inserting_before(node):
-            scaled = joint.graph.call_function(_scale, (early, tangent))
+            late = joint.graph.call_function(scaled, (early, tangent))
         with node.meta["val"].fake_mode:
-            scaled.meta |= {"val": torch.empty_like(node.meta["val"]), "partitioner_tag": "must_be_in_backward"}
-        node.replace_all_uses_with(scaled)
+            late.meta["val"] = torch.empty_like(node.meta["val"])
+        node.replace_all_uses_with(late)
     for node in [*reversed(linear), *reversed(of_one.values())]:
         if not node.users and node.op == "call_function":
             joint.graph.erase_node(node)

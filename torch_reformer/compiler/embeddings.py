@@ -13,7 +13,7 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _dense_backward(grad: Tensor, ids: Tensor, rows: int, padding: int, by_frequency: bool) -> Tensor:
-    if ids.numel() == 0 or grad.dim() != ids.dim() + 1:
+    if grad.numel() == 0 or grad.dim() != ids.dim() + 1:
         return NotImplemented
     if rows <= _FEW and not by_frequency:
         flat, of_element = grad.reshape(-1, grad.shape[-1]), ids.reshape(-1, 1).to(torch.float32)

@@ -1,5 +1,7 @@
-"""Sums over rows that are known as early as can be, of few operations. Where what is the same for all of a row is known
-later than the rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less."""
+"""Sums over rows that are known as early as they can be, and as exact. Where what is the same for all of a row is known
+later than the rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less. What
+comes of reductions of the elements themselves (their mean or maximum) stays inside: what it takes away may be nearly
+all of them."""
 
 from __future__ import annotations
 
@@ -11,16 +13,19 @@ from .values import Value, columns, in_order, row_sum, select, varies
 
 def early_row_sum(value: Value) -> Value:
     """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added or
-    multiplied after the sum, if the rest needs fewer of them one after the other. So is what is added to an element
-    that is chosen among zeros."""
+    multiplied after the sum, if the rest needs fewer of them one after the other, but some. What is added to elements
+    that are chosen among zeros always is."""
     depth: dict[int, int] = {}
     for each in in_order([value]):
         before = max((depth[id(operand)] for operand in each.operands), default=0)
         depth[id(each)] = before + (each.op in ROW_REDUCTIONS)
     where = varies(value)
 
-    def is_late(part: Value, rest: Value) -> bool:
-        return where[id(part)] <= {"rows"} and (depth[id(part)] > depth[id(rest)] or _chooses(rest))
+    def is_of_row(part: Value) -> bool:
+        return where[id(part)] <= {"rows"}
+
+    def is_late(part: Value, rest: Value, among: Callable[[Value], Value]) -> bool:
+        return is_of_row(part) and depth[id(part)] > depth[id(rest)] >= (1 if among is _all else 0)
 
     def sum_of(value: Value, among: Callable[[Value], Value]) -> Value:
         """The sum of among(value), which is the value or 0, element by element."""
@@ -28,17 +33,17 @@ def early_row_sum(value: Value) -> Value:
             return -sum_of(value.operands[0], among)
         if value.op in ("add", "sub"):
             a, b = value.operands
-            if is_late(b, a):
-                times = _times(among)
-                return sum_of(a, among) + times * b if value.op == "add" else sum_of(a, among) - times * b
-            if is_late(a, b):
-                times = _times(among)
-                return times * a + sum_of(b, among) if value.op == "add" else times * a - sum_of(b, among)
+            if is_late(b, a, among) or (is_of_row(b) and _chooses(a)):
+                times = _times(b, among)
+                return sum_of(a, among) + times if value.op == "add" else sum_of(a, among) - times
+            if is_late(a, b, among) or (is_of_row(a) and _chooses(b)):
+                times = _times(a, among)
+                return times + sum_of(b, among) if value.op == "add" else times - sum_of(b, among)
         if value.op == "mul":
             for factor, rest in (value.operands, value.operands[::-1]):
-                if is_late(factor, rest):
+                if is_late(factor, rest, among):
                     return sum_of(rest, among) * factor
-        if value.op == "div" and is_late(value.operands[1], value.operands[0]):
+        if value.op == "div" and is_late(value.operands[1], value.operands[0], among):
             return sum_of(value.operands[0], among) / value.operands[1]
         if value.op == "select" and among is _all and depth[id(value.operands[0])] < depth[id(value)]:
             condition, a, b = value.operands
@@ -55,9 +60,12 @@ def _all(value: Value) -> Value:
     return value
 
 
-def _times(among: Callable[[Value], Value]) -> Value:
-    """How many elements of a row are added up."""
-    return columns() if among is _all else row_sum(among(Value("constant", attribute=1.0)))
+def _times(part: Value, among: Callable[[Value], Value]) -> Value:
+    """The part as often as elements of a row are added up: not at all, even if it is infinite, where none is."""
+    if among is _all:
+        return columns() * part
+    count = row_sum(among(Value("constant", attribute=1.0)))
+    return select(count, count * part, 0)
 
 
 def _is_zero(value: Value) -> bool:

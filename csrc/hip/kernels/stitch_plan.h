@@ -75,8 +75,8 @@ struct StitchGpu {
 
 namespace stitch_plan {
 
-constexpr int kSharedOfReductions = 2048;  // bytes, of a block and the driver
-constexpr int kMostResults = 64;           // of a thread at once, in registers
+constexpr int kSharedBesidesRows = 2048;  // bytes, of a block and the driver
+constexpr int kMostResults = 64;          // of a thread at once, in registers
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -114,7 +114,7 @@ inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
 // another is computed, or of one.
 inline void launch_long_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
   const int64_t bytes = int64_t{plan.args.width} * needs.bytes;
-  plan.blocks = int((gpu.shared_bytes - kSharedOfReductions) / (bytes + kSharedOfReductions));
+  plan.blocks = int((gpu.shared_bytes - kSharedBesidesRows) / (bytes + kSharedBesidesRows));
   plan.blocks = std::min(plan.blocks, 2);
   plan.ahead = plan.blocks || needs.loaded > 2 ? 1 : 2;
   if (plan.blocks) plan.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);

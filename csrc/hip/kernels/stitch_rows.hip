@@ -38,7 +38,7 @@ struct OfRow {
   DEVICE void visit_near(int channel, int count, Visit visit) const {
     bool near = !kNamed;
     UNROLL
-    for (int i = 0; i < kNamed; ++i) near = near || unsigned(named[i] - channel) < unsigned(count);
+    for (int i = 0; i < kNamed; ++i) near = near || unsigned(named[i]) - unsigned(channel) < unsigned(count);
     if (near)
       visit(Constant<true>{});
     else if constexpr (kNamed > 0)

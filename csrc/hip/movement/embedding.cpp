@@ -1,12 +1,11 @@
 #include "embedding.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
 #include <string>
 
 #include "hip/gpu_model.h"
+#include "typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -16,23 +15,14 @@ constexpr int64_t kMostScanned = int64_t{1} << 29;
 constexpr int64_t kMostRows = 128;  // of a block
 constexpr int64_t kUsualHits = 128;
 
-struct OneKernel {
-  const char *type, *ids;
-  int elements;
-  gpu::Kernel kernel;
-};
-
-const OneKernel* kernel_of(const char* type, const char* ids, int elements) {
-  static const OneKernel kernels[] = {
+const gpu::Kernel* kernel_of(const char* type, const char* ids, int elements) {
+  static const TypedKernel kernels[] = {
 #define X(T, Id, count) \
   {#T, #Id, count, gpu::Kernel({"embedding", "embedding_grad_" #T "_" #Id "_" #count, #T ", " #Id ", " #count})},
 #include "hip/kernels/embedding.inc"
 #undef X
   };
-  const auto found = std::find_if(std::begin(kernels), std::end(kernels), [&](const OneKernel& kernel) {
-    return !std::strcmp(kernel.type, type) && !std::strcmp(kernel.ids, ids) && kernel.elements == elements;
-  });
-  return found;
+  return find_kernel(kernels, type, ids, elements);
 }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -60,8 +50,7 @@ Planned<EmbeddingGradPlan> plan_embedding_grad(DType type, bool wide_ids, int64_
   plan.launch.threads = kEmbeddingThreads;
   plan.launch.pdl = true;
   if (blocks * plan.launch.blocks_y * count * (wide_ids ? 8 : 4) > kMostScanned) return "there are too many ids";
-  constexpr const char* kTypes[] = {"fp32", "fp64", "fp16", "bf16"};
-  plan.kernel = &kernel_of(kTypes[size_t(type)], wide_ids ? "int64" : "int32", elements)->kernel;
+  plan.kernel = kernel_of(kernel_type(type), wide_ids ? "int64" : "int32", elements);
   return plan;
 }
 

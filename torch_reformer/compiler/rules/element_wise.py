@@ -13,6 +13,7 @@ from ... import program as p
 from ...program import Value as Expression
 from ..fakes import is_plain, layout_of, real_tensors, typed
 from ..ir import FLOATS, Graph, Layout, Map, Typed, View
+from ..scaled import scaled
 from ..space import digits_of, find_space
 from .orders import copied, in_order
 
@@ -86,6 +87,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.rsub.Scalar: lambda x, y, alpha=1: y - _scaled(x, alpha),
     aten.mul.Tensor: lambda x, y: x * y,
     aten.mul.Scalar: lambda x, y: x * y,
+    scaled: lambda x, y: x * y,
     aten.div.Tensor: lambda x, y: x / y,
     aten.div.Scalar: lambda x, y: x / y,
     aten.neg.default: lambda x: -x,
