@@ -14,10 +14,9 @@ constexpr int64_t kBlock = 512;
 
 // The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
 // elements are pixels; in NHWC all pixels are the lines of one matrix, or those of an image if the program has planes,
-// and the elements are channels. A unit is a piece
-// of the width of a range of a matrix's lines; one thread computes it line by line, in blocks of one or more lines or
-// of a part of one: what it reads of a line is adjacent, as much as the processor fetches ahead. The partition depends
-// on the shape only, so sums are the same for any number of threads.
+// and the elements are channels. A unit is a piece of the width of a range of a matrix's lines; one thread computes it
+// line by line, in blocks of one or more lines or of a part of one: what it reads of a line is adjacent, as much as the
+// processor fetches ahead. The partition depends on the shape only, so sums are the same for any number of threads.
 struct Partition {
   int64_t images, lines, width;
   int64_t piece, pieces;  // of the width
@@ -63,9 +62,8 @@ struct Step {
 
 // The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
 // row to row are computed once, for all channels, of each image if they differ there; those of them that steps need
-// have buffers too. Where a line is a
-// row, what changes from row to row only is computed once a line. Its spread, which repeats it for each element, is
-// another value: values have their nodes' numbers, and spreads those that follow.
+// have buffers too. Where a line is a row, what changes from row to row only is computed once a line. Its spread, which
+// repeats it for each element, is another value: values have their nodes' numbers, and spreads those that follow.
 struct Steps {
   std::vector<Varies> varies;  // of each node
   std::vector<int> buffer;
