@@ -14,9 +14,10 @@ using int64 = long long;
 template <class T, class Id, int kCount>
 struct EmbeddingGrad {
   static constexpr int kWarps = kEmbeddingThreads / kWarp;
-  static constexpr int kColumns = kWarp * kCount;                  // that a warp has at once
-  static constexpr int kChunks = 4, kAtOnce = kChunks * kColumns;  // of them, whose loads are in flight at once
-  static constexpr int kUnroll = 8, kRows = 2;                     // ids, and rows of gradients, that are
+  static constexpr int kColumns = kWarp * kCount;  // that a warp has at once
+  static constexpr int kChunks = kCount > 1 ? 4 : 2,
+                       kAtOnce = kChunks * kColumns;  // of them, whose loads are in flight at once
+  static constexpr int kUnroll = 8, kRows = 2;        // ids, and rows of gradients, that are
 
   static constexpr int kHits = kWarps * kEmbeddingHits;
 
