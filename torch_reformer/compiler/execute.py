@@ -30,6 +30,7 @@ from .passes import PASSES
 from .prepare import prepare
 from .recompute import recompute
 from .report import Report, report_of
+from .turns import turn
 
 _ROUNDS = 4
 PLANS = 64  # of one graph with symbols: for so many different sizes
@@ -79,6 +80,7 @@ class Executable(Compiled):
                 if not merged and not recomputed:
                     break
             write_copies(self.grouping)
+            turn(self.grouping)
             if in_place:
                 write_in_place(self.grouping)
             try:

@@ -14,7 +14,7 @@ constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; 
 // A placement (program/placement.h) of which the program's text says how many digits it has.
 struct StitchPlacement {
   Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
-  int line[4], column;            // strides; that of a column's first digit is 1
+  int line[4], column;            // strides; that of a column's first digit is 1, but of what is turned
 };
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images

@@ -17,7 +17,7 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[1].stride);
+  placed.column = int(of.of_column[of.is_turned() ? 0 : 1].stride);
   return placed;
 }
 
@@ -26,6 +26,7 @@ struct StitchPlan {
   int count = 1;  // adjacent elements that a thread computes at once
   bool channels_along = false;
   bool images = false;  // a block's lines are those of one image
+  int tile_lines = 0;   // lines that a thread computes at once where tensors are turned
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
@@ -38,9 +39,11 @@ struct StitchPlan {
   int64_t workspace_bytes = 0;  // for partial results of reductions
 
   // The kernel's file, and what follows there, after the program's text, for one of this name.
-  const char* file() const { return lanes ? "stitch_rows" : "stitch"; }
+  const char* file() const { return lanes ? "stitch_rows" : tile_lines ? "stitch_tiles" : "stitch"; }
   std::string text(const std::string& name) const {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
+    if (tile_lines)
+      return "REFORMER_STITCH_TILES(" + name + ", Program, " + std::to_string(tile_lines) + ", " + each + ")\n";
     if (!lanes)
       return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each +
              (!channels_along ? ")\n"
@@ -64,6 +67,7 @@ struct StitchNeeds {
   int stored;   // tensors that are written element by element
   bool rows;    // whether rows are reduced
   bool planes;  // whether something is known of each channel of each image
+  int lines;    // lines_per_access() of turned tensors; 0: there are none
   int period;   // of lines, after which a tensor's elements are read again; 0: they are not
 };
 
@@ -169,6 +173,29 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   plan.launch.threads = kStitchThreads;
 }
 
+// A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels.
+constexpr int kTileColumns = 4;
+
+// Two blocks of lines a thread: while one thread waits for its first or last, others of the multiprocessor read. What
+// blocks leave of sums is little beside a tile.
+inline void launch_tiles(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
+  StitchArgs& a = plan.args;
+  const int images = plan.images ? int(shape.images) : 1;
+  a.image_lines = a.lines / images;
+  plan.count = std::min(plan.count, kTileColumns);
+  plan.tile_lines = needs.lines;
+  while (a.image_lines % plan.tile_lines) plan.tile_lines /= 2;
+  a.log_across = log_across(a.width / plan.count, a.image_lines, 3);
+  const int down = (kStitchThreads >> a.log_across) * plan.tile_lines;
+  const int blocks_y = ceil_div(ceil_div(a.width, plan.count), 1 << a.log_across);
+  a.image_parts =
+      std::clamp(ceil_div(a.image_lines, 2 * down), 1, std::max(1, multiprocessors * 16 / (blocks_y * images)));
+  a.parts = images * a.image_parts;
+  plan.launch.blocks_x = uint32_t(a.parts);
+  plan.launch.blocks_y = uint32_t(blocks_y);
+  plan.launch.threads = kStitchThreads;
+}
+
 }  // namespace stitch_plan
 
 // How the kernel that adds up the parts of so many reductions of so many channels, or planes, is launched. A block has
@@ -199,6 +226,8 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   while (a.width % plan.count || plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, gpu);
+  else if (needs.lines)
+    stitch_plan::launch_tiles(plan, shape, needs, gpu.multiprocessors);
   else
     stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors);
   plan.launch.pdl = true;

@@ -64,6 +64,11 @@ std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, b
   return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
 }
 
+bool StitchContents::is_turned() const {
+  return std::any_of(call.placements.begin(), call.placements.end(),
+                     [](const Placement& each) { return each.is_turned(); });
+}
+
 std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {
   return followed(nodes, [&](int32_t i) { return by_element(i) && !is_of_rows(i); });
 }
