@@ -48,6 +48,19 @@ class FlashAttention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2)).square().mean()
 
 
+class BeforeAProduct(nn.Module):
+    """Group norm of images in channels_last, whose result and gradient a matrix product has in the dimensions' own
+    order."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.norm = nn.Parameter(torch.ones(32, 1, 1)), nn.GroupNorm(4, 32)
+        self.out = nn.Linear(32 * 16 * 16, 8)
+
+    def forward(self, x):
+        return self.out(nn.functional.silu(self.norm(x * self.scale)).flatten(1)).square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Those of the forward and of the backward under autocast; images are channels_last."""
     found = []
@@ -84,5 +97,6 @@ def kinds(report) -> dict[str, int]:
 if __name__ == "__main__":
     models = {name: training_models.make(name) for name in sys.argv[2:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
     os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

@@ -57,6 +57,12 @@ def test_residual_blocks():
     assert forward["stitch"] <= 8 + 6 and backward["stitch"] <= 2 * 8 + 6
 
 
+def test_turned_images():
+    """The norm's kernels write and read what a matrix product has in another order."""
+    for each in kinds()["before a product"]:
+        assert "reformer::_contiguous" not in each and each["stitch"]
+
+
 def test_group_norm_keeps_the_order_of_images():
     """PyTorch copies them to their dimensions' own order first; here convolutions' results and gradients are read as
     they are. The backward's one copy is of what fills a part of the images."""

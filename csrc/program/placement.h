@@ -15,8 +15,8 @@ struct Placement {
     int64_t count, stride;
   };
   static constexpr int kMostOfLine = 4, kMostOfColumn = 2;
-  // The least significant first. A column's first one has stride 1; what is the same for all columns has none. Of a
-  // turned tensor the line's first one has stride 1, and the column is one digit with another.
+  // The least significant first. A column's first one has stride 1; what is the same for all columns has none. The
+  // line's first one has stride 1 in a turned tensor, whose column is one digit with another.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;

@@ -35,8 +35,8 @@ def empty(output, acc):
 
 
 def placed(tensor) -> list[int]:
-    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions, and may begin
-    anywhere then."""
+    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions: then it may
+    begin anywhere."""
     dimensions = tensor.dim() if tensor.dim() > 4 else 0
     sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
     return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions and not tensor.is_meta else 0]

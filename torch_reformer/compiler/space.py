@@ -128,7 +128,7 @@ def _are_read(columns: list[tuple[int, int]]) -> bool:
 
 
 def _are_turned(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
-    """Whether a kernel reads and writes the elements of adjacent rows that have these counts and strides together."""
+    """Whether a kernel reads and writes adjacent elements of successive rows, with these counts and strides."""
     if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
         return False
     return all(count >= _LEAST_TURNED and count % _OF_TURNED == 0 for count in (columns[0][0], lines[0][0]))

@@ -21,7 +21,7 @@ def turn(grouping: Grouping) -> None:
         if not isinstance(call, Call) or call.operator is not _contiguous:
             continue
         (result,) = call.results
-        if result.device.type not in DEVICES or result.dtype == torch.float64:
+        if result.device.type not in DEVICES:
             continue
         if id(result) not in outputs and _read(grouping, call, result):
             del grouping.alone[number]

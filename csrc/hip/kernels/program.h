@@ -121,7 +121,7 @@ DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
 }
 // kCount adjacent elements in registers, to be written: some come after the others.
 template <class T, int kCount>
-struct Gathered {
+struct Narrowed {
   static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
   Pack<T, kStep> packs[kCount / kStep];
 
@@ -138,7 +138,7 @@ struct Gathered {
   }
 };
 template <int kCount>
-struct Gathered<mask8, kCount> {
+struct Narrowed<mask8, kCount> {
   float values[kCount];
 
   template <int kSome>

@@ -173,8 +173,9 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   plan.launch.threads = kStitchThreads;
 }
 
-// A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels.
-constexpr int kTileColumns = 4;
+// A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels; its
+// lines are half as many where tensors have more than so many bytes in registers, of elements and of results.
+constexpr int kTileColumns = 4, kMostTileBytes = 320;
 
 // Two blocks of lines a thread: while one thread waits for its first or last, others of the multiprocessor read. What
 // blocks leave of sums is little beside a tile.
@@ -185,6 +186,8 @@ inline void launch_tiles(StitchPlan& plan, const ProgramShape& shape, const Stit
   plan.count = std::min(plan.count, kTileColumns);
   plan.tile_lines = needs.lines;
   while (a.image_lines % plan.tile_lines) plan.tile_lines /= 2;
+  const int bytes = plan.count * (needs.bytes + 4 * needs.stored);
+  while (plan.tile_lines > 4 && plan.tile_lines * bytes > kMostTileBytes) plan.tile_lines /= 2;
   a.log_across = log_across(a.width / plan.count, a.image_lines, 3);
   const int down = (kStitchThreads >> a.log_across) * plan.tile_lines;
   const int blocks_y = ceil_div(ceil_div(a.width, plan.count), 1 << a.log_across);

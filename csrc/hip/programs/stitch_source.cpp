@@ -108,14 +108,16 @@ std::string StitchWriter::place_text(int32_t number) const {
 }
 
 void StitchWriter::constants() {
+  const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
   body_ << "  using Result = " << type_name(contents_.result) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
         << ", kLoaded = " << contents_.loaded.size() << ", kStored = " << contents_.stored.size()
         << ", kReductions = " << reductions().size()
         << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
         << ";\n";
-  if (contents_.first_result >= 0) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
-  if (!contents_.program.needs_rows) body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n";
+  if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
+  if (!contents_.program.needs_rows && !contents_.is_turned())
+    body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
@@ -201,6 +203,7 @@ void StitchWriter::load() {
 }
 
 void StitchWriter::store() {
+  const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
   body_ << "  template <bool kAll, int kCount, int kSize>\n"
            "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
            "line = "
@@ -212,7 +215,7 @@ void StitchWriter::store() {
     if (contents_.is_turned(place)) continue;  // Turned writes it
     const std::string at = place < 0 ? "at" : place_text(place);
     body_ << "    ";
-    if (contents_.first_result >= 0) body_ << "if constexpr (kAll || kResult != " << i << ") ";
+    if (has_result) body_ << "if constexpr (kAll || kResult != " << i << ") ";
     if (type == Stored::mask)
       body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i << "]);\n";
     else

@@ -74,7 +74,7 @@ void StitchWriter::turned_results() {
         write(contents_.stored[i], "y" + std::to_string(i), i);
   };
   each([&](size_t o, const std::string& y, size_t) {
-    body_ << "    Gathered<" << type_name(contents_.call.stored_type(output(o))) << ", kLines> " << y << "[kCount];\n";
+    body_ << "    Narrowed<" << type_name(contents_.call.stored_type(output(o))) << ", kLines> " << y << "[kCount];\n";
   });
   body_ << "    template <int kSome, int kSize>\n"
            "    DEVICE void put(int line, const float (&from)[kSome][kSize][kCount]) {\n"

@@ -74,7 +74,7 @@ class StitchWriter {
             << (contents_.is_channel_input(i) ? read(i) : expression(node(i))) << ";\n";
   }
 
-  // Of rows (stitch_rows_source.cpp).
+  // What only rows have (stitch_rows_source.cpp).
   // What rows are gone through for, one after the other: each stage's reductions, and then the results.
   size_t passes() const { return contents_.stages.size() + 1; }
   std::vector<int32_t> nodes_of(size_t pass) const;
@@ -90,7 +90,7 @@ class StitchWriter {
   void of_row_once();
   void hold();
 
-  // Of tiles (stitch_tiles_source.cpp).
+  // What only tiles have (stitch_tiles_source.cpp).
   void tile();
   void turned_results();
 
