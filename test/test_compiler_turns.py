@@ -1,4 +1,4 @@
-"""Copies that kernels turn themselves. On CPUs they are made; here programs read and write what is turned there, too."""
+"""Copies that kernels turn themselves. On CPUs they are made; here programs there read and write what is turned."""
 
 import pytest
 import torch.nn.functional as F
