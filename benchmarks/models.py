@@ -116,6 +116,23 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
     return Task(Translator(WORDS, length).to(device), batch, loss)
 
 
+class WithLoss(nn.Module):
+    """A model and a loss of its result and of the last argument, which is compiled with it."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.loss(self.model(*given[:-1]), given[-1])
+
+
+def with_loss(
+    model: nn.Module, batch: Callable[[], tuple[Tensor, ...]], loss: Callable[[Tensor, Tensor], Tensor]
+) -> Task:
+    return Task(WithLoss(model, loss), batch, lambda whole, *given: whole(*given))
+
+
 class XmlCnn(nn.Module):
     """Labels of texts (Liu et al., Deep learning for extreme multi-label text classification, SIGIR 2017): convolutions
     of three lengths over words, the maximum of each of eight parts of the text, a narrow layer, and all labels."""
@@ -148,7 +165,7 @@ def xml_cnn(count: int, device: torch.device) -> Task:
         own.scatter_(1, torch.randint(labels, (count, 5), device=device), 1)
         return torch.randint(words, (count, 500), device=device), own
 
-    return Task(model, batch, lambda model, texts, own: F.binary_cross_entropy_with_logits(model(texts), own))
+    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
 
 
 class Gcn(nn.Module):
@@ -180,7 +197,7 @@ def gcn(edges_a_node: int, device: torch.device) -> Task:
         own = torch.randint(classes, (nodes,), device=device)
         return torch.randn(nodes, features, device=device), source, target, weight, own
 
-    return Task(model, batch, lambda model, *graph: F.cross_entropy(model(*graph[:-1]), graph[-1]))
+    return with_loss(model, batch, F.cross_entropy)
 
 
 class Dien(nn.Module):
@@ -235,7 +252,7 @@ def dien(count: int, device: torch.device) -> Task:
             torch.randint(2, (count,), device=device).float(),
         )
 
-    return Task(model, batch, lambda model, *given: F.binary_cross_entropy_with_logits(model(*given[:2]), given[2]))
+    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
 
 
 _OF_TEXTS = {"bert_base": bert, "bert_large": bert, "bert_two_layers": bert, "gpt2": gpt2, "transformer": transformer}
