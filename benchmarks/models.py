@@ -170,7 +170,7 @@ def xml_cnn(count: int, device: torch.device) -> Task:
 
 class Gcn(nn.Module):
     """Classes of a graph's nodes (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
-    ICLR 2017), two layers. Sums over neighbours are taken where a node has the fewest numbers."""
+    ICLR 2017), two layers. Sums over adjacent nodes are taken where a node has the fewest numbers."""
 
     def __init__(self, features: int, hidden: int, classes: int):
         super().__init__()

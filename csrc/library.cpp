@@ -8,6 +8,7 @@
 #include "operators/program.h"
 #include "operators/run_plan.h"
 #include "operators/scale.h"
+#include "operators/segments.h"
 #include "plan/operator_calls.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
@@ -27,6 +28,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
+  m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base) -> Tensor");
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
@@ -51,7 +53,10 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
-STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
+STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) {
+  REFORMER_IMPLEMENT(m);
+  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));
+}
 
 // No kernels of a device, and the latter has no tensor to tell it.
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {

@@ -75,6 +75,7 @@ ONE = {
     "implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
     "pack": "pack, bf16, 4",
     "scale": "bf16, fp32, 8",
+    "segments": "bf16, 8",
     "tma_depthwise": "forward, bf16, 3, 1",
     "tma_gemm": "forward, bf16, 128, 128, 6",
     "tma_windows": "input_grad, bf16, 128, 128, 6",

@@ -9,7 +9,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.overrides import TorchFunctionMode
 
 from ..runtime import native  # noqa: F401  registers the operators
-from . import dropout, embeddings, group_norm, losses, patches
+from . import dropout, embeddings, group_norm, losses, patches, segments
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -35,7 +35,7 @@ _BROKEN_UP = (
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
-    for module in (dropout, embeddings, group_norm, losses, patches):
+    for module in (dropout, embeddings, group_norm, losses, patches, segments):
         table |= module.DECOMPOSITIONS
     return table | _CONVOLUTIONS
 

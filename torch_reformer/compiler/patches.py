@@ -78,7 +78,7 @@ def _backward(
     groups,
     wanted,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    # For the images' own gradient, which a model's first layer does not need, patches would be put together again.
+    # For the images' own gradient, which a model's first layer does not need, patches would become images again.
     if wanted[0] or not _takes(input, weight, stride, padding, dilation, transposed, groups):
         return NotImplemented
     return None, weight_gradient(grad, input, weight) if wanted[1] else None, grad.sum((0, 2, 3)) if wanted[2] else None
