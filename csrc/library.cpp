@@ -29,9 +29,11 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
   for (const char* unfused : {"", "_unfused"}) {  // the latter by PyTorch's own operations
-    const std::string name = unfused, geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
+    const std::string name = unfused,
+                      geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
     m.def(("_max_pool2d" + name + "(Tensor input, " + geometry + ", bool ceil_mode) -> (Tensor, Tensor)").c_str());
-    m.def(("_max_pool2d_grad" + name + "(Tensor grad, Tensor places, SymInt[2] size, " + geometry + ") -> Tensor").c_str());
+    m.def(("_max_pool2d_grad" + name + "(Tensor grad, Tensor places, SymInt[2] size, " + geometry + ") -> Tensor")
+              .c_str());
   }
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");

@@ -84,8 +84,7 @@ std::tuple<Tensor, Tensor> max_pool2d(const Tensor& input, const Ints& window, c
   if (!planned.plan) {
     std::array<StableIValue, 6> stack{from(input),   from(window),   from(stride),
                                       from(padding), from(dilation), from(ceil_mode)};
-    TORCH_ERROR_CODE_CHECK(
-        torch_call_dispatcher("reformer::_max_pool2d_unfused", "", stack.data(), TORCH_ABI_VERSION));
+    TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("reformer::_max_pool2d_unfused", "", stack.data(), TORCH_ABI_VERSION));
     return {to<Tensor>(stack[0]), to<Tensor>(stack[1])};
   }
   const Tensor images = dense(input, layout);

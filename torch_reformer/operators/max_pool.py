@@ -52,9 +52,7 @@ def register(library: torch.library.Library) -> None:
     @torch.library.register_fake("reformer::_max_pool2d", lib=library)
     def _(input, window, stride, padding, dilation, ceil_mode):
         result = _aten.max_pool2d_with_indices(input, window, stride, padding, dilation, ceil_mode)[0]
-        result = torch.empty(
-            result.shape, dtype=input.dtype, device=input.device, memory_format=_memory_format(input)
-        )
+        result = torch.empty(result.shape, dtype=input.dtype, device=input.device, memory_format=_memory_format(input))
         return result, torch.empty_like(result, dtype=torch.uint8)
 
     @torch.library.register_fake("reformer::_max_pool2d_grad", lib=library)

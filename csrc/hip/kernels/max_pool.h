@@ -5,9 +5,9 @@
 
 namespace reformer {
 
-constexpr int kMaxPoolThreads = 256;
-constexpr int kMaxPoolTile = 2;    // rows and columns of images whose gradients a thread has
-constexpr int kMostPlaces = 255;   // of a window: one number more means none of them
+constexpr int kMaxPoolThreads = 128;
+constexpr int kMaxPoolTile = 2;   // rows and columns of images whose gradients a thread has
+constexpr int kMostPlaces = 255;  // of a window: one number more means none of them
 
 // The rows of images, or their columns.
 struct PoolAxis {
@@ -24,7 +24,8 @@ struct MaxPoolArgs {
   PoolAxis rows, columns;
   Divider by_channels, by_columns, by_rows;
   int channels, images;
-  int images_each;  // of a block's place along y
+  int of_image, of_result;  // an image's elements, and its results
+  int images_each;          // of a block's place along y
 };
 
 }  // namespace reformer

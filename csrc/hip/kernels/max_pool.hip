@@ -41,6 +41,13 @@ DEVICE unsigned wins(unsigned value, unsigned best) {
   return mask;
 }
 
+// The compiler takes the number for another than before: it holds it.
+DEVICE void forget_float([[maybe_unused]] float& x) {
+#if defined(REFORMER_NVIDIA)
+  asm volatile("" : "+f"(x));
+#endif
+}
+
 // Adjacent channels of one place in an image.
 struct Item {
   int channel, column, row, image;
@@ -65,9 +72,9 @@ DEVICE Item own_item(const MaxPoolArgs& p) {
   return item;
 }
 
-// The image's first element at these channels, in tensors of so many rows and columns.
-DEVICE long long begin_of(const Item& item, const MaxPoolArgs& p, int rows, int columns) {
-  return static_cast<long long>(item.image) * rows * columns * p.channels + item.channel;
+// The image's first element at these channels, where an image has so many.
+DEVICE long long begin_of(const Item& item, int elements) {
+  return static_cast<long long>(item.image) * elements + item.channel;
 }
 
 struct Range {
@@ -93,9 +100,12 @@ DEVICE Range windows_of(int tile, const PoolAxis& a) {
 // An element's place in a window, or a negative number.
 DEVICE int place_in(int output, int at, const PoolAxis& a) {
   const int distance = at + a.padding - output * a.stride;
-  if (distance < 0) return -1;
-  const int place = divide(distance, a.by_dilation);
-  return place < a.window && place * a.dilation == distance ? place : -1;
+  int place = distance;
+  if (a.dilation != 1 && distance > 0) {
+    place = divide(distance, a.by_dilation);
+    if (place * a.dilation != distance) return -1;
+  }
+  return static_cast<unsigned>(place) < static_cast<unsigned>(a.window) ? place : -1;
 }
 
 template <class T, int kCount>
@@ -109,7 +119,7 @@ struct MaxPool {
     const Item item = own_item<kCount>(p);
     if (!item.exists) return;
     const Range rows = places_inside(item.row, p.rows), columns = places_inside(item.column, p.columns);
-    const T* const image = static_cast<const T*>(p.from) + begin_of(item, p, p.rows.size, p.columns.size);
+    const T* const image = static_cast<const T*>(p.from) + begin_of(item, p.of_image);
     const int top = item.row * p.rows.stride - p.rows.padding;
     const int left = item.column * p.columns.stride - p.columns.padding;
     unsigned best[kWords], places[kWords];
@@ -133,8 +143,7 @@ struct MaxPool {
           if (column + i < columns.end) add(some[i], row * p.columns.window + column + i, best, places);
       }
     }
-    const long long at = begin_of(item, p, p.rows.outputs, p.columns.outputs) +
-                         (item.row * p.columns.outputs + item.column) * p.channels;
+    const long long at = begin_of(item, p.of_result) + (item.row * p.columns.outputs + item.column) * p.channels;
     Pack<T, kCount> maximum = zero_pack<T, kCount>();
     UNROLL
     for (int i = 0; i < kWords; ++i) set_word(maximum, i, best[i]);
@@ -193,13 +202,17 @@ struct MaxPool {
     if (!item.exists) return;
     const Range rows = windows_of(item.row, p.rows), columns = windows_of(item.column, p.columns);
     const int top = item.row * kTile, left = item.column * kTile;
-    const long long image = begin_of(item, p, p.rows.outputs, p.columns.outputs);
+    const long long image = begin_of(item, p.of_result);
     float sums[kTile][kTile][kCount] = {};
     NOT_UNROLLED
     for (int row = rows.first; row < rows.end; ++row) {
       int of_row[kTile];
+      unsigned row_in_bytes[kTile];
       UNROLL
-      for (int i = 0; i < kTile; ++i) of_row[i] = place_in(row, top + i, p.rows);
+      for (int i = 0; i < kTile; ++i) {
+        of_row[i] = place_in(row, top + i, p.rows);
+        row_in_bytes[i] = of_bytes(of_row[i] * p.columns.window);
+      }
       NOT_UNROLLED
       for (int column = columns.first; column < columns.end; ++column) {
         const long long at = image + (row * p.columns.outputs + column) * p.channels;
@@ -209,16 +222,18 @@ struct MaxPool {
         float grads[kCount];
         widen<T, kCount>(pack, grads);
         UNROLL
+        for (int i = 0; i < kCount; ++i) forget_float(grads[i]);  // else it is widened again for each element
+        UNROLL
         for (int j = 0; j < kTile; ++j) {
           const int of_column = place_in(column, left + j, p.columns);
+          const unsigned in_bytes = of_bytes(of_column);
           UNROLL
           for (int i = 0; i < kTile; ++i)
-            if (of_row[i] >= 0 && of_column >= 0)
-              add_named(grads, places, of_row[i] * p.columns.window + of_column, sums[i][j]);
+            if (of_row[i] >= 0 && of_column >= 0) add_named(grads, places, row_in_bytes[i] + in_bytes, sums[i][j]);
         }
       }
     }
-    T* const to = static_cast<T*>(p.to) + begin_of(item, p, p.rows.size, p.columns.size);
+    T* const to = static_cast<T*>(p.to) + begin_of(item, p.of_image);
     UNROLL
     for (int i = 0; i < kTile; ++i) {
       UNROLL
@@ -229,11 +244,14 @@ struct MaxPool {
     }
   }
 
-  // The gradients of those windows whose maximum was at this place.
-  static DEVICE void add_named(const float (&grads)[kCount], const Places& places, int place, float (&sum)[kCount]) {
+  static DEVICE unsigned of_bytes(int place) { return unsigned(place) * 0x01010101u; }
+
+  // The gradients of those windows whose maximum was at this place, which each byte is.
+  static DEVICE void add_named(const float (&grads)[kCount], const Places& places, unsigned place,
+                               float (&sum)[kCount]) {
     UNROLL
     for (int i = 0; i < kCount; ++i) {
-      const unsigned others = places[i / 4] ^ unsigned(place) * 0x01010101u;
+      const unsigned others = places[i / 4] ^ place;
       if (!(others >> i % 4 * 8 & 0xffu)) sum[i] += grads[i];
     }
   }
@@ -242,11 +260,12 @@ struct MaxPool {
 }  // namespace
 }  // namespace reformer
 
-#define X(direction, T, kCount)                                                                                   \
-  KERNEL(reformer::kMaxPoolThreads) max_pool_##direction##_##T##_##kCount(reformer::MaxPoolArgs args) { \
-    reformer::grid_dependency_launch();                                                                           \
-    reformer::grid_dependency_wait();                                                                             \
-    reformer::MaxPool<reformer::T, kCount>{args}.direction();                                                     \
+#define X(direction, T, kCount)                                       \
+  KERNEL_OCCUPANCY(reformer::kMaxPoolThreads, 7)                      \
+  max_pool_##direction##_##T##_##kCount(reformer::MaxPoolArgs args) { \
+    reformer::grid_dependency_launch();                               \
+    reformer::grid_dependency_wait();                                 \
+    reformer::MaxPool<reformer::T, kCount>{args}.direction();         \
   }
 #ifdef REFORMER_ENTRY
 REFORMER_APPLY(X, REFORMER_ENTRY)

@@ -52,7 +52,7 @@ Planned<MaxPoolPlan> plan_max_pool(bool is_forward, DType type, Layout layout, i
   const int most = int(16 / element_size(type)), elements = channels % most ? 1 : most;
   const auto items_of = [&](const PoolSizes& of) { return is_forward ? of.outputs : ceil_div(of.size, kMaxPoolTile); };
   const int64_t vectors = channels / elements, across = items_of(columns), down = items_of(rows);
-  const int64_t of_image = vectors * across * down;  // threads
+  const int64_t each = vectors * across * down;  // threads of an image
 
   MaxPoolPlan plan;
   MaxPoolArgs& a = plan.args;
@@ -60,8 +60,9 @@ Planned<MaxPoolPlan> plan_max_pool(bool is_forward, DType type, Layout layout, i
   a.by_channels = make_divider(int(vectors)), a.by_columns = make_divider(int(across));
   a.by_rows = make_divider(int(down));
   a.channels = int(channels), a.images = int(images);
-  a.images_each = int(std::clamp<int64_t>(kMost / of_image, 1, images));
-  plan.launch.blocks_x = uint32_t(ceil_div(a.images_each * of_image, kMaxPoolThreads));
+  a.of_image = int(rows.size * columns.size * channels), a.of_result = int(rows.outputs * columns.outputs * channels);
+  a.images_each = int(std::clamp<int64_t>(kMost / each, 1, images));
+  plan.launch.blocks_x = uint32_t(ceil_div(a.images_each * each, kMaxPoolThreads));
   plan.launch.blocks_y = uint32_t(ceil_div(images, a.images_each));
   plan.launch.threads = kMaxPoolThreads;
   plan.launch.pdl = true;
