@@ -5,6 +5,7 @@
 #include "operators/contiguous.h"
 #include "operators/conv.h"
 #include "operators/embedding.h"
+#include "operators/max_pool.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
 #include "operators/scale.h"
@@ -29,6 +30,13 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
   m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base) -> Tensor");
+  for (const char* unfused : {"", "_unfused"}) {  // the latter by PyTorch's own operations
+    const std::string name = unfused,
+                      geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
+    m.def(("_max_pool2d" + name + "(Tensor input, " + geometry + ", bool ceil_mode) -> (Tensor, Tensor)").c_str());
+    m.def(("_max_pool2d_grad" + name + "(Tensor grad, Tensor places, SymInt[2] size, " + geometry + ") -> Tensor")
+              .c_str());
+  }
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
@@ -47,6 +55,8 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
   m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
   m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
+  m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                \
+  m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));      \
   m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \

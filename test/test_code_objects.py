@@ -73,6 +73,7 @@ ONE = {
     "depthwise_planes": "forward, bf16, 3, 1, 4, 8",
     "embedding": "bf16, int64, 8",
     "implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
+    "max_pool": "backward, bf16, 8",
     "pack": "pack, bf16, 4",
     "scale": "bf16, fp32, 8",
     "segments": "bf16, 8",

@@ -15,7 +15,7 @@ from marks import needs_aten
 from torch.utils.cpp_extension import include_paths
 
 HERE = Path(__file__).parent
-NAMES = ["resnet", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
+NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
 pytestmark = [
     needs_aten,
     pytest.mark.skipif(
@@ -55,6 +55,14 @@ def test_residual_blocks():
     forward, backward = kinds()["resnet"]
     assert forward["conv"] == backward["conv_grads"] == 8
     assert forward["stitch"] <= 8 + 6 and backward["stitch"] <= 2 * 8 + 6
+
+
+def test_max_pooling():
+    """Its indices are bytes, and the images around it stay in channels_last."""
+    forward, backward = kinds()["resnext"]
+    assert forward["reformer::_max_pool2d"] == backward["reformer::_max_pool2d_grad"] == 1
+    assert not [kind for each in (forward, backward) for kind in each if kind.startswith("aten::max_pool2d")]
+    assert not {"reformer::_contiguous", "aten::clone"} & {*forward, *backward}
 
 
 def test_group_norm_keeps_the_order_of_images():

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from .rules.element_wise import CONSTANTS
 
-aten = torch.ops.aten
+aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
 # Besides element-wise operators, what gives the same elements whatever the order of memory. Others may have been chosen
 # by it, as kernels of attention are.
@@ -27,6 +27,7 @@ _ANY_ORDER = {
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
     *(aten.new_empty_strided.default, *CONSTANTS),
+    *(reformer._max_pool2d.default, reformer._max_pool2d_grad.default),
 }
 # Between matrices, whose results have one order whatever their operands' is.
 _OF_MATRICES = {

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from . import dropout
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
+from .max_pools import replace_max_pools
 from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
@@ -18,6 +19,7 @@ _MUCH = 8  # elements of a result for each of its operands
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    replace_max_pools(joint)
     if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
         order_gradients(joint, options["num_fwd_outputs"])
         settle(joint, both_passes=True)  # alike, so that what is saved has one order
