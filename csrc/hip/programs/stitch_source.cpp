@@ -246,6 +246,19 @@ class Writer {
            ">(p.placed[" + std::to_string(number) + "], line, column)";
   }
 
+  // The text of a table's row, whose number its index has at this line; and of where an element of a row lies.
+  std::string look_up_text(const ProgramNode& of) const {
+    const ProgramOperand& index = contents_.inputs[size_t(of.input) + 1];
+    return std::string("look_up<") + (index.type == Stored::key ? "long long" : "int") + ">(" + table_text(of) +
+           ", p.in[" + std::to_string(of.input + 1) + "], " + (index.place < 0 ? "line" : place_text(index.place)) + ")";
+  }
+  std::string in_table_text(const ProgramNode& of, const std::string& row) const {
+    return "static_cast<long long>(" + row + ") * " + table_text(of) + ".pitch + column";
+  }
+  std::string table_text(const ProgramNode& of) const {
+    return "p.tables[" + std::to_string(contents_.program.inputs[size_t(of.input)].table) + "]";
+  }
+
   // An output that is acc itself may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 
@@ -344,6 +357,7 @@ class Writer {
     });
     each([&](const ProgramNode& of, const std::string& x) {
       if (of.op == ProgramOp::row) body_ << "    float " << x << ";\n";
+      if (of.op == ProgramOp::table) body_ << "    int row_of_" << x << ";\n";
     });
     const auto is_tensor = [](const ProgramNode& of) { return of.op != ProgramOp::row && of.op != ProgramOp::random; };
     const auto from = [&](const ProgramNode& of) {
@@ -352,11 +366,16 @@ class Writer {
     const auto place = [&](const ProgramNode& of) {
       return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
     };
+    const auto at = [&](const ProgramNode& of, const std::string& row) {
+      return of.op == ProgramOp::table ? in_table_text(of, row) : place(of) < 0 ? "at" : place_text(place(of));
+    };
     body_
         << "    DEVICE void read_row(const StitchArgs& p, int line) {\n      [[maybe_unused]] const int column = 0;\n";
     each([&](const ProgramNode& of, const std::string& x) {
       if (of.op == ProgramOp::random)
         body_ << "      " << x << " = read_key(" << from(of) << ");\n";
+      else if (of.op == ProgramOp::table)
+        body_ << "      row_of_" << x << " = " << look_up_text(of) << ";\n";
       else if (of.op == ProgramOp::row)
         body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from(of) << ", "
               << (place(of) < 0 ? "line" : place_text(place(of))) << ");\n";
@@ -365,8 +384,7 @@ class Writer {
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
     each([&](const ProgramNode& of, const std::string& x) {
       if (is_tensor(of))
-        body_ << "      " << x << ".read(" << from(of) << ", " << (place(of) < 0 ? "at" : place_text(place(of)))
-              << ");\n";
+        body_ << "      " << x << ".read(" << from(of) << ", " << at(of, "row_of_" + x) << ");\n";
     });
     body_ << "    }\n";
     // In shared memory those of the largest elements come first, so that each begins where vectors may.
@@ -386,7 +404,7 @@ class Writer {
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
     each_resident([&](const ProgramNode& of, const std::string&, const std::string& resident) {
       body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from(of)
-            << ", " << (place(of) < 0 ? "at" : place_text(place(of))) << ");\n";
+            << ", " << at(of, of.op == ProgramOp::table ? look_up_text(of) : "") << ");\n";
     });
     body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* resident, int column) {\n";
     each_resident([&](const ProgramNode&, const std::string& x, const std::string& resident) {
@@ -431,7 +449,9 @@ class Writer {
       const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
       const Stored type = contents_.inputs[size_t(of.input)].type;
       const int32_t place = contents_.inputs[size_t(of.input)].place;
-      const std::string at = place < 0 ? "at" : place_text(place);
+      const std::string at = of.op == ProgramOp::table ? in_table_text(of, look_up_text(of))
+                             : place < 0               ? "at"
+                                                       : place_text(place);
       if (of.op == ProgramOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, read_key(" << input << "), line, column, " << to << ");\n";
       else if (of.op == ProgramOp::row && place >= 0)
@@ -523,12 +543,13 @@ int stitch_numbers(const Program& program) {
 StitchNeeds stitch_needs(const ProgramCall& call) {
   const Program& program = call.program;
   const auto is_loaded = [](const ProgramNode& node) {
-    return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
+    return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::table ||
+           node.op == ProgramOp::random;
   };
   const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
   int64_t bytes = 0, period = 0;
   for (const ProgramNode& node : program.nodes)
-    if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
+    if (node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::table)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   for (const Placement& each : call.placements) period = std::max(period, each.period());
   const auto stored = std::count_if(program.outputs.begin(), program.outputs.end(),
