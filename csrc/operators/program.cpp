@@ -44,10 +44,12 @@ ScalarType torch_type(Stored type) {
 template <class Name>
 Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
   const ScalarType found = tensor.scalar_type();
-  for (Stored type : {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key, Stored::index32})
+  for (Stored type :
+       {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key, Stored::index32})
     if (found == torch_type(type)) return type;
   fail(op, argument(), " has data type ", toString(found),
-       "; float32, float64, float16, bfloat16 and bool are supported, int64 for a key of random numbers, and int64 and int32 for indices");
+       "; float32, float64, float16, bfloat16 and bool are supported, int64 for a key of random numbers, and int64 and "
+       "int32 for indices");
 }
 
 int64_t numel(Sizes sizes) {

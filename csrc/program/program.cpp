@@ -69,7 +69,8 @@ Program Program::decode(const int64_t* code, int64_t size) {
   for (int64_t i = 0; i < inputs; ++i) {
     const auto kind =
         ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::index), "an unknown kind of input"));
-    if ((kind == ProgramOp::index) != is_of_table) reader.malformed("a table without its index, or one without a table");
+    if ((kind == ProgramOp::index) != is_of_table)
+      reader.malformed("a table without its index, or one without a table");
     is_of_table = kind == ProgramOp::table;
     program.tables += is_of_table;
     program.inputs.push_back({kind, is_of_table || kind == ProgramOp::index ? program.tables - 1 : -1});

@@ -55,7 +55,8 @@ int elements_per_access(const ProgramCall& call) {
     else if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
       elements = aligned(elements, places_of(input.data, call.placements[size_t(input.place)], size), size);
     else if (call.program.inputs[i].kind == ProgramOp::table)
-      elements = aligned(elements, row_places(input.data, call.tables[size_t(call.program.inputs[i].table)], size), size);
+      elements =
+          aligned(elements, row_places(input.data, call.tables[size_t(call.program.inputs[i].table)], size), size);
   }
   for (size_t i = 0; i < call.places_of_outputs.size(); ++i) {
     if (call.places_of_outputs[i] < 0) continue;

@@ -9,6 +9,7 @@ import torch
 from compiled import compile_kernels
 from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import planner, source
+from look_ups import looked_up, looking_up
 from marks import slow
 from test_mma_code import check_generated
 
@@ -74,6 +75,19 @@ def test_compiles(architecture, name, layout):
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_rows_compile(architecture, name, width):
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
+
+
+# Of rows in part of a warp, in several, and too long for registers.
+@pytest.mark.parametrize("width", [1024, *slow(24, 768, 50304)])
+@pytest.mark.parametrize("name", looking_up())
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_look_ups_compile(architecture, name, width):
+    tested = looking_up()[name]
+    if width > 4096 and "sum" in {output.kind for output in tested.outputs}:
+        pytest.skip("rows that are too long to be added up, too")
+    acc, tensors = looked_up(tested, (1, width, 64, 1), torch.bfloat16)
+    file = source(tested, acc, [*tensors.values()], shared_bytes=49152)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
 # In shared memory, two at once or one, or read again.

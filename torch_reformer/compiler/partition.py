@@ -11,10 +11,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 from . import dropout
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
-from .memory_formats import is_element_wise, settle
 from .look_ups import OPERATORS
+from .memory_formats import is_element_wise, settle
 from .rules.reductions import RULES as REDUCTIONS
-from .sources import VIEWS, share_sources, size_of
+from .sources import share_sources, size_of
 
 _MUCH = 8  # elements of a result for each of its operands
 
@@ -51,16 +51,20 @@ def _look_up_again(joint: GraphModule) -> None:
 
 
 def _given(node: Node) -> bool:
-    while node.target in VIEWS:
+    while _is_view(node):
         node = node.args[0]
     return node.op == "placeholder"
 
 
 def _is_read_by_programs(node: Node) -> bool:
     return all(
-        _is_read_by_programs(user) if user.target in VIEWS else is_element_wise(user) or user.target in REDUCTIONS
+        _is_read_by_programs(user) if _is_view(user) else is_element_wise(user) or user.target in REDUCTIONS
         for user in node.users
     )
+
+
+def _is_view(node: Node) -> bool:
+    return getattr(node.target, "is_view", False)
 
 
 def _strides(node: Node) -> tuple:

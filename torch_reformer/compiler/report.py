@@ -81,9 +81,7 @@ def _not_looked_up(grouping: Grouping, number: int) -> int:
     for each in filter(None, found):
         key = id(each.table.value), each.table.layout
         read[key] = read.get(key, 0) + each.elements
-    return sum(
-        max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items()
-    )
+    return sum(max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items())
 
 
 def _name(operation: Operation) -> str:

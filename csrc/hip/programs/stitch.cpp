@@ -28,7 +28,8 @@ const char* refusal(const ProgramCall& call, const Device& device) {
     if (output.type == Stored::fp64) return "an output is fp64";
     if (output.kind != Reduction::none && output.per == Per::row) return "an output is a reduction of rows";
   }
-  if ((call.program.needs_rows || call.program.tables) && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
+  if ((call.program.needs_rows || call.program.tables) && !call.shape.rows_are_lines())
+    return "a row's elements are not adjacent";
   if (call.program.needs_rows && call.program.has_planes) return "it has rows and planes";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
