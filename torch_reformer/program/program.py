@@ -114,8 +114,8 @@ class Program:
         for node in self.nodes:
             if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
                 raise ValueError(f"program: {node.attribute!r} is both {self.inputs[node.attribute]} and {node.op}")
-            if node.op == "table":
-                self.inputs.setdefault(index_of(node.attribute), "index")
+            if node.op == "table" and self.inputs.setdefault(index := index_of(node.attribute), "index") != "index":
+                raise ValueError(f"program: {index!r} is both index and {self.inputs[index]}")
         self.names, self.kinds = tuple(self.inputs), tuple(self.inputs.values())
         self.text = self._text()
         self.code = self._code()
