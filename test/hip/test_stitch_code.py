@@ -90,6 +90,26 @@ def test_look_ups_compile(architecture, name, width):
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
+@pytest.mark.parametrize("reduces_rows", [False, True])
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_concatenations_compile(architecture, reduces_rows):
+    """A rotary embedding, each of whose vectors is read from one half; and with the sum of its rows."""
+    rows, half = 64, (0, 0, 64, 0, 1)
+    acc = torch.empty((1, 64, rows, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    x, angles = torch.empty(rows, 64, dtype=torch.bfloat16), torch.empty(16, 64, dtype=torch.bfloat16)
+    turned = program.select(program.channel_index() < 32, -program.full("second"), program.full("first"))
+    value = program.acc() + turned * program.full("sine")
+    tested = Program(program.store(value / program.row_sum(value) if reduces_rows else value))
+    given = {
+        "second": x.as_strided((1, 1, rows, 2, 32), half, 32),
+        "first": x.as_strided((1, 1, rows, 2, 32), half, 0),
+        "sine": angles.expand(1, 1, rows // 16, 16, 64),
+    }
+    file = source(tested, acc, [given[name] for name in tested.inputs])
+    assert "column < 32" in planner().source().decode()
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
 # In shared memory, two at once or one, or read again.
 @pytest.mark.parametrize("shared_bytes", [227 << 10, *slow(163 << 10, 64 << 10)])
 @pytest.mark.parametrize("name", ["softmax", "classes", *slow("layer_norm")])
