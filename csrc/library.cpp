@@ -82,6 +82,9 @@ int32_t guarded(const Body& body) {
   try {
     body();
     return 0;
+  } catch (const std::out_of_range& error) {
+    reformer::report_error(error.what());
+    return -2;
   } catch (const std::exception& error) {
     reformer::report_error(error.what());
     return -1;

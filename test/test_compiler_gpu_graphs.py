@@ -71,3 +71,10 @@ def test_group_norm_keeps_the_order_of_images():
     forward, backward = kinds()["diffusion"]
     assert "reformer::_contiguous" not in forward and backward.get("reformer::_contiguous", 0) <= 1
     assert "aten::mean.dim" not in forward
+
+
+def test_rows_of_tables_are_read_where_they_are():
+    """Forward and backward."""
+    forward, backward = kinds()["norm of rows"]
+    assert "aten::embedding" not in forward and {*forward} <= {"stitch", "aten::div.Scalar"}
+    assert "aten::embedding" not in backward and backward["reformer::_embedding_grad"] == 1

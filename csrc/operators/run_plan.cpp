@@ -44,6 +44,8 @@ class Run {
   void run(const PlanStep& step) {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);
+    } catch (const std::out_of_range&) {  // PyTorch has words for it, and a type
+      throw;
     } catch (const std::exception& error) {
       if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what)) throw;  // it names itself
       throw std::runtime_error(std::string(error.what()) + " [step " + std::to_string(&step - plan_.steps.data()) +

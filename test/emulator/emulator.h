@@ -96,6 +96,7 @@ inline int block_x() { return emulator::position.x; }
 inline int block_y() { return emulator::position.y; }
 inline int block_z() { return emulator::position.z; }
 
+inline void trap() { __builtin_trap(); }
 inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::block_barrier({"barrier", file, line});
 }

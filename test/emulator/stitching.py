@@ -13,7 +13,7 @@ from emulator import plans
 from torch_reformer.program.interpreter import interpret
 from torch_reformer.program.program import Program
 
-STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6}
+STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6, torch.int32: 7}
 
 
 @functools.cache

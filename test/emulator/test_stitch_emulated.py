@@ -161,3 +161,25 @@ def test_a_block_stays_at_its_place_of_a_period():
 def test_random_programs(tested, size, layout, warp):
     count = size[0] * size[1] * size[2] * size[3]
     check(tested, size, torch.float32, layout, warp, rtol=1e-5, atol=4e-6 * count)
+
+
+@pytest.mark.parametrize("reduces_rows", [False, True])
+@pytest.mark.parametrize("width, bounds", [(16, (8,)), (24, (8, 16)), (16, (7,))], ids=str)
+def test_concatenations(width, bounds, reduces_rows):
+    """Each column is read from the part that it is chosen from, alone where the parts' ends are multiples of a thread's
+    elements."""
+    size = (1, width, 15, 1)
+    acc, memory = acc_for(size, torch.bfloat16, "nhwc"), torch.randn(15, 3 * width).bfloat16()
+    parts = [memory[:, 8 * i : 8 * i + width] for i in range(len(bounds) + 1)]
+    value = program.full(f"part{len(bounds)}") * 2
+    for i, bound in reversed([*enumerate(bounds)]):
+        value = program.select(program.channel_index() < bound, -program.full(f"part{i}"), value)
+    result = value * program.acc()
+    tested = Program(program.store(result - program.row_sum(value) if reduces_rows else result), program.sum(value))
+    placed = {f"part{i}": part[None, None, None] for i, part in enumerate(parts)}
+    found = stitch(tested, acc, [placed[name] for name in tested.inputs])
+    text = planner().source().decode()
+    assert text.count("column <") == (0 if bounds == (7,) else (4 if reduces_rows else 2) * len(bounds))
+    dense = {name: in_sizes(each, size).double() for name, each in placed.items()}
+    for one, other in zip(found, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=2.0**-8, atol=1e-4)

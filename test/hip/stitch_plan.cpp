@@ -35,14 +35,18 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
   constexpr int kNumbers = 17;  // of a tensor
   for (int64_t i = 0; i < inputs; ++i) {
-    const bool is_row = program.inputs[size_t(i)].kind == ProgramOp::row;
-    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensors + i * kNumbers, is_row ? 1 : shape[2])});
+    const ProgramOp kind = program.inputs[size_t(i)].kind;
+    const bool is_row = kind == ProgramOp::row || kind == ProgramOp::index;
+    const int64_t* const tensor = tensors + i * kNumbers;
+    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensor, is_row ? 1 : shape[2])});
+    if (kind == ProgramOp::table) call.tables.push_back({tensor[1], tensor[9]});
   }
   call.outputs.resize(program.outputs.size());
   for (size_t i = 0; i < program.outputs.size(); ++i)
     call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
   plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
+  for (size_t i = 0; i < call.tables.size(); ++i) plan.args.tables[i] = stitch_table(call.tables[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
 }

@@ -88,7 +88,9 @@ def reads_of(grouping: Grouping, group: int) -> list[View]:
     made = {id(each) for operation in region.computed for each in operation.results}
     anchors = region.anchor.operands if region.anchor else []
     leaves = [view for key, view in region.leaves.items() if not _is_channel_index(region, view, key[2])]
-    return [*anchors, *(view for view in leaves if id(view.value) not in made)]
+    in_memory = [view for view in leaves if id(view.value) not in made | region.look_ups.keys()]
+    looked_up = [view for each in region.look_ups.values() for view in (each.table, each.index)]
+    return [*anchors, *in_memory, *looked_up]
 
 
 def _counts_up(value: Value) -> bool:
@@ -276,7 +278,8 @@ class RegionProgram:
             made = view.value.maker is not None and id(view.value.maker) in self.members
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
             is_full = self.space.kind(digits) == "full" and not self.space.is_placed(digits)
-            if not made and is_full and view.value.dtype.is_floating_point and is_wide:
+            in_memory = not made and id(view.value) not in self.region.look_ups
+            if in_memory and is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return
@@ -358,6 +361,8 @@ class RegionProgram:
             if inlined(view, digits, self.whole) is None:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
+        if id(view.value) in self.region.look_ups:
+            return self._looked_up(view, digits)
         kind = self.space.kind(digits)
         layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
         if _is_channel_index(self.region, view, digits):
@@ -369,4 +374,15 @@ class RegionProgram:
             name = f"t{len(self.tensors)}"
             self.tensors[name] = view, layout
             self.names[key] = Expression(kind, attribute=name)
+        return self.names[key]
+
+    def _looked_up(self, view: View, digits: Digits) -> Expression:
+        found = self.region.look_ups[id(view.value)]
+        layout = found.layout(self.space, view, digits)
+        key = id(view.value), layout, "table"
+        if key not in self.names:
+            name = f"t{len(self.tensors)}"
+            self.tensors[name] = found.table, found.table.layout
+            self.tensors[p.index_of(name)] = found.index, layout
+            self.names[key] = p.table(name)
         return self.names[key]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .cost import flops, predicted_us
 from .grouping import Grouping
-from .ir import Call, Graph, Map, Operation, View
+from .ir import Call, Graph, Layout, Map, Operation, View
+from .look_ups import look_up_of
 from .lower import reads_of, schedule
 
 
@@ -71,6 +72,18 @@ def _bytes(views: Iterable[View]) -> int:
     return sum(view.elements * view.value.dtype.itemsize for view in found.values())
 
 
+def _not_looked_up(grouping: Grouping, number: int) -> int:
+    """Bytes of tables that have more rows than a region or call looks up."""
+    region = grouping.regions.get(number)
+    found = region.look_ups.values() if region else [look_up_of(grouping.alone[number])]
+    read: dict[tuple[int, Layout], int] = {}
+    tables = {(id(each.table.value), each.table.layout): each.table for each in found if each}
+    for each in filter(None, found):
+        key = id(each.table.value), each.table.layout
+        read[key] = read.get(key, 0) + each.elements
+    return sum(max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items())
+
+
 def _name(operation: Operation) -> str:
     if isinstance(operation, Call):
         return operation.operator.name()
@@ -90,7 +103,7 @@ def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None)
 
     lines = []
     for number in order:
-        read = _bytes(reads_of(grouping, number))
+        read = _bytes(reads_of(grouping, number)) - _not_looked_up(grouping, number)
         if (operation := grouping.alone.get(number)) is not None:
             written = sum(each.bytes for each in (operation.writes or operation.results))
             lines.append(line(_name(operation), (), read, written, operation))

@@ -8,13 +8,18 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8, kStitchMostTables = 4;
 constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
 
 // A placement (program/placement.h) of which the program's text says how many digits it has.
 struct StitchPlacement {
   Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
   int line[4], column;            // strides; that of a column's first digit is 1
+};
+
+// A matrix of which rows are looked up: how many, and elements from one to the next.
+struct StitchTable {
+  int rows, pitch;
 };
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images
@@ -25,6 +30,7 @@ struct StitchArgs {
   const void* in[kStitchMostInputs];
   void* out[kStitchMostOutputs];
   StitchPlacement placed[kStitchMostPlacements];
+  StitchTable tables[kStitchMostTables];
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   int lines, width, channels, rows;
   int log_across;

@@ -21,6 +21,8 @@ inline StitchPlacement stitch_placement(const Placement& of) {
   return placed;
 }
 
+inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.pitch)}; }
+
 struct StitchPlan {
   StitchArgs args{};
   int count = 1;  // adjacent elements that a thread computes at once

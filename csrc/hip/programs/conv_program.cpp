@@ -30,7 +30,7 @@ gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
 bool takes_program(const ProgramCall& call, int elements, bool reduces) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
-  if (call.program.needs_rows || call.program.has_planes) return false;
+  if (call.program.needs_rows || call.program.has_planes || call.program.tables) return false;
   if (elements_per_access(call) < elements || call.program.reductions.size() > (reduces ? 1 : 0)) return false;
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;

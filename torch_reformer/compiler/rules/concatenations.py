@@ -1,6 +1,7 @@
 """Concatenations of a few equal parts of a row, as in rotary embeddings and their gradients: each element is one of the
-parts, by its column. So they are computed with what they are made of and what they are read for; all parts are read for
-an element, but from the same lines of the cache."""
+parts, by its column. So they are computed with what they are made of and what they are read for. On a GPU a thread
+reads the part alone that its elements are of, where no vector goes across parts' ends; else all, from the same lines of
+the cache."""
 
 from __future__ import annotations
 
