@@ -34,7 +34,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention"])
+@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary"])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -63,3 +63,13 @@ def test_group_norm_keeps_the_order_of_images():
     forward, backward = kinds()["diffusion"]
     assert "reformer::_contiguous" not in forward and backward.get("reformer::_contiguous", 0) <= 1
     assert "aten::mean.dim" not in forward
+
+
+def test_products_of_a_vocabulary():
+    """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
+    multiplied does. Gradients of weights are stored in the parameters' type."""
+    forward, backward = kinds()["vocabulary"]
+    assert forward["aten::addmm: 1024x64x1088"] == 1
+    assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
+    assert backward["aten::mm.dtype"] == 3
+    assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}

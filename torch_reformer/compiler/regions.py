@@ -34,7 +34,7 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
-    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, of such in another order
+    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
     of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row
