@@ -68,7 +68,7 @@ def products(graph):
 
 
 def sizes_of(product):
-    """Of its matrices."""
+    """Numbers of lines and columns of its matrices."""
     layouts = [*(view.layout for view in product.operands), product.results[0].layout]
     return [size for each in layouts if len(each.sizes) == 2 for size in each.sizes]
 
@@ -92,3 +92,36 @@ def test_a_vocabulary(bias, tied, early, monkeypatch):
             assert_near(step(function, model, inputs), expected, exact)
     sizes = [size for graph in graphs for each in products(graph) for size in sizes_of(each)]
     assert sizes.count(1088) == 2 * 3 and WORDS not in sizes
+
+
+def test_scores_that_are_results_keep_their_strides(monkeypatch):
+    """Their gradient's rows are aligned nevertheless."""
+
+    class Scored(Language):
+        def forward(self, tokens, classes):
+            found = self.scores(self.norm(self.second(F.gelu(self.first(self.words(tokens))))))
+            return F.cross_entropy(found.flatten(0, 1), classes.flatten()), found
+
+    model, inputs = Scored(), batch()
+    function, graphs = compiled(model, monkeypatch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (expected_loss, expected), (loss, scores) = model(*inputs), function(*inputs)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-2, atol=0)
+    torch.testing.assert_close(scores, expected, rtol=2e-2, atol=2e-2)
+    assert scores.stride() == expected.stride()
+    forward, backward = graphs
+    assert not [each for each in products(forward) if 1088 in sizes_of(each)]
+    loss.backward()
+    assert sum(1088 in sizes_of(each) for each in products(backward)) == 2
+
+
+@pytest.mark.parametrize("pads", [(0, 3), (0, 3, 0, 0), (1, 3), (0, 3, 0, 1), (0, -1)], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 33), (2, 3, 33), (1, 33), (2, 3, 4, 5)], ids=str)
+def test_zeros_behind_rows(sizes, pads):
+    def function(x):
+        return F.pad(x.sigmoid() * x, pads), F.pad(x.sigmoid() * x, pads).square().sum(-1)
+
+    x = torch.randn(sizes)
+    found, expected = torch.compile(function, backend=reformer)(x), function(x)
+    torch.testing.assert_close(found, expected)
+    assert [each.stride() for each in found] == [each.stride() for each in expected]

@@ -79,7 +79,7 @@ class _Padding:
         self.padded: dict[Node, Node] = {}  # weights and biases
 
     def pad_columns(self, product: Node) -> None:
-        """Of a product with a transposed weight, with or without a bias."""
+        """Gives a product with a transposed weight, with or without a bias, more columns."""
         count, target = _missing(product.meta.get("val")), product.target
         *bias, input, factor = product.args
         weight, is_transposed = _untransposed(factor)
@@ -102,7 +102,7 @@ class _Padding:
             self._put(self._called(product, aten.slice.Tensor, found, 1, 0, columns), product)
 
     def pad_rows(self, node: Node) -> None:
-        """Of what is computed element by element to be multiplied, or summed up over rows."""
+        """Gives what is computed element by element to be multiplied, or summed up over rows, longer rows."""
         count = _missing(node.meta.get("val"))
         early = node.args[0] if node.target is scaled else None
         if not count or (early is not None and (SPENT not in early.meta or len(early.users) > 1)):
