@@ -34,7 +34,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention"])
+@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary"])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -78,3 +78,13 @@ def test_rows_of_tables_are_read_where_they_are():
     forward, backward = kinds()["norm of rows"]
     assert "aten::embedding" not in forward and {*forward} <= {"stitch", "aten::div.Scalar"}
     assert "aten::embedding" not in backward and backward["reformer::_embedding_grad"] == 1
+
+
+def test_products_of_a_vocabulary():
+    """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
+    multiplied does. Gradients of weights are stored in the parameters' type."""
+    forward, backward = kinds()["vocabulary"]
+    assert forward["aten::addmm: 1024x64x1088"] == 1
+    assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
+    assert backward["aten::mm.dtype"] == 3
+    assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}

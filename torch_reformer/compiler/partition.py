@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
+from .aligned import align_products, pad_before_saving
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
 from .look_ups import OPERATORS
@@ -22,16 +23,21 @@ _MUCH = 8  # elements of a result for each of its operands
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     replace_max_pools(joint)
-    if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
+    is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
+    if is_static:
         order_gradients(joint, options["num_fwd_outputs"])
         settle(joint, both_passes=True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
         compute_early(joint)
+    if is_static:
+        align_products(joint)
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
     _look_up_again(joint)
     share_sources(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **options)
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    pad_before_saving(forward, backward)
+    return forward, backward
 
 
 def _repeat_broadcasts(joint: GraphModule) -> None:

@@ -38,7 +38,7 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
-    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, of such in another order
+    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
     look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)

@@ -52,6 +52,11 @@ def digits_of(result: Layout, operand: Layout) -> Digits:
     return tuple(digits)
 
 
+def result_digits(layout: Layout) -> set[Digits]:
+    """Where the elements of a result lie that leave some of its memory out; nothing for others."""
+    return set() if layout.is_dense else {digits_of(layout.packed, layout)}
+
+
 def _placed(result: Layout, operand: Layout) -> Digits:
     dims = sorted(range(len(result.sizes)), key=lambda d: result.strides[d])
     return joined((result.sizes[d], operand.strides[d]) for d in dims if result.sizes[d] != 1)
