@@ -288,22 +288,25 @@ class RegionProgram:
         return torch.float64 if torch.float64 in floats else floats[0] if floats else torch.float32
 
     def _choose_acc(self) -> None:
-        for (_, _, digits), view in self.region.leaves.items():
-            made = view.value.maker is not None and id(view.value.maker) in self.members
+        in_memory = [(digits, view) for (_, _, digits), view in self.region.leaves.items() if self._is_in_memory(view)]
+        for digits, view in in_memory:
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
             is_full = self.space.kind(digits) == "full" and not self.space.is_placed(digits)
-            in_memory = not made and id(view.value) not in self.region.look_ups
-            if in_memory and is_full and view.value.dtype.is_floating_point and is_wide:
+            if is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return
         # The program has to have one, and reads it only where it is asked to.
-        for view in self.region.leaves.values():
+        for _, view in in_memory:
             layout = self._layout(view, "full")
-            made = view.value.maker is not None and id(view.value.maker) in self.members
-            if not made and view.value.dtype == self.dtype and layout.offset + span(layout) <= span(view.value.layout):
+            if view.value.dtype == self.dtype and layout.offset + span(layout) <= span(view.value.layout):
                 self.acc = view, layout
                 return
+
+    def _is_in_memory(self, view: View) -> bool:
+        """Whether the region reads it, and neither makes it nor looks it up."""
+        made = view.value.maker is not None and id(view.value.maker) in self.members
+        return not made and id(view.value) not in self.region.look_ups
 
     def _layout(self, view: View, kind: str) -> Layout:
         if kind == "full" and self.region.anchor:
