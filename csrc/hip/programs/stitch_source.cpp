@@ -533,8 +533,20 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
   for (const Placement& each : call.placements) period = std::max(period, each.period());
   const auto stored = std::count_if(program.outputs.begin(), program.outputs.end(),
                                     [](const ProgramOutput& output) { return output.is_by_element(); });
-  return {program.reductions.size(), stitch_numbers(program), count(is_loaded), int(bytes), int(stored),
-          program.needs_rows,        program.has_planes,      int(period)};
+  const auto reductions = [&](Per per) {
+    return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
+                                [&](size_t o) { return program.outputs[o].per == per; }));
+  };
+  return {program.reductions.size(),
+          stitch_numbers(program),
+          count(is_loaded),
+          int(bytes),
+          int(stored),
+          program.needs_rows,
+          program.has_planes,
+          int(period),
+          reductions(Per::plane),
+          reductions(Per::all)};
 }
 
 }  // namespace reformer
