@@ -8,6 +8,7 @@
 
 #include "checks.h"
 #include "cpu/programs/run.h"
+#include "hip/kernels/stitch.h"
 #include "hip/programs/stitch.h"
 
 namespace reformer {
@@ -143,14 +144,14 @@ std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const
   return outputs;
 }
 
-void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc) {
+void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc, Arrivals* arrivals) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const gpu::Queue queue{index, current_stream(index)};
   const int64_t floats = plan.workspace_bytes / 4;
-  if (!floats) return plan.run(call, queue, nullptr);
+  if (!floats) return plan.run(call, queue, nullptr, nullptr);
   const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
-  plan.run(call, queue, workspace.mutable_data_ptr());
+  plan.run(call, queue, workspace.mutable_data_ptr(), plan.arrivals && arrivals ? arrivals->counters(acc) : nullptr);
 }
 
 // A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
@@ -242,9 +243,10 @@ void check_indices(const ProgramCall& call) {
   }
 }
 
-// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
+// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory. arrivals: or
+// null.
 std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
-                        bool reusable, const std::vector<Tensor>& into = {}) {
+                        bool reusable, const std::vector<Tensor>& into = {}, Arrivals* arrivals = nullptr) {
   ProgramCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
   const bool is_empty = call.shape.numel() == 0;
@@ -260,7 +262,7 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (plan) {
-    run_on_gpu(*plan, call, acc);
+    run_on_gpu(*plan, call, acc, arrivals);
   } else {
     check_indices(call);
     run_program(call, device);
@@ -277,7 +279,7 @@ std::shared_ptr<const InternedProgram> program_of(const char* op, const Ints& co
 }
 
 std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& acc, const std::vector<Tensor>& tensors,
-                                const std::vector<Tensor>& into) {
+                                const std::vector<Tensor>& into, Arrivals* arrivals) {
   const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   check_not_freed(op, "acc", acc);
@@ -286,7 +288,7 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   const int64_t width = rows_are_lines ? acc.size(1) : 0;
   Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, width);
   prepared.write_to(op, acc, into, width);
-  return run(op, prepared, dense(acc, layout), tensors, false, into);
+  return run(op, prepared, dense(acc, layout), tensors, false, into, arrivals);
 }
 
 // That follows a convolution.
@@ -354,13 +356,23 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
 
 }  // namespace
 
+unsigned* Arrivals::counters(const Tensor& like) {
+  if (!counters_) {
+    const int64_t most = kStitchMostArrivals;
+    counters_ = empty(like, {&most, 1}, Layout::nchw, ScalarType::Int);
+    torch::stable::zero_(*counters_);
+  }
+  return static_cast<unsigned*>(counters_->mutable_data_ptr());
+}
+
 std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
-  return stitch_with(*program_of("stitch", program), acc, tensors, {});
+  return stitch_with(*program_of("stitch", program), acc, tensors, {}, nullptr);
 }
 
 std::vector<Tensor> stitch_interned(const Tensor& acc, const std::vector<Tensor>& tensors,
-                                    const InternedProgram& program, const std::vector<Tensor>& into) {
-  return stitch_with(program, acc, tensors, into);
+                                    const InternedProgram& program, const std::vector<Tensor>& into,
+                                    Arrivals* arrivals) {
+  return stitch_with(program, acc, tensors, into, arrivals);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,

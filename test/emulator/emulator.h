@@ -155,6 +155,9 @@ inline unsigned long long ballot(bool mine, const char* file = __builtin_FILE(),
   return call.all;
 }
 
+// That of last_block.h: blocks run one after another.
+inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
+
 // Those of async_copy.h. Until the wait the destination holds no numbers.
 template <int kBytes>
 void async_copy(void* shared, const void* global, bool valid, const char* file = __builtin_FILE(),

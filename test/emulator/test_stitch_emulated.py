@@ -1,6 +1,7 @@
 """Kernels generated for programs, emulated, against the plain interpreter."""
 
 import ctypes
+import functools
 
 import pytest
 import torch
@@ -49,6 +50,70 @@ def test_reductions(dtype, size, layout):
     )
     for warp in WARPS:
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+
+
+def reductions(*per):
+    value = program.acc() * CHANNEL + FULL
+    return Program(program.store(value), *(kind(value, each) for kind in KINDS for each in per))
+
+
+KINDS = (program.sum, program.max, program.moments)
+
+
+# One group of columns and several, with idle threads; of few parts and, with more multiprocessors, more of them.
+@pytest.mark.parametrize("multiprocessors", [7, *slow(20)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        (("channel",), (3, 264, 7, 5)),
+        (("all",), (2, 24, 9, 8)),
+        (("channel", "plane"), (2, 24, 9, 8)),
+        *slow((("channel",), (1, 40, 16, 5)), (("channel",), (2, 1032, 6, 6)), (("channel", "all"), (2, 16, 9, 8))),
+    ],
+    ids=str,
+)
+def test_the_last_block_adds_up(case, multiprocessors):
+    """And leaves the counters as they were, so that the next launch gives the same bits."""
+    per, size = case
+    tested = reductions(*per)
+    acc, everything = (of(size, torch.bfloat16, "nhwc") for of in (acc_for, tensors_for))
+    tensors = [everything[name] for name in tested.inputs]
+    arrivals = torch.zeros(1024, dtype=torch.int32)
+    for warp in WARPS:
+        run = functools.partial(stitch, tested, acc, tensors, warp=warp, multiprocessors=multiprocessors)
+        found, again, expected = run(arrivals=arrivals), run(arrivals=arrivals, seed=1), run()
+        assert 0 < planner().arrivals() <= 1024
+        assert not arrivals.any()
+        for one, other, exact in zip(found, again, expected, strict=True):
+            assert torch.equal(one, other)
+            torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", [(2, 24, 3, 4), *slow((3, 16, 5, 5))], ids=str)
+def test_planes_of_one_part_need_no_other_kernel(size, layout):
+    acc, everything = (of(size, torch.bfloat16, layout) for of in (acc_for, tensors_for))
+    for per, needs in {("plane",): False, ("plane", "channel"): True}.items():
+        tested = reductions(*per)
+        source(tested, acc, [everything[name] for name in tested.inputs])
+        assert bool(planner().workspace_bytes()) is needs
+        check(tested, size, torch.bfloat16, layout, atol=1e-4)
+
+
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("multiprocessors", [6, *slow(40)])
+def test_planes_of_several_parts(multiprocessors, warp):
+    size = (1, 24, 40, 48)
+    check(reductions("plane"), size, torch.bfloat16, "nhwc", warp, atol=1e-3, multiprocessors=multiprocessors)
+    assert planner().workspace_bytes()
+
+
+@pytest.mark.parametrize("channels", [24, 272])
+def test_a_group_of_many_parts_is_left_to_another_kernel(channels):
+    acc = torch.empty((1, channels, 4096, 64), dtype=torch.bfloat16, device="meta")
+    acc = acc.contiguous(memory_format=torch.channels_last)
+    source(Program(program.sum(program.acc())), acc, [], 1320)
+    assert planner().workspace_bytes() and not planner().arrivals()
 
 
 @pytest.mark.parametrize("layout", FORMATS)

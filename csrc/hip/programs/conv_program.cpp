@@ -63,7 +63,7 @@ KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall&
   args_.parts = parts;
   if (call.program.reductions.empty()) return;
   finish_ = stitch_finish(program_text(call));
-  finish_shape_ = stitch_finish_launch(call.program.reductions.size(), args_.channels);
+  finish_shape_ = stitch_finish_launch(call.program.reductions.size(), stitch_finish_blocks(args_.channels));
 }
 
 StitchArgs KernelWithProgram::bound(const ProgramCall& call, void* workspace) const {

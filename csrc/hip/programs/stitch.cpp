@@ -51,8 +51,10 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
                                             : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
+  plan.arrivals = launches.arrivals;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),
-              finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
+              finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace,
+                                               unsigned* arrivals) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
     for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;
@@ -60,8 +62,9 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
     for (size_t i = 0; i < call.tables.size(); ++i) args.tables[i] = stitch_table(call.tables[i]);
     for (size_t i = 0; i < call.outputs.size(); ++i) args.out[i] = call.outputs[i];
     args.partial = static_cast<float*>(workspace);
+    args.arrivals = launches.arrivals ? arrivals : nullptr;
     gpu::launch(kernel, launches.launch, queue, args);
-    if (launches.workspace_bytes) gpu::launch(finish, launches.finish, queue, args);
+    if (launches.workspace_bytes && !args.arrivals) gpu::launch(finish, launches.finish, queue, args);
   };
   return plan;
 }

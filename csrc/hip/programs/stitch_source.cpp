@@ -571,9 +571,20 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
   }
   for (const Placement& each : call.placements) period = std::max(period, each.period());
-  const int numbers = stitch_numbers(program);
-  return {program.reductions.size(), numbers,    loaded, int(bytes), int(contents.stored.size()), program.needs_rows,
-          program.has_planes,        int(period)};
+  const auto reductions = [&](Per per) {
+    return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
+                                [&](size_t o) { return program.outputs[o].per == per; }));
+  };
+  return {program.reductions.size(),
+          stitch_numbers(program),
+          loaded,
+          int(bytes),
+          int(contents.stored.size()),
+          program.needs_rows,
+          program.has_planes,
+          int(period),
+          reductions(Per::plane),
+          reductions(Per::all)};
 }
 
 }  // namespace reformer
