@@ -24,9 +24,10 @@ aten = torch.ops.aten
 
 DEVICES = {"cuda"}
 _TYPES = (torch.bfloat16, torch.float16)
-ALIGNED, _BYTES = 64, 16  # elements and bytes: rows that are moved begin at lines of caches, too
+_BYTES = 16
+ALIGNED = 64  # elements: long rows begin at lines of caches, too; short ones would have many zeros
 _IN_FORWARD = "reformer_in_forward"  # in a node's meta: zeros that the forward adds to what it saves
-LEAST_WIDTH, LEAST = 1024, 1 << 20  # elements
+LEAST_WIDTH, LEAST = 64, 1 << 20  # elements
 _Operator = torch._ops.OpOverload
 _mm, _sum = aten.mm.default, aten.sum.dim_IntList
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
@@ -70,7 +71,9 @@ def _missing(value) -> int:
     columns = value.shape[-1]
     if value.device.type not in DEVICES or columns < LEAST_WIDTH or value.numel() < LEAST:
         return 0
-    return -columns % ALIGNED if value.is_contiguous() and columns * value.itemsize % _BYTES else 0
+    if not value.is_contiguous() or columns * value.itemsize % _BYTES == 0:
+        return 0
+    return -columns % (ALIGNED if columns >= 16 * ALIGNED else _BYTES // value.itemsize)
 
 
 class _Padding:

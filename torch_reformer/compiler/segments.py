@@ -48,10 +48,22 @@ def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accum
     numbers = indices[0]
     if source.shape != (len(numbers), *into.shape[1:]):
         return NotImplemented
-    return add_rows(into, torch.where(numbers < 0, numbers + into.shape[0], numbers), source)
+    return add_rows(into, _from_the_beginning(numbers, into.shape[0]), source)
+
+
+def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """As index_select, which kernels read in place (look_ups.py)."""
+    if len(indices) != 1 or not takes(tensor, indices[0], tensor) or tensor.dim() != 2:
+        return NotImplemented
+    return torch.index_select(tensor, 0, _from_the_beginning(indices[0], len(tensor)))
+
+
+def _from_the_beginning(numbers: Tensor, rows: int) -> Tensor:
+    return torch.where(numbers < 0, numbers + rows, numbers)
 
 
 DECOMPOSITIONS = {
+    aten.index.Tensor: _index,
     aten.index_add.default: _index_add,
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
