@@ -48,6 +48,15 @@ class FlashAttention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2)).square().mean()
 
 
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return (x + self.second(nn.functional.gelu(self.first(x)))).square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Those of the forward and of the backward under autocast; images are channels_last."""
     found = []
@@ -84,5 +93,6 @@ def kinds(report) -> dict[str, int]:
 if __name__ == "__main__":
     models = {name: training_models.make(name) for name in sys.argv[2:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
     os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

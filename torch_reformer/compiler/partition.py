@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
+from .biases import leave_biases
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
 from .memory_formats import is_element_wise, settle
@@ -19,6 +20,7 @@ _MUCH = 8  # elements of a result for each of its operands
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
+        leave_biases(joint)
         order_gradients(joint, options["num_fwd_outputs"])
         settle(joint, both_passes=True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
