@@ -70,6 +70,15 @@ class Vocabulary(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), classes.flatten())
 
 
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return (x + self.second(nn.functional.gelu(self.first(x)))).square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Those of the forward and of the backward under autocast; images are channels_last."""
     found = []
@@ -110,5 +119,6 @@ if __name__ == "__main__":
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
+    models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
     os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

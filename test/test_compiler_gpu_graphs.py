@@ -34,7 +34,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary"])
+@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "perceptron"])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -47,6 +47,14 @@ def test_images_in_channels_last(name):
     for each in kinds()[name]:
         assert not {f"aten::{op}" for op in ("add.Tensor", "mul.Tensor", "sub.Tensor", "where.self")} & {*each}
         assert each.get("aten::_to_copy", 0) <= 1  # of the classes' numbers
+
+
+def test_biases_of_products():
+    """Programs add that which they read again in the backward, where the product is saved. Others come with
+    the product."""
+    forward, _ = kinds()["perceptron"]
+    assert forward["aten::mm"] == 1 and forward["aten::addmm"] == 1  # nothing but a sum is made of the second
+    assert kinds()["flash attention"][0]["aten::addmm"] == 1
 
 
 def test_residual_blocks():

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
 from .aligned import align_products, pad_before_saving
+from .biases import leave_biases
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
 from .look_ups import OPERATORS
@@ -25,6 +26,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     replace_max_pools(joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:
+        leave_biases(joint)
         order_gradients(joint, options["num_fwd_outputs"])
         settle(joint, both_passes=True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
