@@ -33,6 +33,11 @@ void each_placed(const ProgramCall& call, Visit visit) {
       visit(call.outputs[i], call.placements[size_t(place)], element_size(call.stored_type(call.program.outputs[i])));
 }
 
+// The same of a table's rows.
+uint64_t row_places(const void* data, const Table& table, int64_t size) {
+  return reinterpret_cast<uintptr_t>(data) | uint64_t(table.pitch * size);
+}
+
 }  // namespace
 
 ProgramKey::ProgramKey(const ProgramCall& call)
@@ -67,6 +72,9 @@ int elements_per_access(const ProgramCall& call) {
     const int64_t size = element_size(input.type);
     if (call.program.inputs[i].kind == ProgramOp::channel || call.program.inputs[i].kind == ProgramOp::plane)
       elements = aligned(elements, reinterpret_cast<uintptr_t>(input.data), size);
+    else if (call.program.inputs[i].kind == ProgramOp::table)
+      elements =
+          aligned(elements, row_places(input.data, call.tables[size_t(call.program.inputs[i].table)], size), size);
   }
   each_placed(call, [&](const void* data, const Placement& placement, int64_t size) {
     if (placement.is_turned()) return;

@@ -5,6 +5,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_ups import looked_up, looking_up
 from marks import slow
 from placements import TURNED, in_sizes, placed, written_like
 from test_stitch import CHANNEL, FULL, acc_for, programs, tensors_for
@@ -94,6 +95,20 @@ def test_reductions(dtype, size, way):
 def test_random_numbers_are_those_of_a_place(size):
     value = program.select(program.random("key") < 0.5, 0, FULL)
     check(Program(program.store(value), program.store(program.random("key"))), size, torch.float32, "turned", 32, (1,))
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_rows_are_looked_up(size, index):
+    tested = looking_up()["tables"]
+    acc, tensors = looked_up(tested, size, torch.bfloat16, index)
+    into = {0: written_like(TURNED["turned"](size), torch.bfloat16)}
+    found, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
+    assert planner().is_of_tiles()
+    expected, moments = stitch(tested, acc, [*tensors.values()])
+    assert not planner().is_of_tiles()
+    assert torch.equal(in_sizes(found, size), expected)
+    torch.testing.assert_close(of_turned, moments, rtol=1e-4, atol=1e-3)
 
 
 @emulator.without_sanitizers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .grouping import Grouping
 from .ir import Map, Operation, Random, Reduce
-from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
+from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, are_many_turned, same_kind
 from .space import Digits, find_space, inverse, is_placed
 
 
@@ -79,6 +79,8 @@ def add(grouping: Grouping, maker: Region, copy: Copy, operations: list[Operatio
     if space is None or not all(map(space.is_placed, placed)):
         return False
     if not maker.takes(space) or are_many_placed(space, maker.leaves, len(maker.copies) + 1):
+        return False
+    if are_many_turned(space, maker.leaves, [*maker.copies.values(), copy.digits]):
         return False
     if len(maker.open_results) + len(operations) > MOST_OUTPUTS:
         return False

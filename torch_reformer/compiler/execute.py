@@ -23,6 +23,7 @@ from .fakes import Unsupported
 from .grouping import Grouping
 from .in_place import write_in_place
 from .ir import Graph, View
+from .look_ups import look_up_in_regions
 from .lower import Cyclic, Lowered, lower
 from .memory_formats import settle
 from .merge import merge
@@ -83,6 +84,7 @@ class Executable(Compiled):
             turn(self.grouping)
             if in_place:
                 write_in_place(self.grouping)
+            look_up_in_regions(self.grouping)
             try:
                 return lower(self.graph, self.grouping)
             except Cyclic:

@@ -76,7 +76,8 @@ def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
     space = find_space(first.numel, operands, reductions)
     if space is None or not (first.takes(space) and second.takes(space)):
         return None
-    return None if are_many_placed(space, first.leaves | second.leaves) else space
+    copies = len(first.copies) + len(second.copies)
+    return None if are_many_placed(space, first.leaves | second.leaves, copies) else space
 
 
 def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
@@ -109,6 +110,7 @@ def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> No
     first.recomputed = sorted(again.values(), key=lambda each: grouping.place_of[id(each)])
     first.leaves |= second.leaves
     first.operands |= second.operands
+    first.copies |= second.copies
     first.reductions |= second.reductions
     first.open_results |= second.open_results
     first.of_rows |= second.of_rows

@@ -12,15 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from .ir import Conv, Layout, Map, Operation, Random, Reduce, View
 from .space import BY_PLACE, Digits, Space, operand_digits, reduces_rows
 
+if TYPE_CHECKING:
+    from .look_ups import LookUp
+
 SMALL = 8192  # elements
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
 MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 8
+# Turned tensors whose tiles AMD's GPUs have registers for: more of them would spill.
+_MOST_TURNED_READ, _MOST_TURNED_WRITTEN = 3, 2
 
 
 Leaf = tuple[int, Layout, Digits]  # a value (id), how it is looked at, and how that is read
@@ -37,8 +43,9 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
-    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, of such in another order
+    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
     turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads
+    look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
     of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row
@@ -182,6 +189,12 @@ Computation = tuple[list[Operation], Leaves]
 def are_many_placed(space: Space, leaves: Iterable[Leaf], copies: int = 0) -> bool:
     """Whether more of what a region reads and copies lies in other orders than a kernel takes."""
     return sum(space.is_placed(digits) for _, _, digits in leaves) + copies > MOST_PLACED
+
+
+def are_many_turned(space: Space, leaves: Iterable[Leaf], copies: Iterable[Digits]) -> bool:
+    """The same of what is turned."""
+    read = sum(space.kind(digits) == "turned" for _, _, digits in leaves)
+    return read > _MOST_TURNED_READ or sum(space.kind(each) == "turned" for each in copies) > _MOST_TURNED_WRITTEN
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:

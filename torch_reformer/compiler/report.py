@@ -6,15 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from .cost import flops, predicted_us
 from .grouping import Grouping
-from .ir import Call, Graph, Map, Operation, View
+from .ir import Call, Graph, Layout, Map, Operation, View
+from .look_ups import look_up_of
 from .lower import reads_of, schedule
+
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too.
+    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
+    of a product of matrices its sizes.
     read, written: bytes of the tensors, each once. us: expected; None where no GPU is known."""
 
     kind: str  # conv, stitch, or an operator's name
@@ -71,10 +77,30 @@ def _bytes(views: Iterable[View]) -> int:
     return sum(view.elements * view.value.dtype.itemsize for view in found.values())
 
 
+def _not_looked_up(grouping: Grouping, number: int) -> int:
+    """Bytes of tables that have more rows than a region or call looks up."""
+    region = grouping.regions.get(number)
+    found = region.look_ups.values() if region else [look_up_of(grouping.alone[number])]
+    read: dict[tuple[int, Layout], int] = {}
+    tables = {(id(each.table.value), each.table.layout): each.table for each in found if each}
+    for each in filter(None, found):
+        key = id(each.table.value), each.table.layout
+        read[key] = read.get(key, 0) + each.elements
+    return sum(max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items())
+
+
 def _name(operation: Operation) -> str:
     if isinstance(operation, Call):
         return operation.operator.name()
     return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
+
+
+def _of_product(operation: Operation) -> tuple[str, ...]:
+    """Lines, elements that are multiplied, and columns, if it is a product of two matrices."""
+    if not isinstance(operation, Call) or operation.operator.overloadpacket not in _PRODUCTS:
+        return ()
+    *_, first, second = (each for each in operation.args if isinstance(each, View))
+    return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
 
 
 def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None) -> Report:
@@ -90,10 +116,10 @@ def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None)
 
     lines = []
     for number in order:
-        read = _bytes(reads_of(grouping, number))
+        read = _bytes(reads_of(grouping, number)) - _not_looked_up(grouping, number)
         if (operation := grouping.alone.get(number)) is not None:
             written = sum(each.bytes for each in (operation.writes or operation.results))
-            lines.append(line(_name(operation), (), read, written, operation))
+            lines.append(line(_name(operation), _of_product(operation), read, written, operation))
             continue
         region = grouping.regions[number]
         results = [each.results[0] for each in region.members]

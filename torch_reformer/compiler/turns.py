@@ -8,8 +8,8 @@ import torch
 from .copies import Copy, add, is_computed
 from .grouping import Grouping
 from .ir import Call, Map, Value, View
-from .regions import Leaf, Region, are_many_placed, same_kind
-from .space import Digits, Space, digits_of, find_space, inverse
+from .regions import Leaf, Region, are_many_placed, are_many_turned, same_kind
+from .space import Space, digits_of, find_space, inverse
 
 _contiguous = torch.ops.reformer._contiguous.default
 DEVICES = ("cuda",)  # kernels of others would read element by element
@@ -33,7 +33,7 @@ def turn(grouping: Grouping) -> None:
 def _read(grouping: Grouping, call: Call, result: Value) -> bool:
     """Whether all that read the copy read what is copied now."""
     (source,) = call.args
-    digits = digits_of(result.layout, source.layout)
+    leaf = id(source.value), source.layout, digits_of(result.layout, source.layout)
     if any(view.value is result for each in grouping.alone.values() for view in each.operands):
         return False
     found: list[tuple[Region, Space, list[Leaf]]] = []
@@ -43,14 +43,13 @@ def _read(grouping: Grouping, call: Call, result: Value) -> bool:
         leaves = [leaf for leaf, view in region.leaves.items() if view.value is result]
         if not leaves:
             continue
-        space = _space(region, digits, leaves)
+        space = _space(region, leaf, leaves)
         if space is None:
             return False
         found.append((region, space, leaves))
     for region, space, leaves in found:
         region.space = space
-        region.operands = region.operands | {digits}
-        leaf = id(source.value), source.layout, digits
+        region.operands = region.operands | {leaf[2]}
         for each in leaves:
             del region.leaves[each]
             region.turned[each] = leaf
@@ -61,14 +60,17 @@ def _read(grouping: Grouping, call: Call, result: Value) -> bool:
     return True
 
 
-def _space(region: Region, digits: Digits, leaves: list[Leaf]) -> Space | None:
-    """That in which the region reads with these digits what these leaves are, or None."""
-    if region.anchor or any(leaf[2] != region.whole or not region.leaves[leaf].is_whole for leaf in leaves):
+def _space(region: Region, leaf: Leaf, leaves: list[Leaf]) -> Space | None:
+    """That in which the region reads this leaf in the place of those, or None."""
+    if region.anchor or any(each[2] != region.whole or not region.leaves[each].is_whole for each in leaves):
         return None
-    space = find_space(region.numel, region.operands | {digits}, region.reductions, turns=True)
+    space = find_space(region.numel, region.operands | {leaf[2]}, region.reductions, turns=True)
     if space is None or not region.takes(space) or not all(map(space.is_placed, region.copies.values())):
         return None
-    return None if are_many_placed(space, region.leaves, len(region.copies) + 1) else space
+    read = [leaf, *(each for each in region.leaves if each not in leaves)]
+    if are_many_placed(space, read, len(region.copies)) or are_many_turned(space, read, region.copies.values()):
+        return None
+    return space
 
 
 def _writer(grouping: Grouping, call: Call, result: Value) -> Region | None:

@@ -7,6 +7,12 @@
 namespace reformer {
 
 struct StitchContents {
+  // A leaf that nothing needs of columns beyond.
+  struct Part {
+    int32_t node;
+    int64_t end;
+  };
+
   // The call is not copied.
   explicit StitchContents(const ProgramCall& call);
 
@@ -35,6 +41,8 @@ struct StitchContents {
   // Whether a tensor is read or written whose lines are adjacent, not its columns.
   bool is_turned() const;
   bool is_turned(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_turned(); }
+  // The place in `loaded` of what is read for this node; beyond its end for others.
+  size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
 
   const ProgramCall& call;
@@ -50,6 +58,7 @@ struct StitchContents {
   std::vector<int32_t> channel_values;       // what elements' values are made of and is computed once a channel
   std::vector<int32_t> channel_inputs;       // what these are computed from
   std::vector<int32_t> loaded;               // what is read for each element, and acc
+  std::vector<std::vector<Part>> parts;      // of each of these: it and what is read in its place for other columns
   int acc = -1;                              // its place in `loaded`
   int first_result = -1;                     // the place in `stored` of the first output of the result's type
 
@@ -58,6 +67,7 @@ struct StitchContents {
   template <class Follows>
   std::vector<int32_t> followed(const std::vector<int32_t>& nodes, Follows follows) const;
   void find_stages();
+  void join_parts();
 };
 
 }  // namespace reformer

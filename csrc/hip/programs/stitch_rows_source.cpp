@@ -96,7 +96,7 @@ void StitchWriter::row_statements(const std::vector<int32_t>& nodes, const char*
     if (!contents_.by_element(i)) continue;
     body_ << indent << "const float " << name(i) << " = ";
     if (node(i).op == ProgramOp::row)
-      body_ << "x" << place_of(contents_.loaded, i);
+      body_ << "x" << contents_.loaded_place(i);
     else if (reduces_row(node(i).op))
       body_ << "r[" << place_of(row_reductions_, i) << "]";
     else
@@ -140,46 +140,51 @@ void StitchWriter::hold() {
   });
   each([&](const ProgramNode& of, const std::string& x) {
     if (of.op == ProgramOp::row) body_ << "    float " << x << ";\n";
+    if (of.op == ProgramOp::table) body_ << "    int row_of_" << x << ";\n";
   });
   const auto is_tensor = [](const ProgramNode& of) { return of.op != ProgramOp::row && of.op != ProgramOp::random; };
   body_ << "    DEVICE void read_row(const StitchArgs& p, int line) {\n      [[maybe_unused]] const int column = 0;\n";
   each([&](const ProgramNode& of, const std::string& x) {
     if (of.op == ProgramOp::random)
       body_ << "      " << x << " = read_key(" << source(of) << ");\n";
+    else if (of.op == ProgramOp::table)
+      body_ << "      row_of_" << x << " = " << look_up_text(of) << ";\n";
     else if (of.op == ProgramOp::row)
       body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", "
-            << (placement(of) < 0 ? "line" : place_text(placement(of))) << ");\n";
+            << line_text(placement(of)) << ");\n";
   });
   body_ << "    }\n    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
-  each([&](const ProgramNode& of, const std::string& x) {
-    if (is_tensor(of))
-      body_ << "      " << x << ".read(" << source(of) << ", " << (placement(of) < 0 ? "at" : place_text(placement(of)))
-            << ");\n";
-  });
+  for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+    const std::string x = "x" + std::to_string(i);
+    if (is_tensor(node(contents_.loaded[i])))
+      body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ");\n";
+  }
   body_ << "    }\n";
   // In shared memory those of the largest elements come first, so that each begins where vectors may.
   const auto each_resident = [&](const auto& write) {
     int64_t before = 0;
     for (int64_t size : {4, 2, 1})
-      each([&](const ProgramNode& of, const std::string& x) {
-        if (!is_tensor(of) || element_size(loaded_as(of)) != size) return;
-        write(of, x, "resident + " + std::to_string(before) + " * p.width");
+      for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+        const ProgramNode& of = node(contents_.loaded[i]);
+        if (!is_tensor(of) || element_size(loaded_as(of)) != size) continue;
+        write(i, "resident + " + std::to_string(before) + " * p.width");
         before += size;
-      });
+      }
   };
   int64_t bytes = 0;
   each([&](const ProgramNode& of, const std::string&) { bytes += is_tensor(of) ? element_size(loaded_as(of)) : 0; });
   body_ << "    DEVICE static constexpr int bytes() { return " << bytes << " * kCount; }\n";
   body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int line, int column) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
-  each_resident([&](const ProgramNode& of, const std::string&, const std::string& resident) {
-    body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << source(of)
-          << ", " << (placement(of) < 0 ? "at" : place_text(placement(of))) << ");\n";
+  each_resident([&](size_t i, const std::string& resident) {
+    const ProgramNode& of = node(contents_.loaded[i]);
+    body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from_text(i)
+          << ", " << at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "") << ");\n";
   });
   body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* resident, int column) {\n";
-  each_resident([&](const ProgramNode&, const std::string& x, const std::string& resident) {
-    body_ << "      " << x << ".read(" << resident << ", column);\n";
+  each_resident([&](size_t i, const std::string& resident) {
+    body_ << "      x" << i << ".read(" << resident << ", column);\n";
   });
   body_ << "    }\n";
   body_ << "    template <int kSize>\n"

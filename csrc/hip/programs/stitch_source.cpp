@@ -66,7 +66,7 @@ std::string StitchWriter::write() {
 void StitchWriter::element_statements(const std::vector<int32_t>& nodes, const char* indent) {
   const std::vector<int32_t> of_rows = of_rows_among(nodes);
   for (int32_t i : contents_.within_rows(nodes)) {
-    const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
+    const size_t of_channel = place_of(contents_.channel_values, i), loaded = contents_.loaded_place(i);
     body_ << indent << "const float " << name(i) << " = ";
     if (contents_.compares_channels(i)) body_ << (node(i).op == ProgramOp::eq ? "!near ? 0.0f : " : "!near ? 1.0f : ");
     if (contents_.is_of_rows(i))
@@ -105,6 +105,23 @@ std::string StitchWriter::place_text(int32_t number) const {
   return (placement.is_turned() ? "turned_place<" + of_line
                                 : "place<" + of_line + ", " + std::to_string(placement.column_digits)) +
          ">(p.placed[" + std::to_string(number) + "], line, column)";
+}
+
+std::string StitchWriter::table_text(const ProgramNode& of) const {
+  return "p.tables[" + std::to_string(contents_.program.inputs[size_t(of.input)].table) + "]";
+}
+
+std::string StitchWriter::look_up_text(const ProgramNode& of) const {
+  const ProgramOperand& index = contents_.inputs[size_t(of.input) + 1];
+  return std::string("look_up<") + (index.type == Stored::key ? "long long" : "int") + ">(" + table_text(of) +
+         ", p.in[" + std::to_string(of.input + 1) + "], " + line_text(index.place) + ")";
+}
+
+std::string StitchWriter::at_text(size_t i, const std::string& row) const {
+  return chosen(i, [&](const ProgramNode& of) {
+    if (of.op == ProgramOp::table) return "static_cast<long long>(" + row + ") * " + table_text(of) + ".pitch + column";
+    return placement(of) < 0 ? std::string("at") : place_text(placement(of));
+  });
 }
 
 void StitchWriter::constants() {
@@ -185,10 +202,10 @@ void StitchWriter::load() {
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const ProgramNode& of = node(contents_.loaded[i]);
     if (of.op == ProgramOp::acc) continue;
-    const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
+    const std::string to = "to[" + std::to_string(i) + "]", input = from_text(i);
     const Stored type = contents_.inputs[size_t(of.input)].type;
     const int32_t place = contents_.inputs[size_t(of.input)].place;
-    const std::string at = place < 0 ? "at" : place_text(place);
+    const std::string at = at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "");
     if (of.op == ProgramOp::random)
       body_ << "    draw<kCount, kChannelsAlong>(p, read_key(" << input << "), line, column, " << to << ");\n";
     else if (of.op == ProgramOp::row && place >= 0)
@@ -272,19 +289,32 @@ int stitch_numbers(const Program& program) {
 
 StitchNeeds stitch_needs(const ProgramCall& call) {
   const Program& program = call.program;
-  const auto is_loaded = [](const ProgramNode& node) {
-    return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
-  };
-  const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
+  const StitchContents contents(call);
   int64_t bytes = 0, period = 0;
-  for (const ProgramNode& node : program.nodes)
-    if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
+  int loaded = 0;
+  for (int32_t i : contents.loaded) {
+    const ProgramNode& node = contents.node(i);
+    if (node.op == ProgramOp::row) continue;
+    ++loaded;
+    if (node.op != ProgramOp::random)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
+  }
   for (const Placement& each : call.placements) period = std::max(period, each.period());
-  const auto stored = std::count_if(program.outputs.begin(), program.outputs.end(),
-                                    [](const ProgramOutput& output) { return output.is_by_element(); });
-  return {program.reductions.size(), stitch_numbers(program), count(is_loaded),       int(bytes), int(stored),
-          program.needs_rows,        program.has_planes,      lines_per_access(call), int(period)};
+  const auto reductions = [&](Per per) {
+    return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
+                                [&](size_t o) { return program.outputs[o].per == per; }));
+  };
+  return {program.reductions.size(),
+          stitch_numbers(program),
+          loaded,
+          int(bytes),
+          int(contents.stored.size()),
+          program.needs_rows,
+          program.has_planes,
+          lines_per_access(call),
+          int(period),
+          reductions(Per::plane),
+          reductions(Per::all)};
 }
 
 }  // namespace reformer

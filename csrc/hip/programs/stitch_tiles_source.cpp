@@ -39,13 +39,12 @@ void StitchWriter::tile() {
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   each([&](const ProgramNode& of, size_t i) {
     if (of.op == ProgramOp::random || is_turned(of)) return;
-    const bool is_row = of.op == ProgramOp::row;
-    const std::string there = placement(of) >= 0 ? place_text(placement(of)) : is_row ? "line" : "at";
     body_ << "      " << held(i) << "[i]";
-    if (is_row)
-      body_ << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", " << there << ");\n";
+    if (of.op == ProgramOp::row)
+      body_ << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", " << line_text(placement(of)) << ");\n";
     else
-      body_ << ".read(" << source(of) << ", " << there << ");\n";
+      body_ << ".read(" << from_text(i) << ", " << at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "")
+            << ");\n";
   });
   body_ << "    }\n    template <int kSize>\n"
            "    DEVICE void widen(const StitchArgs& p, int i, int line, int column, float (&to)[kSize][kCount]) const "

@@ -40,8 +40,27 @@ class StitchWriter {
   int32_t placement(const ProgramNode& of) const {
     return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
   }
-  // The text of where an element lies by a placement.
+  // The text of where an element lies by a placement; and of where a row's number does, by one or none.
   std::string place_text(int32_t number) const;
+  std::string line_text(int32_t place) const { return place < 0 ? "line" : place_text(place); }
+  // The text of a table, and of the number of its row that its index has at this line.
+  std::string table_text(const ProgramNode& of) const;
+  std::string look_up_text(const ProgramNode& of) const;
+  // The texts of the memory that number i of what is loaded is read from, and of the place there. row: of its table's
+  // row, if it has one.
+  std::string from_text(size_t i) const {
+    return chosen(i, [&](const ProgramNode& of) { return source(of); });
+  }
+  std::string at_text(size_t i, const std::string& row) const;
+  // The text of that of its parts which has the column.
+  template <class Text>
+  std::string chosen(size_t i, const Text& text) const {
+    const std::vector<StitchContents::Part>& parts = contents_.parts[i];
+    std::string found = text(node(parts.back().node));
+    for (size_t j = parts.size() - 1; j-- > 0;)
+      found = "(column < " + std::to_string(parts[j].end) + " ? " + text(node(parts[j].node)) + " : " + found + ")";
+    return found;
+  }
   // An output that is acc itself may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 
