@@ -91,9 +91,7 @@ class _Padding:
             return
         columns = product.meta["val"].shape[1]
         given = _given(product)
-        if any(each.meta["val"].shape != (columns,) for each in bias) or (
-            given and weight.meta["val"].shape[1] < DEEP
-        ):
+        if any(each.meta["val"].shape != (columns,) for each in bias) or (given and weight.meta["val"].shape[1] < DEEP):
             return
         copies = [self._copied_result(each) for each in given]
 
