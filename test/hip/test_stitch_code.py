@@ -77,7 +77,7 @@ def test_rows_compile(architecture, name, width):
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
 
 
-# Of rows in part of a warp, in several, and too long for registers.
+# Rows in part of a warp, in several, and too long for registers.
 @pytest.mark.parametrize("width", [1024, *slow(24, 768, 50304)])
 @pytest.mark.parametrize("name", looking_up())
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
