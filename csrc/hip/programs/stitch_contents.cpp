@@ -64,7 +64,7 @@ int64_t boundary(const Program& program, int32_t i) {
   return is_column ? int64_t(bound.value) : 0;
 }
 
-// The columns for which an output needs each node: of two that a column chooses from, one.
+// The columns for which an output needs each node: a column chooses one of two.
 std::vector<Columns> needed_columns(const Program& program) {
   std::vector<Columns> found(program.nodes.size());
   for (const ProgramOutput& output : program.outputs) {
