@@ -64,3 +64,15 @@ def test_odd_ones_are_copied(size, turned):
     reports = []
     check(lambda x, y: x * y, (images(*size), randn(*size)), reports)
     assert sum(counts(reports, COPY))
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_three_are_read_turned(count, turned):
+    """AMD's GPUs have no registers for more."""
+    reports = []
+
+    def function(x, *others):
+        return sum((x * each for each in others[1:]), x * others[0])
+
+    check(function, (images(2, 8, 4, 4), *(randn(2, 8, 4, 4) for _ in range(count))), reports)
+    assert counts(reports, COPY)[0] == count - 3
