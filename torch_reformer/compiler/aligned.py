@@ -29,7 +29,6 @@ ALIGNED = 64  # elements: long rows begin at lines of caches, too; short ones wo
 _IN_FORWARD = "reformer_in_forward"  # in a node's meta: zeros that the forward adds to what it saves
 LEAST_WIDTH, LEAST = 64, 1 << 20  # elements
 DEEP = 256  # terms of a product's sums, of which a copy of its result takes less time than is gained
-_Operator = torch._ops.OpOverload
 _mm, _sum = aten.mm.default, aten.sum.dim_IntList
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 _TRANSPOSED = {aten.t.default, aten.permute.default}
@@ -195,8 +194,7 @@ def _given(node: Node) -> list[Node]:
 
 
 def _is_view(node: Node) -> bool:
-    infos = [each.alias_info for each in node.target._schema.returns] if isinstance(node.target, _Operator) else []
-    return any(infos) or node.target is aten._unsafe_view.default
+    return getattr(node.target, "is_view", False) or node.target is aten._unsafe_view.default
 
 
 def _untransposed(node: Node) -> tuple[Node, bool]:

@@ -7,8 +7,9 @@ import math
 import operator
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule, Node
+
+from ..operators import fake
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -53,7 +54,7 @@ def _takes(node: Node, given: dict) -> bool:
     if math.prod(given["kernel_size"]) > _MOST_PLACES:
         return False
     # The results' order of memory tells the backward that of the images.
-    return suggest_memory_format(images) == suggest_memory_format(result)
+    return fake.result_is_channels_last(images, images) == fake.result_is_channels_last(result, result)
 
 
 def _is_backward(node: Node, forward: dict) -> bool:
