@@ -24,7 +24,8 @@ def prepare(lowered: Lowered) -> None:
 
 
 def rehearse(lowered: Lowered) -> None:
-    """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written."""
+    """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written, but for
+    numbers of rows."""
     rehearsed = set()
     with real_tensors(), torch.no_grad(), without_autocast():
         for step in lowered.plan.steps:
@@ -40,5 +41,6 @@ def rehearse(lowered: Lowered) -> None:
 def _memory(type: Typed) -> torch.Tensor:
     """As far from an aligned address as the tensor will be: kernels read less at once where they must."""
     layout, offset = type.layout, type.layout.offset % 16
-    memory = torch.empty(offset + span(layout), dtype=type.dtype, device=type.device)
+    made = torch.empty if type.dtype.is_floating_point else torch.zeros
+    memory = made(offset + span(layout), dtype=type.dtype, device=type.device)
     return memory.as_strided(layout.sizes, layout.strides, offset)
