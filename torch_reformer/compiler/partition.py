@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch._functorch import config as functorch_config
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
+from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
 from .sources import share_sources, size_of
 
@@ -26,7 +26,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
     share_sources(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **options)
+    return partition_within_budget(joint, inputs, **options)
 
 
 def _repeat_broadcasts(joint: GraphModule) -> None:

@@ -10,6 +10,7 @@ from .cost import flops, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Map, Operation, View
 from .lower import reads_of, schedule
+from .planner import Planned
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own."""
+    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own. planned:
+    None where regions are greedy."""
 
     lines: tuple[Line, ...]
     alone: tuple[Line, ...]
+    planned: Planned | None = None
 
     @property
     def bytes(self) -> int:
@@ -48,7 +51,8 @@ class Report:
     def __str__(self) -> str:
         head = f"{'us':>8}" * (self.us is not None) + f"{'MB read':>10}{'written':>10}"
         total = f"{_total(self.lines)}; one by one {_total(self.alone)}"
-        return "\n".join([head, *map(str, self.lines), total])
+        planned = [str(self.planned)] if self.planned else []
+        return "\n".join([head, *map(str, self.lines), total, *planned])
 
 
 def _us(lines: Iterable[Line]) -> float | None:
@@ -77,7 +81,9 @@ def _name(operation: Operation) -> str:
     return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
 
 
-def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None) -> Report:
+def report_of(
+    graph: Graph, grouping: Grouping, architecture: str | None = None, planned: Planned | None = None
+) -> Report:
     """architecture: of the GPU that times are expected of (cost.GPUS)."""
     order = schedule(grouping)
     needed = {id(view.value) for number in order for view in reads_of(grouping, number)}
@@ -105,4 +111,4 @@ def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None)
         line(_name(each), (), _bytes(each.operands), sum(result.bytes for result in each.results), each)
         for each in graph.operations
     ]
-    return Report(tuple(lines), tuple(alone))
+    return Report(tuple(lines), tuple(alone), planned)
