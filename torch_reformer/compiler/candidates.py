@@ -14,7 +14,7 @@ from .merge import common_space, join_parts, needs_all_of
 from .pieces import Pieces
 from .regions import MOST_OUTPUTS, Region, copy_of
 
-BEAM, MOST_PIECES = 4, 8  # of the regions that grow from a piece
+BEAM, MOST_PIECES = 3, 6  # of the regions that grow from a piece
 _MOST_READERS = 8  # of one tensor that are looked at
 
 

@@ -20,7 +20,7 @@ try:
 except ImportError:
     milp = None
 
-NODES, GAP = 100, 1e-3  # of a search: there is no limit of time, so that every process finds the same
+NODES, GAP = 20, 1e-3  # of a search: there is no limit of time, so that every process finds the same
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def saved_bytes(forward: GraphModule, outputs: int) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """Of a tensor whose sizes are known."""
+    """A tensor's, if its sizes are known."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or not all(isinstance(each, int) for each in value.shape):
         return 0
