@@ -107,7 +107,7 @@ def test_a_search_has_limits(monkeypatch):
     given, milp = [], choice.milp
 
     def recorded(*args, **options):
-        given.append(options["options"])
+        given.append(dict(options["options"]))  # milp takes from it
         return milp(*args, **options)
 
     monkeypatch.setattr(choice, "milp", recorded)

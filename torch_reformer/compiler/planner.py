@@ -27,7 +27,8 @@ _LEAST = 1e-4  # of a component's cost, for it to be planned anew
 @dataclass(frozen=True)
 class Planned:
     """What regions are expected to cost, in microseconds: the greedy ones, those of the plan, and what no choice among
-    the candidates costs less than. Calls are not counted. seconds: of a processor, for the search; no two runs have the same."""
+    the candidates costs less than. Calls are not counted. seconds: of a processor, for
+    the search; no two runs have the same."""
 
     greedy_us: float
     plan_us: float
