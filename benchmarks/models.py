@@ -1,6 +1,6 @@
-"""Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), and
-transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``), all with random
-weights."""
+"""Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``),
+transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``), and those that
+papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random weights."""
 
 from __future__ import annotations
 
@@ -116,13 +116,156 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
     return Task(Translator(WORDS, length).to(device), batch, loss)
 
 
+class WithLoss(nn.Module):
+    """A model and a loss of its result and of the last argument, which is compiled with it."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.loss(self.model(*given[:-1]), given[-1])
+
+
+def with_loss(
+    model: nn.Module, batch: Callable[[], tuple[Tensor, ...]], loss: Callable[[Tensor, Tensor], Tensor]
+) -> Task:
+    return Task(WithLoss(model, loss), batch, lambda whole, *given: whole(*given))
+
+
+class XmlCnn(nn.Module):
+    """Labels of texts (Liu et al., Deep learning for extreme multi-label text classification, SIGIR 2017): convolutions
+    of three lengths over words, the maximum of each of eight parts of the text, a narrow layer, and all labels."""
+
+    def __init__(self, words: int, labels: int, width: int = 300, filters: int = 128, hidden: int = 512):
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.convs = nn.ModuleList(nn.Conv1d(width, filters, length, stride=2) for length in (2, 4, 8))
+        self.parts = 8
+        self.hidden = nn.Linear(len(self.convs) * filters * self.parts, hidden)
+        self.last = nn.Linear(hidden, labels)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words).transpose(1, 2)
+        found = []
+        for conv in self.convs:
+            y = F.relu(conv(x))
+            length = y.shape[-1] // self.parts
+            found.append(F.max_pool1d(y, length)[..., : self.parts].flatten(1))
+        return self.last(F.dropout(F.relu(self.hidden(torch.cat(found, 1))), 0.5, self.training))
+
+
+def xml_cnn(count: int, device: torch.device) -> Task:
+    """As many labels as Amazon-670K has, of which a text has a few; texts of 500 words."""
+    words, labels = 30000, 670091
+    model = XmlCnn(words, labels).to(device)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        own = torch.zeros(count, labels, device=device)
+        own.scatter_(1, torch.randint(labels, (count, 5), device=device), 1)
+        return torch.randint(words, (count, 500), device=device), own
+
+    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
+
+
+class Gcn(nn.Module):
+    """Classes of a graph's nodes (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
+    ICLR 2017), two layers. Sums over adjacent nodes are taken where a node has the fewest numbers."""
+
+    def __init__(self, features: int, hidden: int, classes: int):
+        super().__init__()
+        self.first, self.second = nn.Linear(features, hidden), nn.Linear(hidden, classes)
+
+    @staticmethod
+    def _summed(x: Tensor, source: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, target, x[source] * weight[:, None].to(x.dtype))
+
+    def forward(self, x: Tensor, *edges: Tensor) -> Tensor:
+        x = F.dropout(F.relu(self._summed(self.first(x), *edges)), 0.5, self.training)
+        return self.second(self._summed(x, *edges))
+
+
+def gcn(edges_a_node: int, device: torch.device) -> Task:
+    """A graph of as many papers as ogbn-mag has, of which each cites some."""
+    nodes, features, classes = 736389, 128, 349
+    edges = nodes * edges_a_node
+    model = Gcn(features, 64, classes).to(device)
+
+    def batch() -> tuple[Tensor, ...]:
+        source, target = (torch.randint(nodes, (edges,), device=device) for _ in range(2))
+        weight = torch.full((edges,), 1 / edges_a_node, device=device)
+        own = torch.randint(classes, (nodes,), device=device)
+        return torch.randn(nodes, features, device=device), source, target, weight, own
+
+    return with_loss(model, batch, F.cross_entropy)
+
+
+class Dien(nn.Module):
+    """Whether a user clicks (Zhou et al., Deep interest evolution network for click-through rate prediction, AAAI
+    2019): a recurrent layer over what was clicked before, and one whose update gate attention to the item scales."""
+
+    def __init__(self, items: int, steps: int, width: int = 64):
+        super().__init__()
+        self.items, self.steps = nn.Embedding(items, width), steps
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({"input": nn.Linear(width, 3 * width), "state": nn.Linear(width, 3 * width)}) for _ in "ab"
+        )
+        self.attention = nn.Linear(width, width)
+        sizes = (2 * width, 200, 80)
+        self.last = nn.Sequential(
+            *(each for a, b in zip(sizes, sizes[1:], strict=False) for each in (nn.Linear(a, b), nn.PReLU())),
+            nn.Linear(sizes[-1], 1),
+        )
+
+    @staticmethod
+    def _step(layer: nn.ModuleDict, x: Tensor, h: Tensor, score: Tensor | float) -> Tensor:
+        (reset, update, new), (of_reset, of_update, of_new) = (
+            layer["input"](x).chunk(3, -1),
+            layer["state"](h).chunk(3, -1),
+        )
+        update = torch.sigmoid(update + of_update) * score
+        return (1 - update) * h + update * torch.tanh(new + torch.sigmoid(reset + of_reset) * of_new)
+
+    def forward(self, clicked: Tensor, item: Tensor) -> Tensor:
+        x, own = self.items(clicked), self.items(item)
+        first, second = self.layers
+        start = h = x.new_zeros(x.shape[0], x.shape[-1])
+        states = []
+        for i in range(self.steps):
+            h = self._step(first, x[:, i], h, 1.0)
+            states.append(h)
+        scores = torch.softmax((self.attention(torch.stack(states, 1)) * own[:, None]).sum(-1), -1)
+        h = start
+        for i, state in enumerate(states):
+            h = self._step(second, state, h, scores[:, i, None])
+        return self.last(torch.cat([h, own], -1)).squeeze(-1)
+
+
+def dien(count: int, device: torch.device) -> Task:
+    items, steps = 100_000, 20
+    model = Dien(items, steps).to(device)
+
+    def batch() -> tuple[Tensor, ...]:
+        return (
+            torch.randint(items, (count, steps), device=device),
+            torch.randint(items, (count,), device=device),
+            torch.randint(2, (count,), device=device).float(),
+        )
+
+    return with_loss(model, batch, F.binary_cross_entropy_with_logits)
+
+
 _OF_TEXTS = {"bert_base": bert, "bert_large": bert, "bert_two_layers": bert, "gpt2": gpt2, "transformer": transformer}
+_OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 
 def task(name: str, device: torch.device) -> Task:
-    """name: a model and its batch, ``resnet50:128``, or a batch of texts and their length, ``bert_base:8x128``."""
+    """name: a model and its batch, ``resnet50:128``, or a batch of texts and their length, ``bert_base:8x128``; of
+    ``gcn`` the edges of a node."""
     model, _, batch = name.partition(":")
     if model in _OF_TEXTS:
         count, length = map(int, batch.split("x"))
         return _OF_TEXTS[model](model, count, length, device)
+    if model in _OTHERS:
+        return _OTHERS[model](int(batch), device)
     return images(model, int(batch), device)

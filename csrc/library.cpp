@@ -5,9 +5,11 @@
 #include "operators/contiguous.h"
 #include "operators/conv.h"
 #include "operators/embedding.h"
+#include "operators/max_pool.h"
 #include "operators/program.h"
 #include "operators/run_plan.h"
 #include "operators/scale.h"
+#include "operators/segments.h"
 #include "plan/operator_calls.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
@@ -27,6 +29,14 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
+  m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base) -> Tensor");
+  for (const char* unfused : {"", "_unfused"}) {  // the latter by PyTorch's own operations
+    const std::string name = unfused,
+                      geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
+    m.def(("_max_pool2d" + name + "(Tensor input, " + geometry + ", bool ceil_mode) -> (Tensor, Tensor)").c_str());
+    m.def(("_max_pool2d_grad" + name + "(Tensor grad, Tensor places, SymInt[2] size, " + geometry + ") -> Tensor")
+              .c_str());
+  }
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
@@ -45,13 +55,18 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_conv2d", TORCH_BOX(&reformer::conv2d_of_geometry));            \
   m.impl("_contiguous", TORCH_BOX(&reformer::contiguous_copy));           \
   m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
+  m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                \
+  m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));      \
   m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
-STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
+STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) {
+  REFORMER_IMPLEMENT(m);
+  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));
+}
 
 // No kernels of a device, and the latter has no tensor to tell it.
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
@@ -67,6 +82,9 @@ int32_t guarded(const Body& body) {
   try {
     body();
     return 0;
+  } catch (const std::out_of_range& error) {
+    reformer::report_error(error.what());
+    return -2;
   } catch (const std::exception& error) {
     reformer::report_error(error.what());
     return -1;

@@ -48,6 +48,37 @@ class FlashAttention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2)).square().mean()
 
 
+class NormOfRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(3000, 64), nn.LayerNorm(64)
+
+    def forward(self, ids):
+        return self.norm(self.table(ids)).square().mean()
+
+
+class Vocabulary(nn.Module):
+    """Scores of words whose number is no multiple of what products of 16-bit types want."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.first, self.second = nn.Embedding(1030, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.scores = nn.Linear(64, 1030)
+
+    def forward(self, words, classes):
+        scores = self.scores(self.second(nn.functional.gelu(self.first(self.words(words)))))
+        return nn.functional.cross_entropy(scores.flatten(0, 1), classes.flatten())
+
+
+class Perceptron(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return (x + self.second(nn.functional.gelu(self.first(x)))).square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Those of the forward and of the backward under autocast; images are channels_last."""
     found = []
@@ -78,11 +109,16 @@ def reports(model: nn.Module, inputs: list) -> list:
 
 def kinds(report) -> dict[str, int]:
     found = [line.kind for line in report.lines]
+    products = [line for line in report.lines if line.kind.startswith(("aten::mm", "aten::addmm"))]
+    found += [f"{line.kind}: {line.operations[0]}" for line in products]
     return {kind: found.count(kind) for kind in sorted(set(found))}
 
 
 if __name__ == "__main__":
     models = {name: training_models.make(name) for name in sys.argv[2:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
+    models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
+    models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
     os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

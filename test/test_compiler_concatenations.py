@@ -51,7 +51,12 @@ def padded(x, cosine, sine):
     return torch.cat([F.pad(x[..., 1:], (0, 1)), x], -1) * 2
 
 
+def of_one(x, cosine, sine):
+    return torch.cat([torch.cat([x * 2], 1) + sine], -1)
+
+
 FUNCTIONS = [rotated, interleaved, swapped, of_others, of_five, unequal, in_a_middle_dimension, twice, narrow, padded]
+FUNCTIONS += [of_one]
 
 
 def given(dtype):
@@ -81,10 +86,11 @@ def test_as_pytorch(function, dtype):
         assert error <= 1.5 * allowed + 1e-14 * expected.norm()
 
 
-def test_one_kernel():
+@pytest.mark.parametrize("function", [rotated, of_one])
+def test_one_kernel(function):
     torch._dynamo.reset()
     reports = []
-    run = torch.compile(rotated, backend="reformer", options={"report": reports.append})
+    run = torch.compile(function, backend="reformer", options={"report": reports.append})
     x, cosine, sine = given(torch.float32)
     run(x, cosine.detach(), sine.detach()).sum().backward()
     for report in reports:

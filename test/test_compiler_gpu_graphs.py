@@ -15,7 +15,7 @@ from marks import needs_aten
 from torch.utils.cpp_extension import include_paths
 
 HERE = Path(__file__).parent
-NAMES = ["resnet", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
+NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
 pytestmark = [
     needs_aten,
     pytest.mark.skipif(
@@ -34,7 +34,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention"])
+@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "perceptron"])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -49,6 +49,14 @@ def test_images_in_channels_last(name):
         assert each.get("aten::_to_copy", 0) <= 1  # of the classes' numbers
 
 
+def test_biases_of_products():
+    """Programs add that which they read again in the backward, where the product is saved. Others come with
+    the product."""
+    forward, _ = kinds()["perceptron"]
+    assert forward["aten::mm"] == 1 and forward["aten::addmm"] == 1  # nothing but a sum is made of the second
+    assert kinds()["flash attention"][0]["aten::addmm"] == 1
+
+
 def test_residual_blocks():
     """A batch norm's moments come with the convolution, so forward one kernel is left of it; backward two, the first of
     them for sums. Others are the loss's."""
@@ -57,9 +65,34 @@ def test_residual_blocks():
     assert forward["stitch"] <= 8 + 6 and backward["stitch"] <= 2 * 8 + 6
 
 
+def test_max_pooling():
+    """Its indices are bytes, and the images around it stay in channels_last."""
+    forward, backward = kinds()["resnext"]
+    assert forward["reformer::_max_pool2d"] == backward["reformer::_max_pool2d_grad"] == 1
+    assert not [kind for each in (forward, backward) for kind in each if kind.startswith("aten::max_pool2d")]
+    assert not {"reformer::_contiguous", "aten::clone"} & {*forward, *backward}
+
+
 def test_group_norm_keeps_the_order_of_images():
     """PyTorch copies them to their dimensions' own order first; here convolutions' results and gradients are read as
     they are. The backward's one copy is of what fills a part of the images."""
     forward, backward = kinds()["diffusion"]
     assert "reformer::_contiguous" not in forward and backward.get("reformer::_contiguous", 0) <= 1
     assert "aten::mean.dim" not in forward
+
+
+def test_rows_of_tables_are_read_where_they_are():
+    """Forward and backward."""
+    forward, backward = kinds()["norm of rows"]
+    assert "aten::embedding" not in forward and {*forward} <= {"stitch", "aten::div.Scalar"}
+    assert "aten::embedding" not in backward and backward["reformer::_embedding_grad"] == 1
+
+
+def test_products_of_a_vocabulary():
+    """They have some columns more, or zeros to add up, which no kernel of their own writes: who makes what is
+    multiplied does. Gradients of weights are stored in the parameters' type."""
+    forward, backward = kinds()["vocabulary"]
+    assert forward["aten::addmm: 1024x64x1088"] == 1
+    assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
+    assert backward["aten::mm.dtype"] == 3
+    assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}

@@ -58,7 +58,7 @@ def test_results(name, budget, saved):
     found = outcome(
         model, [each.double() if each.is_floating_point() else each for each in inputs], memory_budget=budget
     )
-    assert saved[1] < saved[0]
+    assert saved[1] <= budget * saved[0]
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 

@@ -184,6 +184,18 @@ def test_reductions_inside_of_the_convolution(name, tile, filter, kernel):
     assert kernels[0].startswith(f"{kernel}_forward_bf16_{tile}"), kernels
 
 
+@pytest.mark.parametrize("filter, stride", [(3, 1), (3, 2), (5, 1), (7, 2)])
+@pytest.mark.parametrize("name", ["moments", "moments with a bias", "max"])
+def test_reductions_inside_of_depthwise(name, filter, stride):
+    """Tiles reach beyond images of 29 x 29; the last box of 64 channels has 8."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("it is for Hopper GPUs")
+    options = dict(filter=filter, stride=stride, groups=72)
+    kernels = check_inside(name, "gpu_tma_depthwise", (67, 72, 29, 29, 72), torch.bfloat16, **options)
+    assert len(kernels) == 2 and kernels[1].startswith("stitch_finish_"), kernels
+    assert kernels[0].startswith(f"tma_depthwise_forward_bf16_{filter}_{stride}"), kernels
+
+
 # Tiles of 32 columns are multiplied by warps everywhere, others of 16-bit types by Hopper's groups of them.
 TILES = ["128x128", "128x64", "64x128", "64x64", "128x32", "64x32", "32x32"]
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

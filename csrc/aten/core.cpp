@@ -29,6 +29,7 @@ void find(void* library, const char* name, Function& function) {
 }
 
 void check(int32_t failed) {
+  if (failed == -2) throw std::out_of_range(functions.error());  // an IndexError
   if (failed) throw std::runtime_error(functions.error());
 }
 

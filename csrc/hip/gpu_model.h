@@ -44,10 +44,12 @@ inline double gpu_estimate_us(const ConvProblem& p, double share) {
 
 // Expected microseconds of a good kernel for the problem and of a pass that reads its result and writes another: what a
 // kernel that runs a program itself competes with. On 541 problems in NHWC the selector's choice, where this allows it,
-// took 1.014 times as long as the best there is, a pass after its choice of all kernels 1.17 times.
+// took 1.014 times as long as the best there is, a pass after its choice of all kernels 1.17 times. Good kernels of
+// depthwise convolutions reach half as much of the bandwidth as others.
 inline double gpu_unfused_us(const ConvProblem& p) {
   constexpr double kPassBytesPerUs = 3.6e6, kPassUs = 2.5;
-  return gpu_estimate_us(p, 0.8) + kPassUs + 2.0 * double(p.output_numel() * element_size(p.dtype)) / kPassBytesPerUs;
+  const double share = p.groups > 1 && p.groups == p.c ? 0.4 : 0.8;
+  return gpu_estimate_us(p, share) + kPassUs + 2.0 * double(p.output_numel() * element_size(p.dtype)) / kPassBytesPerUs;
 }
 
 }  // namespace reformer

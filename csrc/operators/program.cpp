@@ -8,6 +8,7 @@
 
 #include "checks.h"
 #include "cpu/programs/run.h"
+#include "hip/kernels/stitch.h"
 #include "hip/programs/stitch.h"
 
 namespace reformer {
@@ -22,7 +23,9 @@ const char* name(ProgramOp kind) {
     case ProgramOp::row: return "row";
     case ProgramOp::plane: return "plane";
     case ProgramOp::scalar: return "scalar";
-    default: return "random";
+    case ProgramOp::random: return "random";
+    case ProgramOp::table: return "table";
+    default: return "index";
   }
 }
 
@@ -33,6 +36,7 @@ ScalarType torch_type(Stored type) {
     case Stored::fp16: return ScalarType::Half;
     case Stored::bf16: return ScalarType::BFloat16;
     case Stored::key: return ScalarType::Long;
+    case Stored::index32: return ScalarType::Int;
     default: return ScalarType::Bool;
   }
 }
@@ -41,10 +45,12 @@ ScalarType torch_type(Stored type) {
 template <class Name>
 Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
   const ScalarType found = tensor.scalar_type();
-  for (Stored type : {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key})
+  for (Stored type :
+       {Stored::fp32, Stored::bf16, Stored::fp16, Stored::fp64, Stored::mask, Stored::key, Stored::index32})
     if (found == torch_type(type)) return type;
   fail(op, argument(), " has data type ", toString(found),
-       "; float32, float64, float16, bfloat16 and bool are supported, and int64 for a key of random numbers");
+       "; float32, float64, float16, bfloat16 and bool are supported, int64 for a key of random numbers, and int64 and "
+       "int32 for indices");
 }
 
 int64_t numel(Sizes sizes) {
@@ -56,7 +62,8 @@ Ints sizes_of(ProgramOp kind, Sizes result) {
   switch (kind) {
     case ProgramOp::full: return {result[0], result[1], result[2], result[3]};
     case ProgramOp::channel: return {result[1]};
-    case ProgramOp::row: return {result[0], result[2], result[3]};
+    case ProgramOp::row:
+    case ProgramOp::index: return {result[0], result[2], result[3]};
     case ProgramOp::plane: return {result[0], result[1]};
     default: return {};
   }
@@ -84,15 +91,24 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
   if (tensor.device() != like.device()) check_same_device(op, "acc", like, argument().c_str(), tensor);
   if (is_freed(tensor)) check_not_freed(op, argument().c_str(), tensor);
-  const bool is_key = stored_type(op, argument, tensor) == Stored::key;
-  if (is_key != (kind == ProgramOp::random)) fail(op, argument(), " has data type ", toString(tensor.scalar_type()));
+  const Stored type = stored_type(op, argument, tensor);
+  const bool fits = kind == ProgramOp::random  ? type == Stored::key
+                    : kind == ProgramOp::index ? type == Stored::key || type == Stored::index32
+                                               : type != Stored::key && type != Stored::index32;
+  if (!fits) fail(op, argument(), " has data type ", toString(tensor.scalar_type()));
   if (kind == ProgramOp::scalar || kind == ProgramOp::random) {
     if (tensor.numel() != 1) fail(op, argument(), " must have one element, got size ", shown(tensor.sizes()));
     return tensor;
   }
+  if (kind == ProgramOp::table) {
+    if (tensor.dim() != 2 || tensor.size(1) != result[1])
+      fail(op, argument(), " has size ", shown(tensor.sizes()), ", but rows have ", result[1], " elements");
+    return tensor.stride(1) == 1 || result[1] == 1 ? tensor : contiguous_of(tensor);
+  }
   const Ints expected = sizes_of(kind, result);
   const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
-  const bool is_placed = (kind == ProgramOp::full || kind == ProgramOp::row) && tensor.dim() > 4;
+  const bool is_placed =
+      (kind == ProgramOp::full || kind == ProgramOp::row || kind == ProgramOp::index) && tensor.dim() > 4;
   if (is_placed ? tensor.numel() != numel(wanted) : !std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
     fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
          shown(wanted));
@@ -128,14 +144,14 @@ std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const
   return outputs;
 }
 
-void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc) {
+void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc, Arrivals* arrivals) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const gpu::Queue queue{index, current_stream(index)};
   const int64_t floats = plan.workspace_bytes / 4;
-  if (!floats) return plan.run(call, queue, nullptr);
+  if (!floats) return plan.run(call, queue, nullptr, nullptr);
   const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
-  plan.run(call, queue, workspace.mutable_data_ptr());
+  plan.run(call, queue, workspace.mutable_data_ptr(), plan.arrivals && arrivals ? arrivals->counters(acc) : nullptr);
 }
 
 // A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
@@ -159,6 +175,7 @@ struct Prepared {
       inputs.push_back(operand(op, i, kind, tensors[i], like, of, layout, width, placement));
       call.inputs.push_back({inputs[i].const_data_ptr(), stored_type(op, [] { return "tensors"; }, inputs[i])});
       if (placement) call.inputs[i].place = add(*placement);
+      if (kind == ProgramOp::table) call.tables.push_back({inputs[i].size(0), inputs[i].stride(0)});
     }
   }
 
@@ -215,9 +232,21 @@ struct Prepared {
   }
 };
 
-// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory.
+// Kernels on GPUs ask it themselves.
+void check_indices(const ProgramCall& call) {
+  for (size_t i = 1; i < call.inputs.size(); ++i) {
+    if (call.program.inputs[i].kind != ProgramOp::index) continue;
+    const int64_t rows = call.tables[size_t(call.program.inputs[i].table)].rows;
+    for (int64_t line = 0; line < call.shape.rows(); ++line)
+      if (const int64_t row = call.number(call.inputs[i], line); row < 0 || row >= rows)
+        throw std::out_of_range("index out of range in self");  // PyTorch's words
+  }
+}
+
+// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory. arrivals: or
+// null.
 std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
-                        bool reusable, const std::vector<Tensor>& into = {}) {
+                        bool reusable, const std::vector<Tensor>& into = {}, Arrivals* arrivals = nullptr) {
   ProgramCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
   const bool is_empty = call.shape.numel() == 0;
@@ -228,13 +257,16 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   const Device device = device_of(acc);
   std::shared_ptr<const StitchedPlan> plan;  // on a GPU
   if (!is_empty && !acc.is_cpu()) plan = planned_stitch(call, device).plan;
-  const bool has_kernel = acc.is_cpu() ? !call.program.needs_rows || call.shape.rows_are_lines() : plan != nullptr;
+  const bool of_rows = call.program.needs_rows || call.program.tables;
+  const bool has_kernel = acc.is_cpu() ? !of_rows || call.shape.rows_are_lines() : plan != nullptr;
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
-  if (plan)
-    run_on_gpu(*plan, call, acc);
-  else
+  if (plan) {
+    run_on_gpu(*plan, call, acc, arrivals);
+  } else {
+    check_indices(call);
     run_program(call, device);
+  }
   return prepared.outputs;
 }
 
@@ -247,7 +279,7 @@ std::shared_ptr<const InternedProgram> program_of(const char* op, const Ints& co
 }
 
 std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& acc, const std::vector<Tensor>& tensors,
-                                const std::vector<Tensor>& into) {
+                                const std::vector<Tensor>& into, Arrivals* arrivals) {
   const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   check_not_freed(op, "acc", acc);
@@ -256,7 +288,7 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   const int64_t width = rows_are_lines ? acc.size(1) : 0;
   Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, width);
   prepared.write_to(op, acc, into, width);
-  return run(op, prepared, dense(acc, layout), tensors, false, into);
+  return run(op, prepared, dense(acc, layout), tensors, false, into, arrivals);
 }
 
 // That follows a convolution.
@@ -324,13 +356,23 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
 
 }  // namespace
 
+unsigned* Arrivals::counters(const Tensor& like) {
+  if (!counters_) {
+    const int64_t most = kStitchMostArrivals;
+    counters_ = empty(like, {&most, 1}, Layout::nchw, ScalarType::Int);
+    torch::stable::zero_(*counters_);
+  }
+  return static_cast<unsigned*>(counters_->mutable_data_ptr());
+}
+
 std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors, const Ints& program) {
-  return stitch_with(*program_of("stitch", program), acc, tensors, {});
+  return stitch_with(*program_of("stitch", program), acc, tensors, {}, nullptr);
 }
 
 std::vector<Tensor> stitch_interned(const Tensor& acc, const std::vector<Tensor>& tensors,
-                                    const InternedProgram& program, const std::vector<Tensor>& into) {
-  return stitch_with(program, acc, tensors, into);
+                                    const InternedProgram& program, const std::vector<Tensor>& into,
+                                    Arrivals* arrivals) {
+  return stitch_with(program, acc, tensors, into, arrivals);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,

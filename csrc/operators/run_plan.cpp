@@ -44,6 +44,8 @@ class Run {
   void run(const PlanStep& step) {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);
+    } catch (const std::out_of_range&) {  // PyTorch has words for it, and a type
+      throw;
     } catch (const std::exception& error) {
       if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what)) throw;  // it names itself
       throw std::runtime_error(std::string(error.what()) + " [step " + std::to_string(&step - plan_.steps.data()) +
@@ -55,8 +57,10 @@ class Run {
     append(conv2d_epilogue_interned(input(step, 0), input(step, 1), tensors(step.inputs, 2), *conv.program,
                                     conv.geometry));
   }
+  // Counters cost a kernel, that sets them to 0, and save one for each program that reduces.
   void run(const StitchStep& stitch, const PlanStep& step) {
-    append(stitch_interned(input(step, 0), tensors(step.inputs, 1), *stitch.program, tensors(step.into, 0)));
+    append(stitch_interned(input(step, 0), tensors(step.inputs, 1), *stitch.program, tensors(step.into, 0),
+                           plan_.reducing > 1 ? &arrivals_ : nullptr));
   }
   void run(const Conv2dGradsStep& grads, const PlanStep& step) {
     append(conv2d_grads(input(step, 0), input(step, 1), input(step, 2), grads.geometry, grads.wanted));
@@ -90,6 +94,7 @@ class Run {
   const Plan& plan_;
   std::vector<Tensor> there_;
   std::vector<void*> handles_;  // of one call's inputs and results
+  Arrivals arrivals_;
 };
 
 std::shared_ptr<const Plan> plan_of(int64_t number) {

@@ -130,6 +130,8 @@ int32_t number_of(ScalarType type) {
     case ScalarType::Half: return aoti_torch_dtype_float16();
     case ScalarType::BFloat16: return aoti_torch_dtype_bfloat16();
     case ScalarType::Bool: return aoti_torch_dtype_bool();
+    case ScalarType::Byte: return aoti_torch_dtype_uint8();
+    case ScalarType::Int: return aoti_torch_dtype_int32();
     default: throw std::logic_error("no operator makes tensors of this data type");
   }
 }

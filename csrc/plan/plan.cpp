@@ -141,6 +141,8 @@ Plan Plan::decode(const int64_t* code, int64_t size) {
     }
     const PlanStep& step = plan.steps.back();
     plan.tensors += step.results;
+    if (const auto* stitch = std::get_if<StitchStep>(&step.what))
+      plan.reducing += !stitch->program->whole.reductions.empty();
     if (plan.tensors > kMost) reader.malformed("a count");
   }
   for (int32_t output : plan.outputs)

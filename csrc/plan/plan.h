@@ -55,6 +55,7 @@ struct Plan {
   int32_t tensors;  // that are given or made
   std::vector<PlanStep> steps;
   std::vector<int32_t> outputs;
+  int32_t reducing;  // stitched programs that reduce columns, planes or all
 
   // code: how many tensors are given; the number of outputs, and each; then each step: its kind, which is its place in
   // PlanStep::what; the length of what follows, and that; how many inputs, and each; the same of what it writes to, and

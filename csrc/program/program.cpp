@@ -8,11 +8,12 @@
 namespace reformer {
 namespace {
 
-bool is_input(ProgramOp op) { return op >= ProgramOp::full && op <= ProgramOp::random; }
+bool is_input(ProgramOp op) { return op >= ProgramOp::full && op <= ProgramOp::table; }
 
 ProgramNode read_node(CodeReader& reader, int64_t place, const std::vector<ProgramInput>& inputs) {
   ProgramNode node{};
   node.op = ProgramOp(reader.next(0, kProgramOpCount - 1, "an unknown operation"));
+  if (node.op == ProgramOp::index) reader.malformed("an index is no value");
   const int count = operands(node.op);
   for (int i = 0; i < 3; ++i)
     node.operands[i] = int32_t(i < count ? reader.next(0, place - 1, "an operand is no earlier value")
@@ -50,7 +51,8 @@ int64_t element_size(Stored type) {
   switch (type) {
     case Stored::fp64:
     case Stored::key: return 8;
-    case Stored::fp32: return 4;
+    case Stored::fp32:
+    case Stored::index32: return 4;
     case Stored::mask: return 1;
     default: return 2;
   }
@@ -63,9 +65,17 @@ Program Program::decode(const int64_t* code, int64_t size) {
                 outputs = reader.next(1, most, "outputs");
   Program program;
   program.code.assign(code, code + size);
-  for (int64_t i = 0; i < inputs; ++i)
-    program.inputs.push_back(
-        {ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::random), "an unknown kind of input"))});
+  bool is_of_table = false;
+  for (int64_t i = 0; i < inputs; ++i) {
+    const auto kind =
+        ProgramOp(reader.next(int64_t(ProgramOp::full), int64_t(ProgramOp::index), "an unknown kind of input"));
+    if ((kind == ProgramOp::index) != is_of_table)
+      reader.malformed("a table without its index, or one without a table");
+    is_of_table = kind == ProgramOp::table;
+    program.tables += is_of_table;
+    program.inputs.push_back({kind, is_of_table || kind == ProgramOp::index ? program.tables - 1 : -1});
+  }
+  if (is_of_table) reader.malformed("a table without its index");
   for (int64_t i = 0; i < nodes; ++i) program.nodes.push_back(read_node(reader, i, program.inputs));
   for (int64_t i = 0; i < outputs; ++i) program.outputs.push_back(read_output(reader, nodes));
   if (!reader.done()) reader.malformed("something follows it");
@@ -113,7 +123,8 @@ std::vector<Varies> Program::varies() const {
       case ProgramOp::plane: all[i] = Varies::planes; break;
       case ProgramOp::acc:
       case ProgramOp::full:
-      case ProgramOp::random: all[i] = Varies::channels | Varies::rows; break;
+      case ProgramOp::random:
+      case ProgramOp::table: all[i] = Varies::channels | Varies::rows; break;
       default:
         for (int j = 0; j < operands(node.op); ++j) all[i] = all[i] | all[size_t(node.operands[j])];
     }

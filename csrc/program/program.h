@@ -38,7 +38,16 @@ enum class Reduction : uint8_t { none, sum, max, moments };
 enum class Per : uint8_t { element, channel, row, plane, all };
 
 // The types of a program's tensors: those of DType by the same numbers, and what only programs have.
-enum class Stored : int8_t { result = -1, fp32, fp64, fp16, bf16, mask = 5, key = 6 };  // bytes 0 and 1; int64
+enum class Stored : int8_t {
+  result = -1,
+  fp32,
+  fp64,
+  fp16,
+  bf16,
+  mask = 5,    // bytes 0 and 1
+  key = 6,     // int64, of indices, too
+  index32 = 7  // int32
+};
 int64_t element_size(Stored type);
 
 struct ProgramNode {
@@ -48,8 +57,10 @@ struct ProgramNode {
   double value;         // of a constant
 };
 
+// Behind each table follows its index, which has the number of one of the table's rows for each row of the result.
 struct ProgramInput {
-  ProgramOp kind;  // full to random
+  ProgramOp kind;      // full to index
+  int32_t table = -1;  // of a table and its index: its number among the tables
 };
 
 struct ProgramOutput {
@@ -90,6 +101,7 @@ struct Program {
   bool needs_rows = false;
   // Whether something is known of each channel of each image: what belongs to an image is computed apart from others.
   bool has_planes = false;
+  int32_t tables = 0;
 
   // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
   static Program decode(const int64_t* code, int64_t size);
@@ -121,7 +133,12 @@ struct ProgramShape {
 struct ProgramOperand {
   const void* data;
   Stored type;
-  int32_t place = -1;  // its number among the placements, of a full or row input that has one
+  int32_t place = -1;  // its number among the placements, of a full, row or index input that has one
+};
+
+// A matrix of which rows are looked up: how many there are, and elements of memory from one to the next.
+struct Table {
+  int64_t rows, pitch;
 };
 
 // A program's call. Tensors are dense, full ones in the result's layout; where rows are lines, and not behind a
@@ -136,11 +153,18 @@ struct ProgramCall {
   std::vector<void*> outputs;                   // of moments: means, then squares
   std::vector<Placement> placements = {};       // of inputs, in order, then of outputs
   std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; none has one if empty
+  std::vector<Table> tables = {};
 
   // The data type of an output's tensor. Reductions are stored as they are computed if nothing else is said.
   Stored stored_type(const ProgramOutput& output) const {
     if (output.type != Stored::result) return output.type;
     return output.kind == Reduction::none || type == Stored::fp64 ? type : Stored::fp32;
+  }
+  // What an index has for a line of the result.
+  int64_t number(const ProgramOperand& index, int64_t line) const {
+    const int64_t at = index.place < 0 ? line : placements[size_t(index.place)].line(line);
+    return index.type == Stored::key ? static_cast<const int64_t*>(index.data)[at]
+                                     : static_cast<const int32_t*>(index.data)[at];
   }
   int32_t place_of_output(size_t i) const { return places_of_outputs.empty() ? -1 : places_of_outputs[i]; }
 };

@@ -19,6 +19,11 @@ uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
   return reinterpret_cast<uintptr_t>(data) | uint64_t(elements * size);
 }
 
+// The same of a table's rows.
+uint64_t row_places(const void* data, const Table& table, int64_t size) {
+  return reinterpret_cast<uintptr_t>(data) | uint64_t(table.pitch * size);
+}
+
 }  // namespace
 
 ProgramKey::ProgramKey(const ProgramCall& call)
@@ -49,6 +54,9 @@ int elements_per_access(const ProgramCall& call) {
       elements = aligned(elements, reinterpret_cast<uintptr_t>(input.data), size);
     else if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
       elements = aligned(elements, places_of(input.data, call.placements[size_t(input.place)], size), size);
+    else if (call.program.inputs[i].kind == ProgramOp::table)
+      elements =
+          aligned(elements, row_places(input.data, call.tables[size_t(call.program.inputs[i].table)], size), size);
   }
   for (size_t i = 0; i < call.places_of_outputs.size(); ++i) {
     if (call.places_of_outputs[i] < 0) continue;

@@ -96,6 +96,7 @@ inline int block_x() { return emulator::position.x; }
 inline int block_y() { return emulator::position.y; }
 inline int block_z() { return emulator::position.z; }
 
+inline void trap() { __builtin_trap(); }
 inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::block_barrier({"barrier", file, line});
 }
@@ -153,6 +154,9 @@ inline unsigned long long ballot(bool mine, const char* file = __builtin_FILE(),
   emulator::collective<emulator::Vote, emulator::vote>({"a ballot", file, line}, call);
   return call.all;
 }
+
+// That of last_block.h: blocks run one after another.
+inline unsigned count_arrival(unsigned* arrivals) { return (*arrivals)++; }
 
 // Those of async_copy.h. Until the wait the destination holds no numbers.
 template <int kBytes>

@@ -13,14 +13,15 @@ from emulator import plans
 from torch_reformer.program.interpreter import interpret
 from torch_reformer.program.program import Program
 
-STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6}
+STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, torch.int64: 6, torch.int32: 7}
 
 
 @functools.cache
 def planner() -> ctypes.CDLL:
     loaded = plans.library("stitch_plan")
     loaded.prepare.restype = loaded.source.restype = ctypes.c_char_p
-    loaded.workspace_bytes.restype = loaded.args_bytes.restype = ctypes.c_int64
+    for function in (loaded.workspace_bytes, loaded.args_bytes, loaded.arrivals):
+        function.restype = ctypes.c_int64
     return loaded
 
 
@@ -62,19 +63,25 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     return written("stitch.hip", text)
 
 
-def stitch(program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None, shared_bytes=49152):
+def stitch(
+    program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None, shared_bytes=49152, arrivals=None
+):
     """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
-    parts."""
+    parts. arrivals: counters, by which the last block adds up partial results where the plan says so."""
     file = source(program, acc, tensors, multiprocessors, into, shared_bytes)
     outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
     arguments = (ctypes.c_char * planner().args_bytes())()
+    alone = arrivals is not None and 0 < planner().arrivals() <= len(arrivals)
+    counters = ctypes.c_void_p(arrivals.data_ptr() if alone else None)
     pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
-    planner().arguments(ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), arguments)
+    planner().arguments(
+        ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), counters, arguments
+    )
     shapes = [(ctypes.c_uint32 * 5)() for _ in range(2)]
     planner().launches(*shapes)
     for name, (*grid, threads, shared) in zip(["stitch_test", "stitch_test_finish"], shapes, strict=True):
-        if name == "stitch_test" or len(workspace):
+        if name == "stitch_test" or (len(workspace) and not alone):
             emulator.launch(
                 file,
                 name,

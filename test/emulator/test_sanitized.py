@@ -14,6 +14,7 @@ FAMILIES = [
     "test_packed_gemm_emulated",
     "test_stitch_emulated",
     "test_tma_bugs",
+    "test_tma_depthwise_programs_emulated",
     "test_tma_emulated",
     "test_tma_programs_emulated",
     "test_tma_windows_emulated",

@@ -1,6 +1,7 @@
 """Kernels generated for programs, emulated, against the plain interpreter."""
 
 import ctypes
+import functools
 
 import pytest
 import torch
@@ -49,6 +50,70 @@ def test_reductions(dtype, size, layout):
     )
     for warp in WARPS:
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
+
+
+def reductions(*per):
+    value = program.acc() * CHANNEL + FULL
+    return Program(program.store(value), *(kind(value, each) for kind in KINDS for each in per))
+
+
+KINDS = (program.sum, program.max, program.moments)
+
+
+# One group of columns and several, with idle threads; of few parts and, with more multiprocessors, more of them.
+@pytest.mark.parametrize("multiprocessors", [7, *slow(20)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        (("channel",), (3, 264, 7, 5)),
+        (("all",), (2, 24, 9, 8)),
+        (("channel", "plane"), (2, 24, 9, 8)),
+        *slow((("channel",), (1, 40, 16, 5)), (("channel",), (2, 1032, 6, 6)), (("channel", "all"), (2, 16, 9, 8))),
+    ],
+    ids=str,
+)
+def test_the_last_block_adds_up(case, multiprocessors):
+    """And leaves the counters as they were, so that the next launch gives the same bits."""
+    per, size = case
+    tested = reductions(*per)
+    acc, everything = (of(size, torch.bfloat16, "nhwc") for of in (acc_for, tensors_for))
+    tensors = [everything[name] for name in tested.inputs]
+    arrivals = torch.zeros(1024, dtype=torch.int32)
+    for warp in WARPS:
+        run = functools.partial(stitch, tested, acc, tensors, warp=warp, multiprocessors=multiprocessors)
+        found, again, expected = run(arrivals=arrivals), run(arrivals=arrivals, seed=1), run()
+        assert 0 < planner().arrivals() <= 1024
+        assert not arrivals.any()
+        for one, other, exact in zip(found, again, expected, strict=True):
+            assert torch.equal(one, other)
+            torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", [(2, 24, 3, 4), *slow((3, 16, 5, 5))], ids=str)
+def test_planes_of_one_part_need_no_other_kernel(size, layout):
+    acc, everything = (of(size, torch.bfloat16, layout) for of in (acc_for, tensors_for))
+    for per, needs in {("plane",): False, ("plane", "channel"): True}.items():
+        tested = reductions(*per)
+        source(tested, acc, [everything[name] for name in tested.inputs])
+        assert bool(planner().workspace_bytes()) is needs
+        check(tested, size, torch.bfloat16, layout, atol=1e-4)
+
+
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("multiprocessors", [6, *slow(40)])
+def test_planes_of_several_parts(multiprocessors, warp):
+    size = (1, 24, 40, 48)
+    check(reductions("plane"), size, torch.bfloat16, "nhwc", warp, atol=1e-3, multiprocessors=multiprocessors)
+    assert planner().workspace_bytes()
+
+
+@pytest.mark.parametrize("channels", [24, 272])
+def test_a_group_of_many_parts_is_left_to_another_kernel(channels):
+    acc = torch.empty((1, channels, 4096, 64), dtype=torch.bfloat16, device="meta")
+    acc = acc.contiguous(memory_format=torch.channels_last)
+    source(Program(program.sum(program.acc())), acc, [], 1320)
+    assert planner().workspace_bytes() and not planner().arrivals()
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -161,3 +226,25 @@ def test_a_block_stays_at_its_place_of_a_period():
 def test_random_programs(tested, size, layout, warp):
     count = size[0] * size[1] * size[2] * size[3]
     check(tested, size, torch.float32, layout, warp, rtol=1e-5, atol=4e-6 * count)
+
+
+@pytest.mark.parametrize("reduces_rows", [False, True])
+@pytest.mark.parametrize("width, bounds", [(16, (8,)), (24, (8, 16)), (16, (7,))], ids=str)
+def test_concatenations(width, bounds, reduces_rows):
+    """Each column is read from the part that it is chosen from, alone where the parts' ends are multiples of a thread's
+    elements."""
+    size = (1, width, 15, 1)
+    acc, memory = acc_for(size, torch.bfloat16, "nhwc"), torch.randn(15, 3 * width).bfloat16()
+    parts = [memory[:, 8 * i : 8 * i + width] for i in range(len(bounds) + 1)]
+    value = program.full(f"part{len(bounds)}") * 2
+    for i, bound in reversed([*enumerate(bounds)]):
+        value = program.select(program.channel_index() < bound, -program.full(f"part{i}"), value)
+    result = value * program.acc()
+    tested = Program(program.store(result - program.row_sum(value) if reduces_rows else result), program.sum(value))
+    placed = {f"part{i}": part[None, None, None] for i, part in enumerate(parts)}
+    found = stitch(tested, acc, [placed[name] for name in tested.inputs])
+    text = planner().source().decode()
+    assert text.count("column <") == (0 if bounds == (7,) else (4 if reduces_rows else 2) * len(bounds))
+    dense = {name: in_sizes(each, size).double() for name, each in placed.items()}
+    for one, other in zip(found, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=2.0**-8, atol=1e-4)

@@ -1,4 +1,5 @@
-"""Runs TMA GEMM kernels, for filters of any size, as tma_gemm_plan.h launches them."""
+"""Runs TMA GEMM kernels, for filters of any size, as tma_gemm_plan.h launches them, and programs in them and in TMA
+depthwise kernels."""
 
 import ctypes
 import functools
@@ -18,7 +19,7 @@ def planner() -> ctypes.CDLL:
         getattr(loaded, name).restype = ctypes.c_char_p
     for name in ("depthwise_name", "depthwise_arguments", "plan_depthwise"):
         getattr(loaded, name).restype = ctypes.c_char_p
-    return conv_programs.declare(loaded, "plan_gemm_program")
+    return conv_programs.declare(loaded, "plan_gemm_program", "plan_depthwise_program")
 
 
 @functools.cache
@@ -44,6 +45,16 @@ def with_program(problem, tile, *, shared=NOTHING, row_blocks=1000) -> conv_prog
 
     def plan(numbers, operands, given):
         return planner().plan_gemm_program(numbers, operands, given, index, shared, row_blocks)
+
+    return conv_programs.Kernel(planner(), plan)
+
+
+def depthwise_with_program(tile, multiprocessors=1) -> conv_programs.Kernel:
+    """tile: strips across and down, rows, images."""
+    numbers_of_tile = (ctypes.c_int32 * 4)(*tile)
+
+    def plan(numbers, operands, given):
+        return planner().plan_depthwise_program(numbers, operands, given, numbers_of_tile, multiprocessors)
 
     return conv_programs.Kernel(planner(), plan)
 

@@ -45,7 +45,7 @@ const char* plan_with_program(const int32_t* problem, const void* const* tensors
     bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
     kernel.launch(plan.launch, keeps_what_is_started, plan.args, call);
   };
-  return plan_program(*given, p, int(16 / element_size(Stored(int8_t(p.dtype)))), false, start);
+  return plan_program(*given, p, {int(16 / element_size(Stored(int8_t(p.dtype))))}, start);
 }
 
 // How many tiles of rows a block should compute.

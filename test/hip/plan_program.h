@@ -44,9 +44,9 @@ struct GivenProgram {
   void* const* outputs;
 };
 
-// Has `start` start the problem's kernel with the program, unless kernels with so many elements_per_access, which
-// reduce or not, don't take it. Returns a sentence, or null.
-inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, int elements_per_access, bool reduces,
+// Has `start` start the problem's kernel with the program, unless kernels with these limits don't take it. Returns a
+// sentence, or null.
+inline const char* plan_program(const GivenProgram& given, const ConvProblem& p, const ProgramLimits& limits,
                                 const std::function<void(const ProgramCall&)>& start) {
   Program program = Program::decode(given.code, given.size);
   static int64_t number = 0;
@@ -54,7 +54,7 @@ inline const char* plan_program(const GivenProgram& given, const ConvProblem& p,
   const int64_t* const shape = given.shape;
   ProgramCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
   for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({given.inputs[i], Stored(given.types[i])});
-  if (!takes_program(call, elements_per_access, reduces)) return "the kernels don't take this program";
+  if (!takes_program(call, limits)) return "the kernels don't take this program";
   for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(given.outputs[i]);
   started.clear();
   start(call);

@@ -35,14 +35,18 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
   ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
   constexpr int kNumbers = 17;  // of a tensor
   for (int64_t i = 0; i < inputs; ++i) {
-    const bool is_row = program.inputs[size_t(i)].kind == ProgramOp::row;
-    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensors + i * kNumbers, is_row ? 1 : shape[2])});
+    const ProgramOp kind = program.inputs[size_t(i)].kind;
+    const bool is_row = kind == ProgramOp::row || kind == ProgramOp::index;
+    const int64_t* const tensor = tensors + i * kNumbers;
+    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensor, is_row ? 1 : shape[2])});
+    if (kind == ProgramOp::table) call.tables.push_back({tensor[1], tensor[9]});
   }
   call.outputs.resize(program.outputs.size());
   for (size_t i = 0; i < program.outputs.size(); ++i)
     call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
   plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
+  for (size_t i = 0; i < call.tables.size(); ++i) plan.args.tables[i] = stitch_table(call.tables[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";
   return nullptr;
 }
@@ -51,6 +55,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
 extern "C" const char* source() { return text.c_str(); }
 
 extern "C" int64_t workspace_bytes() { return plan.workspace_bytes; }
+extern "C" int64_t arrivals() { return plan.arrivals; }
 extern "C" int64_t args_bytes() { return sizeof(StitchArgs); }
 extern "C" void launches(uint32_t* shape, uint32_t* finish) {
   const auto put = [](const gpu::Launch& from, uint32_t* to) {
@@ -60,10 +65,12 @@ extern "C" void launches(uint32_t* shape, uint32_t* finish) {
   put(plan.launch, shape);
   put(plan.finish, finish);
 }
-extern "C" void arguments(const void* acc, const void* const* inputs, void* const* outputs, void* workspace, void* to) {
+extern "C" void arguments(const void* acc, const void* const* inputs, void* const* outputs, void* workspace,
+                          void* arrivals, void* to) {
   plan.args.acc = acc;
   for (size_t i = 0; i < program.inputs.size(); ++i) plan.args.in[i] = inputs[i];
   for (size_t i = 0; i < program.outputs.size(); ++i) plan.args.out[i] = outputs[i];
   plan.args.partial = static_cast<float*>(workspace);
+  plan.args.arrivals = static_cast<unsigned*>(arrivals);
   std::memcpy(to, &plan.args, sizeof plan.args);
 }

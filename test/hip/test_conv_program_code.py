@@ -59,6 +59,28 @@ def test_tma_gemm(name, filter, tile):
     check_hopper(source(tma_gemm.with_program, name, filter, tile), "wgmma.mma_async")
 
 
+OF_CHANNELS = {
+    "moments": REDUCING["moments"],
+    "moments with a bias": REDUCING["moments with a bias"],
+    "silu and its sum": Program(program.store(program.silu(BIASED)), program.sum(program.silu(BIASED))),
+    "relu of moments with a bias": Program(program.store(program.relu(BIASED)), program.moments(BIASED)),
+    "normalise": fused_programs.normalise(frozenset(["mean", "squares", "scale", "shift"]), "silu", 1e-5),
+}
+
+
+@pytest.mark.parametrize("kind", [(3, 1), *slow((3, 2), (5, 1), (5, 2), (7, 1), (7, 2))], ids=str)
+@pytest.mark.parametrize("name", OF_CHANNELS)
+def test_tma_depthwise(name, kind):
+    """Blocks of small filters have an occupancy of three."""
+    filter, stride = kind
+    tested, half = OF_CHANNELS[name], filter // 2
+    others = dict(pad=(half, half), stride=(stride, stride), groups=64)
+    problem = Problem("forward", "bf16", 2, 64, 8, 8, 64, filter, filter, **others)
+    kernel = tma_gemm.depthwise_with_program((2, 1, 3, 1))
+    tensors = [tensor(kind) for kind in tested.inputs.values()]
+    check_hopper(conv_programs.source(problem, kernel, tested, tensors), "mma.sync")
+
+
 @pytest.mark.parametrize(
     "kind",
     [

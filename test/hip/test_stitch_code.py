@@ -9,6 +9,7 @@ import torch
 from compiled import compile_kernels
 from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import planner, source
+from look_ups import looked_up, looking_up
 from marks import slow
 from test_mma_code import check_generated
 
@@ -74,6 +75,39 @@ def test_compiles(architecture, name, layout):
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_rows_compile(architecture, name, width):
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
+
+
+# Of rows in part of a warp, in several, and too long for registers.
+@pytest.mark.parametrize("width", [1024, *slow(24, 768, 50304)])
+@pytest.mark.parametrize("name", looking_up())
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_look_ups_compile(architecture, name, width):
+    tested = looking_up()[name]
+    if width > 4096 and "sum" in {output.kind for output in tested.outputs}:
+        pytest.skip("rows that are too long to be added up, too")
+    acc, tensors = looked_up(tested, (1, width, 64, 1), torch.bfloat16)
+    file = source(tested, acc, [*tensors.values()], shared_bytes=49152)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
+@pytest.mark.parametrize("reduces_rows", [False, True])
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_concatenations_compile(architecture, reduces_rows):
+    """A rotary embedding, each of whose vectors is read from one half; and with the sum of its rows."""
+    rows, half = 64, (0, 0, 64, 0, 1)
+    acc = torch.empty((1, 64, rows, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    x, angles = torch.empty(rows, 64, dtype=torch.bfloat16), torch.empty(16, 64, dtype=torch.bfloat16)
+    turned = program.select(program.channel_index() < 32, -program.full("second"), program.full("first"))
+    value = program.acc() + turned * program.full("sine")
+    tested = Program(program.store(value / program.row_sum(value) if reduces_rows else value))
+    given = {
+        "second": x.as_strided((1, 1, rows, 2, 32), half, 32),
+        "first": x.as_strided((1, 1, rows, 2, 32), half, 0),
+        "sine": angles.expand(1, 1, rows // 16, 16, 64),
+    }
+    file = source(tested, acc, [given[name] for name in tested.inputs])
+    assert "column < 32" in planner().source().decode()
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
 # In shared memory, two at once or one, or read again.

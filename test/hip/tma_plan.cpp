@@ -10,6 +10,13 @@
 
 using namespace reformer;
 
+// Memory for the partial results of reductions, which stays until the next program.
+static void* place_of_parts(const KernelWithProgram& kernel) {
+  static std::vector<float> partial;
+  partial.assign(size_t(kernel.workspace_bytes() / 4), std::numeric_limits<float>::quiet_NaN());
+  return partial.data();
+}
+
 TensorMap gpu::tensor_map(const void* tensor, std::initializer_list<int64_t> sizes,
                           std::initializer_list<int32_t> box) {
   return emulator::encode(tensor, sizes, box);
@@ -84,11 +91,9 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
   return nullptr;
 }
 
-// A program in the kernel. tensors: x and the filter. Returns a sentence, or null. The partial results of reductions
-// are in memory that stays until the next one.
+// A program in the kernel. tensors: x and the filter. Returns a sentence, or null.
 const char* plan_gemm_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given, int kernel,
                               int shared, int row_blocks) {
-  static std::vector<float> partial;
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
   TmaGemmPlan plan;
@@ -97,14 +102,13 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
   const auto start = [&](const ProgramCall& call) {
     const KernelWithProgram kernel(of.entry, call, tma_gemm_parts(of, plan.args));
     bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
-    partial.assign(size_t(kernel.workspace_bytes() / 4), std::numeric_limits<float>::quiet_NaN());
     if (of.what.windows)
-      kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, partial.data());
+      kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, place_of_parts(kernel));
     else
       kernel.launch(plan.launch, keeps_what_is_started, static_cast<const TmaGemmArgs&>(plan.args), call,
-                    partial.data());
+                    place_of_parts(kernel));
   };
-  return plan_program(*given, p, 2, true, start);
+  return plan_program(*given, p, {2, true}, start);
 }
 
 int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }
@@ -144,5 +148,20 @@ const char* plan_depthwise(const int32_t* problem, const int32_t* tile, int mult
   *numbers++ = plan.args.tiles;
   *numbers++ = plan.args.stages;
   return nullptr;
+}
+
+// The same with a program, as plan_gemm_program().
+const char* plan_depthwise_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given,
+                                   const int32_t* tile, int multiprocessors) {
+  const ConvProblem p = problem_of(problem);
+  TmaDepthwisePlan plan;
+  if (!plan_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
+    return "the tile doesn't fit";
+  const auto start = [&](const ProgramCall& call) {
+    const KernelWithProgram kernel(tma_depthwise_kernel(p)->entry, call, plan.args.blocks);
+    bind(plan, p, const_cast<void*>(tensors[0]), kernel.result_of(call), tensors[1], nullptr, nullptr);
+    kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, place_of_parts(kernel));
+  };
+  return plan_program(*given, p, {2, true, false}, start);
 }
 }

@@ -117,7 +117,7 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
         region = candidate.region
         leaves = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in region.leaves.items()))
         of_rows = tuple(id(each) in region.of_rows for each in region.members)
-        digits = tuple(sorted(region.operands)), tuple(sorted(region.reductions))
+        digits = tuple(tuple(sorted(each)) for each in (region.operands, region.reductions, region.copies.values()))
         return local(candidate.operations), region.space, leaves, of_rows, digits, bool(region.anchor)
 
     operations = tuple(described(candidates.pieces.graph.operations[place]) for place in places)

@@ -3,13 +3,15 @@ others taken apart besides; and this package's own convolutions as PyTorch's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.overrides import TorchFunctionMode
 
 from ..runtime import native  # noqa: F401  registers the operators
-from . import dropout, embeddings, group_norm, losses
+from . import dropout, embeddings, group_norm, losses, patches, segments, sequences
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -35,9 +37,19 @@ _BROKEN_UP = (
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
-    for module in (dropout, embeddings, group_norm, losses):
-        table |= module.DECOMPOSITIONS
-    return table | _CONVOLUTIONS
+    own: dict = {}
+    for module in (dropout, embeddings, group_norm, losses, patches, segments, sequences):
+        for op, rule in module.DECOMPOSITIONS.items():
+            own[op] = _first_of(own[op], rule) if op in own else rule
+    return table | own | _CONVOLUTIONS
+
+
+def _first_of(one: Callable, other: Callable) -> Callable:
+    def rule(*args, **kwargs):
+        found = one(*args, **kwargs)
+        return other(*args, **kwargs) if found is NotImplemented else found
+
+    return rule
 
 
 class ConvolutionsOfPyTorch(TorchFunctionMode):

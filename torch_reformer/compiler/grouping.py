@@ -19,7 +19,7 @@ from .regions import (
     same_kind,
     whole_of,
 )
-from .space import Digits, Space, find_space, fits, operand_digits, without
+from .space import Digits, Space, find_space, fits, operand_digits, result_digits, without
 
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 
@@ -191,9 +191,10 @@ class Grouping:
         result = operation.results[0]
         layout = operation.input.layout if isinstance(operation, Reduce) else result.layout
         reductions = {without(layout, operation.over)} if isinstance(operation, Reduce) else set()
+        lies = result_digits(result.layout) if isinstance(operation, Map) else set()
         for most in (MOST_INLINED, 0):
             leaves, full = self._leaves(operation, most)
-            operands = {digits for _, digits in leaves}
+            operands = {digits for _, digits in leaves} | lies
             if find_space(layout.numel, operands, reductions) is not None:
                 break
         best, space_of_best, most = None, None, -1
@@ -213,6 +214,7 @@ class Grouping:
             best = self.regions[group] = Region(group, space_of_best)
         best.space = space_of_best
         best.operations.append(operation)
+        best.copies |= {id(result): digits for digits in lies}
         if layout.numel == best.space.numel:
             best.operands |= operands
             best.reductions |= reductions
@@ -268,7 +270,9 @@ class Grouping:
         space = region.space
         if not fits(space, operands, reductions, not region.anchor):
             space = None if region.anchor else find_space(numel, operands, reductions)
-        return None if space is None or not region.takes(space) or are_many_placed(space, reads) else space
+        if space is None or not region.takes(space) or are_many_placed(space, reads, len(region.copies)):
+            return None
+        return space
 
     def _waits_longer(self, region: Region, leaves) -> bool:
         """Whether it would come after a far larger region, which what needs this one could else join. Two small ones

@@ -61,6 +61,15 @@ class Layout:
             expected *= size
         return self.offset == 0
 
+    @property
+    def packed(self) -> Layout:
+        """The same order of memory without what lies between the elements."""
+        strides, expected = dict.fromkeys(range(len(self.sizes)), 1), 1
+        for d in sorted(strides, key=lambda d: (self.strides[d], -d)):
+            strides[d] = expected
+            expected *= self.sizes[d]
+        return Layout(self.sizes, tuple(strides.values()))
+
     def __str__(self) -> str:
         offset = f"+{self.offset}" if self.offset else ""
         return f"{list(self.sizes)}/{list(self.strides)}{offset}".replace(" ", "")
@@ -76,13 +85,15 @@ class Typed(NamedTuple):
 
 @dataclass(eq=False)
 class Value:
-    """A tensor's memory, as one operation made it, or as it was given (maker: None)."""
+    """A tensor's memory, as one operation made it, or as it was given (maker: None). memory: how all of it lies, where
+    rows are longer than the layout's; zeros are there (rules/padding.py)."""
 
     number: int
     layout: Layout
     dtype: torch.dtype
     device: torch.device
     maker: Operation | None = None
+    memory: Layout | None = None
 
     @property
     def bytes(self) -> int:
@@ -247,7 +258,8 @@ class ConvGrads(Operation):
 
 @dataclass(eq=False)
 class Casts(_OfInputs):
-    """Each input in another data type, with the layout that it has. parts: the results are parts of one memory."""
+    """Each input in another data type, with the layout that it has; a result may have more along its first dimension,
+    zeros. parts: the results are parts of one memory."""
 
     parts: bool
 
@@ -358,10 +370,10 @@ def verify(graph: Graph) -> None:
     def check(view: View, what: str) -> None:
         if id(view.value) not in there:
             raise ValueError(f"{what} needs {view.value} before it is made")
-        layout = view.layout
+        layout, memory = view.layout, view.value.memory or view.value.layout
         last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
-        if layout.numel and (layout.offset < 0 or last >= span(view.value.layout)):
-            raise ValueError(f"{what} reads {view} beyond the memory of {view.value.layout}")
+        if layout.numel and (layout.offset < 0 or last >= span(memory)):
+            raise ValueError(f"{what} reads {view} beyond the memory of {memory}")
 
     for operation in graph.operations:
         for view in operation.operands:

@@ -15,12 +15,13 @@ from ..program import Value as Expression
 from ..program.row_sums import early_row_sum
 from ..runtime import plan as plans
 from .grouping import Grouping
-from .ir import Call, Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced
+from .ir import Call, Casts, Conv, ConvGrads, Graph, Layout, Map, Operation, Reduce, Typed, Value, View, replaced, span
 from .regions import Region, inlined, whole_of
 from .space import Digits, Space, operand_digits, shaped, without
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
+_zero, _zero_all = torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default
 _copy_all = torch.ops.aten._foreach_copy_.default
 _arange = torch.ops.aten.arange
 _ALIGNED = 128  # elements, so that parts of one memory begin at what kernels read at once
@@ -89,7 +90,9 @@ def reads_of_region(region: Region) -> list[View]:
     made = {id(each) for operation in region.computed for each in operation.results}
     anchors = region.anchor.operands if region.anchor else []
     leaves = [view for key, view in region.leaves.items() if not _is_channel_index(region, view, key[2])]
-    return [*anchors, *(view for view in leaves if id(view.value) not in made)]
+    in_memory = [view for view in leaves if id(view.value) not in made | region.look_ups.keys()]
+    looked_up = [view for each in region.look_ups.values() for view in (each.table, each.index)]
+    return [*anchors, *in_memory, *looked_up]
 
 
 def _counts_up(value: Value) -> bool:
@@ -180,7 +183,7 @@ class _Lowering:
             self._is(value, number, value.layout)
 
     def _casts(self, operation: Casts) -> list[int]:
-        results, made = operation.results, []
+        results, made, to, zeros = operation.results, [], [], []
         options = {"dtype": results[0].dtype, "device": results[0].device}
         if operation.parts:
             ends = list(itertools.accumulate(-(-each.layout.numel // _ALIGNED) * _ALIGNED for each in results))
@@ -191,7 +194,16 @@ class _Lowering:
                 made += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
             else:
                 made += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
-        self.steps.aten(_copy_all, (made, [self._number(view) for view in operation.inputs]))
+            sizes = operation.inputs[i].layout.sizes
+            if sizes == layout.sizes:
+                to.append(made[-1])
+            else:
+                to += self.steps.view(made[-1], sizes, layout.strides)
+                rest = (layout.sizes[0] - sizes[0], *sizes[1:])
+                zeros += self.steps.view(made[-1], rest, layout.strides, sizes[0] * layout.strides[0])
+        if zeros:
+            self.steps.aten(_zero_all, (zeros,))
+        self.steps.aten(_copy_all, (to, [self._number(view) for view in operation.inputs]))
         return made
 
     def _region(self, region: Region) -> None:
@@ -226,8 +238,12 @@ class _Lowering:
         """The tensor that is there and gets a region's result."""
         if id(value) not in region.copies:
             return self._number(region.into[id(value)])
-        number = self._memory(value.layout, value.dtype, value.device)
-        self._is(value, number, value.layout)
+        memory, own = value.memory or value.layout, value.layout
+        number = self._memory(memory, value.dtype, value.device)
+        self._is(value, number, memory)
+        if value.memory:
+            rest = memory.sizes[-1] - own.sizes[-1]
+            self.steps.aten(_zero, self.steps.view(number, (*own.sizes[:-1], rest), own.strides, own.sizes[-1]))
         return self._number(View(value, space.placement(region.copies[id(value)])))
 
     def _memory(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> int:
@@ -273,14 +289,25 @@ class RegionProgram:
         return torch.float64 if torch.float64 in floats else floats[0] if floats else torch.float32
 
     def _choose_acc(self) -> None:
-        for (_, _, digits), view in self.region.leaves.items():
-            made = view.value.maker is not None and id(view.value.maker) in self.members
+        in_memory = [(digits, view) for (_, _, digits), view in self.region.leaves.items() if self._is_in_memory(view)]
+        for digits, view in in_memory:
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
             is_full = self.space.kind(digits) == "full" and not self.space.is_placed(digits)
-            if not made and is_full and view.value.dtype.is_floating_point and is_wide:
+            if is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return
+        # The program has to have one, and reads it only where it is asked to.
+        for _, view in in_memory:
+            layout = self._layout(view, "full")
+            if view.value.dtype == self.dtype and layout.offset + span(layout) <= span(view.value.layout):
+                self.acc = view, layout
+                return
+
+    def _is_in_memory(self, view: View) -> bool:
+        """Whether the region reads it, and neither makes it nor looks it up."""
+        made = view.value.maker is not None and id(view.value.maker) in self.members
+        return not made and id(view.value) not in self.region.look_ups
 
     def _layout(self, view: View, kind: str) -> Layout:
         if kind == "full" and self.region.anchor:
@@ -343,7 +370,8 @@ class RegionProgram:
                 self.known[key] = reduce(self._read(operation.input, self.whole))
             else:
                 whole = whole_of(operation.results[0].layout.numel)
-                if id(operation.results[0]) in self.region.copies:  # of what is computed here
+                is_copy = id(operation.results[0]) in self.region.copies
+                if is_copy and operation.results[0].layout.is_dense:  # of what is computed here, in another order
                     whole = operand_digits(operation)[0][1]
                 operands = [
                     self._read(each, digits if own == whole else own) for each, own in operand_digits(operation)
@@ -359,6 +387,8 @@ class RegionProgram:
             if inlined(view, digits, self.whole) is None:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
+        if id(view.value) in self.region.look_ups:
+            return self._looked_up(view, digits)
         kind = self.space.kind(digits)
         layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
         if _is_channel_index(self.region, view, digits):
@@ -370,4 +400,15 @@ class RegionProgram:
             name = f"t{len(self.tensors)}"
             self.tensors[name] = view, layout
             self.names[key] = Expression(kind, attribute=name)
+        return self.names[key]
+
+    def _looked_up(self, view: View, digits: Digits) -> Expression:
+        found = self.region.look_ups[id(view.value)]
+        layout = found.layout(self.space, view, digits)
+        key = id(view.value), layout, "table"
+        if key not in self.names:
+            name = f"t{len(self.tensors)}"
+            self.tensors[name] = found.table, found.table.layout
+            self.tensors[p.index_of(name)] = found.index, layout
+            self.names[key] = p.table(name)
         return self.names[key]

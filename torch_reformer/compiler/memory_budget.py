@@ -62,12 +62,18 @@ def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[Grap
 
 
 def saved_bytes(forward: GraphModule, outputs: int) -> int:
-    """Bytes of what a forward saves, besides what it is given, such as parameters. outputs: how many results it has."""
+    """Bytes that stay in memory for what a forward saves, besides what it is given: views of parameters, as transposed
+    weights, take none, and views of one tensor take it once. outputs: how many results it has."""
     (output,) = forward.graph.find_nodes(op="output")
-    saved = dict.fromkeys(
-        each for each in output.args[0][outputs:] if isinstance(each, Node) and each.op != "placeholder"
-    )
-    return sum(map(_bytes, saved))
+    saved = dict.fromkeys(_viewed(each) for each in output.args[0][outputs:] if isinstance(each, Node))
+    return sum(_bytes(each) for each in saved if each.op != "placeholder")
+
+
+def _viewed(node: Node) -> Node:
+    """What has the memory of a node's result."""
+    while getattr(node.target, "is_view", False):
+        node = node.args[0]
+    return node
 
 
 def _bytes(node: Node) -> int:

@@ -17,19 +17,20 @@ from torch.utils._pytree import tree_leaves
 
 from .rules.element_wise import CONSTANTS
 
-aten = torch.ops.aten
+aten, reformer = torch.ops.aten, torch.ops.reformer
 Choice = Callable[[Node, Tensor, dict[Node, object]], Tensor]
 # Besides element-wise operators, what gives the same elements whatever the order of memory. Others may have been chosen
 # by it, as kernels of attention are.
-_ANY_ORDER = {
+ANY_ORDER = {
     *(aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default),
     *(aten.var_mean.correction, aten.convolution.default, aten.convolution_backward.default, aten._to_copy.default),
     *(aten.clone.default, aten.copy.default, aten.view.default, aten.reshape.default, aten.permute.default),
     *(aten.expand.default, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int),
     *(aten.new_empty_strided.default, *CONSTANTS),
+    *(reformer._max_pool2d.default, reformer._max_pool2d_grad.default),
 }
 # Between matrices, whose results have one order whatever their operands' is.
-_OF_MATRICES = {
+OF_MATRICES = {
     *(aten.mm.default, aten.addmm.default, aten.bmm.default, aten._unsafe_view.default, aten.t.default),
     *(aten.transpose.int, aten.detach.default, aten.squeeze.dim, aten.split_with_sizes.default),
 }
@@ -43,12 +44,12 @@ def settle(module: GraphModule, both_passes: bool = False) -> None:
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     for node in nodes:
         if _turns_images(node):
-            changed = _with(nodes, functools.partial(_not_turned, {node}), _ANY_ORDER | _OF_MATRICES)
+            changed = with_choice(nodes, functools.partial(_not_turned, {node}), ANY_ORDER | OF_MATRICES)
             if casts := _casts_for(changed, nodes):
-                changed = _with(nodes, functools.partial(_not_turned, {node, *casts}), _ANY_ORDER | _OF_MATRICES)
+                changed = with_choice(nodes, functools.partial(_not_turned, {node, *casts}), ANY_ORDER | OF_MATRICES)
             before, now = (_turned_bytes(module, changed, each) for each in (True, False))
             if changed and (now < before or (both_passes and now == before)):
-                _apply(module, changed)
+                apply(module, changed)
                 node.kwargs = {}
     images = {node for node in nodes if _is_open(node) and any(map(_is_of_images, _partners(node, {})))}
 
@@ -58,11 +59,11 @@ def settle(module: GraphModule, both_passes: bool = False) -> None:
     def for_rows(node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
         return value.contiguous() if _is_between_orders(node, value, changed) else value
 
-    _apply(module, _with(nodes, for_images, _ANY_ORDER))
-    _apply(module, _with(nodes, for_rows, _ANY_ORDER | _OF_MATRICES))
+    apply(module, with_choice(nodes, for_images, ANY_ORDER))
+    apply(module, with_choice(nodes, for_rows, ANY_ORDER | OF_MATRICES))
 
 
-def _with(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
+def with_choice(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node, object]:
     """What operators give in another order than before by a choice; nothing if that can't be."""
     changed: dict[Node, object] = {}
     try:
@@ -150,7 +151,7 @@ def _changed(node: Node, changed: dict[Node, object], choose: Choice, any_order:
     if any(each in changed for each in node.all_input_nodes):
         if not (node.target is operator.getitem or node.target in any_order or is_element_wise(node)):
             raise _HasAnOrder
-        found = _again(node, changed)
+        found = given_again(node, changed)
     else:
         found = before
     if isinstance(found, Tensor):
@@ -159,7 +160,7 @@ def _changed(node: Node, changed: dict[Node, object], choose: Choice, any_order:
     return None if found is before else found
 
 
-def _apply(module: GraphModule, changed: dict[Node, object]) -> None:
+def apply(module: GraphModule, changed: dict[Node, object]) -> None:
     (output,) = module.graph.find_nodes(op="output")
     for node, value in changed.items():
         node.meta["val"], value = value, node.meta["val"]
@@ -216,9 +217,9 @@ def _is_of_images(tensor: Tensor) -> bool:
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
-def _again(node: Node, changed: dict[Node, object]):
+def given_again(node: Node, changed: dict[Node, object]):
     """What the operator gives for the fake operands as they are now."""
-    given = tree_leaves([changed.get(each) for each in node.all_input_nodes])
+    given = tree_leaves([changed.get(each, each.meta.get("val")) for each in node.all_input_nodes])
     mode = next(each.fake_mode for each in given if isinstance(each, Tensor))
 
     def value(each: Node):

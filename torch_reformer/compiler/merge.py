@@ -82,7 +82,8 @@ def common_space(first: Region, second: Region) -> Space | None:
     space = find_space(first.numel, operands, reductions)
     if space is None or not (first.takes(space) and second.takes(space)):
         return None
-    return None if are_many_placed(space, first.leaves | second.leaves) else space
+    copies = len(first.copies) + len(second.copies)
+    return None if are_many_placed(space, first.leaves | second.leaves, copies) else space
 
 
 def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
@@ -132,6 +133,7 @@ def join_parts(first: Region, second: Region, place_of: dict[int, int]) -> None:
     first.recomputed = ordered(each for each in (*first.recomputed, *second.recomputed) if id(each) not in members)
     first.leaves |= second.leaves
     first.operands |= second.operands
+    first.copies |= second.copies
     first.reductions |= second.reductions
     first.open_results |= second.open_results
     first.of_rows |= second.of_rows

@@ -8,25 +8,38 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import dropout
+from .aligned import align_products, pad_before_saving
+from .biases import leave_biases
 from .early_gradients import compute_early
 from .gradient_orders import order_gradients
+from .look_ups import OPERATORS
+from .max_pools import replace_max_pools
 from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
+from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
 
 _MUCH = 8  # elements of a result for each of its operands
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    if all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node)):
+    replace_max_pools(joint)
+    is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
+    if is_static:
+        leave_biases(joint)
         order_gradients(joint, options["num_fwd_outputs"])
         settle(joint, both_passes=True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
         compute_early(joint)
+    if is_static:
+        align_products(joint)
     dropout.save_keys(joint)
     _repeat_broadcasts(joint)
+    _look_up_again(joint)
     share_sources(joint)
-    return partition_within_budget(joint, inputs, **options)
+    forward, backward = partition_within_budget(joint, inputs, **options)
+    pad_before_saving(forward, backward)
+    return forward, backward
 
 
 def _repeat_broadcasts(joint: GraphModule) -> None:
@@ -36,6 +49,32 @@ def _repeat_broadcasts(joint: GraphModule) -> None:
         if node.op == "call_function" and "recompute" not in node.meta and size_of(node):
             if is_element_wise(node) and _MUCH * sum(map(size_of, node.all_input_nodes)) < size_of(node):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _look_up_again(joint: GraphModule) -> None:
+    """Has rows of a table that is given looked up again in the backward, if only programs read them: these read the
+    table as they would what is saved (look_ups.py)."""
+    for node in joint.graph.nodes:
+        if node.target in OPERATORS and "recompute" not in node.meta and _given(node.args[0]):
+            if _is_read_by_programs(node):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _given(node: Node) -> bool:
+    while _is_view(node):
+        node = node.args[0]
+    return node.op == "placeholder"
+
+
+def _is_read_by_programs(node: Node) -> bool:
+    return all(
+        _is_read_by_programs(user) if _is_view(user) else is_element_wise(user) or user.target in REDUCTIONS
+        for user in node.users
+    )
+
+
+def _is_view(node: Node) -> bool:
+    return getattr(node.target, "is_view", False)
 
 
 def _strides(node: Node) -> tuple:

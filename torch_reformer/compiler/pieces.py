@@ -113,7 +113,9 @@ def _piece(region: Region, operations: list[Operation]) -> Region:
         leaves |= read
     if computed.keys() != own:
         raise NoPieces
-    digits = {digits for _, _, digits in leaves}
+    results = {id(each.results[0]) for each in operations}
+    copies = {value: digits for value, digits in region.copies.items() if value in results}
+    digits = {*(digits for _, _, digits in leaves), *copies.values()}
     reduced = {id(each): without(each.input.layout, each.over) for each in operations if isinstance(each, Reduce)}
     reductions = set(reduced.values())
     space = region.space
@@ -123,7 +125,8 @@ def _piece(region: Region, operations: list[Operation]) -> Region:
         space = find_space(region.numel, digits, reductions)
         if space is None or not region.takes(space):
             raise NoPieces
-    piece = Region(-1, space, operations=operations, leaves=leaves, operands=digits, reductions=reductions)
+    piece = Region(-1, space, operations=operations, leaves=leaves, copies=copies)
+    piece.operands, piece.reductions = digits, reductions
     if region.anchor:
         piece.of_rows = {key for key, each in reduced.items() if each == piece.rows}
     else:

@@ -14,12 +14,15 @@ from .copies import write_copies
 from .cost import bytes_of_start, us_of_bytes
 from .grouping import Grouping
 from .ir import Graph, Operation
+from .look_ups import look_up_in_regions
 from .lower import Cyclic, reads_of, schedule
 from .merge import merge
+from .moved import moved
 from .pieces import NoPieces, Pieces
 from .recompute import recompute
 from .regions import Region, copy_of
 
+AFTERWARDS = (write_copies, look_up_in_regions)  # what changes regions once they are chosen
 _ROUNDS = 4
 _LEAST = 1e-4  # of a component's cost, for it to be planned anew
 
@@ -71,14 +74,14 @@ def grouped(graph: Graph, architecture: str | None) -> tuple[list[Grouping], Pla
         if not merged and not recomputed:
             break
     planned = pieces and _Planner(grouping, pieces, architecture).run()
-    if not planned:
-        write_copies(grouping)
-        return [grouping], None
-    groupings = [planned[0], grouping] if planned[0] is not grouping else [grouping]
+    groupings = [planned[0], grouping] if planned and planned[0] is not grouping else [grouping]
     for each in groupings:
-        write_copies(each)
+        for change in AFTERWARDS:
+            change(each)
+    if not planned:
+        return groupings, None
     groupings.sort(key=lambda each: cost_of(each, architecture))
-    if groupings[0] is grouping:  # with the copies that it writes (copies.py) it costs less
+    if groupings[0] is grouping:  # with these changes it costs less
         return [grouping], replace(planned[1], plan_us=planned[1].greedy_us)
     return groupings, planned[1]
 
@@ -195,7 +198,9 @@ class _Planner:
         members = set(map(id, region.operations))
         region.recomputed = [each for each in computed if id(each) not in members]
         owned |= members
-        region.leaves, region.operands = leaves, {digits for _, _, digits in leaves}
+        region.leaves = leaves
+        region.copies = {value: digits for value, digits in region.copies.items() if value in region.makes}
+        region.operands = {*(digits for _, _, digits in leaves), *region.copies.values()}
         region.open_results = {id(each.results[0]) for each in outputs}
         region.number = grouping.new_group()
         grouping.regions[region.number] = region
@@ -217,14 +222,6 @@ def _order_needs(grouping: Grouping, order: list[int]) -> None:
 
 
 def cost_of(grouping: Grouping, architecture: str | None) -> float:
-    """Bytes that regions move, with their starts as such."""
-    needed = {id(view.value) for number in (*grouping.regions, *grouping.alone) for view in reads_of(grouping, number)}
-    needed |= {id(view.value) for view in grouping.graph.output_views()}
-    total = 0.0
-    for region in grouping.regions.values():
-        views = {(id(view.value), view.layout): view for view in reads_of(grouping, region.number)}
-        results = [each.results[0] for each in region.members]
-        total += sum(view.elements * view.value.dtype.itemsize for view in views.values())
-        total += sum(each.bytes for each in results if id(each) in needed or id(each) in region.into)
-        total += 0 if region.anchor else bytes_of_start(architecture)
-    return total
+    """Bytes that regions and calls move, with the regions' starts as such."""
+    starts = sum(region.anchor is None for region in grouping.regions.values())
+    return sum(map(sum, moved(grouping).values())) + starts * bytes_of_start(architecture)

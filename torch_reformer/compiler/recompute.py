@@ -51,7 +51,8 @@ class _Recompute:
         region.operations = [each for each in region.operations if id(each) in needed]
         region.recomputed = [each for each in region.recomputed if id(each) in needed]
         region.leaves = leaves
-        region.operands = {digits for _, _, digits in leaves}
+        region.copies = {value: digits for value, digits in region.copies.items() if value in region.makes}
+        region.operands = {*(digits for _, _, digits in leaves), *region.copies.values()}
         if not region.members:
             del self.regions[region.number]
 

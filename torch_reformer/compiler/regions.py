@@ -13,11 +13,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from .ir import Conv, Layout, Map, Operation, Random, Reduce, View
 from .space import BY_PLACE, Digits, Space, operand_digits, reduces_rows
+
+if TYPE_CHECKING:
+    from .look_ups import LookUp
 
 SMALL = 8192  # elements
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
@@ -35,7 +39,8 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
-    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, of such in another order
+    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
+    look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
     of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row

@@ -6,16 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from .cost import flops, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Map, Operation, View
-from .lower import reads_of, schedule
+from .lower import schedule
+from .moved import bytes_of, moved
 from .planner import Planned
+
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too.
+    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
+    of a product of matrices its sizes.
     read, written: bytes of the tensors, each once. us: expected; None where no GPU is known."""
 
     kind: str  # conv, stitch, or an operator's name
@@ -69,16 +75,18 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
 
-def _bytes(views: Iterable[View]) -> int:
-    """The elements that are looked at, each view once."""
-    found = {(id(view.value), view.layout): view for view in views}
-    return sum(view.elements * view.value.dtype.itemsize for view in found.values())
-
-
 def _name(operation: Operation) -> str:
     if isinstance(operation, Call):
         return operation.operator.name()
     return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
+
+
+def _of_product(operation: Operation) -> tuple[str, ...]:
+    """Lines, elements that are multiplied, and columns, if it is a product of two matrices."""
+    if not isinstance(operation, Call) or operation.operator.overloadpacket not in _PRODUCTS:
+        return ()
+    *_, first, second = (each for each in operation.args if isinstance(each, View))
+    return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
 
 
 def report_of(
@@ -86,8 +94,7 @@ def report_of(
 ) -> Report:
     """architecture: of the GPU that times are expected of (cost.GPUS)."""
     order = schedule(grouping)
-    needed = {id(view.value) for number in order for view in reads_of(grouping, number)}
-    needed |= {id(view.value) for view in graph.output_views()}
+    bytes_moved = moved(grouping)
 
     def line(kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None) -> Line:
         multiplied = flops(anchor) if anchor else 0
@@ -96,19 +103,16 @@ def report_of(
 
     lines = []
     for number in order:
-        read = _bytes(reads_of(grouping, number))
+        read, written = bytes_moved[number]
         if (operation := grouping.alone.get(number)) is not None:
-            written = sum(each.bytes for each in (operation.writes or operation.results))
-            lines.append(line(_name(operation), (), read, written, operation))
+            lines.append(line(_name(operation), _of_product(operation), read, written, operation))
             continue
         region = grouping.regions[number]
-        results = [each.results[0] for each in region.members]
-        written = sum(each.bytes for each in results if id(each) in needed or id(each) in region.into)
         names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
         if written:
             lines.append(line("conv" if region.anchor else "stitch", names, read, written, region.anchor))
     alone = [
-        line(_name(each), (), _bytes(each.operands), sum(result.bytes for result in each.results), each)
+        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each)
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(alone), planned)

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 _MOST = 16  # operations of a value that is computed again
 _FEW = 16  # elements of a value for each of an operand that is small beside it
-_SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
+SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
 VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
 VIEWS |= {aten.alias.default}
 
@@ -51,7 +51,7 @@ def _needs(joint: GraphModule) -> list[Node]:
                 backward.add(node)
         elif not backward.isdisjoint(node.all_input_nodes):
             backward.add(node)
-            if is_element_wise(node) or node.target in _SUMS:
+            if is_element_wise(node) or node.target in SUMS:
                 size = max(map(size_of, node.all_input_nodes))
                 found |= {each: None for each in node.all_input_nodes if size_of(each) == size > SMALL}
     return [each for each in found if each not in backward]

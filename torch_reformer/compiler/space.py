@@ -26,7 +26,7 @@ BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of i
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 # Digits of a placed operand's line and column that kernels know (csrc/program/placement.h), and adjacent elements that
 # they read at once.
-_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
+MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
 
 
 def digits_of(result: Layout, operand: Layout) -> Digits:
@@ -52,12 +52,17 @@ def digits_of(result: Layout, operand: Layout) -> Digits:
     return tuple(digits)
 
 
+def result_digits(layout: Layout) -> set[Digits]:
+    """Where the elements of a result lie that leave some of its memory out; nothing for others."""
+    return set() if layout.is_dense else {digits_of(layout.packed, layout)}
+
+
 def _placed(result: Layout, operand: Layout) -> Digits:
     dims = sorted(range(len(result.sizes)), key=lambda d: result.strides[d])
-    return _joined((result.sizes[d], operand.strides[d]) for d in dims if result.sizes[d] != 1)
+    return joined((result.sizes[d], operand.strides[d]) for d in dims if result.sizes[d] != 1)
 
 
-def _joined(runs: Iterable[tuple[int, int]]) -> Digits:
+def joined(runs: Iterable[tuple[int, int]]) -> Digits:
     """Digits with strides of counts and strides, the innermost first: those that go on with the one before are one."""
     found: list[tuple[int, int, int]] = []
     inner = 1
@@ -82,7 +87,7 @@ def with_strides(digits: Digits, numel: int) -> Digits:
         runs.append((count, stride[0] if stride else expected))
         expected *= count
         end = inner * count
-    return _joined([*runs, (numel // end, 0)] if numel > end else runs)
+    return joined([*runs, (numel // end, 0)] if numel > end else runs)
 
 
 def inverse(digits: Digits) -> Digits | None:
@@ -94,7 +99,7 @@ def inverse(digits: Digits) -> Digits | None:
             return None
         runs.append((count, inner))
         expected *= count
-    return _joined(runs)
+    return joined(runs)
 
 
 def operand_digits(operation: Map) -> list[tuple[View, Digits]]:
@@ -206,7 +211,7 @@ class Space:
             lines += [(count // within, within * stride)] if within < count else []
             inner *= count
         is_row = all(stride == 0 for _, stride in columns)
-        if len(lines) > _OF_LINE or (not is_row and not _are_read(columns)):
+        if len(lines) > MOST_OF_LINE or (not is_row and not _are_read(columns)):
             return None
         dims = [*([] if is_row else columns), *lines]
         dims += [(1, 0)] * (5 - len(dims))

@@ -126,8 +126,8 @@ def backward_rule(
 
 
 @functools.lru_cache(512)
-def has_max(op: str, code: tuple[int, ...]) -> bool:
+def lacks_derivative(op: str, code: tuple[int, ...]) -> bool:
     """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
     program = decoded(op, code)
     kinds = [*(output.kind for output in program.outputs), *(node.op for node in program.nodes)]
-    return not {"max", "row_max"}.isdisjoint(kinds)
+    return not {"max", "row_max", "table"}.isdisjoint(kinds)

@@ -15,7 +15,7 @@ from ..runtime import aten
 from ..runtime import plan as plans
 from . import conv, fake
 from .autocast import CastWeight, autocast_cast
-from .backward_rule import backward_rule, has_max
+from .backward_rule import backward_rule, lacks_derivative
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad, without_autocast
 from .fallback import unfused_conv2d
 from .fused_operator import MOST, program_operator
@@ -118,7 +118,7 @@ def _by_library(
     input, weight, tensors, program, geometry, cast: CastWeight | None, of_rows: bool = False
 ) -> list[Tensor] | None:
     """In one step of autograd in C++; None where that can't be."""
-    if aten.library is None or has_max("conv2d_epilogue", program):
+    if aten.library is None or lacks_derivative("conv2d_epilogue", program):
         return None
     if not len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
         return None
@@ -139,7 +139,7 @@ def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0
 def _conv2d_and(input, weight, tensors, program, geometry, cast: CastWeight | None = None) -> list[Tensor]:
     if not is_transformed() and not needs_grad(input, weight, *tensors):
         return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
-    if is_transformed() or has_max("conv2d_epilogue", tuple(program)):
+    if is_transformed() or lacks_derivative("conv2d_epilogue", tuple(program)):
         return unfused_conv2d(input, weight if cast is None else weight.to(cast.dtype), tensors, program, *geometry)
     return list(_apply(program, geometry, cast, None, input, weight, *tensors))[: program[2]]
 
@@ -186,7 +186,7 @@ def linear_epilogue(
 ) -> list[Tensor]:
     """conv2d_epilogue of a matrix product. On the eager fast path autograd knows nothing of the convolution."""
     given = input, weight, *tensors
-    if not needs_dispatcher(given) and needs_grad(*given) and not has_max("linear_epilogue", program.code):
+    if not needs_dispatcher(given) and needs_grad(*given) and not lacks_derivative("linear_epilogue", program.code):
         cast = CastWeight.of(input, weight)
         (input,) = autocast_cast(input)
         results = _by_library(input, weight, tensors, program.code, _POINTWISE, cast, of_rows=True)

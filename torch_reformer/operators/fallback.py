@@ -37,7 +37,7 @@ def _with_sizes(tensor: Tensor, kind: str, acc: Tensor) -> Tensor:
     if tensor.dim() <= 4:
         return tensor
     n, k, h, w = acc.shape
-    if kind == "row":
+    if kind in ("row", "index"):
         return tensor.reshape(n, h, w)
     if _memory_format(acc) == torch.channels_last:
         return tensor.reshape(n, h, w, k).permute(0, 3, 1, 2)

@@ -28,13 +28,13 @@ class Rows:
 
     def operand(self, tensor: Tensor | None, kind: str) -> Tensor | None:
         """A program's input of this kind, or a gradient of one, as the convolution's program has it."""
-        if tensor is None or kind not in ("full", "row"):
+        if tensor is None or kind not in ("full", "row", "index"):
             return tensor
         return self.image(tensor) if kind == "full" else tensor.reshape(self.pixels)
 
     def own(self, tensor: Tensor | None, kind: str) -> Tensor | None:
         """The other way round."""
-        if tensor is None or kind not in ("full", "row"):
+        if tensor is None or kind not in ("full", "row", "index"):
             return tensor
         return self.matrix(tensor) if kind == "full" else tensor.reshape(self.size)
 

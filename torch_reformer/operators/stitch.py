@@ -8,7 +8,7 @@ import torch
 
 from ..runtime import aten
 from . import fallback
-from .backward_rule import backward_rule, has_max
+from .backward_rule import backward_rule, lacks_derivative
 from .dispatch import apply_of, in_eager_functorch, is_transformed, needs_dispatcher, needs_grad
 from .fallback import unfused
 from .fused_operator import MOST, program_operator
@@ -50,7 +50,7 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
 
 def _by_library(acc, tensors, program):
     """In one step of autograd in C++; None where that can't be."""
-    if aten.library is None or len(tensors) >= MOST or has_max("stitch", program):
+    if aten.library is None or len(tensors) >= MOST or lacks_derivative("stitch", program):
         return None
     given = [acc, *tensors]
     return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, False, _derive)(given)
@@ -60,7 +60,7 @@ def _stitch_kernel(acc, tensors, program):
     if is_transformed():
         return unfused(acc, tensors, program)
     if needs_grad(acc, *tensors):
-        if has_max("stitch", tuple(program)):
+        if lacks_derivative("stitch", tuple(program)):
             return unfused(acc, tensors, program)
         return list(_apply(program, acc, *tensors))[: program[2]]
     return run_stitch(acc, tensors, tuple(program))

@@ -28,6 +28,7 @@ from .values import (
     erf,
     exp,
     full,
+    index_of,
     log,
     log1p,
     maximum,
@@ -48,6 +49,7 @@ from .values import (
     select,
     sigmoid,
     sqrt,
+    table,
     tanh,
 )
 
@@ -66,6 +68,7 @@ __all__ = [
     "erf",
     "exp",
     "full",
+    "index_of",
     "gelu",
     "gelu_tanh",
     "hardsigmoid",
@@ -95,6 +98,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "sqrt",
+    "table",
     "store",
     "sum",
     "tanh",

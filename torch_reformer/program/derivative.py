@@ -229,6 +229,8 @@ def derivative(
         kind = program.nodes[leaves[0]].op
         if kind == "random":
             raise ValueError(f"program: {name!r} is a key of random numbers, which has no gradient")
+        if kind == "table":
+            raise ValueError(f"program: {name!r} is a table, whose gradient is no program")
         if leaves[0] in reverse.grads:
             per = _PER_OF[kind]
             grad = reverse.grads[leaves[0]]

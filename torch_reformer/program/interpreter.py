@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .operations import COMPUTED, ROW_REDUCTIONS
 from .program import Output, Program
+from .values import index_of
 
 # The dimensions of [N, K, H, W] that each reduction takes away.
 _OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3)}
@@ -29,6 +30,9 @@ def interpret(
     for node in program.nodes:
         if node.op == "acc":
             value = acc.to(wide)
+        elif node.op == "table":
+            looked_up = torch.nn.functional.embedding(tensors[index_of(node.attribute)], tensors[node.attribute])
+            value = looked_up.to(wide).permute(0, 3, 1, 2)
         elif node.is_input:
             value = _input(node.op, tensors[node.attribute], size, wide)
         elif node.op in ("constant", "rows", "columns"):

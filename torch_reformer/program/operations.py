@@ -19,7 +19,8 @@ NUMBER = {name: number for number, name in enumerate(OPERANDS)}
 # Leaves. An input is a tensor of the call: whole (as large as the result), or one element a channel, a row (all
 # channels of a pixel), a plane (all pixels of an image's channel) or in all. rows and columns are how many the result
 # has: N * H * W, and channels.
-INPUTS = ("full", "channel", "row", "plane", "scalar", "random")
+# A table is a matrix, and its index, an input besides, has the number of one of its rows for each row of the result.
+INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table")
 
 COMPUTED = {
     "neg": torch.neg,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
-from .values import Number, Value, as_value, in_order, varies
+from .values import Number, Value, as_value, in_order, index_of, varies
 
 # The data types a program can name; their numbers are those of csrc/conv/problem.h, and one more for masks.
 _STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
@@ -114,6 +114,8 @@ class Program:
         for node in self.nodes:
             if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
                 raise ValueError(f"program: {node.attribute!r} is both {self.inputs[node.attribute]} and {node.op}")
+            if node.op == "table" and self.inputs.setdefault(index := index_of(node.attribute), "index") != "index":
+                raise ValueError(f"program: {index!r} is both index and {self.inputs[index]}")
         self.names, self.kinds = tuple(self.inputs), tuple(self.inputs.values())
         self.text = self._text()
         self.code = self._code()
@@ -225,12 +227,13 @@ def decode(code: tuple[int, ...]) -> Program:
     try:
         inputs, nodes, outputs = code[:3]
         kinds = [_NAMES[number] for number in code[3 : 3 + inputs]]
+        names = [index_of(f"t{i - 1}") if kind == "index" else f"t{i}" for i, kind in enumerate(kinds)]
         values: list[Value] = []
         at = 3 + inputs
         for op, *operands, attribute in zip(*[iter(code[at : at + 5 * nodes])] * 5, strict=True):
             op, operands = _NAMES[op], [values[i] for i in operands if i >= 0]
             if op in INPUTS:
-                attribute = f"t{attribute}"
+                attribute = names[attribute]
             elif op == "constant":
                 (attribute,) = struct.unpack("<d", struct.pack("<q", attribute))
             else:
@@ -241,7 +244,7 @@ def decode(code: tuple[int, ...]) -> Program:
         for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
             value = values[node] if factor < 0 else values[node] * values[factor]
             found.append(Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype]))
-        program = Program(*found, inputs={f"t{i}": kind for i, kind in enumerate(kinds)})
+        program = Program(*found, inputs=dict(zip(names, kinds, strict=True)))
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}") from error
     if len(found) != outputs:

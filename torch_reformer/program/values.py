@@ -158,6 +158,18 @@ def random(name: str) -> Value:
     return _input("random", name)
 
 
+def table(name: str) -> Value:
+    """A row of the matrix ``[rows, K]`` `name` of the call for each pixel: that whose number is in the tensor
+    :func:`index_of(name) <index_of>` of the call, ``[N, H, W]``, int64 or int32. A number that no row has is an
+    error."""
+    return _input("table", name)
+
+
+def index_of(table: str) -> str:
+    """The name of a table's index."""
+    return f"{table}_index"
+
+
 def rows() -> Value:
     """How many rows the result has: N * H * W."""
     return Value("rows")
@@ -183,7 +195,7 @@ def _function(op: str, sentence: str):
 
 
 _LEAVES_VARY = {
-    **dict.fromkeys(("acc", "full", "random"), {"channels", "rows"}),
+    **dict.fromkeys(("acc", "full", "random", "table"), {"channels", "rows"}),
     **dict.fromkeys(("channel", "channel_index"), {"channels"}),
     "row": {"rows"},
     "plane": {"channels", "images"},

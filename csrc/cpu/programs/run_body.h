@@ -247,7 +247,17 @@ class Unit {
     }
   }
 
+  // The rows of a table whose numbers its index has; they are known to be such.
+  const S* looked_up(const ProgramNode& node, S* to) const {
+    const ProgramOperand& index = call_.inputs[size_t(node.input) + 1];
+    const int64_t pitch = call_.tables[size_t(call_.program.inputs[size_t(node.input)].table)].pitch;
+    for (int64_t line = 0; line < lines_; ++line)
+      read(to + line * width_, input(node), call_.number(index, first_line() + line) * pitch + column_, width_);
+    return to;
+  }
+
   const S* leaf(const ProgramNode& node, S* to) const {
+    if (node.op == ProgramOp::table) return looked_up(node, to);
     const bool is_input = node.op == ProgramOp::full || node.op == ProgramOp::row;
     if (const int32_t place = is_input ? input(node).place : -1; place >= 0) {
       if (node.op == ProgramOp::full) {

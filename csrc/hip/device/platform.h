@@ -70,6 +70,8 @@ DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+// Ends the kernel with an error, which the host sees.
+DEVICE void trap() { __builtin_trap(); }
 DEVICE float bits_to_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 DEVICE unsigned float_to_bits(float value) { return __builtin_bit_cast(unsigned, value); }
 
@@ -87,6 +89,7 @@ DEVICE int block_x() { return int(blockIdx.x); }
 DEVICE int block_y() { return int(blockIdx.y); }
 DEVICE int block_z() { return int(blockIdx.z); }
 DEVICE void barrier() { __syncthreads(); }
+DEVICE void trap() { __trap(); }
 DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
 DEVICE unsigned float_to_bits(float value) { return __float_as_uint(value); }
 DEVICE unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }

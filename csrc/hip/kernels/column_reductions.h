@@ -12,7 +12,10 @@ namespace {
 template <Kind kKind>
 struct Accumulator {
   Known<kKind> known;
-  DEVICE void add(float x) { known.add(x); }
+  template <class X>
+  DEVICE void add(const X& x) {
+    known.add(x);
+  }
 };
 template <>
 struct Accumulator<Kind::moments> {
@@ -23,6 +26,15 @@ struct Accumulator<Kind::moments> {
     count += 1;
     sum += difference;
     squares += difference * difference;
+  }
+  // The same for all values of a partial result. There is no division, of which each would wait for the one before.
+  DEVICE void add(const Known<Kind::moments>& part) {
+    if (part.count == 0) return;
+    const float difference = count == 0 ? 0.0f : part.value - origin;  // a mean of infinity stays
+    origin = count == 0 ? part.value : origin;
+    count += part.count;
+    sum += part.count * difference;
+    squares += part.squares + part.count * difference * difference;
   }
 };
 template <Kind kKind>
@@ -76,12 +88,10 @@ struct Reductions {
   // kSharedOfReductions<kThreads> floats.
   DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
                     int channel) {
-    const long long all = static_cast<long long>(p.parts) * p.channels;
-    float* const to = p.partial + Program::first_number(i) * all + static_cast<long long>(part) * p.channels + channel;
     if constexpr (kCount == 1) {
       Known<kKind> of_column = known(mine[0]);
       combine<kThreads>(of_column, shared, over, step, place);
-      if (place == 0 && wanted) store_known(of_column, to, all);
+      if (place == 0 && wanted) put(of_column, p, part, channel);
     } else {
       // Several columns at once, of which each thread combines some: halves, quarters, and so on.
       constexpr int kSize = kKind == Kind::moments ? 3 : 1, kFit = kSharedOfReductions<kThreads> / (kSize * kThreads);
@@ -108,11 +118,23 @@ struct Reductions {
         for (int j = place; j < kAtOnce && first + j < kCount; j += over) {
           Known<kKind> of_column;
           load_known(of_column, first_thread + j * kThreads, kApart);
-          if (wanted) store_known(of_column, to + first + j, all);
+          if (wanted) put(of_column, p, part, channel + first + j);
         }
       }
     }
     rest.store(shared, over, step, place, wanted, p, part, channel);
+  }
+
+ private:
+  // What is one part is known.
+  DEVICE static void put(const Known<kKind>& known, const StitchArgs& p, int part, int channel) {
+    const long long at = static_cast<long long>(part) * p.channels + channel;
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    constexpr Over kOver = Program::over(i);
+    if constexpr (kOver != Over::all)
+      if ((kOver == Over::image ? p.image_parts : p.parts) == 1)
+        return Program::template store_reduction<i>(p, int(at), int(all), known);
+    store_known(known, p.partial + Program::first_number(i) * all + at, all);
   }
 };
 template <class Program, int kCount, int kThreads, int i>

@@ -154,6 +154,14 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
+// The number of a table's row, as its index has it. Where the table has no such row, the kernel ends as PyTorch's do.
+template <class Number>
+DEVICE int look_up(const StitchTable& table, const void* index, long long at) {
+  const Number row = static_cast<const Number*>(index)[at];
+  if (static_cast<unsigned long long>(row) >= static_cast<unsigned long long>(table.rows)) trap();
+  return int(row);
+}
+
 // Reads an input that has one element for each row (pixel); it is the same for all channels.
 template <class T, int kCount, bool kChannelsAlong>
 DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {

@@ -8,13 +8,24 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8;
-constexpr int kStitchFinishChannels = 8;  // channels of a block of the finish; its other threads share the parts
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8, kStitchMostTables = 4;
+// Channels of a block of the finish, whose other threads share their parts; and parts of a plane that a thread has.
+constexpr int kStitchFinishChannels = 8, kStitchFinishParts = 4;
+// Loads of a thread that are in flight where parts are added up: those of the threads that share a channel's parts are
+// all of 512, and take the time of one. More would spill on AMD's GPUs, and in a program's own kernel, where the last
+// block does it, more than half of them.
+constexpr int kStitchFinishLoads = 16, kStitchLastBlockLoads = 8;
+constexpr int kStitchMostArrivals = 1024;  // groups of columns of whose blocks the last one adds up the parts
 
 // A placement (program/placement.h) of which the program's text says how many digits it has.
 struct StitchPlacement {
   Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
   int line[4], column;            // strides; that of a column's first digit is 1
+};
+
+// A matrix of which rows are looked up: how many, and elements from one to the next.
+struct StitchTable {
+  int rows, pitch;
 };
 
 // The result as a matrix: in NHWC its lines are pixels and its columns channels, in NCHW lines are channels of images
@@ -25,10 +36,15 @@ struct StitchArgs {
   const void* in[kStitchMostInputs];
   void* out[kStitchMostOutputs];
   StitchPlacement placed[kStitchMostPlacements];
+  StitchTable tables[kStitchMostTables];
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
+  // NHWC: how many blocks of each group of columns have ended, of which the last one adds up the parts; 0 before and
+  // after each launch. Null: another kernel adds them up.
+  unsigned* arrivals;
   int lines, width, channels, rows;
   int log_across;
   int parts;                     // partial results of a channel
+  int log_planes;                // planes that a block of the finish has, whose other threads share their parts
   int image_lines, image_parts;  // NHWC: of lines and parts those of an image, or all; NCHW: an image's parts
   Divider by_channels;           // NCHW: a line's channel
   int columns_each;              // NCHW: columns of a block

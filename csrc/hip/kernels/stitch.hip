@@ -3,6 +3,7 @@
 // This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
 // end of this file applied to it. What it holds is said in programs/stitch_source.h, which writes it.
 #include "../device/grid_dependency.h"
+#include "../device/last_block.h"
 #include "column_reductions.h"
 
 namespace reformer {
@@ -49,6 +50,90 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   }
 };
 
+// Adds up the parts of reduction i and of those after it, always in the same order. kLoads: of a thread in flight.
+template <class Program, int kLoads, int i = 0, bool kMore = (i < Program::kReductions)>
+struct Finish {
+  static constexpr Kind kKind = Program::kind(i);
+  static constexpr Over kOver = Program::over(i);
+  using Rest = Finish<Program, kLoads, i + 1>;
+
+  // Adds up the one that is the block's (block_y()).
+  DEVICE static void run(const StitchArgs& p, float* shared) {
+    if (block_y() != i) return Rest::run(p, shared);
+    if constexpr (kOver == Over::all) {
+      if (block_x() == 0) of_all(p, shared);
+    } else {
+      const int log = kOver == Over::image ? p.log_planes : kLogChannels, first = block_x() << log;
+      const int count = p.parts / parts(p) * p.channels;
+      if (parts(p) > 1 && first < count) of_channels(p, shared, first, count, log);
+    }
+  }
+
+  // Adds up all that is left, by a block that no other one helps, of channels from `first` to `end`; planes are known.
+  DEVICE static void run_alone(const StitchArgs& p, float* shared, int first, int end) {
+    if constexpr (kOver == Over::all) of_all(p, shared);
+    if (kOver == Over::images && parts(p) > 1) {
+      int log = kLogChannels;
+      while (1 << log < end - first && 1 << log < kStitchThreads) ++log;
+      for (int some = first; some < end; some += 1 << log) of_channels(p, shared, some, end, log);
+    }
+    Rest::run_alone(p, shared, first, end);
+  }
+
+ private:
+  static constexpr int kLogChannels = 3;
+  static_assert(1 << kLogChannels == kStitchFinishChannels);
+
+  // A channel's or a plane's; what is one part is known already.
+  DEVICE static int parts(const StitchArgs& p) { return kOver == Over::image ? p.image_parts : p.parts; }
+
+  // Combines the partial results at `first`, `first + step` and so on before `end`.
+  DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
+    constexpr int kUnroll = kOver == Over::image ? kStitchFinishParts : kLoads;
+    const long long all = static_cast<long long>(p.parts) * p.channels;
+    const float* const partial = p.partial + Program::first_number(i) * all;
+    Accumulator<kKind> sums;
+    for (long long at = first; at < end; at += kUnroll * step) {
+      Known<kKind> some[kUnroll];
+      UNROLL
+      for (int j = 0; j < kUnroll; ++j) load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
+      UNROLL
+      for (int j = 0; j < kUnroll; ++j) sums.add(at + j * step < end ? some[j] : Known<kKind>{});
+    }
+    return known(sums);
+  }
+
+  DEVICE static void of_all(const StitchArgs& p, float* shared) {
+    Known<kKind> known = sum(p, thread_id(), kStitchThreads, static_cast<long long>(p.parts) * p.channels);
+    combine<kStitchThreads>(known, shared, kStitchThreads, 1, thread_id());
+    if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
+  }
+
+  // Adds up 1 << log channels, or planes, from `first` on but before `end`: the block's threads share their parts.
+  DEVICE static void of_channels(const StitchArgs& p, float* shared, int first, int end, int log) {
+    const int across = 1 << log, shares = kStitchThreads >> log;
+    const int x = thread_id() & (across - 1), y = thread_id() >> log;
+    const int at = first + x, image = kOver == Over::image ? at / p.channels : 0;
+    const long long line = p.channels, begin = image * parts(p) * line;
+    Known<kKind> known =
+        sum(p, begin + y * line + (at - image * p.channels), shares * line, at < end ? begin + parts(p) * line : 0);
+    combine<kStitchThreads>(known, shared, shares, across, y);
+    if (y == 0 && at < end) Program::template store_reduction<i>(p, at, p.parts / parts(p) * p.channels, known);
+  }
+};
+template <class Program, int kLoads, int i>
+struct Finish<Program, kLoads, i, false> {
+  DEVICE static void run(const StitchArgs&, float*) {}
+  DEVICE static void run_alone(const StitchArgs&, float*, int, int) {}
+};
+
+template <class Program>
+DEVICE void stitch_finish(const StitchArgs& p) {
+  SHARED float shared[kNumbers * kStitchThreads];
+  grid_dependency_wait();
+  Finish<Program, kStitchFinishLoads>::run(p, shared);
+}
+
 // NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line.
 // kImages: a block's lines are those of one image.
 template <class Program, int kCount, bool kImages>
@@ -75,6 +160,11 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
     });
   }
   elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), column);
+  if constexpr (Program::kReductions > 0) {
+    if (!p.arrivals || !is_last_block(p.arrivals + block_y(), p.parts)) return;
+    const int first = (block_y() << p.log_across) * kCount, end = first + across * kCount;
+    Finish<Program, kStitchLastBlockLoads>::run_alone(p, shared, first, end < p.width ? end : p.width);
+  }
 }
 
 // NCHW: a thread's line, and so its channel, stays; it goes along it.
@@ -102,63 +192,6 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
     });
   }
   elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(), channel);
-}
-
-// Adds up the parts of reduction i or of one after it, whichever is the block's (block_y()), always in the same order.
-template <class Program, int i = 0, bool kMore = (i < Program::kReductions)>
-struct Finish {
-  static constexpr Kind kKind = Program::kind(i);
-  // Loads in flight: those of the threads that share a channel's parts are all of 512, and take the time of one. More
-  // would spill on AMD's GPUs.
-  static constexpr int kUnroll = 16;
-
-  // Combines the partial results at `first`, `first + step` and so on before `end`.
-  DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
-    const long long all = static_cast<long long>(p.parts) * p.channels;
-    const float* const partial = p.partial + Program::first_number(i) * all;
-    Known<kKind> known;
-    for (long long at = first; at < end; at += kUnroll * step) {
-      Known<kKind> some[kUnroll];
-      UNROLL
-      for (int j = 0; j < kUnroll; ++j) load_known(some[j], partial + (at + j * step < end ? at + j * step : at), all);
-      UNROLL
-      for (int j = 0; j < kUnroll; ++j) known.add(at + j * step < end ? some[j] : Known<kKind>{});
-    }
-    return known;
-  }
-
-  DEVICE static void run(const StitchArgs& p, float* shared) {
-    if (block_y() != i) return Finish<Program, i + 1>::run(p, shared);
-    constexpr int kShares = kStitchThreads / kStitchFinishChannels;
-    constexpr Over kOver = Program::over(i);
-    if constexpr (kOver == Over::all) {
-      if (block_x() == 0) {  // for the whole block
-        Known<kKind> known = sum(p, thread_id(), kStitchThreads, static_cast<long long>(p.parts) * p.channels);
-        combine<kStitchThreads>(known, shared, kStitchThreads, 1, thread_id());
-        if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
-      }
-    } else {
-      const int x = thread_id() % kStitchFinishChannels, y = thread_id() / kStitchFinishChannels;
-      const int at = block_x() * kStitchFinishChannels + x, image = kOver == Over::image ? at / p.channels : 0;
-      const int parts = kOver == Over::image ? p.image_parts : p.parts;
-      const int count = p.parts / parts * p.channels;
-      const long long line = p.channels, begin = image * parts * line, end = at < count ? begin + parts * line : 0;
-      Known<kKind> known = sum(p, begin + y * line + (at - image * p.channels), kShares * line, end);
-      combine<kStitchThreads>(known, shared, kShares, kStitchFinishChannels, y);
-      if (y == 0 && at < count) Program::template store_reduction<i>(p, at, count, known);
-    }
-  }
-};
-template <class Program, int i>
-struct Finish<Program, i, false> {
-  DEVICE static void run(const StitchArgs&, float*) {}
-};
-
-template <class Program>
-DEVICE void stitch_finish(const StitchArgs& p) {
-  SHARED float shared[kNumbers * kStitchThreads];
-  grid_dependency_wait();
-  Finish<Program>::run(p, shared);
 }
 
 }  // namespace

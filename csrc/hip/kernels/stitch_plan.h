@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "jit/gpu.h"
@@ -21,6 +22,8 @@ inline StitchPlacement stitch_placement(const Placement& of) {
   return placed;
 }
 
+inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.pitch)}; }
+
 struct StitchPlan {
   StitchArgs args{};
   int count = 1;  // adjacent elements that a thread computes at once
@@ -35,7 +38,10 @@ struct StitchPlan {
   // Whether the threads of a row have all of its groups, and no others.
   bool whole_rows() const { return vectors * lanes * count == args.width; }
   gpu::Launch launch, finish;
-  int64_t workspace_bytes = 0;  // for partial results of reductions
+  int64_t workspace_bytes = 0;  // for partial results of reductions; 0: nothing is left to add up
+  // How many counters of blocks the kernel takes, if it has them, so that it adds up the partial results itself and no
+  // other kernel has to; or 0: it can't, or sooner ends without.
+  int arrivals = 0;
 
   // The kernel's file, and what follows there, after the program's text, for one of this name.
   const char* file() const { return lanes ? "stitch_rows" : "stitch"; }
@@ -58,13 +64,14 @@ struct StitchPlan {
 // What a plan needs to know of a program.
 struct StitchNeeds {
   size_t reductions;
-  int numbers;  // floats that a partial result has for each channel and part
-  int loaded;   // tensors that are read element by element
-  int bytes;    // of an element of all of these
-  int stored;   // tensors that are written element by element
-  bool rows;    // whether rows are reduced
-  bool planes;  // whether something is known of each channel of each image
-  int period;   // of lines, after which a tensor's elements are read again; 0: they are not
+  int numbers;               // floats that a partial result has for each channel and part
+  int loaded;                // tensors that are read element by element
+  int bytes;                 // of an element of all of these
+  int stored;                // tensors that are written element by element
+  bool rows;                 // whether rows are reduced
+  bool planes;               // whether something is known of each channel of each image
+  int period;                // of lines, after which a tensor's elements are read again; 0: they are not
+  size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
 };
 
 // What a plan needs to know of a GPU.
@@ -79,6 +86,29 @@ constexpr int kSharedBesidesRows = 2048;  // bytes, of a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// What is left for others to add up: reductions of planes, or of channels, that are one part are known.
+struct PartialReductions {
+  size_t of_channels, of_planes, of_all;
+  size_t count() const { return of_channels + of_planes + of_all; }
+};
+inline PartialReductions partial_reductions(const StitchArgs& a, const StitchNeeds& needs) {
+  return {a.parts == 1 ? 0 : needs.reductions - needs.of_planes - needs.of_all,
+          a.image_parts == 1 ? 0 : needs.of_planes, needs.of_all};
+}
+
+// Whether the last block of each group of columns adds up their partial results at least as soon as another kernel,
+// which takes about 4 us, of which 2.5 are its launch. A block waits for its own stores and for the counter, and then
+// for loads of so many numbers at once, at about 100 GB/s.
+inline bool last_block_adds_up(const StitchPlan& plan, const StitchNeeds& needs) {
+  constexpr double kFinishUs = 4, kArrivalUs = 1.2, kLoadsUs = 0.7, kBytesOfUs = 1e5;
+  const PartialReductions left = partial_reductions(plan.args, needs);
+  const int blocks_y = int(plan.launch.blocks_y);
+  if (left.of_planes || (left.of_all && blocks_y > 1) || blocks_y > kStitchMostArrivals) return false;
+  const double numbers = double(plan.args.parts) * std::min(plan.args.width, plan.count << plan.args.log_across);
+  const double loads = std::ceil(numbers / (kStitchThreads * kStitchLastBlockLoads)) * double(left.count());
+  return kArrivalUs + kLoadsUs * loads + 4 * needs.numbers * numbers / kBytesOfUs <= kFinishUs;
+}
 
 // The logarithm of how many threads of a block share a line: at most `most`, the most of those that are idle least
 // often, but for a fiftieth. Fewer than 8 would read less than a whole line of the cache at once.
@@ -136,12 +166,12 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, const Stitch
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }
 
-inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
+// At most 1 << most_across threads of a block share a line.
+inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
+                         int most_across) {
   StitchArgs& a = plan.args;
   const int groups = a.width / plan.count;
-  // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
-  // many bytes as a third of the result.
-  a.log_across = log_across(groups, a.lines, needs.numbers && plan.channels_along ? 5 : 8);
+  a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
@@ -169,18 +199,55 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   plan.launch.threads = kStitchThreads;
 }
 
+// A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
+// many bytes as a third of the result. It has fewer still if no other kernel has to add them up then.
+inline void launch_columns(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
+  constexpr int kMost = 5, kLeast = 3;
+  for (int most = kMost; most >= kLeast; --most) {
+    launch_lines(plan, shape, needs, multiprocessors, most);
+    if (!partial_reductions(plan.args, needs).count()) return;
+    if (last_block_adds_up(plan, needs)) {
+      plan.arrivals = int(plan.launch.blocks_y);
+      return;
+    }
+  }
+  launch_lines(plan, shape, needs, multiprocessors, kMost);
+}
+
 }  // namespace stitch_plan
 
-// How the kernel that adds up the parts of so many reductions of so many channels, or planes, is launched. A block has
-// one reduction: parts take long to arrive, and so those of all reductions are under way at once.
-inline gpu::Launch stitch_finish_launch(size_t reductions, int channels) {
+// How the kernel that adds up the parts of so many reductions is launched, if it needs so many blocks for any of them.
+// A block has one reduction: parts take long to arrive, and so those of all reductions are under way at once.
+inline gpu::Launch stitch_finish_launch(size_t reductions, int blocks) {
   gpu::Launch launch;
-  launch.blocks_x = uint32_t(stitch_plan::ceil_div(channels, kStitchFinishChannels));
+  launch.blocks_x = uint32_t(blocks);
   launch.blocks_y = uint32_t(reductions);
   launch.threads = kStitchThreads;
   launch.pdl = true;
   return launch;
 }
+
+// The blocks that reductions of channels need.
+inline int stitch_finish_blocks(int channels) { return stitch_plan::ceil_div(channels, kStitchFinishChannels); }
+
+namespace stitch_plan {
+
+inline void plan_finish(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs) {
+  StitchArgs& a = plan.args;
+  const PartialReductions left = partial_reductions(a, needs);
+  if (!left.count()) return;
+  // As few threads as have all of a plane's parts under way at once.
+  int shares = 1;
+  while (shares * kStitchFinishParts < a.image_parts && shares * kStitchFinishChannels < kStitchThreads) shares *= 2;
+  const int of_block = kStitchThreads / shares;
+  while (1 << a.log_planes < of_block) ++a.log_planes;
+  int blocks = left.of_channels ? stitch_finish_blocks(a.channels) : 1;
+  if (left.of_planes) blocks = std::max(blocks, ceil_div(a.channels * int(shape.images), of_block));
+  plan.finish = stitch_finish_launch(needs.reductions, blocks);
+  plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
+}
+
+}  // namespace stitch_plan
 
 // elements_per_access: how many adjacent elements a thread may read at once, a power of two.
 inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, const StitchNeeds& needs,
@@ -199,11 +266,12 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   while (a.width % plan.count || plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, gpu);
+  else if (needs.numbers && plan.channels_along)
+    stitch_plan::launch_columns(plan, shape, needs, gpu.multiprocessors);
   else
-    stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors);
+    stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors, 8);
   plan.launch.pdl = true;
-  plan.finish = stitch_finish_launch(needs.reductions, a.channels * (plan.images ? int(shape.images) : 1));
-  plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
+  stitch_plan::plan_finish(plan, shape, needs);
   return plan;
 }
 

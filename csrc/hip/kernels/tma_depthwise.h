@@ -35,8 +35,9 @@ struct TmaDepthwiseArgs {
   int tiles, blocks;              // all images' tiles; blocks that share them
   int stages;                     // tiles of the source in shared memory
   int stage_bytes, copied_bytes;  // a stage, and the boxes that are copied into it
-  int tile_bytes;  // a tile of the result (two of them lie behind the stages); weight_grad: of y, in a stage
-  int barriers;    // where in shared memory they are
+  int tile_bytes;             // a tile of the result (two of them lie behind the stages); weight_grad: of y, in a stage
+  int barriers;               // where in shared memory they are
+  int images, height, width;  // forward: the result's size
   int tile_images, tile_h, tile_w;     // the result's tile
   int source_h, source_w;              // the source's box
   int source_halves;                   // half pixels of the source from one pixel of the result to the next

@@ -11,7 +11,7 @@
 #include "../device/grid_dependency.h"
 #include "../device/mma.h"
 #include "../device/tma.h"
-#include "tma_depthwise.h"
+#include "tma_depthwise_program.h"
 
 #if defined(REFORMER_TMA)
 namespace reformer {
@@ -46,10 +46,6 @@ DEVICE Place place_of(const TmaDepthwiseArgs& p, int tile) {
   return place;
 }
 
-// The work of a warp: one group of 8 channels, and every pairs_apart-th pair of strips from first_pair on.
-struct WarpTask {
-  int group, groups, first_pair, pairs_apart;
-};
 DEVICE WarpTask warp_task(const TmaDepthwiseArgs& p) {
   const int left = (p.channels - block_x() * kTmaDepthwiseChannels) / 8, groups = left < 8 ? left : 8;
   const int warp = warp_id(), workers = kWarps / groups;
@@ -63,6 +59,16 @@ DEVICE int line_of(const TmaDepthwiseArgs& p, int strip, int height, int width, 
   int row = divide_with_rest(column, p.strips_across);
   const int image = divide_with_rest(row, p.strips_down);
   return (image * height + row * p.rows * step) * width + column * 8 * step;
+}
+
+// How many of a strip's rows this lane's pixels of it are the image's in.
+DEVICE int rows_inside(const TmaDepthwiseArgs& p, const Place& place, int strip) {
+  int column = strip;
+  int row = divide_with_rest(column, p.strips_across);
+  const int image = divide_with_rest(row, p.strips_down);
+  const bool inside =
+      place.across * p.tile_w + column * 8 + lane_id() / 4 < p.width && place.images * p.tile_images + image < p.images;
+  return inside ? p.height - place.down * p.tile_h - row * p.rows : 0;
 }
 
 // --- the filter on diagonals
@@ -86,18 +92,6 @@ struct Diagonal {
   }
 };
 
-// Loads the bias of a lane's pair of columns.
-template <class T>
-DEVICE void load_bias(const TmaDepthwiseArgs& p, int group, float (&bias)[2]) {
-  bias[0] = bias[1] = 0;
-  const int channel = block_x() * kTmaDepthwiseChannels + group * 8 + lane_id() % 4 * 2;
-  if (p.bias) widen<T, 2>(load<T, 2>(static_cast<const T*>(p.bias) + channel), bias);
-}
-DEVICE void begin(float (&sums)[4], const float (&bias)[2]) {
-  UNROLL
-  for (int e = 0; e < 4; ++e) sums[e] = bias[e % 2];
-}
-
 // Rounds the sums of two strips' rows and puts them into the tile of the result: lanes 0 to 15 say in which lines.
 template <class T>
 DEVICE void put(unsigned char* result, int line, int group, const float (&sums)[4]) {
@@ -108,11 +102,13 @@ DEVICE void put(unsigned char* result, int line, int group, const float (&sums)[
 constexpr int half(int x) { return (x + 1) / 2; }
 
 // --- what a warp does with a tile: forward
-template <class T, int R, int ST>
+template <class T, int R, int ST, class Program>
 struct Forward {
   static constexpr int kPairs = half(R);  // pairs of taps in a row
   unsigned filter[R][kPairs][2];
-  float bias[2];
+  typename Program::template Thread<T> program;
+
+  DEVICE explicit Forward(const Program& of) : program(of) {}
 
   DEVICE void prepare(const TmaDepthwiseArgs& p, const WarpTask& task) {
     const Diagonal<T, R> diagonal(p, task.group);
@@ -124,12 +120,15 @@ struct Forward {
         filter[r][s][1] = diagonal.tap(r, 2 * s + 1);
       }
     }
-    load_bias<T>(p, task.group, bias);
+    program.prepare(p, block_x() * kTmaDepthwiseChannels + task.group * 8 + lane_id() % 4 * 2);
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* result) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, int tile, unsigned char* source,
+                      unsigned char* result) {
     const int lane = lane_id();
+    const Place place = place_of(p, tile);
     for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
+      const int inside[2] = {rows_inside(p, place, pair * 2), rows_inside(p, place, pair * 2 + 1)};
       const int strip = pair * 2 + (lane >> 3 & 1);
       const int from = line_of(p, strip, p.source_h, p.source_w, ST) + lane % 8 * ST;
       const int second = lane >> 4;
@@ -147,7 +146,7 @@ struct Forward {
         // the first, below the last) are left out for wide filters; for small ones asking takes longer.
         float sums[R][4];
         UNROLL
-        for (int r = 0; r < R; ++r) begin(sums[r], bias);
+        for (int r = 0; r < R; ++r) program.begin(sums[r]);
         const int rows = p.rows + R - 1;
         unsigned x[kPairs][4];
         load_row(0, x);
@@ -164,16 +163,17 @@ struct Forward {
             }
             if (row + 1 < rows) load_row(row + 1, x);  // in flight while the sums are stored
             if (row >= R - 1) {
+              program.run(sums[(u + 1) % R], {row - (R - 1) < inside[0], row - (R - 1) < inside[1]});
               put<T>(result, to, task.group, sums[(u + 1) % R]);
               to += p.tile_w;
             }
-            begin(sums[(u + 1) % R], bias);
+            program.begin(sums[(u + 1) % R]);
           }
         }
       } else {
         for (int row = 0; row < p.rows; ++row, to += p.tile_w) {
           float sums[4];
-          begin(sums, bias);
+          program.begin(sums);
           UNROLL
           for (int r = 0; r < R; ++r) {
             unsigned x[kPairs][4];
@@ -181,10 +181,15 @@ struct Forward {
             UNROLL
             for (int s = 0; s < kPairs; ++s) mma_sync::multiply_add<T>(sums, x[s], filter[r][s]);
           }
+          program.run(sums, {row < inside[0], row < inside[1]});
           put<T>(result, to, task.group, sums);
         }
       }
     }
+  }
+
+  DEVICE void finish(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* memory) const {
+    program.end(p, task, memory);
   }
 };
 
@@ -212,7 +217,8 @@ struct InputGrad {
     }
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* result) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, int, unsigned char* source,
+                      unsigned char* result) {
     const int lane = lane_id();
     for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
       const int strip = pair * 2 + (lane >> 3 & 1), second = lane >> 4;
@@ -242,6 +248,8 @@ struct InputGrad {
       }
     }
   }
+
+  DEVICE void finish(const TmaDepthwiseArgs&, const WarpTask&, unsigned char*) const {}
 };
 
 // --- weight_grad
@@ -261,7 +269,8 @@ struct WeightGrad {
     }
   }
 
-  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* source, unsigned char* y_tile) {
+  DEVICE void compute(const TmaDepthwiseArgs& p, const WarpTask& task, int, unsigned char* source,
+                      unsigned char* y_tile) {
     const int lane = lane_id();
     for (int pair = task.first_pair; pair < p.pairs; pair += task.pairs_apart) {
       const int second = lane >> 3 & 1;
@@ -347,8 +356,8 @@ struct WeightGrad {
 };
 
 // The block: one warp has the tiles brought, the others compute them.
-template <class What, bool kWeightGrad>
-DEVICE void run(const TmaDepthwiseArgs& p) {
+template <bool kWeightGrad, class What>
+DEVICE void run(const TmaDepthwiseArgs& p, What what) {
   DYNAMIC_SHARED(shared);
   const Memory memory{shared, p};
   const int channel = block_x() * kTmaDepthwiseChannels;
@@ -389,20 +398,19 @@ DEVICE void run(const TmaDepthwiseArgs& p) {
   }
 
   const WarpTask task = warp_task(p);
-  What what;
   what.prepare(p, task);
   int half = 0;
   for (int tile = block_y(); tile < p.tiles; tile += p.blocks, advance()) {
     tma::wait(memory.full(stage), parity);
     unsigned char* const source = memory.source(stage);
     if constexpr (kWeightGrad) {
-      what.compute(p, task, source, memory.y(stage));
+      what.compute(p, task, tile, source, memory.y(stage));
       if (lane_id() == 0) tma::arrive(memory.empty(stage));
     } else {
       const bool starts = thread_id() == 0;
       if (starts) tma::wait_for_reads<1>();
       tma::group_barrier(1, kWarps * 32);  // the store before the last one has read this half
-      what.compute(p, task, source, memory.result(half));
+      what.compute(p, task, tile, source, memory.result(half));
       if (lane_id() == 0) tma::arrive(memory.empty(stage));
       wgmma::publish();
       tma::group_barrier(1, kWarps * 32);
@@ -413,28 +421,35 @@ DEVICE void run(const TmaDepthwiseArgs& p) {
       half ^= 1;
     }
   }
-  if constexpr (kWeightGrad)
-    what.finish(p, task, shared);
-  else if (thread_id() == 0)
-    tma::wait_for_reads<0>();
+  what.finish(p, task, shared);
+  if (!kWeightGrad && thread_id() == 0) tma::wait_for_reads<0>();
 }
 
-template <class T, int R, int ST>
-DEVICE void forward(const TmaDepthwiseArgs& p) {
-  run<Forward<T, R, ST>, false>(p);
+template <class T, int R, int ST, class Program = AddBias>
+DEVICE void forward(const TmaDepthwiseArgs& p, const Program& program = {}) {
+  run<false>(p, Forward<T, R, ST, Program>(program));
 }
 template <class T, int R, int>
 DEVICE void input_grad(const TmaDepthwiseArgs& p) {
-  run<InputGrad<T, R>, false>(p);
+  run<false>(p, InputGrad<T, R>{});
 }
 template <class T, int R, int ST>
 DEVICE void weight_grad(const TmaDepthwiseArgs& p) {
-  run<WeightGrad<T, R, ST>, true>(p);
+  run<true>(p, WeightGrad<T, R, ST>{});
 }
 
 }  // namespace
 }  // namespace reformer
 
+// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+#ifdef REFORMER_TEXT_FOLLOWS
+#define REFORMER_WITH_PROGRAM(name, Program, what, T, R, ST)                                               \
+  KERNEL_OCCUPANCY(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseOccupancy_##what<R>)             \
+  name(const __grid_constant__ reformer::WithProgram<reformer::TmaDepthwiseArgs> args) {                   \
+    reformer::grid_dependency_launch();                                                                    \
+    reformer::what<reformer::T, R, ST>(args.conv, reformer::RunsProgram<reformer::Program>{args.program}); \
+  }
+#else
 #define X(what, T, R, ST)                                                                            \
   KERNEL_OCCUPANCY(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseOccupancy_##what<R>)       \
   tma_depthwise_##what##_##T##_##R##_##ST(const __grid_constant__ reformer::TmaDepthwiseArgs args) { \
@@ -445,5 +460,6 @@ DEVICE void weight_grad(const TmaDepthwiseArgs& p) {
 REFORMER_APPLY(X, REFORMER_ENTRY)
 #else
 #include "tma_depthwise.inc"
+#endif
 #endif
 #endif

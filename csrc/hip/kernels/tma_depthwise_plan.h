@@ -114,6 +114,7 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
   plan.work_w = ceil_div(plan.result_w, size);
   a.tile_h = tile.rows * tile.down * size, a.tile_w = tile.across * 8 * size;
   const int down = ceil_div(plan.work_h, tile.rows * tile.down), across = ceil_div(plan.work_w, tile.across * 8);
+  a.images = p.n, a.height = plan.result_h, a.width = plan.result_w;
   a.tiles_across = make_divider(across);
   a.tiles_down = make_divider(down);
   a.tiles = across * down * ceil_div(p.n, tile.images);

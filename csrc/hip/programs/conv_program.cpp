@@ -1,5 +1,7 @@
 #include "conv_program.h"
 
+#include <algorithm>
+
 #include "hip/kernels/stitch_plan.h"
 #include "program/program_key.h"
 #include "program_text.h"
@@ -17,6 +19,15 @@ int output_of_result(const ProgramCall& call) {
   return -1;
 }
 
+bool accesses_full(const Program& program) {
+  const auto is_of_pixels = [](const ProgramInput& input) {
+    return input.kind != ProgramOp::channel && input.kind != ProgramOp::scalar;
+  };
+  const auto is_by_element = [](const ProgramOutput& output) { return output.is_by_element(); };
+  return std::any_of(program.inputs.begin(), program.inputs.end(), is_of_pixels) ||
+         std::count_if(program.outputs.begin(), program.outputs.end(), is_by_element) > 1;
+}
+
 // The plain kernel with the program in it.
 gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
   const ProgramText& program = program_text(call);
@@ -27,11 +38,13 @@ gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
 
 }  // namespace
 
-bool takes_program(const ProgramCall& call, int elements, bool reduces) {
+bool takes_program(const ProgramCall& call, const ProgramLimits& limits) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
-  if (call.program.needs_rows || call.program.has_planes) return false;
-  if (elements_per_access(call) < elements || call.program.reductions.size() > (reduces ? 1 : 0)) return false;
+  if (call.program.needs_rows || call.program.has_planes || call.program.tables) return false;
+  if (elements_per_access(call) < limits.elements_per_access) return false;
+  if (call.program.reductions.size() > (limits.reduces ? 1 : 0)) return false;
+  if (!limits.accesses_full && accesses_full(call.program)) return false;
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;
   for (const ProgramOutput& output : call.program.outputs) {
@@ -50,7 +63,7 @@ KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall&
   args_.parts = parts;
   if (call.program.reductions.empty()) return;
   finish_ = stitch_finish(program_text(call));
-  finish_shape_ = stitch_finish_launch(call.program.reductions.size(), args_.channels);
+  finish_shape_ = stitch_finish_launch(call.program.reductions.size(), stitch_finish_blocks(args_.channels));
 }
 
 StitchArgs KernelWithProgram::bound(const ProgramCall& call, void* workspace) const {

@@ -10,9 +10,15 @@
 
 namespace reformer {
 
-// Whether a kernel of forward in NHWC whose threads access so many adjacent channels at once can run the program.
-// reduces: whether the kernel can run a reduction over channels. The outputs need not be there yet.
-bool takes_program(const ProgramCall& call, int elements_per_access, bool reduces = false);
+// Which programs a kernel of forward in NHWC can run.
+struct ProgramLimits {
+  int elements_per_access;    // adjacent channels that a thread accesses at once
+  bool reduces = false;       // one reduction over channels
+  bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
+};
+
+// Whether it can run this one. The outputs need not be there yet.
+bool takes_program(const ProgramCall& call, const ProgramLimits& limits);
 
 // A convolution's kernel with a program in it, planned for one that takes_program() allows.
 class KernelWithProgram {

@@ -1,5 +1,8 @@
 #include "stitch.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "hip/gpu_model.h"
 #include "hip/kernels/stitch_plan.h"
 #include "program/program_key.h"
@@ -16,13 +19,17 @@ const char* refusal(const ProgramCall& call, const Device& device) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return "it has too many inputs or outputs";
   if (call.placements.size() > size_t(kStitchMostPlacements)) return "too many of its tensors lie in other orders";
+  if (call.tables.size() > size_t(kStitchMostTables)) return "it looks up rows of too many tables";
+  for (const Table& table : call.tables)
+    if (std::max(table.rows, table.pitch) > INT32_MAX) return "a table is too large";
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return "an input is fp64";
   for (const ProgramOutput& output : call.program.outputs) {
     if (output.type == Stored::fp64) return "an output is fp64";
     if (output.kind != Reduction::none && output.per == Per::row) return "an output is a reduction of rows";
   }
-  if (call.program.needs_rows && !call.shape.rows_are_lines()) return "a row's elements are not adjacent";
+  if ((call.program.needs_rows || call.program.tables) && !call.shape.rows_are_lines())
+    return "a row's elements are not adjacent";
   if (call.program.needs_rows && call.program.has_planes) return "it has rows and planes";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
@@ -44,16 +51,20 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
                                             : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
+  plan.arrivals = launches.arrivals;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),
-              finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace) {
+              finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace,
+                                               unsigned* arrivals) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
     for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;
     for (size_t i = 0; i < call.placements.size(); ++i) args.placed[i] = stitch_placement(call.placements[i]);
+    for (size_t i = 0; i < call.tables.size(); ++i) args.tables[i] = stitch_table(call.tables[i]);
     for (size_t i = 0; i < call.outputs.size(); ++i) args.out[i] = call.outputs[i];
     args.partial = static_cast<float*>(workspace);
+    args.arrivals = launches.arrivals ? arrivals : nullptr;
     gpu::launch(kernel, launches.launch, queue, args);
-    if (launches.workspace_bytes) gpu::launch(finish, launches.finish, queue, args);
+    if (launches.workspace_bytes && !args.arrivals) gpu::launch(finish, launches.finish, queue, args);
   };
   return plan;
 }

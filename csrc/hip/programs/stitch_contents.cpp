@@ -1,6 +1,10 @@
 #include "stitch_contents.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "program/program_key.h"
 
 namespace reformer {
 
@@ -32,6 +36,92 @@ StitchContents::StitchContents(const ProgramCall& of)
   }
   for (int32_t i : needed(channel_values, false))
     if (is_channel_input(i)) channel_inputs.push_back(i);
+  join_parts();
+}
+
+namespace {
+
+// Columns from `begin` to `end` - 1; none if it is not below.
+struct Columns {
+  int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
+
+  void add(const Columns& other) {
+    if (other.begin >= other.end) return;
+    begin = std::min(begin, other.begin);
+    end = std::max(end, other.end);
+  }
+};
+
+constexpr Columns kAllColumns{0, std::numeric_limits<int64_t>::max()};
+
+// The column before which a node is true, and false from there; 0 for other nodes.
+int64_t boundary(const Program& program, int32_t i) {
+  const ProgramNode& of = program.nodes[size_t(i)];
+  if (of.op != ProgramOp::lt || program.nodes[size_t(of.operands[0])].op != ProgramOp::channel_index) return 0;
+  const ProgramNode& bound = program.nodes[size_t(of.operands[1])];
+  const bool is_column = bound.op == ProgramOp::constant && bound.value > 0 && bound.value < (1 << 24) &&
+                         bound.value == std::floor(bound.value);
+  return is_column ? int64_t(bound.value) : 0;
+}
+
+// Of each node the columns for which an output needs it: of two that a column chooses from, one.
+std::vector<Columns> needed_columns(const Program& program) {
+  std::vector<Columns> found(program.nodes.size());
+  for (const ProgramOutput& output : program.outputs) {
+    found[size_t(output.node)] = kAllColumns;
+    if (output.factor >= 0) found[size_t(output.factor)] = kAllColumns;
+  }
+  for (size_t i = program.nodes.size(); i-- > 0;) {
+    const ProgramNode& of = program.nodes[i];
+    const Columns needed = reduces_row(of.op) && found[i].begin < found[i].end ? kAllColumns : found[i];
+    const int64_t at = of.op == ProgramOp::select ? boundary(program, of.operands[0]) : 0;
+    for (int j = 0; j < operands(of.op); ++j) {
+      Columns its = needed;
+      if (at && j == 1) its.end = std::min(its.end, at);
+      if (at && j == 2) its.begin = std::max(its.begin, at);
+      found[size_t(of.operands[j])].add(its);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+// Concatenations choose one of several tensors by the column. If a thread's elements are all of one, it reads that
+// alone. Only what has a placement is known to lie along columns.
+void StitchContents::join_parts() {
+  const std::vector<Columns> columns = needed_columns(program);
+  const int64_t elements = elements_per_access(call);
+  const auto may_join = [&](int32_t i) {
+    return node(i).op == ProgramOp::full && inputs[size_t(node(i).input)].place >= 0;
+  };
+  std::vector<int32_t> alone;
+  for (int32_t i : loaded) {
+    const Columns& own = columns[size_t(i)];
+    const auto goes_on = [&](const std::vector<Part>& there) {
+      const int32_t last = there.back().node;
+      return may_join(last) && inputs[size_t(node(last).input)].type == inputs[size_t(node(i).input)].type &&
+             columns[size_t(last)].end <= own.begin && there.back().end % elements == 0;
+    };
+    const auto before = may_join(i) ? std::find_if(parts.begin(), parts.end(), goes_on) : parts.end();
+    if (before != parts.end()) {
+      before->push_back({i, own.end});
+    } else {
+      alone.push_back(i);
+      parts.push_back({{i, own.end}});
+    }
+  }
+  loaded = alone;
+  if (acc >= 0)
+    acc = int(std::find_if(loaded.begin(), loaded.end(), [&](int32_t i) { return node(i).op == ProgramOp::acc; }) -
+              loaded.begin());
+}
+
+size_t StitchContents::loaded_place(int32_t i) const {
+  const auto has = [&](const std::vector<Part>& some) {
+    return std::any_of(some.begin(), some.end(), [&](const Part& part) { return part.node == i; });
+  };
+  return size_t(std::find_if(parts.begin(), parts.end(), has) - parts.begin());
 }
 
 template <class Follows>

@@ -7,6 +7,12 @@
 namespace reformer {
 
 struct StitchContents {
+  // A leaf that nothing needs of columns beyond.
+  struct Part {
+    int32_t node;
+    int64_t end;
+  };
+
   // The call is not copied.
   explicit StitchContents(const ProgramCall& call);
 
@@ -32,6 +38,8 @@ struct StitchContents {
   // What the text of an element has of these, in order: what is the same for all of a row is there without what it is
   // made of.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
+  // The place in `loaded` of what is read for this node; beyond its end for others.
+  size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
 
   const ProgramCall& call;
@@ -47,6 +55,7 @@ struct StitchContents {
   std::vector<int32_t> channel_values;       // what elements' values are made of and is computed once a channel
   std::vector<int32_t> channel_inputs;       // what these are computed from
   std::vector<int32_t> loaded;               // what is read for each element, and acc
+  std::vector<std::vector<Part>> parts;      // of each of these: it and what is read in its place for other columns
   int acc = -1;                              // its place in `loaded`
   int first_result = -1;                     // the place in `stored` of the first output of the result's type
 
@@ -55,6 +64,7 @@ struct StitchContents {
   template <class Follows>
   std::vector<int32_t> followed(const std::vector<int32_t>& nodes, Follows follows) const;
   void find_stages();
+  void join_parts();
 };
 
 }  // namespace reformer

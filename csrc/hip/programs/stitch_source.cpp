@@ -96,7 +96,7 @@ class Writer {
   void element_statements(const std::vector<int32_t>& nodes, const char* indent) {
     const std::vector<int32_t> of_rows = of_rows_among(nodes);
     for (int32_t i : contents_.within_rows(nodes)) {
-      const size_t of_channel = place_of(contents_.channel_values, i), loaded = place_of(contents_.loaded, i);
+      const size_t of_channel = place_of(contents_.channel_values, i), loaded = contents_.loaded_place(i);
       body_ << indent << "const float " << name(i) << " = ";
       if (contents_.compares_channels(i))
         body_ << (node(i).op == ProgramOp::eq ? "!near ? 0.0f : " : "!near ? 1.0f : ");
@@ -204,7 +204,7 @@ class Writer {
       if (!contents_.by_element(i)) continue;
       body_ << indent << "const float " << name(i) << " = ";
       if (node(i).op == ProgramOp::row)
-        body_ << "x" << place_of(contents_.loaded, i);
+        body_ << "x" << contents_.loaded_place(i);
       else if (reduces_row(node(i).op))
         body_ << "r[" << place_of(row_reductions_, i) << "]";
       else
@@ -244,6 +244,44 @@ class Writer {
     const Placement& placement = contents_.call.placements[size_t(number)];
     return "place<" + std::to_string(placement.line_digits) + ", " + std::to_string(placement.column_digits) +
            ">(p.placed[" + std::to_string(number) + "], line, column)";
+  }
+
+  std::string line_text(const ProgramOperand& of) const { return of.place < 0 ? "line" : place_text(of.place); }
+
+  // The text of a table's row, whose number its index has at this line; and of where an element of a row lies.
+  std::string look_up_text(const ProgramNode& of) const {
+    const ProgramOperand& index = contents_.inputs[size_t(of.input) + 1];
+    return std::string("look_up<") + (index.type == Stored::key ? "long long" : "int") + ">(" + table_text(of) +
+           ", p.in[" + std::to_string(of.input + 1) + "], " + line_text(index) + ")";
+  }
+  std::string in_table_text(const ProgramNode& of, const std::string& row) const {
+    return "static_cast<long long>(" + row + ") * " + table_text(of) + ".pitch + column";
+  }
+  std::string table_text(const ProgramNode& of) const {
+    return "p.tables[" + std::to_string(contents_.program.inputs[size_t(of.input)].table) + "]";
+  }
+
+  // The texts of the memory that number i of what is loaded is read from, and of the place there. row: of its table's
+  // row, if it has one.
+  std::string from_text(size_t i) const {
+    return chosen(i, [&](const ProgramNode& of) {
+      return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
+    });
+  }
+  std::string at_text(size_t i, const std::string& row) const {
+    return chosen(i, [&](const ProgramNode& of) {
+      const int32_t place = of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
+      return of.op == ProgramOp::table ? in_table_text(of, row) : place < 0 ? std::string("at") : place_text(place);
+    });
+  }
+  // The text of that of its parts which has the column.
+  template <class Text>
+  std::string chosen(size_t i, const Text& text) const {
+    const std::vector<StitchContents::Part>& parts = contents_.parts[i];
+    std::string found = text(node(parts.back().node));
+    for (size_t j = parts.size() - 1; j-- > 0;)
+      found = "(column < " + std::to_string(parts[j].end) + " ? " + text(node(parts[j].node)) + " : " + found + ")";
+    return found;
   }
 
   // An output that is acc itself may be in acc's own memory.
@@ -344,53 +382,53 @@ class Writer {
     });
     each([&](const ProgramNode& of, const std::string& x) {
       if (of.op == ProgramOp::row) body_ << "    float " << x << ";\n";
+      if (of.op == ProgramOp::table) body_ << "    int row_of_" << x << ";\n";
     });
     const auto is_tensor = [](const ProgramNode& of) { return of.op != ProgramOp::row && of.op != ProgramOp::random; };
-    const auto from = [&](const ProgramNode& of) {
-      return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
-    };
-    const auto place = [&](const ProgramNode& of) {
-      return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
-    };
     body_
         << "    DEVICE void read_row(const StitchArgs& p, int line) {\n      [[maybe_unused]] const int column = 0;\n";
     each([&](const ProgramNode& of, const std::string& x) {
+      const std::string from = "p.in[" + std::to_string(of.input) + "]";
       if (of.op == ProgramOp::random)
-        body_ << "      " << x << " = read_key(" << from(of) << ");\n";
+        body_ << "      " << x << " = read_key(" << from << ");\n";
+      else if (of.op == ProgramOp::table)
+        body_ << "      row_of_" << x << " = " << look_up_text(of) << ";\n";
       else if (of.op == ProgramOp::row)
-        body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from(of) << ", "
-              << (place(of) < 0 ? "line" : place_text(place(of))) << ");\n";
+        body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << from << ", "
+              << line_text(contents_.inputs[size_t(of.input)]) << ");\n";
     });
     body_ << "    }\n    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
-    each([&](const ProgramNode& of, const std::string& x) {
-      if (is_tensor(of))
-        body_ << "      " << x << ".read(" << from(of) << ", " << (place(of) < 0 ? "at" : place_text(place(of)))
-              << ");\n";
-    });
+    for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+      const std::string x = "x" + std::to_string(i);
+      if (is_tensor(node(contents_.loaded[i])))
+        body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ");\n";
+    }
     body_ << "    }\n";
     // In shared memory those of the largest elements come first, so that each begins where vectors may.
     const auto each_resident = [&](const auto& write) {
       int64_t before = 0;
       for (int64_t size : {4, 2, 1})
-        each([&](const ProgramNode& of, const std::string& x) {
-          if (!is_tensor(of) || element_size(loaded_as(of)) != size) return;
-          write(of, x, "resident + " + std::to_string(before) + " * p.width");
+        for (size_t i = 0; i < contents_.loaded.size(); ++i) {
+          const ProgramNode& of = node(contents_.loaded[i]);
+          if (!is_tensor(of) || element_size(loaded_as(of)) != size) continue;
+          write(i, "resident + " + std::to_string(before) + " * p.width");
           before += size;
-        });
+        }
     };
     int64_t bytes = 0;
     each([&](const ProgramNode& of, const std::string&) { bytes += is_tensor(of) ? element_size(loaded_as(of)) : 0; });
     body_ << "    DEVICE static constexpr int bytes() { return " << bytes << " * kCount; }\n";
     body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int line, int column) {\n"
              "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
-    each_resident([&](const ProgramNode& of, const std::string&, const std::string& resident) {
-      body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from(of)
-            << ", " << (place(of) < 0 ? "at" : place_text(place(of))) << ");\n";
+    each_resident([&](size_t i, const std::string& resident) {
+      const ProgramNode& of = node(contents_.loaded[i]);
+      body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from_text(i)
+            << ", " << at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "") << ");\n";
     });
     body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* resident, int column) {\n";
-    each_resident([&](const ProgramNode&, const std::string& x, const std::string& resident) {
-      body_ << "      " << x << ".read(" << resident << ", column);\n";
+    each_resident([&](size_t i, const std::string& resident) {
+      body_ << "      x" << i << ".read(" << resident << ", column);\n";
     });
     body_ << "    }\n";
     body_ << "    template <int kSize>\n"
@@ -428,10 +466,10 @@ class Writer {
     for (size_t i = 0; i < contents_.loaded.size(); ++i) {
       const ProgramNode& of = node(contents_.loaded[i]);
       if (of.op == ProgramOp::acc) continue;
-      const std::string to = "to[" + std::to_string(i) + "]", input = "p.in[" + std::to_string(of.input) + "]";
+      const std::string to = "to[" + std::to_string(i) + "]", input = from_text(i);
       const Stored type = contents_.inputs[size_t(of.input)].type;
       const int32_t place = contents_.inputs[size_t(of.input)].place;
-      const std::string at = place < 0 ? "at" : place_text(place);
+      const std::string at = at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "");
       if (of.op == ProgramOp::random)
         body_ << "    draw<kCount, kChannelsAlong>(p, read_key(" << input << "), line, column, " << to << ");\n";
       else if (of.op == ProgramOp::row && place >= 0)
@@ -522,19 +560,31 @@ int stitch_numbers(const Program& program) {
 
 StitchNeeds stitch_needs(const ProgramCall& call) {
   const Program& program = call.program;
-  const auto is_loaded = [](const ProgramNode& node) {
-    return node.op == ProgramOp::acc || node.op == ProgramOp::full || node.op == ProgramOp::random;
-  };
-  const auto count = [&](auto which) { return int(std::count_if(program.nodes.begin(), program.nodes.end(), which)); };
+  const StitchContents contents(call);
   int64_t bytes = 0, period = 0;
-  for (const ProgramNode& node : program.nodes)
-    if (node.op == ProgramOp::acc || node.op == ProgramOp::full)
+  int loaded = 0;
+  for (int32_t i : contents.loaded) {
+    const ProgramNode& node = contents.node(i);
+    if (node.op == ProgramOp::row) continue;
+    ++loaded;
+    if (node.op != ProgramOp::random)
       bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
+  }
   for (const Placement& each : call.placements) period = std::max(period, each.period());
-  const auto stored = std::count_if(program.outputs.begin(), program.outputs.end(),
-                                    [](const ProgramOutput& output) { return output.is_by_element(); });
-  return {program.reductions.size(), stitch_numbers(program), count(is_loaded), int(bytes), int(stored),
-          program.needs_rows,        program.has_planes,      int(period)};
+  const auto reductions = [&](Per per) {
+    return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
+                                [&](size_t o) { return program.outputs[o].per == per; }));
+  };
+  return {program.reductions.size(),
+          stitch_numbers(program),
+          loaded,
+          int(bytes),
+          int(contents.stored.size()),
+          program.needs_rows,
+          program.has_planes,
+          int(period),
+          reductions(Per::plane),
+          reductions(Per::all)};
 }
 
 }  // namespace reformer

@@ -31,7 +31,7 @@ class GpuGemm final : public Solver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || !takes_program(program, int(16 / element_size(p.dtype))))
+    if (p.direction != Direction::forward || !takes_program(program, {int(16 / element_size(p.dtype))}))
       return "it does not run such a program";
     const Planned<GemmLaunch> gemm = tiles_.plan(p, device);
     if (!gemm.plan) return gemm.reason;

@@ -179,7 +179,7 @@ class GpuPackedGemm final : public Solver {
 
   // The inner problem's result is the problem's own.
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || !takes_program(program, int(16 / element_size(p.dtype))))
+    if (p.direction != Direction::forward || !takes_program(program, {int(16 / element_size(p.dtype))}))
       return "it does not run such a program";
     PackPlan pack;
     if (const char* why = plan_packing(p, columns_, pack)) return why;

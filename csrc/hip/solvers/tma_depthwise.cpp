@@ -5,6 +5,7 @@
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "hip/kernels/tma_depthwise_plan.h"
+#include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
 
 namespace reformer {
@@ -29,6 +30,21 @@ class GpuTmaDepthwise final : public Solver {
       bind(bound, p, b.x, b.y, b.w, b.bias, b.workspace);
       gpu::launch(kernel, bound.launch, b.queue, bound.args);
       if (finish) finish->run(b);
+    };
+    return plan;
+  }
+
+  Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
+    if (p.direction != Direction::forward || !takes_program(program, {2, true, false}))
+      return "it does not run such a program";
+    const TmaDepthwisePlan made = best(p, usual_units(device.arch));
+    const KernelWithProgram kernel(tma_depthwise_kernel(p)->entry, program, made.args.blocks);
+    ConvPlan plan;
+    plan.workspace_bytes = kernel.workspace_bytes();
+    plan.run_with = [p, made, kernel](const ConvBuffers& b, const ProgramCall& call) {
+      TmaDepthwisePlan bound = made;
+      bind(bound, p, b.x, kernel.result_of(call), b.w, nullptr, nullptr);
+      kernel.launch(bound.launch, b.queue, bound.args, call, b.workspace);
     };
     return plan;
   }

@@ -8,9 +8,11 @@ from .narrow_reductions import narrow_reductions
 from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
+from .pad_casts import pad_casts
 from .share_equal import share_equal
+from .widen_products import widen_products
 
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
-    *(pack_counters, pack_casts, pack_keys),
+    *(pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

@@ -2,6 +2,7 @@
 its arguments, tensors among them as views. It adds operations and gives the result's views, or None where PyTorch's own
 operator has to do it."""
 
-from . import concatenations, convolutions, element_wise, random, reductions, views
+from . import concatenations, convolutions, element_wise, padding, random, reductions, segments, views
 
-RULES = element_wise.RULES | reductions.RULES | convolutions.RULES | random.RULES | views.RULES | concatenations.RULES
+RULES = element_wise.RULES | reductions.RULES | convolutions.RULES | random.RULES | views.RULES
+RULES |= concatenations.RULES | padding.RULES | segments.RULES

@@ -1,6 +1,7 @@
 """Concatenations of a few equal parts of a row, as in rotary embeddings and their gradients: each element is one of the
-parts, by its column. So they are computed with what they are made of and what they are read for; all parts are read for
-an element, but from the same lines of the cache."""
+parts, by its column. So they are computed with what they are made of and what they are read for. On a GPU a thread
+reads the part alone that its elements are of, where no vector goes across parts' ends; else all, from the same lines of
+the cache."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from ...program import Value as Expression
 from ..fakes import layout_of
 from ..ir import FLOATS, Call, Graph, Layout, Map, Random, Typed, View
 from ..space import LONGEST_ROW, digits_of, find_space
+from . import element_wise
 from .element_wise import add_typed_map
 
 aten = torch.ops.aten
@@ -25,6 +27,8 @@ _Computed = tuple[list[View], Callable[..., Expression]]  # operands, and the va
 
 
 def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) -> View | None:
+    if len(parts) == 1 and (copy := element_wise.RULES[aten.clone.default](graph, value, parts[0])) is not None:
+        return copy
     layout = layout_of(value)
     dim = dim % max(len(layout.sizes), 1)
     if not 2 <= len(parts) <= _MOST or len({(each.layout.sizes, each.value.dtype) for each in parts}) > 1:

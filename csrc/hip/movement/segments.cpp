@@ -1,0 +1,51 @@
+#include "segments.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "hip/gpu_model.h"
+#include "typed_kernel.h"
+
+namespace reformer {
+namespace {
+
+constexpr int kMostAcross = 65535;  // blocks along y
+
+const gpu::Kernel* kernel_of(const char* type, int elements) {
+  static const TypedKernel kernels[] = {
+#define X(T, count) {#T, "", count, gpu::Kernel({"segments", "segment_sum_" #T "_" #count, #T ", " #count})},
+#include "hip/kernels/segments.inc"
+#undef X
+  };
+  return find_kernel(kernels, type, "", elements);
+}
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
+                                         const std::string& arch) {
+  if (type == DType::fp64) return "it computes in fp32";
+  if (const char* why = gpu::unavailable(arch)) return why;
+  if (std::max({entries, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
+  const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most, warp = warp_size(arch);
+  const int groups = ceil_div(int(columns), elements), warps = kSegmentThreads / warp;
+  SegmentSumPlan plan;
+  SegmentSumArgs& a = plan.args;
+  a.rows = int(rows), a.columns = int(columns);
+  while (1 << a.log_across < std::min(groups, warp)) ++a.log_across;
+  // Few rows share the multiprocessors by their columns.
+  const int blocks = ceil_div(a.rows, warps), chunks = ceil_div(groups, 1 << a.log_across);
+  const int along = std::clamp(ceil_div(4 * usual_units(arch), blocks), 1, std::min(chunks, kMostAcross));
+  a.columns_each = ceil_div(chunks, along) * (elements << a.log_across);
+  plan.launch.blocks_x = uint32_t(blocks);
+  plan.launch.blocks_y = uint32_t(ceil_div(a.columns, a.columns_each));
+  plan.launch.threads = kSegmentThreads;
+  plan.launch.pdl = true;
+  plan.kernel = kernel_of(kernel_type(type), elements);
+  return plan;
+}
+
+}  // namespace reformer

@@ -1,0 +1,21 @@
+// Sums of rows by segments on a GPU: how their kernel is launched, without a GPU.
+#pragma once
+
+#include "hip/kernels/segments.h"
+#include "jit/gpu.h"
+#include "planned.h"
+#include "types.h"
+
+namespace reformer {
+
+struct SegmentSumPlan {
+  SegmentSumArgs args{};  // but for the pointers
+  gpu::Launch launch;
+  const gpu::Kernel* kernel = nullptr;
+};
+
+// For so many entries and a result of [rows][columns] of this type. Or the reason why no kernel does it.
+Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
+                                         const std::string& arch);
+
+}  // namespace reformer

@@ -1,0 +1,127 @@
+"""Products of matrices whose rows begin at no multiples of 16 bytes (aligned.py), on CPUs as if they gained by it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from marks import needs_aten
+from torch import nn
+from torch._functorch import config as functorch_config
+
+from torch_reformer.compiler import aligned, ir
+from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.execute import Executable
+
+pytestmark = needs_aten
+WORDS, WIDTH, TOKENS = 1030, 32, (4, 16)
+
+
+class Language(nn.Module):
+    def __init__(self, bias=True, tied=False, padding=False):
+        super().__init__()
+        self.words, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.scores = nn.Linear(WIDTH, WORDS, bias=bias)
+        if tied:
+            self.scores.weight = self.words.weight
+
+    def forward(self, tokens, classes):
+        found = self.scores(self.norm(self.second(F.gelu(self.first(self.words(tokens))))))
+        return F.cross_entropy(found.flatten(0, 1), classes.flatten())
+
+
+@pytest.fixture(autouse=True)
+def on_cpus(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setattr(aligned, "DEVICES", {"cpu"})
+    monkeypatch.setattr(aligned, "LEAST", 1)
+    torch.manual_seed(0)
+
+
+def batch():
+    return torch.randint(WORDS, TOKENS), torch.randint(WORDS, TOKENS)
+
+
+def step(function, model, inputs, dtype=torch.bfloat16):
+    """The loss and the gradients."""
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+        loss = function(*inputs)
+    loss.backward()
+    return [loss.detach(), *(each.grad.clone() for each in model.parameters())]
+
+
+def compiled(model, monkeypatch):
+    """The model compiled, and its graphs."""
+    graphs, made = [], Executable.__init__
+
+    def noted(self, module, report=None):
+        made(self, module, report)
+        ir.verify(self.graph)
+        graphs.append(self.graph)
+
+    monkeypatch.setattr(Executable, "__init__", noted)
+    return torch.compile(model, backend=reformer), graphs
+
+
+def products(graph):
+    return [each for each in graph.operations if isinstance(each, ir.Call) and "mm" in each.operator.name()]
+
+
+def sizes_of(product):
+    """Numbers of lines and columns of its matrices."""
+    layouts = [*(view.layout for view in product.operands), product.results[0].layout]
+    return [size for each in layouts if len(each.sizes) == 2 for size in each.sizes]
+
+
+def assert_near(found, expected, exact):
+    """As near to the exact ones as PyTorch's."""
+    for one, other, right in zip(found, expected, exact, strict=True):
+        assert one.stride() == other.stride() and one.dtype == other.dtype
+        assert (one - right).norm() <= 1.2 * (other - right).norm() + 1e-6 * right.norm()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("early", [False, True], ids=["in the backward", "early"])
+def test_a_vocabulary(bias, tied, early, monkeypatch):
+    model, inputs = Language(bias, tied), batch()
+    exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
+    function, graphs = compiled(model, monkeypatch)
+    with functorch_config.patch(donated_buffer=early):
+        for _ in range(2):  # the second time in memory that has been used
+            assert_near(step(function, model, inputs), expected, exact)
+    sizes = [size for graph in graphs for each in products(graph) for size in sizes_of(each)]
+    assert sizes.count(1088) == 2 * 3 and WORDS not in sizes
+
+
+def test_scores_that_are_results_keep_their_strides(monkeypatch):
+    """Their gradient's rows are aligned nevertheless."""
+
+    class Scored(Language):
+        def forward(self, tokens, classes):
+            found = self.scores(self.norm(self.second(F.gelu(self.first(self.words(tokens))))))
+            return F.cross_entropy(found.flatten(0, 1), classes.flatten()), found
+
+    model, inputs = Scored(), batch()
+    function, graphs = compiled(model, monkeypatch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (expected_loss, expected), (loss, scores) = model(*inputs), function(*inputs)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-2, atol=0)
+    torch.testing.assert_close(scores, expected, rtol=2e-2, atol=2e-2)
+    assert scores.stride() == expected.stride()
+    forward, backward = graphs
+    assert not [each for each in products(forward) if 1088 in sizes_of(each)]
+    loss.backward()
+    assert sum(1088 in sizes_of(each) for each in products(backward)) == 2
+
+
+@pytest.mark.parametrize("pads", [(0, 3), (0, 3, 0, 0), (1, 3), (0, 3, 0, 1), (0, -1)], ids=str)
+@pytest.mark.parametrize("sizes", [(6, 33), (2, 3, 33), (1, 33), (2, 3, 4, 5)], ids=str)
+def test_zeros_behind_rows(sizes, pads):
+    def function(x):
+        return F.pad(x.sigmoid() * x, pads), F.pad(x.sigmoid() * x, pads).square().sum(-1)
+
+    x = torch.randn(sizes)
+    found, expected = torch.compile(function, backend=reformer)(x), function(x)
+    torch.testing.assert_close(found, expected)
+    assert [each.stride() for each in found] == [each.stride() for each in expected]
