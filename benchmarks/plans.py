@@ -1,6 +1,7 @@
 """What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
 gigabytes and expected milliseconds on a GPU, against regions that are merged greedily and one kernel an operation; what
-regions cost by planner.py, at least, and how long it searches. Nothing runs: no GPU is needed.
+regions cost by planner.py, at least, and how long it searches. Of some models, what forwards save, and the same if they
+may save half of it. Nothing runs: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
 """
@@ -14,12 +15,17 @@ from unittest import mock
 import torch
 from models import Task, task
 from results import Row, write_csv
+from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import choice
+from torch_reformer.compiler import backend, choice
+from torch_reformer.compiler.memory_budget import saved_bytes
+from torch_reformer.compiler.partition import partition
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.planner import Planned
+from torch_reformer.compiler.report import Report
 
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
+BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5
 METRICS = ("count", "gigabytes", "expected_ms")
 MODELS += ["densenet121:64", "vit_b_16:64", "bert_large:16x512"]
 
@@ -53,6 +59,22 @@ def regions(planned: list[Planned]) -> dict[str, float]:
     return {"greedy_ms": greedy, "plan_ms": plan, "bound_ms": bound, "gap": 1 - bound / plan, "seconds": seconds}
 
 
+def planned_within(budget: float, step: Step, batch: tuple, device: str) -> tuple[list[Report], float]:
+    """Reports of a step's plans, and gigabytes that its forward saves."""
+    saved = []
+
+    def counted(joint, inputs, **options):
+        parts = partition(joint, inputs, **options)
+        saved.append(saved_bytes(parts[0], options["num_fwd_outputs"]) / 1e9)
+        return parts
+
+    with (
+        mock.patch.dict(backend._AOT_OPTIONS, partition_fn=counted),
+        functorch_config.patch(activation_memory_budget=budget),
+    ):
+        return planned(step, batch, device), sum(saved)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME:BATCH")
@@ -64,7 +86,7 @@ def main() -> None:
     for model in options.models:
         made = task(model, torch.device("cpu"))
         step, batch = Step(made), made.batch()
-        reports = planned(step, batch, options.device)
+        reports, saved = planned_within(1, step, batch, options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}
         with mock.patch.object(choice, "milp", None):
             sides["greedy"] = [line for each in planned(step, batch, options.device) for line in each.lines]
@@ -78,6 +100,12 @@ def main() -> None:
                 "    regions: " + ", ".join(f"{name} {value:.4g}" for name, value in found["regions"].items()),
                 flush=True,
             )
+        if model in BUDGETED:
+            found["plan"]["saved_gigabytes"] = saved
+            reports, saved = planned_within(BUDGET, step, batch, options.device)
+            side = f"budget {BUDGET}"
+            found[side] = figures([line for each in reports for line in each.lines]) | {"saved_gigabytes": saved}
+            print(f"    {side}: " + ", ".join(f"{name} {value:.4g}" for name, value in found[side].items()), flush=True)
         for side, values in found.items():
             rows += [Row.of("plans", model, side, metric, [value], options.device) for metric, value in values.items()]
     if options.csv:

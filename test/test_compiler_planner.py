@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from marks import needs_aten
 
-from torch_reformer.compiler import choice, planner
+from torch_reformer.compiler import candidates, choice, planner
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.planner import Planned
@@ -66,6 +67,32 @@ def test_results_and_costs(seed):
         assert found.bound_us <= found.plan_us + 1e-6 and found.plan_us <= found.greedy_us
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_zeros_and_look_ups(seed, monkeypatch):
+    """Kernels that are planned anew write zeros behind rows, and look rows up, as greedy ones do."""
+    monkeypatch.setattr(planner, "_LEAST", -1e-9)  # anew also for the same cost
+    changed, replace = [], planner._Planner._replace
+
+    def recorded(self, grouping, *args):
+        replace(self, grouping, *args)
+        changed.append(any(region.copies for region in grouping.regions.values()))
+
+    monkeypatch.setattr(planner._Planner, "_replace", recorded)
+
+    others = random_function(seed)
+
+    def function(x, y, z, table, index):
+        rows = F.embedding(index, table)
+        made = others(x, y, z + rows)
+        return F.pad(made[0] * made[2] - rows, (0, 3)), F.pad(made[1].sigmoid(), (0, 5)), *made
+
+    inputs = [*(torch.randn(300, 200) for _ in range(3)), torch.randn(50, 200), torch.randint(50, (300,))]
+    (report,) = reports(function, *inputs)
+    names = [name for line in report.lines if line.kind == "stitch" for name in line.operations]
+    assert any(changed) and "pad[3]" in names and "pad[5]" in names
+    assert not any("embedding" in line.kind for line in report.lines)
+
+
 def test_better_than_greedy(monkeypatch):
     """Attention written out, with rows of which all scores are -inf: greedily the mask's row and the softmax are two
     kernels' (as in PyTorch's decomposition of attention)."""
@@ -90,8 +117,9 @@ def test_without_a_solver(monkeypatch):
     assert report.planned is None
 
 
-def test_where_the_search_finds_nothing(monkeypatch):
-    monkeypatch.setattr(planner, "choose", lambda *_: None)
+@pytest.mark.parametrize("change", [(planner, "choose", lambda *_: None), (candidates, "MOST", 0)])
+def test_where_the_search_finds_nothing(change, monkeypatch):
+    monkeypatch.setattr(*change)
     (report,) = planned(shared_later, tuple(torch.randn(300, 200) for _ in range(3)), "sm_90")
     assert report.planned.plan_us == report.planned.greedy_us and report.planned.bound_us == 0
 

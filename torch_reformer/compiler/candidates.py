@@ -15,6 +15,7 @@ from .pieces import Pieces
 from .regions import MOST_OUTPUTS, Region, copy_of
 
 BEAM, MOST_PIECES = 3, 6  # of the regions that grow from a piece
+MOST = 3000  # of a graph's: with so many, components that come later stay as the greedy plan has them
 _MOST_READERS = 8  # of one tensor that are looked at
 
 

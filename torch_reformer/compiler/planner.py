@@ -6,7 +6,7 @@ import itertools
 import time
 from dataclasses import dataclass, field, replace
 
-from . import choice
+from . import candidates, choice
 from .candidates import Candidate, Candidates
 from .choice import choose, greedy_choice
 from .components import Component, absolute, components_of, key_of, relative
@@ -112,7 +112,8 @@ class _Planner:
             own = greedy_choice(component, self.bytes, self.launch)
             key = key_of(component, self.candidates)
             if key not in patterns:
-                patterns[key] = self._pattern(component)
+                is_full = len(self.candidates.found) >= candidates.MOST
+                patterns[key] = None if is_full else self._pattern(component)
             pattern = patterns[key]
             greedy_cost += own.cost
             bound += min(pattern.bound, own.cost) if pattern else 0
@@ -123,8 +124,8 @@ class _Planner:
         return planned, Planned(*us, len(found), len(patterns), time.process_time() - start)
 
     def _pattern(self, component: Component) -> _Pattern | None:
-        candidates = self.candidates.grow(component.pieces, component.greedy)
-        found = choose(component, candidates, self.bytes, self.launch)
+        grown = self.candidates.grow(component.pieces, component.greedy)
+        found = choose(component, grown, self.bytes, self.launch)
         if found is None:
             return None
         places = self.grouping.place_of
