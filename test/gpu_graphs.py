@@ -48,6 +48,19 @@ class FlashAttention(nn.Module):
         return self.out(found.transpose(1, 2).flatten(2)).square().mean()
 
 
+class BeforeAProduct(nn.Module):
+    """Group norm of images in channels_last, whose result and gradient a matrix product has in the dimensions' own
+    order."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.norm = nn.Parameter(torch.ones(32, 1, 1)), nn.GroupNorm(4, 32)
+        self.out = nn.Linear(32 * 16 * 16, 8)
+
+    def forward(self, x):
+        return self.out(nn.functional.silu(self.norm(x * self.scale)).flatten(1)).square().mean()
+
+
 class NormOfRows(nn.Module):
     def __init__(self):
         super().__init__()
@@ -117,6 +130,7 @@ def kinds(report) -> dict[str, int]:
 if __name__ == "__main__":
     models = {name: training_models.make(name) for name in sys.argv[2:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
+    models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]

@@ -19,10 +19,10 @@ def looking_up() -> dict[str, Program]:
     difference = value - program.row_sum(value) / program.columns()
     variance = program.row_sum(difference * difference) / program.columns()
     factor = program.rsqrt(variance + 1e-5)
-    kept = program.select(program.random("key") < 0.5, 0, difference * factor * program.channel("channel"))
+    dropped = program.select(program.random("key") < 0.5, 0, difference * factor * program.channel("channel"))
     grad = words * acc - program.row_sum(words * acc)
     return {
-        "norm_of_tables": Program(program.store(kept), program.store(factor, torch.float32, "row")),
+        "norm_of_tables": Program(program.store(dropped), program.store(factor, torch.float32, "row")),
         "derivative_of_table": Program(program.store(grad), program.sum(acc * words), program.sum(acc)),
         "tables": Program(program.store(program.relu(value) * 2 + acc), program.moments(value)),
     }

@@ -30,6 +30,12 @@ def _wide(size, before: int, after: int) -> Tensor:
     return torch.empty(n, h, w, before + c + after)[..., before : before + c]
 
 
+def _apart(size) -> Tensor:
+    n, c, h, w = size
+    before = int(w > 1)  # a pixel is adjacent to the next one
+    return torch.empty(n, c, h, w + before)[..., before:].permute(0, 2, 3, 1)
+
+
 # Each gives a tensor of a program's result of these sizes, with the elements in order and any strides.
 PLACES = {
     "aligned part": lambda size: _wide(size, 8, 8),
@@ -37,6 +43,14 @@ PLACES = {
     "images within rows": lambda size: _permuted(size, (1, 0, 2, 3)),
     "all rows": lambda size: _permuted(size, (2, 1, 0, 3)),
     "heads": _heads,
+}
+# Such whose lines are adjacent, not their columns.
+TURNED = {
+    "turned": lambda size: _permuted(size, (0, 3, 1, 2)),
+    "all turned": lambda size: _permuted(size, (3, 0, 1, 2)),
+    "part of turned": lambda size: torch.empty(size[0], size[1] + 3, *size[2:])[:, 2:-1].permute(0, 2, 3, 1),
+    "turned, in parts": _apart,
+    "turned, unaligned": lambda size: torch.empty(math.prod(size) + 1)[1:].view(size).permute(0, 2, 3, 1),
 }
 REPEATED = {
     "an image": lambda size: torch.empty(1, size[2], size[3], size[1]).expand(size[0], -1, -1, -1),
@@ -60,7 +74,7 @@ def in_sizes(tensor: Tensor, size) -> Tensor:
     return tensor.reshape(n, h, w, c).permute(0, 3, 1, 2)
 
 
-def _placed(tensor: Tensor, place: Tensor) -> Tensor:
+def placed(tensor: Tensor, place: Tensor) -> Tensor:
     """The same numbers, where elements of `place` lie; what is repeated there has the first."""
     there = written_like(place, tensor.dtype)
     given = tensor.permute(0, 2, 3, 1).reshape(there.shape)
@@ -93,18 +107,18 @@ def placed_tensors(tested: Program, size, dtype, way: str) -> tuple[Tensor, list
     """acc, and the program's inputs as dense tensors and as those with placements: a full one is placed in this way,
     others repeat elements, and the rows are those of each image."""
     acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
-    places = {"full": PLACES[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
-    placed, dense = [], []
+    places = {"full": {**PLACES, **TURNED}[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
+    there, dense = [], []
     for name in tested.inputs:
         tensor = everything[name]
         if name in places:
-            placed.append(_placed(tensor, places[name](size)))
-            dense.append(in_sizes(placed[-1], size).contiguous(memory_format=torch.channels_last))
+            there.append(placed(tensor, places[name](size)))
+            dense.append(in_sizes(there[-1], size).contiguous(memory_format=torch.channels_last))
         elif name == "row":
             n, _, h, w = size
-            placed.append(tensor[:, :1, :1].expand(n, h, w)[None, None])
-            dense.append(placed[-1].reshape(n, h, w).contiguous())
+            there.append(tensor[:, :1, :1].expand(n, h, w)[None, None])
+            dense.append(there[-1].reshape(n, h, w).contiguous())
         else:
-            placed.append(tensor)
+            there.append(tensor)
             dense.append(tensor)
-    return acc, dense, placed
+    return acc, dense, there

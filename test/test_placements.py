@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from placements import PLACES, in_sizes, on, placed_programs, placed_tensors, written_like
+from placements import PLACES, TURNED, in_sizes, on, placed_programs, placed_tensors, written_like
 
 from torch_reformer import program
 from torch_reformer.program import Program
@@ -11,7 +11,7 @@ from torch_reformer.runtime import plan
 SIZES = [(2, 24, 3, 5), (5, 40, 2, 1), (1, 1024, 2, 3), (64, 8, 3, 4)]
 
 
-@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("way", [*PLACES, *TURNED])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_inputs(dtype, size, way, device):
@@ -30,14 +30,14 @@ def test_inputs(dtype, size, way, device):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("way", [*PLACES, *TURNED])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_outputs(dtype, size, way, device):
     """Written where they belong, and nowhere else."""
     tested = Program(program.store(program.acc() > 0, torch.bool), program.store(program.acc() * 2))
     acc = on(placed_tensors(tested, size, dtype, way)[0], device)
-    memory = on(written_like(PLACES[way](size), dtype), device)
+    memory = on(written_like({**PLACES, **TURNED}[way](size), dtype), device)
     steps = plan.Plan(2)
     above, found = plan.run(steps.give(*steps.stitch(tested.code, 0, [], [1])), [acc, memory])
     assert torch.equal(above, acc > 0) and torch.equal(in_sizes(found, size), acc * 2)
@@ -50,6 +50,6 @@ def test_what_no_program_reads():
     acc = torch.randn(2, 8, 3, 3).contiguous(memory_format=torch.channels_last)
     with pytest.raises(RuntimeError, match=r"tensors\[0\] \(full\) has size \[1, 2, 3, 3, 4\]"):
         torch.ops.reformer.stitch(acc, [torch.randn(1, 2, 3, 3, 4)], tested.code)
-    other = torch.randn(1, 2, 3, 8, 3).transpose(3, 4)  # no channels are adjacent
+    other = torch.randn(1, 2, 3, 3, 16)[..., ::2]  # neither channels nor pixels are adjacent
     found = torch.ops.reformer.stitch(acc, [other], tested.code)[0]
     torch.testing.assert_close(found, acc + in_sizes(other, acc.shape))

@@ -27,6 +27,7 @@ AMD_FLAGS = (
 ONLY = {
     "stitch": (),
     "stitch_rows": (),
+    "stitch_tiles": (),
     "tma_depthwise": ("sm_90a",),
     "tma_gemm": ("sm_90a",),
     "tma_windows": ("sm_90a",),

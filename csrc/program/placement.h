@@ -1,6 +1,7 @@
 // Where the elements of a tensor lie that has not the result's order of memory, or is a part of another tensor, or
 // repeats elements. The result is seen as lines of columns, which are rows of channels: element (line, column) lies at
 // the sum of what its line's and its column's digits give, mixed-radix numbers of which each digit has a stride.
+// Columns are adjacent, or lines are: then the tensor is turned.
 #pragma once
 
 #include <array>
@@ -14,7 +15,8 @@ struct Placement {
     int64_t count, stride;
   };
   static constexpr int kMostOfLine = 4, kMostOfColumn = 2;
-  // The least significant first. A column's first one has stride 1; what is the same for all columns has none.
+  // The least significant first. A column's first one has stride 1; what is the same for all columns has none. The
+  // line's first one has stride 1 in a turned tensor, whose column is one digit with another.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;
@@ -25,8 +27,10 @@ struct Placement {
   bool repeats() const;
   // After so many lines the same elements follow again; 0: they do not.
   int64_t period() const;
-  // Adjacent elements, beginning with any multiple of so many columns.
-  int64_t adjacent() const { return column_digits ? of_column[0].count : 1; }
+  bool is_turned() const { return column_digits == 1 && of_column[0].stride != 1; }
+  // Adjacent elements, beginning with any multiple of so many columns, or of so many lines.
+  int64_t adjacent_columns() const { return column_digits && !is_turned() ? of_column[0].count : 1; }
+  int64_t adjacent_lines() const { return is_turned() ? of_line[0].count : 1; }
 };
 
 // The placement of a tensor whose dimensions, the outermost first, run through the result's elements in the order of

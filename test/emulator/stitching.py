@@ -36,10 +36,11 @@ def empty(output, acc):
 
 
 def placed(tensor) -> list[int]:
-    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions."""
+    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions: then it may
+    begin anywhere."""
     dimensions = tensor.dim() if tensor.dim() > 4 else 0
     sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
-    return [dimensions, *sizes, *strides]
+    return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions and not tensor.is_meta else 0]
 
 
 def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_bytes=49152) -> Path:
@@ -59,7 +60,8 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     )
     assert sentence is None, sentence
     kernels = f"{emulator.ROOT}/csrc/hip/kernels"
-    text = f'#include "{kernels}/stitch.hip"\n#include "{kernels}/stitch_rows.hip"\n' + planner().source().decode()
+    text = "".join(f'#include "{kernels}/{name}.hip"\n' for name in ("stitch", "stitch_rows", "stitch_tiles"))
+    text += planner().source().decode()
     return written("stitch.hip", text)
 
 

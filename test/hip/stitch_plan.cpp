@@ -1,7 +1,9 @@
 // For the emulator's tests: the source and the launches of a program's kernels.
 #include "hip/kernels/stitch_plan.h"
 #include "hip/programs/stitch_contents.cpp"
+#include "hip/programs/stitch_rows_source.cpp"
 #include "hip/programs/stitch_source.cpp"
+#include "hip/programs/stitch_tiles_source.cpp"
 #include "program/placement.cpp"
 #include "program/program.cpp"
 #include "program/program_key.cpp"
@@ -21,8 +23,10 @@ static int32_t placed(ProgramCall& call, const int64_t* tensor, int64_t width) {
   return int32_t(call.placements.size()) - 1;
 }
 
+static void* address(const int64_t* tensor) { return reinterpret_cast<void*>(tensor[17]); }
+
 // Returns a sentence, or null. shape: layout, images, channels, pixels. tensors: of each input and then of each output
-// how many dimensions it has if it has a placement, else 0, its sizes, eight of them, and its strides.
+// how many dimensions it has if it has a placement, else 0, its sizes, eight of them, its strides, and where it is.
 extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t* shape, const int8_t* types,
                                const int64_t* tensors, int64_t inputs, int8_t result, int multiprocessors,
                                int shared_bytes) {
@@ -33,17 +37,20 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     return text.c_str();
   }
   ProgramCall call{program, {Layout(shape[0]), shape[1], shape[2], shape[3]}, Stored(result), nullptr, {}, {}};
-  constexpr int kNumbers = 17;  // of a tensor
+  constexpr int kNumbers = 18;  // of a tensor
   for (int64_t i = 0; i < inputs; ++i) {
     const ProgramOp kind = program.inputs[size_t(i)].kind;
     const bool is_row = kind == ProgramOp::row || kind == ProgramOp::index;
     const int64_t* const tensor = tensors + i * kNumbers;
-    call.inputs.push_back({nullptr, Stored(types[i]), placed(call, tensor, is_row ? 1 : shape[2])});
+    call.inputs.push_back({address(tensor), Stored(types[i]), placed(call, tensor, is_row ? 1 : shape[2])});
     if (kind == ProgramOp::table) call.tables.push_back({tensor[1], tensor[9]});
   }
   call.outputs.resize(program.outputs.size());
-  for (size_t i = 0; i < program.outputs.size(); ++i)
-    call.places_of_outputs.push_back(placed(call, tensors + (inputs + int64_t(i)) * kNumbers, shape[2]));
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const int64_t* const tensor = tensors + (inputs + int64_t(i)) * kNumbers;
+    call.outputs[i] = address(tensor);
+    call.places_of_outputs.push_back(placed(call, tensor, shape[2]));
+  }
   plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
   for (size_t i = 0; i < call.tables.size(); ++i) plan.args.tables[i] = stitch_table(call.tables[i]);
@@ -74,3 +81,4 @@ extern "C" void arguments(const void* acc, const void* const* inputs, void* cons
   plan.args.arrivals = static_cast<unsigned*>(arrivals);
   std::memcpy(to, &plan.args, sizeof plan.args);
 }
+extern "C" int is_of_tiles() { return plan.tile_lines; }

@@ -11,6 +11,7 @@ from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import planner, source
 from look_ups import looked_up, looking_up
 from marks import slow
+from placements import TURNED, with_five_dimensions, written_like
 from test_mma_code import check_generated
 
 import torch_reformer
@@ -69,6 +70,52 @@ def test_compiles(architecture, name, layout):
     compiles(architecture, programs()[name], (2, 24, 4, 4), layout)
 
 
+def turned_programs():
+    """Group norm and SiLU with a turned result, their derivatives with a turned gradient, and several turned tensors;
+    with the outputs that are turned."""
+    names = ("scale", "shift", "of_grad", "of_x", "rest")
+    scale, shift, of_grad, of_x, rest = (program.plane(name) for name in names)
+    grad, x = program.full("grad"), program.acc()
+    value = x * scale + shift
+    share = program.sigmoid(value)
+    through = grad * share * (value * (1 - share) + 1)
+    many = [program.full(f"t{i}") for i in range(3)]
+    return {
+        "forward": (Program(program.store(program.silu(value))), (0,)),
+        "sums": (Program(program.sum(through, "plane"), program.sum(through * x, "plane")), ()),
+        "backward": (Program(program.store(through * of_grad + x * of_x + rest)), ()),
+        "many": (
+            Program(
+                program.store(many[0] * x + many[1]),
+                program.store(many[2] > 0, torch.bool),
+                program.moments(many[0]),
+            ),
+            (0, 1),
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", turned_programs())
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_tiles_compile(architecture, name):
+    tested, outputs = turned_programs()[name]
+    size = (2, 320, 8, 8)
+    acc = torch.empty(size, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    turned = with_five_dimensions(written_like(TURNED["turned"](size), torch.bfloat16))
+    tensors = [turned if kind == "full" else tensor(kind, size) for kind in tested.inputs.values()]
+    into = {i: turned.to(tested.outputs[i].dtype or torch.bfloat16) for i in outputs}
+    check_generated(architecture, source(tested, acc, tensors, into=into), {"stitch_test", "stitch_test_finish"})
+
+
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_tiles_that_look_up_compile(architecture):
+    tested, size = looking_up()["tables"], (2, 320, 8, 8)
+    acc, tensors = looked_up(tested, size, torch.bfloat16)
+    into = {0: with_five_dimensions(written_like(TURNED["turned"](size), torch.bfloat16))}
+    file = source(tested, acc, [*tensors.values()], into=into)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
 # Rows in part of a warp, in one, in several; and too long for registers, which are not added up, too.
 @pytest.mark.parametrize("width", [24, 1024, *slow(768, 1000, 4096)])
 @pytest.mark.parametrize("name", OF_ROWS)
@@ -77,7 +124,7 @@ def test_rows_compile(architecture, name, width):
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
 
 
-# Of rows in part of a warp, in several, and too long for registers.
+# Rows in part of a warp, in several, and too long for registers.
 @pytest.mark.parametrize("width", [1024, *slow(24, 768, 50304)])
 @pytest.mark.parametrize("name", looking_up())
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
@@ -132,6 +179,6 @@ def test_compiles_at_run_time(name):
 
 def test_is_what_the_package_compiles():
     """The text of a kernel follows the packaged source's, so what the test compiles is what a user's GPU gets."""
-    for name in ("stitch.hip", "stitch_rows.hip"):
+    for name in ("stitch.hip", "stitch_rows.hip", "stitch_tiles.hip"):
         packaged = Path(torch_reformer.__file__).parent / "kernels/src/kernels" / name
         assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/kernels" / name).read_text()

@@ -3,7 +3,7 @@ don't take: others need three to seven times as long. A vocabulary of 30522 or 5
 and of their gradient. Zeros are added: to the weight and the bias, so that the scores' product has more columns, of
 which nobody reads anything; and to each row of the gradient, so that what multiplies it or sums it up goes over more of
 them. Who writes the gradient or casts the weight writes them where zeros are (rules/padding.py, passes/pad_casts.py).
-Scores that are results of the graph stay as they are: the strides of these are promised."""
+Scores that are results of the graph, whose strides are promised, are copied."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _BYTES = 16
 ALIGNED = 64  # elements: long rows begin at lines of caches, too; short ones would have many zeros
 _IN_FORWARD = "reformer_in_forward"  # in a node's meta: zeros that the forward adds to what it saves
 LEAST_WIDTH, LEAST = 64, 1 << 20  # elements
+DEEP = 256  # terms of a product's sums, of which a copy of its result takes less time than is gained
 _Operator = torch._ops.OpOverload
 _mm, _sum = aten.mm.default, aten.sum.dim_IntList
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
@@ -86,11 +87,13 @@ class _Padding:
         count, target = _missing(product.meta.get("val")), product.target
         *bias, input, factor = product.args
         weight, is_transposed = _untransposed(factor)
-        if not count or product.kwargs or not is_transposed or not _is_matrix(weight) or _is_given(product):
+        if not count or product.kwargs or not is_transposed or not _is_matrix(weight):
             return
         columns = product.meta["val"].shape[1]
-        if any(each.meta["val"].shape != (columns,) for each in bias):
+        given = _given(product)
+        if any(each.meta["val"].shape != (columns,) for each in bias) or (given and weight.meta["val"].shape[1] < DEEP):
             return
+        copies = [self._copied_result(each) for each in given]
 
         def choose(node: Node, value: Tensor, _) -> Tensor:
             return value.new_empty_strided(value.shape, (columns + count, 1)) if node is product else value
@@ -103,6 +106,17 @@ class _Padding:
             operands[-1] = self._called(product, aten.permute.default, operands[-1], [1, 0])
             found = self._called(product, target, *operands[:-1], input, operands[-1])
             self._put(self._called(product, aten.slice.Tensor, found, 1, 0, columns), product)
+        else:
+            for each in copies:
+                each.replace_all_uses_with(each.args[0])
+                self.graph.erase_node(each)
+
+    def _copied_result(self, node: Node) -> Node:
+        """A copy of what is a result of the graph, in its place there."""
+        (output,) = self.graph.find_nodes(op="output")
+        copy = self._called(output, aten.clone.default, node, memory_format=torch.contiguous_format)
+        output.replace_input_with(node, copy)
+        return copy
 
     def pad_rows(self, node: Node) -> None:
         """Gives what is computed element by element to be multiplied, or summed up over rows, longer rows."""
@@ -174,9 +188,10 @@ def _is_matrix(node: Node) -> bool:
     return isinstance(value, Tensor) and value.dim() == 2 and value.is_contiguous()
 
 
-def _is_given(node: Node) -> bool:
-    """Whether it is a result of the graph, whose strides are promised, or a view of it is."""
-    return any(each.op == "output" or (_is_view(each) and _is_given(each)) for each in node.users)
+def _given(node: Node) -> list[Node]:
+    """Results of the graph, whose strides are promised, that it or a view of it is."""
+    found = [node] if any(each.op == "output" for each in node.users) else []
+    return found + [one for each in node.users if each.op != "output" and _is_view(each) for one in _given(each)]
 
 
 def _is_view(node: Node) -> bool:

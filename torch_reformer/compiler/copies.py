@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from .grouping import Grouping
 from .ir import Map, Operation, Random, Reduce
-from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
+from .regions import MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, are_many_turned, same_kind
 from .space import Digits, find_space, inverse, is_placed
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """Another region's result in another order. digits: where its elements lie, as those of what is copied follow one
     another. reduces: what is reduced of it. columns: the elements of a row that stay in place."""
 
@@ -29,12 +29,12 @@ def write_copies(grouping: Grouping) -> None:
         if (copy := _copy(region)) is None:
             continue
         maker = grouping.regions.get(grouping.group_of[id(copy.of)])
-        if maker is None or not _is_computed(maker, copy.of) or not same_kind(maker, [copy.operation]):
+        if maker is None or not is_computed(maker, copy.of) or not same_kind(maker, [copy.operation]):
             continue
-        if region.reductions <= {((1, copy.columns),)} and _add(grouping, maker, copy, region.operations):
+        if region.reductions <= {((1, copy.columns),)} and add(grouping, maker, copy, region.operations):
             grouping.replace(region.number, maker.number)
             del grouping.regions[region.number]
-        elif copy.reduces and _add(grouping, maker, copy, [copy.operation]):
+        elif copy.reduces and add(grouping, maker, copy, [copy.operation]):
             region.operations = copy.reduces
             view = copy.reduces[0].input
             region.leaves = {(id(view.value), view.layout, region.whole): view}
@@ -42,7 +42,7 @@ def write_copies(grouping: Grouping) -> None:
             region.open_results.discard(id(view.value))
 
 
-def _copy(region: Region) -> _Copy | None:
+def _copy(region: Region) -> Copy | None:
     """What the region does if it is nothing but a copy and reductions of that."""
     if region.anchor or not region.operations or region.recomputed or len(region.leaves) != 1:
         return None
@@ -58,10 +58,10 @@ def _copy(region: Region) -> _Copy | None:
     if not is_placed(digits) or view.layout.offset or view.layout.numel != view.value.layout.numel:
         return None
     turned = inverse(digits)
-    return None if turned is None else _Copy(operation, view.value.maker, turned, reduces, digits[0][1])
+    return None if turned is None else Copy(operation, view.value.maker, turned, reduces, digits[0][1])
 
 
-def _is_computed(region: Region, operation: Operation) -> bool:
+def is_computed(region: Region, operation: Operation) -> bool:
     """Whether the region computes an element of it for each of its own."""
     (value,) = operation.results
     if region.anchor or isinstance(operation, Reduce) or value.layout.numel != region.numel:
@@ -71,14 +71,16 @@ def _is_computed(region: Region, operation: Operation) -> bool:
     return any(each is operation for each in region.operations) and value.layout.is_dense
 
 
-def _add(grouping: Grouping, maker: Region, copy: _Copy, operations: list[Operation]) -> bool:
-    """Has the maker compute these, the copy among them, if it can."""
+def add(grouping: Grouping, maker: Region, copy: Copy, operations: list[Operation], turns: bool = False) -> bool:
+    """Has the maker compute these, the copy among them, if it can. turns: whether the copy may be turned."""
     placed = {*maker.copies.values(), copy.digits}
     reductions = maker.reductions | ({((1, copy.columns),)} if len(operations) > 1 else set())
-    space = find_space(maker.numel, maker.operands | placed, reductions)
+    space = find_space(maker.numel, maker.operands | placed, reductions, turns)
     if space is None or not all(map(space.is_placed, placed)):
         return False
     if not maker.takes(space) or are_many_placed(space, maker.leaves, len(maker.copies) + 1):
+        return False
+    if are_many_turned(space, maker.leaves, [*maker.copies.values(), copy.digits]):
         return False
     if len(maker.open_results) + len(operations) > MOST_OUTPUTS:
         return False

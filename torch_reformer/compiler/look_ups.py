@@ -33,7 +33,7 @@ class LookUp:
 
     @property
     def elements(self) -> int:
-        """Of the table, that are read at most."""
+        """Those of the table that are read at most."""
         return min(self.table.elements, self.index.layout.numel * self.columns)
 
     def layout(self, space: Space, view: View, digits: Digits) -> Layout | None:

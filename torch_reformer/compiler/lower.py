@@ -383,13 +383,16 @@ class RegionProgram:
         maker = view.value.maker
         if id(maker) in self.members and self.region.knows(view, digits):
             return self._computed(maker, digits)
-        if (id(view.value), view.layout, digits) not in self.region.leaves:
+        leaf = self.region.leaf(view, digits)
+        if leaf not in self.region.leaves:
             if inlined(view, digits, self.whole) is None:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
         if id(view.value) in self.region.look_ups:
             return self._looked_up(view, digits)
+        view, digits = self.region.leaves[leaf], leaf[2]
         kind = self.space.kind(digits)
+        kind = "full" if kind == "turned" else kind
         layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
         if _is_channel_index(self.region, view, digits):
             return p.channel_index()

@@ -21,8 +21,9 @@ from .moved import moved
 from .pieces import NoPieces, Pieces
 from .recompute import recompute
 from .regions import Region, copy_of
+from .turns import turn
 
-AFTERWARDS = (write_copies, look_up_in_regions)  # what changes regions once they are chosen
+AFTERWARDS = (write_copies, turn, look_up_in_regions)  # what changes regions once they are chosen
 _ROUNDS = 4
 _LEAST = 1e-4  # of a component's cost, for it to be planned anew
 

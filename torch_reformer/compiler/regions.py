@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 SMALL = 8192  # elements
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
 MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 8
+# Turned tensors whose tiles AMD's GPUs have registers for: more of them would spill.
+_MOST_TURNED_READ, _MOST_TURNED_WRITTEN = 3, 2
+
+
+Leaf = tuple[int, Layout, Digits]  # a value (id), how it is looked at, and how that is read
 
 
 @dataclass(eq=False)
@@ -37,9 +42,10 @@ class Region:
     anchor: Conv | None = None
     operations: list[Operation] = field(default_factory=list)
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
-    leaves: dict[tuple[int, Layout, Digits], View] = field(default_factory=dict)  # what it reads, and how
+    leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
+    turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads
     look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
@@ -67,6 +73,11 @@ class Region:
     def reads(self) -> set[int]:
         """The values that it reads and does not make, by id."""
         return {value for value, _, _ in self.leaves} - self.makes
+
+    def leaf(self, view: View, digits: Digits) -> Leaf:
+        """Where it has the view among its leaves, if it has it there."""
+        found = id(view.value), view.layout, digits
+        return self.turned.get(found, found)
 
     def whole_leaves(self) -> Iterator[View]:
         """Those of the leaves that are read element by element, in the order of the result's."""
@@ -121,8 +132,8 @@ class Region:
                 elif id(maker) not in needed:
                     needed.add(id(maker))
                     todo += self.read_by(maker)
-            elif (key := (id(view.value), view.layout, digits)) in self.leaves:
-                leaves[key] = view
+            elif (key := self.leaf(view, digits)) in self.leaves:
+                leaves[key] = self.leaves[key]
             elif (found := inlined(view, digits, self.whole)) is not None:
                 todo += found
             else:
@@ -183,13 +194,19 @@ def inlined(view: View, digits: Digits, region: Digits) -> list[tuple[View, Digi
     return found
 
 
-Leaves = dict[tuple[int, Layout, Digits], View]
+Leaves = dict[Leaf, View]
 Computation = tuple[list[Operation], Leaves]
 
 
-def are_many_placed(space: Space, leaves: Iterable[tuple[int, Layout, Digits]], copies: int = 0) -> bool:
+def are_many_placed(space: Space, leaves: Iterable[Leaf], copies: int = 0) -> bool:
     """Whether more of what a region reads and copies lies in other orders than a kernel takes."""
     return sum(space.is_placed(digits) for _, _, digits in leaves) + copies > MOST_PLACED
+
+
+def are_many_turned(space: Space, leaves: Iterable[Leaf], copies: Iterable[Digits]) -> bool:
+    """The same of what is turned."""
+    read = sum(space.kind(digits) == "turned" for _, _, digits in leaves)
+    return read > _MOST_TURNED_READ or sum(space.kind(each) == "turned" for each in copies) > _MOST_TURNED_WRITTEN
 
 
 def same_kind(region: Region, operations: Iterable[Operation]) -> bool:

@@ -7,7 +7,8 @@ one for each run of adjacent dimensions in which it varies.
 
 An operand whose elements lie in another order, or apart, is placed: it has a digit for each run of dimensions, with the
 stride, the elements of memory from one of its values to the next. Such a triple is (inner, count, stride). Programs
-read it where it is if its rows are those of the result, in whatever order, or parts of them.
+read it where it is if its rows are those of the result, in whatever order, or parts of them; kernels of GPUs read and
+write also what is turned: elements of successive rows are adjacent there, in place of a row's.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ LONGEST_ROW, _MANY_ROWS = 4096, 64
 # Digits of a placed operand's line and column that kernels know (csrc/program/placement.h), and adjacent elements that
 # they read at once.
 MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
+# Rows and columns of what is turned: so many adjacent ones at least, a multiple of which are.
+_LEAST_TURNED, _OF_TURNED = 8, 4
 
 
 def digits_of(result: Layout, operand: Layout) -> Digits:
@@ -129,6 +132,13 @@ def _are_read(columns: list[tuple[int, int]]) -> bool:
     return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
 
 
+def _are_turned(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
+    """Whether a kernel reads and writes adjacent elements of successive rows, with these counts and strides."""
+    if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
+        return False
+    return all(count >= _LEAST_TURNED and count % _OF_TURNED == 0 for count in (columns[0][0], lines[0][0]))
+
+
 @dataclass(frozen=True)
 class Space:
     """The result that a program runs over: [images, channels, height, width], in NHWC's order of memory or NCHW's."""
@@ -166,11 +176,13 @@ class Space:
         return ((1, c), (c * p, n)) if self.nhwc else ((p, c * n),)
 
     def kind(self, digits: Digits) -> str | None:
-        """What an operand is to a program here: full, channel, row, plane, scalar or random."""
+        """What an operand is to a program here: full, turned, channel, row, plane, scalar or random."""
         if (found := self.dense_kind(digits)) is not None:
             return found
         placement = self.placement(digits)
-        return None if placement is None else "full" if placement.numel == self.numel else "row"
+        if placement is None or placement.numel != self.numel:
+            return None if placement is None else "row"
+        return "full" if placement.strides[-1] == 1 or self.channels == 1 else "turned"
 
     def dense_kind(self, digits: Digits) -> str | None:
         """The same of what is handed over without a placement."""
@@ -211,7 +223,8 @@ class Space:
             lines += [(count // within, within * stride)] if within < count else []
             inner *= count
         is_row = all(stride == 0 for _, stride in columns)
-        if len(lines) > MOST_OF_LINE or (not is_row and not _are_read(columns)):
+        is_read = is_row or _are_read(columns) or _are_turned(columns, lines)
+        if len(lines) > MOST_OF_LINE or not is_read:
             return None
         dims = [*([] if is_row else columns), *lines]
         dims += [(1, 0)] * (5 - len(dims))
@@ -249,7 +262,7 @@ def shaped(space: Space, layouts: Iterable[Layout], operands: set[Digits], reduc
             found = Space(n, c, h, w, nhwc)
             if not (same or free) or min(c, h * w) == 1 or layout.strides != found.layout.strides:
                 continue
-            if fits(found, operands, reductions):
+            if fits(found, operands, reductions, turns=True):
                 return found
     return space
 
@@ -263,16 +276,24 @@ def reduces_rows(numel: int, digits: Digits | None) -> bool:
     return inner > 1 and inner * count == numel and (count >= _MANY_ROWS or inner <= LONGEST_ROW)
 
 
-def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits], whole_rows: bool = True) -> bool:
+def fits(
+    space: Space,
+    operands: Iterable[Digits],
+    reductions: Collection[Digits],
+    whole_rows: bool = True,
+    turns: bool = False,
+) -> bool:
     """Whether operands of these digits are what programs know, and what is reduced is reduced to channels, to one
-    number, or, if whole rows are at hand (they are not behind a convolution), row by row or plane by plane."""
-    if not all(space.kind(each) for each in operands):
+    number, or, if whole rows are at hand (they are not behind a convolution), row by row or plane by plane. turns:
+    whether operands may be turned; where rows are reduced they may not."""
+    kinds = {space.kind(each) for each in operands}
+    if None in kinds or ("turned" in kinds and not turns):
         return False
     if not whole_rows and any(map(space.is_placed, operands)):
         return False
     row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
     others = [each for each in reductions if each not in row]
-    if any(space.dense_kind(each) != "row" for each in row):
+    if any(space.dense_kind(each) != "row" for each in row) or (row and "turned" in kinds):
         return False
     if any(each and space.dense_kind(each) not in ("channel", "plane") for each in others):
         return False
@@ -281,7 +302,7 @@ def fits(space: Space, operands: Iterable[Digits], reductions: Collection[Digits
     return not (row and others) or space.channels <= LONGEST_ROW
 
 
-def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Space | None:
+def find_space(numel: int, operands: set[Digits], reductions: set[Digits], turns: bool = False) -> Space | None:
     """One that fits these, if there is one: with rows as they are reduced, or as an operand has them; of placed ones
     last."""
 
@@ -290,7 +311,7 @@ def find_space(numel: int, operands: set[Digits], reductions: set[Digits]) -> Sp
 
     for digits in sorted(reductions | operands, key=last):
         for space in _spaces(numel, digits):
-            if fits(space, operands, reductions):
+            if fits(space, operands, reductions, turns=turns):
                 return space
     plain = Space(1, 1, numel, 1, False)
     return plain if fits(plain, operands, reductions) else None

@@ -237,7 +237,7 @@ class Unit {
   template <class Visit>
   void each_placed(int32_t place, Visit visit) const {
     const Placement& placement = call_.placements[size_t(place)];
-    const int64_t adjacent = placement.adjacent(), end = column_ + width_;
+    const int64_t adjacent = placement.adjacent_columns(), end = column_ + width_;
     for (int64_t line = 0; line < lines_; ++line) {
       const int64_t of_line = placement.line(first_line() + line);
       for (int64_t column = column_, next; column < end; column = next) {

@@ -51,6 +51,10 @@ struct Held {
       for (int j = 0; j < kStep; ++j) to[i + j] = some[j];
     }
   }
+  DEVICE float element(int i) const {
+    const int within = i % kStep;
+    return reformer::element<T>(word(packs[i / kStep], within * int(sizeof(T)) / 4), within);
+  }
   DEVICE void forget() {
     UNROLL
     for (auto& each : packs) forget_words(each);
@@ -70,8 +74,9 @@ struct Held<mask8, kCount> {
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
-    for (int i = 0; i < kCount; ++i) to[i] = word(bytes, i / 4) >> 8 * (i % 4) & 0xff ? 1.0f : 0.0f;
+    for (int i = 0; i < kCount; ++i) to[i] = element(i);
   }
+  DEVICE float element(int i) const { return word(bytes, i / 4) >> 8 * (i % 4) & 0xff ? 1.0f : 0.0f; }
   DEVICE void forget() { forget_words(bytes); }
 };
 
@@ -95,16 +100,6 @@ DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
   }
 }
 template <int kCount>
-DEVICE void fill(float value, float (&to)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) to[i] = value;
-}
-template <int kCount>
-DEVICE void count_from(int first, float (&to)[kCount]) {
-  UNROLL
-  for (int i = 0; i < kCount; ++i) to[i] = float(first + i);
-}
-template <int kCount>
 DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
   unsigned char* const first = static_cast<unsigned char*>(to) + at;
   if constexpr (kCount == 1) {
@@ -123,6 +118,45 @@ DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
     }
     *reinterpret_cast<Words<kCount>*>(first) = bytes;
   }
+}
+// kCount adjacent elements in registers, to be written: some come after the others.
+template <class T, int kCount>
+struct Narrowed {
+  static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  Pack<T, kStep> packs[kCount / kStep];
+
+  template <int kSome>
+  DEVICE void put(int first, const float (&some)[kSome]) {
+    const Pack<T, kSome> narrowed = narrow<T, kSome>(some);
+    UNROLL
+    for (int i = 0; i < (kSome * int(sizeof(T)) + 3) / 4; ++i)
+      set_word(packs[first / kStep], first % kStep * int(sizeof(T)) / 4 + i, word(narrowed, i));
+  }
+  DEVICE void write(void* to, long long at) const {
+    UNROLL
+    for (int i = 0; i < kCount; i += kStep) store<T, kStep>(static_cast<T*>(to) + at + i, packs[i / kStep]);
+  }
+};
+template <int kCount>
+struct Narrowed<mask8, kCount> {
+  float values[kCount];
+
+  template <int kSome>
+  DEVICE void put(int first, const float (&some)[kSome]) {
+    UNROLL
+    for (int i = 0; i < kSome; ++i) values[first + i] = some[i];
+  }
+  DEVICE void write(void* to, long long at) const { write_mask<kCount>(to, at, values); }
+};
+template <int kCount>
+DEVICE void fill(float value, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = value;
+}
+template <int kCount>
+DEVICE void count_from(int first, float (&to)[kCount]) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = float(first + i);
 }
 template <class T>
 DEVICE float read_one(const void* from, long long at) {
@@ -152,6 +186,12 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   at += static_cast<long long>(line) * of.line[kLines - 1];
   if constexpr (kColumns == 2) at += static_cast<long long>(divide_with_rest(column, of.of_column)) * of.column;
   return kColumns ? at + column : at;
+}
+
+// The same of a turned tensor.
+template <int kLines>
+DEVICE long long turned_place(const StitchPlacement& of, int line, int column) {
+  return place<kLines, 0>(of, line, column) + static_cast<long long>(column) * of.column;
 }
 
 // The number of a table's row, as its index has it. Where the table has no such row, the kernel ends as PyTorch's do.

@@ -20,7 +20,7 @@ constexpr int kStitchMostArrivals = 1024;  // groups of columns of whose blocks 
 // A placement (program/placement.h) of which the program's text says how many digits it has.
 struct StitchPlacement {
   Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
-  int line[4], column;            // strides; that of a column's first digit is 1
+  int line[4], column;            // strides; that of a column's first digit is 1, but of what is turned
 };
 
 // A matrix of which rows are looked up: how many, and elements from one to the next.

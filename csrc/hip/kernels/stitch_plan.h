@@ -18,7 +18,7 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[1].stride);
+  placed.column = int(of.of_column[of.is_turned() ? 0 : 1].stride);
   return placed;
 }
 
@@ -29,6 +29,7 @@ struct StitchPlan {
   int count = 1;  // adjacent elements that a thread computes at once
   bool channels_along = false;
   bool images = false;  // a block's lines are those of one image
+  int tile_lines = 0;   // lines that a thread computes at once where tensors are turned
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
@@ -44,9 +45,11 @@ struct StitchPlan {
   int arrivals = 0;
 
   // The kernel's file, and what follows there, after the program's text, for one of this name.
-  const char* file() const { return lanes ? "stitch_rows" : "stitch"; }
+  const char* file() const { return lanes ? "stitch_rows" : tile_lines ? "stitch_tiles" : "stitch"; }
   std::string text(const std::string& name) const {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
+    if (tile_lines)
+      return "REFORMER_STITCH_TILES(" + name + ", Program, " + std::to_string(tile_lines) + ", " + each + ")\n";
     if (!lanes)
       return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each +
              (!channels_along ? ")\n"
@@ -70,6 +73,7 @@ struct StitchNeeds {
   int stored;                // tensors that are written element by element
   bool rows;                 // whether rows are reduced
   bool planes;               // whether something is known of each channel of each image
+  int lines;                 // lines_per_access() of turned tensors; 0: there are none
   int period;                // of lines, after which a tensor's elements are read again; 0: they are not
   size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
 };
@@ -199,6 +203,32 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   plan.launch.threads = kStitchThreads;
 }
 
+// A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels; its
+// lines are half as many where tensors have more than so many bytes in registers, of elements and of results.
+constexpr int kTileColumns = 4, kMostTileBytes = 320;
+
+// Two blocks of lines a thread: while one thread waits for its first or last, others of the multiprocessor read. What
+// blocks leave of sums is little beside a tile.
+inline void launch_tiles(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
+  StitchArgs& a = plan.args;
+  const int images = plan.images ? int(shape.images) : 1;
+  a.image_lines = a.lines / images;
+  plan.count = std::min(plan.count, kTileColumns);
+  plan.tile_lines = needs.lines;
+  while (a.image_lines % plan.tile_lines) plan.tile_lines /= 2;
+  const int bytes = plan.count * (needs.bytes + 4 * needs.stored);
+  while (plan.tile_lines > 4 && plan.tile_lines * bytes > kMostTileBytes) plan.tile_lines /= 2;
+  a.log_across = log_across(a.width / plan.count, a.image_lines, 3);
+  const int down = (kStitchThreads >> a.log_across) * plan.tile_lines;
+  const int blocks_y = ceil_div(ceil_div(a.width, plan.count), 1 << a.log_across);
+  a.image_parts =
+      std::clamp(ceil_div(a.image_lines, 2 * down), 1, std::max(1, multiprocessors * 16 / (blocks_y * images)));
+  a.parts = images * a.image_parts;
+  plan.launch.blocks_x = uint32_t(a.parts);
+  plan.launch.blocks_y = uint32_t(blocks_y);
+  plan.launch.threads = kStitchThreads;
+}
+
 // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
 // many bytes as a third of the result. It has fewer still if no other kernel has to add them up then.
 inline void launch_columns(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
@@ -266,6 +296,8 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   while (a.width % plan.count || plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, gpu);
+  else if (needs.lines)
+    stitch_plan::launch_tiles(plan, shape, needs, gpu.multiprocessors);
   else if (needs.numbers && plan.channels_along)
     stitch_plan::launch_columns(plan, shape, needs, gpu.multiprocessors);
   else

@@ -31,6 +31,7 @@ const char* refusal(const ProgramCall& call, const Device& device) {
   if ((call.program.needs_rows || call.program.tables) && !call.shape.rows_are_lines())
     return "a row's elements are not adjacent";
   if (call.program.needs_rows && call.program.has_planes) return "it has rows and planes";
+  if (call.program.needs_rows && lines_per_access(call)) return "its rows lie apart in a tensor";
   if (gpu::unavailable(device.arch)) return "there are no kernels for this GPU";
   return nullptr;
 }
@@ -44,6 +45,7 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   const ProgramText& program = program_text(call);
   std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
                      std::to_string(launches.count) + "_" + program.digest;
+  if (launches.tile_lines) name += "_" + std::to_string(launches.tile_lines);
   if (launches.lanes)
     name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors) +
             (launches.whole_rows()          ? "_whole"

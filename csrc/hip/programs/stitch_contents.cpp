@@ -64,7 +64,7 @@ int64_t boundary(const Program& program, int32_t i) {
   return is_column ? int64_t(bound.value) : 0;
 }
 
-// Of each node the columns for which an output needs it: of two that a column chooses from, one.
+// The columns for which an output needs each node: a column chooses one of two.
 std::vector<Columns> needed_columns(const Program& program) {
   std::vector<Columns> found(program.nodes.size());
   for (const ProgramOutput& output : program.outputs) {
@@ -93,7 +93,8 @@ void StitchContents::join_parts() {
   const std::vector<Columns> columns = needed_columns(program);
   const int64_t elements = elements_per_access(call);
   const auto may_join = [&](int32_t i) {
-    return node(i).op == ProgramOp::full && inputs[size_t(node(i).input)].place >= 0;
+    const int32_t place = node(i).op == ProgramOp::full ? inputs[size_t(node(i).input)].place : -1;
+    return place >= 0 && !is_turned(place);
   };
   std::vector<int32_t> alone;
   for (int32_t i : loaded) {
@@ -152,6 +153,11 @@ int32_t StitchContents::number_of_row(int32_t i) const {
 
 std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, bool elements) const {
   return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
+}
+
+bool StitchContents::is_turned() const {
+  return std::any_of(call.placements.begin(), call.placements.end(),
+                     [](const Placement& each) { return each.is_turned(); });
 }
 
 std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {

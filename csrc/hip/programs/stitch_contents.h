@@ -1,5 +1,5 @@
 // What the text of a program's kernel has to say, as data: which values are computed once a channel, which are read for
-// each element, and where each output goes. stitch_source.cpp renders it.
+// each element, and where each output goes. StitchWriter renders it.
 #pragma once
 
 #include "program/program.h"
@@ -38,6 +38,9 @@ struct StitchContents {
   // What the text of an element has of these, in order: what is the same for all of a row is there without what it is
   // made of.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
+  // Whether a tensor is read or written whose lines are adjacent, not its columns.
+  bool is_turned() const;
+  bool is_turned(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_turned(); }
   // The place in `loaded` of what is read for this node; beyond its end for others.
   size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }

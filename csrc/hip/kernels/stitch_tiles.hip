@@ -1,0 +1,79 @@
+// Programs that read or write tensors of which lines are adjacent, not columns: images in the dimensions' own order
+// beside such in channels_last.
+//
+// A thread has blocks of kLines lines and kCount columns in registers. It reads a turned tensor column by column, by
+// accesses of kLines elements, and others line by line. To turn them costs nothing there: a number is widened from
+// whichever register it is in, and what is stored is narrowed from two numbers of a line or two of a column. 8 threads
+// of a warp are side by side and 4 or 8 one under the other, so that both kinds of accesses are to whole sectors.
+//
+// The text of a program follows the file, as it does stitch.hip.
+#include "../device/grid_dependency.h"
+#include "column_reductions.h"
+
+namespace reformer {
+namespace {
+
+template <class Program, int kLines, int kCount>
+struct TileElements : VectorizedElements<Program, kCount, true> {
+  using Base = VectorizedElements<Program, kCount, true>;
+  Reductions<Program, kCount, kStitchThreads> reductions;
+
+  // The block that begins at this line and column.
+  DEVICE void run(const StitchArgs& p, int line, int column) {
+    constexpr int kSome = kLines < 2 ? kLines : 2;
+    typename Program::template Tile<kLines, kCount> tile;
+    typename Program::template Turned<kLines, kCount> turned;
+    tile.read(p, line, column);
+    UNROLL
+    for (int i = 0; i < kLines; i += kSome) {
+      typename Base::Stored stored[kSome];
+      UNROLL
+      for (int k = 0; k < kSome; ++k) {
+        const int at = line + i + k;
+        typename Base::Loaded loaded;
+        tile.widen(p, i + k, at, column, loaded.values);
+        UNROLL
+        for (int j = 0; j < kCount; ++j) {
+          float reduced[kAtLeastOne<Program::kReductions>];
+          Base::compute(p, loaded, j, nullptr, stored[k], reduced);
+          reductions.add(j, reduced);
+        }
+        Program::template store<true, kCount>(p, static_cast<long long>(at) * p.width + column, stored[k], at, column);
+      }
+      turned.put(i, stored);
+    }
+    turned.write(p, line, column);
+  }
+};
+
+// As stitch_nhwc, with kLines lines in the place of one.
+template <class Program, int kLines, int kCount>
+DEVICE void stitch_tiles(const StitchArgs& p) {
+  SHARED float shared[kSharedOfReductions<kStitchThreads>];
+  const int across = 1 << p.log_across, down = kStitchThreads >> p.log_across;
+  const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
+  const int column = ((block_y() << p.log_across) + x) * kCount;
+  const bool wanted = column < p.width;
+  const int image = block_x() / p.image_parts, part = block_x() - image * p.image_parts;
+  const int begin = image * p.image_lines;
+  grid_dependency_wait();
+  TileElements<Program, kLines, kCount> elements;
+  if (wanted) {
+    elements.begin(p, column, image);
+    if constexpr (Program::kStoresChannels)
+      if (part == 0 && y == 0)
+        for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j, image);
+    for (int line = (part * down + y) * kLines; line < p.image_lines; line += p.image_parts * down * kLines)
+      elements.run(p, begin + line, column);
+  }
+  elements.reductions.store(shared, down, across, y, wanted, p, block_x(), column);
+}
+
+}  // namespace
+}  // namespace reformer
+
+#define REFORMER_STITCH_TILES(name, Program, lines, count)        \
+  KERNEL(reformer::kStitchThreads) name(reformer::StitchArgs p) { \
+    reformer::grid_dependency_launch();                           \
+    reformer::stitch_tiles<reformer::Program, lines, count>(p);   \
+  }

@@ -1,0 +1,121 @@
+// Writes a program's text (stitch_source.h), of which each kind of kernel has parts of its own.
+#pragma once
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "stitch_contents.h"
+
+namespace reformer {
+
+class StitchWriter {
+ public:
+  explicit StitchWriter(const StitchContents& contents) : contents_(contents) {
+    for (const std::vector<int32_t>& stage : contents.stages)
+      row_reductions_.insert(row_reductions_.end(), stage.begin(), stage.end());
+  }
+
+  std::string write();
+
+ private:
+  const ProgramNode& node(int32_t i) const { return contents_.node(i); }
+  const ProgramOutput& output(size_t o) const { return contents_.output(o); }
+  const std::vector<size_t>& reductions() const { return contents_.program.reductions; }
+  const char* type_of_input(size_t input) const { return type_name(contents_.inputs[input].type); }
+  Stored loaded_as(const ProgramNode& of) const {
+    return of.op == ProgramOp::acc ? contents_.result : contents_.inputs[size_t(of.input)].type;
+  }
+  const char* loaded_type(const ProgramNode& of) const { return type_name(loaded_as(of)); }
+  static const char* type_name(Stored type);
+
+  // The texts of a node's name, and of its value from its operands' names; empty for leaves that are read from memory.
+  static std::string name(int32_t node) { return "v" + std::to_string(node); }
+  static std::string expression(const ProgramNode& node);
+  // The text of the memory that it is read from, and the number of its placement, or -1.
+  static std::string source(const ProgramNode& of) {
+    return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
+  }
+  int32_t placement(const ProgramNode& of) const {
+    return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
+  }
+  // The text of where an element lies by a placement; and of where a row's number does, by one or none.
+  std::string place_text(int32_t number) const;
+  std::string line_text(int32_t place) const { return place < 0 ? "line" : place_text(place); }
+  // The text of a table, and of the number of its row that its index has at this line.
+  std::string table_text(const ProgramNode& of) const;
+  std::string look_up_text(const ProgramNode& of) const;
+  // The texts of the memory that number i of what is loaded is read from, and of the place there. row: of its table's
+  // row, if it has one.
+  std::string from_text(size_t i) const {
+    return chosen(i, [&](const ProgramNode& of) { return source(of); });
+  }
+  std::string at_text(size_t i, const std::string& row) const;
+  // The text of that of its parts which has the column.
+  template <class Text>
+  std::string chosen(size_t i, const Text& text) const {
+    const std::vector<StitchContents::Part>& parts = contents_.parts[i];
+    std::string found = text(node(parts.back().node));
+    for (size_t j = parts.size() - 1; j-- > 0;)
+      found = "(column < " + std::to_string(parts[j].end) + " ? " + text(node(parts[j].node)) + " : " + found + ")";
+    return found;
+  }
+  // An output that is acc itself may be in acc's own memory.
+  static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
+
+  static size_t place_of(const std::vector<int32_t>& among, int32_t node) {
+    return size_t(std::find(among.begin(), among.end(), node) - among.begin());
+  }
+
+  void constants();
+  void element_statements(const std::vector<int32_t>& nodes, const char* indent);
+  void of_element();
+  void of_channel();
+  void load();
+  void store();
+  void store_channel();
+  void store_reduction();
+  // Writes the statement that writes one number of an output, of this text.
+  void write_one(size_t o, const std::string& at, const std::string& number, const char* indent = "    ");
+
+  static constexpr const char* kPlane = "static_cast<long long>(image) * p.channels + channel";
+  std::string read_channel_input(int32_t i) const;
+  // The text of where an input that depends on the channel at most has its first element.
+  static const char* channel_place(const ProgramNode& of) {
+    return of.op == ProgramOp::channel ? "channel" : of.op == ProgramOp::plane ? kPlane : "0";
+  }
+  // Writes the statements that compute these nodes, which depend on the channel at most. read(i): the text of an input.
+  template <class Read>
+  void statements(const std::vector<int32_t>& nodes, const char* indent, const Read& read) {
+    for (int32_t i : contents_.needed(nodes, false))
+      body_ << indent << "const float " << name(i) << " = "
+            << (contents_.is_channel_input(i) ? read(i) : expression(node(i))) << ";\n";
+  }
+
+  // What only rows have (stitch_rows_source.cpp).
+  // What rows are gone through for, one after the other: each stage's reductions, and then the results.
+  size_t passes() const { return contents_.stages.size() + 1; }
+  std::vector<int32_t> nodes_of(size_t pass) const;
+  // Those that are the same for all of a row, and computed once a row.
+  std::vector<int32_t> of_rows_among(const std::vector<int32_t>& nodes) const;
+  bool is_sum_of_chosen(int32_t reduction) const;
+  std::vector<int32_t> named(size_t pass) const;
+  template <class What>
+  void by_pass(const char* declaration, What what, const char* rest);
+  void of_rows();
+  void name_channels();
+  void row_statements(const std::vector<int32_t>& nodes, const char* indent);
+  void of_row_once();
+  void hold();
+
+  // What only tiles have (stitch_tiles_source.cpp).
+  void tile();
+  void turned_results();
+
+  const StitchContents& contents_;
+  std::vector<int32_t> row_reductions_;  // of all stages
+  std::ostringstream body_;
+};
+
+}  // namespace reformer

@@ -1,0 +1,124 @@
+"""Kernels generated for programs that read and write tensors of which lines are adjacent, not columns, emulated."""
+
+import pytest
+import torch
+from cases import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from look_ups import looked_up, looking_up
+from marks import slow
+from placements import TURNED, in_sizes, placed, written_like
+from test_stitch import CHANNEL, FULL, acc_for, programs, tensors_for
+
+import emulator
+from emulator.stitching import planner, stitch
+from torch_reformer import program
+from torch_reformer.program import Program
+from torch_reformer.program.interpreter import interpret
+
+pytestmark = emulator.needed
+
+WARPS = (32, 64)
+# Whole vectors, sizes of one, odd ones, and several tiles along each side.
+SIZES = [(2, 24, 4, 8), (1, 40, 8, 40), *slow((3, 7, 3, 5), (1, 12, 1, 1), (2, 264, 2, 2), (1, 72, 33, 64))]
+KEY = torch.tensor(-987654321987654321)
+
+
+def given_to(tested, size, dtype, way):
+    """The program's inputs, dense and with the full ones turned in this way."""
+    dense = {name: tensor for name, tensor in tensors_for(size, dtype, "nhwc").items() if name in tested.inputs}
+    dense |= {"key": KEY} if "key" in tested.inputs else {}
+    full = {"half", "mask", "full"}
+    turned = {name: placed(tensor, TURNED[way](size)) if name in full else tensor for name, tensor in dense.items()}
+    tensors = [dense[name] for name in tested.inputs]
+    is_full = [name in full for name in tested.inputs]
+    tensors = [
+        each.contiguous(memory_format=torch.channels_last) if whole else each
+        for each, whole in zip(tensors, is_full, strict=True)
+    ]
+    return tensors, [turned[name] for name in tested.inputs]
+
+
+def check(tested, size, dtype, way, warp, outputs=()):
+    """What it gives of turned tensors is what it gives of dense ones, to the bit where nothing is added up, and the
+    plain interpreter's. outputs: those that are turned, too."""
+    acc = acc_for(size, dtype, "nhwc")
+    tensors, turned = given_to(tested, size, dtype, way)
+    into = {i: written_like(TURNED[way](size), tested.outputs[i].dtype or dtype) for i in outputs}
+    found = stitch(tested, acc, turned, into=dict(into), warp=warp)
+    assert planner().is_of_tiles() or not (outputs or any(each.dim() > 4 for each in turned))
+    expected = stitch(tested, acc, tensors, warp=warp)
+    wide = {
+        name: each.double() if each.is_floating_point() else each
+        for name, each in zip(tested.inputs, tensors, strict=True)
+    }
+    exact = interpret(tested, size, torch.float64, wide, acc.double())
+    count = size[0] * size[1] * size[2] * size[3]
+    for i, (output, one, other, right) in enumerate(zip(tested.outputs, found, expected, exact, strict=True)):
+        one = in_sizes(one, size) if i in outputs else one
+        if output.kind == "store":
+            assert torch.equal(one, other)
+        torch.testing.assert_close(one.double(), right.to(one.dtype).double(), rtol=1e-2, atol=4e-6 * count + 1e-2)
+    for memory in into.values():  # nothing is written around it
+        everything = memory.as_strided((memory.untyped_storage().size() // memory.itemsize,), (1,), 0)
+        assert memory.dtype == torch.bool or everything.isnan().sum() == everything.numel() - count
+
+
+@pytest.mark.parametrize("way", TURNED)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
+def test_inputs_and_outputs(dtype, size, way):
+    half, row, plane = program.full("half"), program.row("row"), program.plane("plane")
+    value = program.acc() * CHANNEL + program.select(program.full("mask"), half, FULL) * plane - row
+    tested = Program(
+        program.store(value),
+        program.store(program.acc() > half, torch.bool),
+        program.store(value / 2, torch.float32),
+        program.store(value * 3),
+    )
+    for outputs, warp in (((), 32), ((0, 2), 64), ((1, 3), 32)):
+        check(tested, size, dtype, way, warp, outputs)
+
+
+@pytest.mark.parametrize("way", TURNED)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
+def test_reductions(dtype, size, way):
+    value = program.acc() * CHANNEL + FULL
+    kinds = [
+        kind(value, per) for kind in (program.sum, program.max, program.moments) for per in ("channel", "plane", "all")
+    ]
+    check(Program(program.store(program.relu(value)), *kinds), size, dtype, way, 32, (0,))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_random_numbers_are_those_of_a_place(size):
+    value = program.select(program.random("key") < 0.5, 0, FULL)
+    check(Program(program.store(value), program.store(program.random("key"))), size, torch.float32, "turned", 32, (1,))
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_rows_are_looked_up(size, index):
+    tested = looking_up()["tables"]
+    acc, tensors = looked_up(tested, size, torch.bfloat16, index)
+    into = {0: written_like(TURNED["turned"](size), torch.bfloat16)}
+    found, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
+    assert planner().is_of_tiles()
+    expected, moments = stitch(tested, acc, [*tensors.values()])
+    assert not planner().is_of_tiles()
+    assert torch.equal(in_sizes(found, size), expected)
+    torch.testing.assert_close(of_turned, moments, rtol=1e-4, atol=1e-3)
+
+
+@emulator.without_sanitizers
+@settings(max_examples=examples(8))
+@given(
+    programs(per=("channel", "plane", "all"), types=(None, torch.float16)),
+    st.sampled_from([(2, 24, 4, 8), (3, 7, 3, 5), (1, 16, 7, 7), (2, 8, 1, 1)]),
+    st.sampled_from([*TURNED]),
+    st.sampled_from(WARPS),
+)
+def test_random_programs(tested, size, way, warp):
+    stored = [i for i, each in enumerate(tested.outputs) if each.is_by_element and each.dtype != torch.bool]
+    check(tested, size, torch.float32, way, warp, stored[:1])
