@@ -1,7 +1,7 @@
 """What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
 gigabytes and expected milliseconds on a GPU, against regions that are merged greedily and one kernel an operation; what
-regions cost by planner.py, at least, and how long it searches. For some models, what forwards save, and the same if they
-may save half of it. Nothing runs: no GPU is needed.
+regions cost by planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
+they may save half of it. Nothing runs: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
 """
