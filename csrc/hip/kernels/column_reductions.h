@@ -91,7 +91,7 @@ struct Reductions {
     if constexpr (kCount == 1) {
       Known<kKind> of_column = known(mine[0]);
       combine<kThreads>(of_column, shared, over, step, place);
-      if (place == 0 && wanted) put(of_column, p, part, channel);
+      if (place == 0 && wanted) store_part<Program, i>(of_column, p, part, channel);
     } else {
       // Several columns at once, of which each thread combines some: halves, quarters, and so on.
       constexpr int kSize = kKind == Kind::moments ? 3 : 1, kFit = kSharedOfReductions<kThreads> / (kSize * kThreads);
@@ -118,23 +118,11 @@ struct Reductions {
         for (int j = place; j < kAtOnce && first + j < kCount; j += over) {
           Known<kKind> of_column;
           load_known(of_column, first_thread + j * kThreads, kApart);
-          if (wanted) put(of_column, p, part, channel + first + j);
+          if (wanted) store_part<Program, i>(of_column, p, part, channel + first + j);
         }
       }
     }
     rest.store(shared, over, step, place, wanted, p, part, channel);
-  }
-
- private:
-  // What is one part is known.
-  DEVICE static void put(const Known<kKind>& known, const StitchArgs& p, int part, int channel) {
-    const long long at = static_cast<long long>(part) * p.channels + channel;
-    const long long all = static_cast<long long>(p.parts) * p.channels;
-    constexpr Over kOver = Program::over(i);
-    if constexpr (kOver != Over::all)
-      if ((kOver == Over::image ? p.image_parts : p.parts) == 1)
-        return Program::template store_reduction<i>(p, int(at), int(all), known);
-    store_known(known, p.partial + Program::first_number(i) * all + at, all);
   }
 };
 template <class Program, int kCount, int kThreads, int i>

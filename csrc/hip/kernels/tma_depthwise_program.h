@@ -115,10 +115,7 @@ class StripReduction {
       load_known(other, shared + (task.group + worker * task.groups) * 8 + lane, kPitch);
       all.add(other);
     }
-    store_known(all,
-                p.partial + static_cast<long long>(block_y()) * p.channels + block_x() * kTmaDepthwiseChannels +
-                    task.group * 8 + lane,
-                static_cast<long long>(p.parts) * p.channels);
+    store_part<Program, 0>(all, p, block_y(), block_x() * kTmaDepthwiseChannels + task.group * 8 + lane);
   }
 };
 template <class Program>

@@ -96,8 +96,7 @@ class TileReduction {
         load_known(other, shared + warp * kColumns + at, kPitch);
         all.add(other);
       }
-      store_known(all, p.partial + static_cast<long long>(part) * p.channels + column + at,
-                  static_cast<long long>(p.parts) * p.channels);
+      store_part<Program, 0>(all, p, part, column + at);
     }
   }
 };

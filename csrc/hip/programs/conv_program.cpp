@@ -57,11 +57,11 @@ bool takes_program(const ProgramCall& call, const ProgramLimits& limits) {
 KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts)
     : kernel_(generated(plain, call)),
       result_(size_t(output_of_result(call))),
-      workspace_bytes_(int64_t{4} * stitch_numbers(call.program) * parts * call.shape.channels) {
+      workspace_bytes_(parts > 1 ? int64_t{4} * stitch_numbers(call.program) * parts * call.shape.channels : 0) {
   args_.rows = args_.lines = int(call.shape.rows());
   args_.channels = args_.width = int(call.shape.channels);
   args_.parts = parts;
-  if (call.program.reductions.empty()) return;
+  if (call.program.reductions.empty() || parts == 1) return;  // one part is stored by the kernel itself
   finish_ = stitch_finish(program_text(call));
   finish_shape_ = stitch_finish_launch(call.program.reductions.size(), stitch_finish_blocks(args_.channels));
 }
