@@ -88,5 +88,7 @@ def _writer(grouping: Grouping, call: Call, result: Value) -> Region | None:
     grouping.place_of[id(operation)] = grouping.place_of[id(call)]
     if not add(grouping, region, copy, [operation], turns=True):
         return None
-    grouping.group_of[id(call)] = region.number  # the graph stays as it is, for other groupings of it
+    result.maker = operation
+    operations = grouping.graph.operations
+    operations[operations.index(call)] = operation
     return region
