@@ -88,7 +88,5 @@ def _writer(grouping: Grouping, call: Call, result: Value) -> Region | None:
     grouping.place_of[id(operation)] = grouping.place_of[id(call)]
     if not add(grouping, region, copy, [operation], turns=True):
         return None
-    result.maker = operation
-    operations = grouping.graph.operations
-    operations[operations.index(call)] = operation
+    grouping.group_of[id(call)] = region.number  # the graph stays as it is, for other groupings of it
     return region
