@@ -114,6 +114,8 @@ def _space(region: Region, value: int, found: LookUp) -> Space | None:
             continue
         if not fits(space, region.operands, region.reductions):
             continue
+        if any(space.kind(each) == "turned" for each in region.copies.values()):  # AMD's kernels would spill
+            continue
         leaves = [(key, look_ups[key[0]].layout(space, view, key[2])) for key, view in region.leaves.items()
                   if key[0] in look_ups]  # fmt: skip
         if None in (layout for _, layout in leaves) or len(leaves) > MOST_TABLES:
