@@ -107,6 +107,18 @@ def test_tiles_compile(architecture, name):
     check_generated(architecture, source(tested, acc, tensors, into=into), {"stitch_test", "stitch_test_finish"})
 
 
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_tiles_that_look_up_compile(architecture, request):
+    """The compiler makes none of these (look_ups.py), for gfx908's sake; whoever mends it removes the mark."""
+    if architecture == "gfx908":
+        request.applymarker(pytest.mark.xfail(strict=True, reason="registers spill"))
+    tested, size = looking_up()["tables"], (2, 320, 8, 8)
+    acc, tensors = looked_up(tested, size, torch.bfloat16)
+    into = {0: with_five_dimensions(written_like(TURNED["turned"](size), torch.bfloat16))}
+    file = source(tested, acc, [*tensors.values()], into=into)
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
 # Rows in part of a warp, in one, in several; and too long for registers, which are not added up, too.
 @pytest.mark.parametrize("width", [24, 1024, *slow(768, 1000, 4096)])
 @pytest.mark.parametrize("name", OF_ROWS)
