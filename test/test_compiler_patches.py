@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_reformer.compiler import patches
+from torch_reformer.compiler.convolution_rules import Numbers
 
 
 @pytest.mark.parametrize("size", [(4, 4), (2, 3), (16, 1)], ids=str)
@@ -30,10 +31,11 @@ def test_the_product_is_the_convolution(size, channels, order):
 def takes(images, weight, **changed):
     with torch._subclasses.FakeTensorMode():
         given = {"stride": weight[2:], "padding": (0, 0), "dilation": (1, 1), "transposed": False, "groups": 1}
+        given["output_padding"] = (0, 0)
         order = changed.pop("order", torch.channels_last)
         device = changed.pop("device", "cuda")
         made = (torch.empty(sizes, device="meta").to(memory_format=order) for sizes in (images, weight))
-        return patches._takes(*(_On(each, device) for each in made), *(given | changed).values())
+        return patches._takes(*(_On(each, device) for each in made), Numbers(**(given | changed)))
 
 
 class _On:

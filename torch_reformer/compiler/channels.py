@@ -7,19 +7,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .convolution_rules import Numbers, decompositions_of
+
 aten = torch.ops.aten
 
 _MULTIPLE, _MANY = 8, 64
 _TYPES = (torch.bfloat16, torch.float16)
 
 
-def _takes(input: Tensor, transposed: bool, groups: int) -> bool:
+def _takes(input: Tensor, numbers: Numbers) -> bool:
     return (
         input.device.type == "cuda"
         and input.dim() == 4
         and input.dtype in _TYPES
-        and not transposed
-        and groups == 1
+        and not numbers.transposed
+        and numbers.groups == 1
         and input.numel() > 0
         and input.shape[1] > _MANY
         and input.shape[1] % _MULTIPLE != 0
@@ -32,34 +34,19 @@ def _with_zeros(tensor: Tensor) -> Tensor:
     return aten.constant_pad_nd(pixels, [0, -tensor.shape[1] % _MULTIPLE]).permute(0, 3, 1, 2)
 
 
-def _forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride, padding, dilation, transposed, output_padding, groups
-) -> Tensor:
-    if not _takes(input, transposed, groups):
+def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
+    if not _takes(input, numbers):
         return NotImplemented
-    rest = stride, padding, dilation, transposed, output_padding, groups
-    return aten.convolution(_with_zeros(input), _with_zeros(weight), bias, *rest)
+    return aten.convolution(_with_zeros(input), _with_zeros(weight), bias, *numbers)
 
 
-def _backward(
-    grad: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes,
-    stride,
-    padding,
-    dilation,
-    transposed,
-    output_padding,
-    groups,
-    wanted,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not _takes(input, transposed, groups):
+def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
+    if not _takes(input, numbers):
         return NotImplemented
-    rest = bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted
-    found = aten.convolution_backward(grad, _with_zeros(input), _with_zeros(weight), *rest)
+    images = grad, _with_zeros(input), _with_zeros(weight)
+    found = aten.convolution_backward(*images, bias_sizes, *numbers, wanted)
     channels = input.shape[1]
     return tuple(None if each is None else each[:, :channels] for each in found[:2]) + (found[2],)
 
 
-DECOMPOSITIONS = {aten.convolution.default: _forward, aten.convolution_backward.default: _backward}
+DECOMPOSITIONS = decompositions_of(_forward, _backward)

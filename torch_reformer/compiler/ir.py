@@ -349,6 +349,16 @@ class Graph:
         self.operations.append(operation)
         return operation.results
 
+    def readers(self) -> dict[int, list[Operation | None]]:
+        """For each value (id) that is read the operations that do; None stands for a result of the graph."""
+        found: dict[int, list[Operation | None]] = {}
+        for operation in self.operations:
+            for view in operation.operands:
+                found.setdefault(id(view.value), []).append(operation)
+        for view in self.output_views():
+            found.setdefault(id(view.value), []).append(None)
+        return found
+
     def output_views(self) -> list[View]:
         return [each for each in self.outputs if isinstance(each, View)]
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from .convolution_rules import Numbers, decompositions_of
 
 _MOST_CHANNELS = 7
 
 
-def _takes(input: Tensor, weight: Tensor, stride, padding, dilation, transposed: bool, groups: int) -> bool:
-    if input.device.type != "cuda" or input.dim() != 4 or transposed or groups != 1 or any(padding):
+def _takes(input: Tensor, weight: Tensor, numbers: Numbers) -> bool:
+    if input.device.type != "cuda" or input.dim() != 4 or numbers.transposed or numbers.groups != 1:
         return False
     size = tuple(weight.shape[2:])
-    strides, dilations = (tuple(each) * 2 if len(each) == 1 else tuple(each) for each in (stride, dilation))
+    strides, dilations = (
+        tuple(each) * 2 if len(each) == 1 else tuple(each) for each in (numbers.stride, numbers.dilation)
+    )
     return (
-        1 < weight.shape[1] <= _MOST_CHANNELS
+        not any(numbers.padding)
+        and 1 < weight.shape[1] <= _MOST_CHANNELS
         and input.numel() * weight.numel() > 0
         and strides == size != (1, 1)
         and dilations == (1, 1)
@@ -57,31 +60,15 @@ def weight_gradient(grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
     return torch.mm(of_pixels.t(), _patches(input, (h, w))).view(k, h, w, c).permute(0, 3, 1, 2)
 
 
-def _forward(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride, padding, dilation, transposed, output_padding, groups
-) -> Tensor:
-    if not _takes(input, weight, stride, padding, dilation, transposed, groups):
-        return NotImplemented
-    return product(input, weight, bias)
+def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
+    return product(input, weight, bias) if _takes(input, weight, numbers) else NotImplemented
 
 
-def _backward(
-    grad: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    bias_sizes,
-    stride,
-    padding,
-    dilation,
-    transposed,
-    output_padding,
-    groups,
-    wanted,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
     # For the images' own gradient, which a model's first layer does not need, patches would become images again.
-    if wanted[0] or not _takes(input, weight, stride, padding, dilation, transposed, groups):
+    if wanted[0] or not _takes(input, weight, numbers):
         return NotImplemented
     return None, weight_gradient(grad, input, weight) if wanted[1] else None, grad.sum((0, 2, 3)) if wanted[2] else None
 
 
-DECOMPOSITIONS = {aten.convolution.default: _forward, aten.convolution_backward.default: _backward}
+DECOMPOSITIONS = decompositions_of(_forward, _backward)

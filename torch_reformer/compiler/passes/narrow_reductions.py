@@ -11,12 +11,7 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 def narrow_reductions(graph: Graph) -> None:
-    readers: dict[int, list[Operation | None]] = {}  # value (id) -> the operations that read it; None: the result
-    for operation in graph.operations:
-        for view in operation.operands:
-            readers.setdefault(id(view.value), []).append(operation)
-    for view in graph.output_views():
-        readers.setdefault(id(view.value), []).append(None)
+    readers = graph.readers()
     instead: dict[int, Value] = {}  # a cast's result -> the reduction's
     for operation in graph.operations:
         if not isinstance(operation, Reduce) or operation.kind == "moments":

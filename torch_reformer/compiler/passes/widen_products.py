@@ -12,12 +12,7 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 def widen_products(graph: Graph) -> None:
-    readers: dict[int, list[Operation | None]] = {}  # value (id) -> the operations that read it; None: the result
-    for operation in graph.operations:
-        for view in operation.operands:
-            readers.setdefault(id(view.value), []).append(operation)
-    for view in graph.output_views():
-        readers.setdefault(id(view.value), []).append(None)
+    readers = graph.readers()
     instead: dict[int, View] = {}  # a cast's result -> the product's
     for operation in graph.operations:
         if not isinstance(operation, Call) or operation.operator is not _mm.default:
