@@ -24,13 +24,14 @@ from .grouping import Grouping
 from .in_place import write_in_place
 from .ir import Graph, View
 from .look_ups import look_up_in_regions
-from .lower import Cyclic, Lowered, lower
+from .lower import Lowered, lower
 from .memory_formats import settle
 from .merge import merge
 from .passes import PASSES
 from .prepare import prepare
 from .recompute import recompute
 from .report import Report, report_of
+from .schedule import Cyclic
 from .turns import turn
 
 _ROUNDS = 4

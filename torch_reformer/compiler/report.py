@@ -12,7 +12,7 @@ from .cost import flops, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Layout, Map, Operation, View
 from .look_ups import look_up_of
-from .lower import reads_of, schedule
+from .schedule import reads_of, schedule
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
