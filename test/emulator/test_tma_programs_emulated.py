@@ -24,7 +24,7 @@ KINDS = {"1x1": (POINTWISE, {}), "3x3": (WINDOWS, dict(pad=(1, 1))), "3x3, strid
 
 def check(tested, kind, type_name="bf16", tile="64x64_3", *, seed=0, **cut):
     problem = conv_programs.problem_of(*KINDS[kind], type_name)
-    conv_programs.check(tested, problem, with_program(problem, tile, **cut), seed=seed)
+    conv_programs.check(tested, problem, with_program(problem, tile, **cut), seed=seed, reduces_result=True)
 
 
 @pytest.mark.parametrize("kind", ["3x3", *slow("1x1", "3x3, stride 2")])
@@ -74,23 +74,24 @@ def test_random_programs(tested, kind, shared, row_blocks):
     check(tested, kind, shared=shared, row_blocks=row_blocks)
 
 
+RECTIFIED = program.relu(BIASED * FULL)
 REDUCTIONS = {
     "moments": [program.store(program.acc()), program.moments(program.acc())],
     "moments with a bias": [program.moments(BIASED), program.store(BIASED)],
-    "sum": [program.store(program.relu(BIASED)), program.sum(BIASED * FULL)],
+    "sum": [program.store(RECTIFIED), program.sum(RECTIFIED)],
     "two outputs of a sum": [
         program.store(BIASED),
         program.sum(BIASED),
         program.sum(BIASED * program.channel("channel")),
     ],
-    "max": [program.store(BIASED, torch.float32), program.store(BIASED), program.max(program.acc())],
+    "max": [program.store(BIASED, torch.float32), program.store(program.acc()), program.max(program.acc())],
 }
 
 
 @pytest.mark.parametrize("kind", ["1x1", *slow("3x3", "3x3, stride 2")])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name, kind):
-    """They are reduced from the accumulators, in the rows and columns that there are."""
+    """They are reduced from the results, rounded, in the rows and columns that there are."""
     check(Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
 
 
@@ -112,12 +113,13 @@ def test_reductions_in_tiles(tile, cut, kind):
 
 
 def test_moments_of_a_large_mean():
-    """The mean is 4096 times the deviation: squares are of differences from the mean."""
-    tested = Program(program.store(program.acc()), program.moments(program.acc() + 1024))
-    problem = conv_programs.problem_of(*KINDS["1x1"])
+    """The mean is some thousand times the deviation: squares are of differences from the mean."""
+    shifted = program.acc() + 1024
+    tested = Program(program.store(shifted), program.moments(shifted))
+    problem = conv_programs.problem_of(*KINDS["1x1"], "fp16")
     kernel = with_program(problem, "64x64_3", row_blocks=2)
     _, (mean, squares) = conv_programs.run(problem, kernel, tested, [])
-    exact = (problem.expected + 1024).transpose(0, 1).flatten(1)
+    exact = (problem.expected + 1024).half().double().transpose(0, 1).flatten(1)
     differences = exact - exact.mean(1, keepdim=True)
     torch.testing.assert_close(mean.double(), exact.mean(1), rtol=2**-23, atol=0)
     torch.testing.assert_close(squares.double(), differences.square().sum(1), rtol=1e-3, atol=0)
@@ -133,7 +135,8 @@ def test_moments_of_a_large_mean():
     st.sampled_from([1, 2, 1000]),
 )
 def test_random_programs_with_reductions(tested, reduction, kind, shared, row_blocks):
-    tested = Program(*tested.outputs, reduction(tested.outputs[-1].value))
+    result = program.relu(next(output.value for output in tested.outputs if output.dtype is None))
+    tested = Program(program.store(result), *tested.outputs, reduction(result))
     check(tested, kind, shared=shared, row_blocks=row_blocks)
 
 
@@ -142,10 +145,11 @@ def test_random_programs_with_reductions(tested, reduction, kind, shared, row_bl
     [
         [program.sum(program.acc(), "all")],
         [program.sum(program.acc()), program.max(program.acc())],
+        [program.sum(program.relu(program.acc()))],
         [program.store(program.acc(), torch.float64)],
         [program.store(program.channel("channel"), per="channel")],
     ],
-    ids=["sum of all", "two reductions", "fp64", "of channels"],
+    ids=["sum of all", "two reductions", "of what is not stored", "fp64", "of channels"],
 )
 def test_what_is_refused(outputs):
     with pytest.raises(AssertionError, match="the kernels don't take this program"):

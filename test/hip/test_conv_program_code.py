@@ -14,6 +14,7 @@ from torch_reformer.operators import fused_programs
 from torch_reformer.program import Program
 
 BIASED = program.acc() + program.channel("bias")
+RECTIFIED = program.relu(BIASED * program.full("residual"))
 PROGRAMS = {
     "residual, silu": Program(program.store(program.silu(BIASED + program.full("residual")))),
     "gelu and what it is of": Program(program.store(BIASED), program.store(program.gelu(BIASED))),
@@ -27,7 +28,7 @@ KINDS = [*((name, 3) for name in PROGRAMS), ("normalise", 1)]
 REDUCING = {
     "moments": fused_programs.moments(frozenset()),
     "moments with a bias": fused_programs.moments(frozenset(["bias"])),
-    "sum": Program(program.store(program.relu(BIASED)), program.sum(BIASED * program.full("residual"))),
+    "sum": Program(program.store(RECTIFIED), program.sum(RECTIFIED)),
 }
 
 

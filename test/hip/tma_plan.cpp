@@ -108,7 +108,7 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
       kernel.launch(plan.launch, keeps_what_is_started, static_cast<const TmaGemmArgs&>(plan.args), call,
                     place_of_parts(kernel));
   };
-  return plan_program(*given, p, {2, true}, start);
+  return plan_program(*given, p, {2, Reduces::result}, start);
 }
 
 int depthwise_args_bytes() { return int(sizeof(TmaDepthwiseArgs)); }
@@ -162,6 +162,6 @@ const char* plan_depthwise_program(const int32_t* problem, const void* const* te
     bind(plan, p, const_cast<void*>(tensors[0]), kernel.result_of(call), tensors[1], nullptr, nullptr);
     kernel.launch(plan.launch, keeps_what_is_started, plan.args, call, place_of_parts(kernel));
   };
-  return plan_program(*given, p, {2, true, false}, start);
+  return plan_program(*given, p, {2, Reduces::anything, false}, start);
 }
 }

@@ -16,6 +16,13 @@ struct Accumulator {
   DEVICE void add(const X& x) {
     known.add(x);
   }
+  // The first `some` of these values.
+  template <int kMost>
+  DEVICE void add(const float (&values)[kMost], int some) {
+    UNROLL
+    for (int i = 0; i < kMost; ++i)
+      if (i < some) known.add(values[i]);
+  }
 };
 template <>
 struct Accumulator<Kind::moments> {
@@ -26,6 +33,18 @@ struct Accumulator<Kind::moments> {
     count += 1;
     sum += difference;
     squares += difference * difference;
+  }
+  template <int kMost>
+  DEVICE void add(const float (&values)[kMost], int some) {
+    if (some <= 0) return;
+    origin = count == 0 ? values[0] : origin;
+    count += float(some < kMost ? some : kMost);
+    UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      const float difference = i < some ? values[i] - origin : 0.0f;
+      sum += difference;
+      squares += difference * difference;
+    }
   }
   // The same for all values of a partial result. There is no division, of which each would wait for the one before.
   DEVICE void add(const Known<Kind::moments>& part) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../device/tma.h"
-#include "reductions.h"
+#include "column_reductions.h"
 
 namespace reformer {
 namespace {
@@ -13,80 +13,47 @@ struct NoProgram {
     DEVICE explicit Thread(const NoProgram&) {}
     DEVICE void begin(int) {}
     DEVICE void run(float (&)[kSums][4], int, int, int) const {}
+    DEVICE void reduce(const unsigned char*, int, int) {}
     DEVICE void end(unsigned char*, int, int, int) const {}
   };
 };
 
-// A butterfly reduction of 2 * kHalf columns over the lanes that have them, which are 2 * kHalf, kHalf, ... 4 apart.
-// Each lane ends with the results of two columns: with 16 columns, number 2 * (lane / 4) and the next one.
-template <int kHalf, class Add>
-DEVICE void over_rows(float (&columns)[16], Add add) {
-  const bool upper = lane_id() & 2 * kHalf;
-  UNROLL
-  for (int j = 0; j < kHalf; ++j) {
-    const float own = upper ? columns[j + kHalf] : columns[j], given = upper ? columns[j] : columns[j + kHalf];
-    columns[j] = add(own, shuffle_xor(given, 2 * kHalf));
-  }
-  if constexpr (kHalf > 2) over_rows<kHalf / 2>(columns, add);
-}
-
-// A warp's values of 64 columns in mma's accumulator layout: [group of 8 columns][the lane's two columns][its row and
-// the row 8 further on].
-using WarpValues = float[8][2][2];
-
-// A warp's partial result of a program's reduction over channels: each lane has two of every 64 columns.
+// A thread's partial results of a program's reduction over channels: of two of every 64 columns, in the rows of which
+// its warp stores the results. It reads them, rounded, from the box that is on its way to memory: nothing has to be
+// shuffled.
 template <class Program, int kColumns, bool kThere = (Program::kReductions > 0)>
 class TileReduction {
-  // One reduction, over channels: more of them would want more registers.
   static_assert(Program::kReductions == 1 && Program::over(0) == Over::images && Program::first_number(0) == 0);
   static constexpr Kind kKind = Program::kind(0);
-  Known<kKind> known_[kColumns / 64][2];
+  static constexpr int kRows = 16;  // of a warp
+  Accumulator<kKind> mine_[kColumns / 64][2];
 
  public:
-  // Adds the first `rows` of 16 rows.
-  DEVICE void add(const WarpValues& values, int box, int rows) {
-    const int row = lane_id() / 4;
-    float columns[16];  // the first two are the result
-    const auto reduce = [&](float none, auto of, auto with) {
-      UNROLL
-      for (int j = 0; j < 16; ++j) {
-        const float (&two)[2] = values[j / 2][j % 2];
-        columns[j] = with(row < rows ? of(two[0], j) : none, row + 8 < rows ? of(two[1], j) : none);
-      }
-      over_rows<8>(columns, with);
-    };
-    const auto itself = [](float x, int) { return x; };
-    const auto plus = [](float a, float b) { return a + b; };
-    if constexpr (kKind == Kind::max)
-      reduce(Known<kKind>{}.value, itself, [](float a, float b) { return larger_of(a, b); });
-    else
-      reduce(0.0f, itself, plus);
-    if constexpr (kKind ==
-                  Kind::moments) {  // sums of squared differences from the mean of these rows, which each lane needs
-      const float mean[2] = {columns[0] / float(rows), columns[1] / float(rows)};
-      float means[16];
-      UNROLL
-      for (int j = 0; j < 16; ++j) means[j] = shuffle_from(mean[j % 2], j / 2 * 4 + lane_id() % 4);
-      reduce(0.0f, [&](float x, int j) { return (x - means[j]) * (x - means[j]); }, plus);
-      UNROLL
-      for (int e = 0; e < 2; ++e) known_[box][e].add(Known<kKind>{float(rows), mean[e], columns[e]});
-    } else {
-      UNROLL
-      for (int e = 0; e < 2; ++e) known_[box][e].add(columns[e]);
+  // from: a box of 64 x 64 results; rows: how many of its rows there are.
+  DEVICE void add(const unsigned char* from, int box, int rows) {
+    using T = typename Program::Result;
+    const int lane = lane_id(), first = warp_id() % 4 * kRows;
+    float values[2][kRows];
+    UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const unsigned char* const chunk = from + (first + i) * 128 + (lane / 4 ^ i % 8) * 16;
+      float two[2];
+      widen<T, 2>(load<T, 2>(reinterpret_cast<const T*>(chunk) + lane % 4 * 2), two);
+      values[0][i] = two[0], values[1][i] = two[1];
     }
+    UNROLL
+    for (int e = 0; e < 2; ++e) mine_[box][e].add(values[e], rows - first);
   }
 
   // Combines the partial results of a group's four warps, in shared memory of the group, and stores this part.
   DEVICE void end(float* shared, const StitchArgs& p, int group, int part, int column) const {
     constexpr int kPitch = 4 * kColumns;
-    const int lane = lane_id();
     tma::group_barrier(1 + group, 128);  // the memory has been read
     UNROLL
     for (int box = 0; box < kColumns / 64; ++box) {
       UNROLL
       for (int e = 0; e < 2; ++e)
-        store_known(known_[box][e], shared + warp_id() % 4 * kColumns + box * 64 + lane / 4 * 8 + lane % 4 * 2 + e,
-                    kPitch);
+        store_known(known(mine_[box][e]), shared + warp_id() % 4 * kColumns + box * 64 + lane_id() * 2 + e, kPitch);
     }
     tma::group_barrier(1 + group, 128);
     for (int at = thread_id() % 128; at < kColumns && column + at < p.width; at += 128) {
@@ -103,7 +70,7 @@ class TileReduction {
 template <class Program, int kColumns>
 class TileReduction<Program, kColumns, false> {
  public:
-  DEVICE void add(const WarpValues&, int, int) {}
+  DEVICE void add(const unsigned char*, int, int) {}
   DEVICE void end(float*, const StitchArgs&, int, int, int) const {}
 };
 
@@ -128,15 +95,16 @@ struct RunsProgram {
 
     // Runs the program on 64 columns from `column` on of the warp's rows from `row` on; sums: the tile's accumulator,
     // in pairs as mma holds it. The result replaces the sums; the program's other outputs are written here.
-    DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) {
+    DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) const {
       // The loop over groups of 8 columns is unrolled, so that as many loads are in flight as there are registers for.
       constexpr bool kMany = Program::kLoaded > 2 || (!kCachesChannels && Program::kChannelValues > 2);
       constexpr int kUnroll = Program::kLoaded > 1 ? (kMany ? 2 : 4) / (kSums > 16 ? 2 : 1) : kMany ? 4 : 8;
-      WarpValues reduced{};
       UNROLL
-      for (int i = 0; i < 8; i += kUnroll) some<kUnroll>(sums, first + i, row, column + i * 8, reduced);
-      if (row < p.lines) reduction.add(reduced, first / 8, least(p.lines - row, 16));
+      for (int i = 0; i < 8; i += kUnroll) some<kUnroll>(sums, first + i, row, column + i * 8);
     }
+
+    // Reduces a box of results, whose first row is `row`.
+    DEVICE void reduce(const unsigned char* box, int number, int row) { reduction.add(box, number, p.lines - row); }
 
     // After the last tile: writes the reduction's partial result, number `part`. shared: the group's, 2 *
     // kTmaStoreBytes.
@@ -160,7 +128,7 @@ struct RunsProgram {
 
     // Rows past the end are computed from the last row's tensors, and not written.
     template <int kUnroll>
-    DEVICE void some(float (&sums)[kSums][4], int first, int row, int column, WarpValues& reduced) const {
+    DEVICE void some(float (&sums)[kSums][4], int first, int row, int column) const {
       if (column >= p.width) return;
       const int lane = lane_id();
       row += lane / 4, column += lane % 4 * 2;
@@ -183,10 +151,10 @@ struct RunsProgram {
           UNROLL
           for (int half = 0; half < 2; ++half) {
             float& sum = sums[first + i][half * 2 + e];
-            float values[kAtLeastOne<Program::kLoaded>], results[Program::kStored];
+            float values[kAtLeastOne<Program::kLoaded>], results[Program::kStored], reduced[1];
             UNROLL
             for (int k = 0; k < Program::kLoaded; ++k) values[k] = k == Program::kAcc ? sum : x[i][half][k][e];
-            Program::of_element(p, channel, values, nullptr, results, &reduced[(first + i) % 8][e][half]);
+            Program::of_element(p, channel, values, nullptr, results, reduced);  // the result is what is reduced
             UNROLL
             for (int k = 0; k < Program::kStored; ++k) stored[half][k][e] = results[k];
             sum = results[Program::kResult];

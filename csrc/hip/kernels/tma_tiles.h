@@ -126,6 +126,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     wgmma::publish();
     tma::group_barrier(1 + group, 128);
     if (starts) work.store(tile, tma::shared_address(to), row, column + box * 64);
+    program.reduce(to, box, row);  // before anybody writes there again
   }
 }
 

@@ -19,6 +19,15 @@ int output_of_result(const ProgramCall& call) {
   return -1;
 }
 
+bool reduces_within(const ProgramCall& call, Reduces limit) {
+  const Program& program = call.program;
+  if (program.reductions.empty()) return true;
+  if (program.reductions.size() > 1 || limit == Reduces::nothing) return false;
+  const int result = output_of_result(call);
+  return limit == Reduces::anything ||
+         (result >= 0 && program.outputs[program.reductions[0]].node == program.outputs[size_t(result)].node);
+}
+
 bool accesses_full(const Program& program) {
   const auto is_of_pixels = [](const ProgramInput& input) {
     return input.kind != ProgramOp::channel && input.kind != ProgramOp::scalar;
@@ -43,7 +52,7 @@ bool takes_program(const ProgramCall& call, const ProgramLimits& limits) {
     return false;
   if (call.program.needs_rows || call.program.has_planes || call.program.tables) return false;
   if (elements_per_access(call) < limits.elements_per_access) return false;
-  if (call.program.reductions.size() > (limits.reduces ? 1 : 0)) return false;
+  if (!reduces_within(call, limits.reduces)) return false;
   if (!limits.accesses_full && accesses_full(call.program)) return false;
   for (const ProgramOperand& input : call.inputs)
     if (input.type == Stored::fp64) return false;

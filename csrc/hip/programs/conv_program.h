@@ -10,10 +10,13 @@
 
 namespace reformer {
 
+// Which one reduction over channels a kernel can compute: none, one of what it stores as the result, or any.
+enum class Reduces : uint8_t { nothing, result, anything };
+
 // Which programs a kernel of forward in NHWC can run.
 struct ProgramLimits {
-  int elements_per_access;    // adjacent channels that a thread accesses at once
-  bool reduces = false;       // one reduction over channels
+  int elements_per_access;  // adjacent channels that a thread accesses at once
+  Reduces reduces = Reduces::nothing;
   bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
 };
 

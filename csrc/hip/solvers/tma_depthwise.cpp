@@ -35,7 +35,7 @@ class GpuTmaDepthwise final : public Solver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || !takes_program(program, {2, true, false}))
+    if (p.direction != Direction::forward || !takes_program(program, {2, Reduces::anything, false}))
       return "it does not run such a program";
     const TmaDepthwisePlan made = best(p, usual_units(device.arch));
     const KernelWithProgram kernel(tma_depthwise_kernel(p)->entry, program, made.args.blocks);

@@ -39,7 +39,8 @@ class GpuTmaGemm final : public Solver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc || !takes_program(program, {2, true}))
+    if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc ||
+        !takes_program(program, {2, Reduces::result}))
       return "it does not run such a program";
     const Choice chosen = best(p, device, !program.program.reductions.empty());
     if (!chosen.kernel) return "its blocks would leave too many partial results";
