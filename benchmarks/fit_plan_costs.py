@@ -1,0 +1,141 @@
+"""Measures the kernels and calls of models' training steps on this GPU, each in its place among the others, and fits
+what the compiler expects of them (torch_reformer/compiler/costs).
+
+A time is a start, and then what the bytes and the arithmetic add: start + bytes / bandwidth * a + flops / arithmetic *
+b, where the GPU's figures are those of its data sheet (compiler/cost.py). start, a and b are fitted for each kind of
+kernel, to relative errors (scipy's nnls, weighted anew until it is the median that is fitted). The error is that of
+models that were left out of the fit.
+
+    python benchmarks/fit_plan_costs.py --measure --csv benchmarks/results/h100/plan_costs.csv.xz
+    python benchmarks/fit_plan_costs.py --csv benchmarks/results/h100/plan_costs.csv.xz
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import lzma
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from graph_models import OF_PAPERS
+from models import Task, task
+from scipy.optimize import nnls
+
+from torch_reformer.compiler import cost
+from torch_reformer.compiler.plan import measured
+
+ENOUGH = 8  # lines of a kind; the others are fitted as one
+_ROUNDS = 20
+
+
+class Measured(NamedTuple):
+    """A line of a report (compiler/report.py)."""
+
+    model: str
+    gpu: str
+    kind: str
+    bytes: int
+    flops: int
+    us: float
+
+
+class Step(torch.nn.Module):
+    def __init__(self, task: Task):
+        super().__init__()
+        self.model, self.loss = task.model.train(), task.loss
+
+    def forward(self, *batch):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.loss(self.model, *batch)
+
+
+def lines_of(name: str) -> list[Measured]:
+    what, gpu = task(name, torch.device("cuda")), torch.cuda.get_device_name()
+    return [
+        Measured(name, gpu, line.cost, line.read + line.written, line.flops, round(line.measured_us, 2))
+        for report in measured(Step(what), what.batch())
+        for line in report.lines
+    ]
+
+
+def read(path: Path) -> list[Measured]:
+    rows = csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode()))
+    return [
+        Measured(row["model"], row["gpu"], row["kind"], int(row["bytes"]), int(row["flops"]), float(row["us"]))
+        for row in rows
+    ]
+
+
+def write(path: Path, lines: list[Measured]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Measured._fields)
+    writer.writerows(lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(text.getvalue().encode()))
+
+
+def fit(lines: list[Measured]) -> cost.Fitted:
+    terms = np.array([cost.terms(cost.figures_of(line.gpu), line.bytes, line.flops) for line in lines])
+    us = np.array([line.us for line in lines])
+    relative, weights = terms / us[:, None], np.ones(len(us))
+    for _ in range(_ROUNDS):
+        found = nnls(relative * weights[:, None], weights)[0]
+        weights = np.maximum(np.abs(relative @ found - 1), 0.01) ** -0.5
+    return cost.Fitted(*(float(f"{each:.4g}") for each in found))
+
+
+def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
+    """Lines of each kind; those of kinds that are rare are of cost.OTHERS."""
+    kinds = defaultdict(list)
+    for line in lines:
+        kinds[line.kind].append(line)
+    rare = [kind for kind, found in kinds.items() if len(found) < ENOUGH]
+    others = [line for kind in rare for line in kinds.pop(kind)]
+    return {**kinds, cost.OTHERS: others} if others else dict(kinds)
+
+
+def errors(lines: list[Measured]) -> list[float]:
+    """Relative ones, of each model by a fit to the others; of a kind of one model by the fit to it."""
+    models = {line.model for line in lines}
+    found = []
+    for model in models:
+        left_out = [line for line in lines if line.model == model]
+        fitted = fit([line for line in lines if line.model != model] if len(models) > 1 else lines)
+        found += [abs(fitted.us(cost.figures_of(each.gpu), each.bytes, each.flops) / each.us - 1) for each in left_out]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", type=Path, required=True)
+    parser.add_argument("--measure", action="store_true", help="anew, and write the file")
+    parser.add_argument("--models", default=",".join(OF_PAPERS))
+    parser.add_argument("--architecture", default="sm_90")
+    options = parser.parse_args()
+    if options.measure:
+        lines = []
+        for name in options.models.split(","):
+            lines += lines_of(name)
+            write(options.csv, lines)
+    kinds = by_kind(read(options.csv))
+    print(f"| {'kind':34} | lines | ms | start us | of bytes | of flops | error: median | 80 % below |")
+    print("|---|---|---|---|---|---|---|---|")
+    for kind, lines in sorted(kinds.items(), key=lambda each: -sum(line.us for line in each[1])):
+        found, apart = fit(lines), errors(lines)
+        cells = [str(len(lines)), f"{sum(line.us for line in lines) / 1e3:.1f}", *(f"{each:.3g}" for each in found)]
+        cells += [f"{100 * np.quantile(apart, share):.0f} %" for share in (0.5, 0.8)]
+        print(f"| {kind:34} | {' | '.join(cells)} |")
+    table = {kind: list(fit(lines)) for kind, lines in sorted(kinds.items())}
+    text = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(each)}" for kind, each in table.items())
+    cost.table_of(options.architecture).write_text(f"{{\n{text}\n}}\n")
+
+
+if __name__ == "__main__":
+    main()
