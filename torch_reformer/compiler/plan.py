@@ -34,8 +34,8 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
     found = []
 
     def compiled(module, _):
-        executable = Executable(module)
-        found.append(report_of(executable.graph, executable.grouping, architecture))
+        executable = Executable(module, architecture=architecture)
+        found.append(report_of(executable.graph, executable.grouping, architecture, executable.planned))
         return module.forward
 
     tensors = dict(function.named_parameters()) | dict(function.named_buffers()) if _is_module(function) else {}
