@@ -15,7 +15,7 @@ from .regions import MOST_OUTPUTS, Region, copy_of
 from .schedule import reads_of_region
 
 BEAM, MOST_PIECES = 3, 6  # of the regions that grow from a piece
-MOST = 3000  # of a graph's: with so many, components that come later stay as the greedy plan has them
+MOST = 10000  # of a graph's: with so many, components that come later stay as the greedy plan has them
 _MOST_READERS = 8  # of one tensor that are looked at
 
 
@@ -38,6 +38,11 @@ class Candidate:
     parts: tuple[int, ...] = ()
     alone: float = 0.0
 
+    @property
+    def provided(self) -> int:
+        """What it can store, by places as bits."""
+        return self.operations & ~self.before
+
     def cost(self, launch: float) -> float:
         return sum(self.reads.values()) + (0 if self.region.anchor else launch)
 
@@ -48,13 +53,7 @@ class Candidates:
     def __init__(self, pieces: Pieces, launch: float):
         self.pieces, self.launch = pieces, launch
         self.found: dict[int, Candidate | None] = {}  # by operations
-        self.before: dict[int, int] = {}  # value (id) -> the operations that it needs
-        for place, operation in enumerate(pieces.graph.operations):
-            bits = 1 << place
-            for view in operation.operands:
-                bits |= self.before.get(id(view.value), 0)
-            for result in operation.results:
-                self.before[id(result)] = bits
+        self.before = _before(pieces)
 
     def of(self, region: Region) -> Candidate | None:
         """The candidate that a region is."""
@@ -83,7 +82,8 @@ class Candidates:
                     following |= self._with_one_more(candidate, of_value)
                 found |= following
                 layer = sorted(following.values(), key=lambda each: (-self._spared(each), each.operations))[:BEAM]
-        return [each for _, each in sorted(found.items()) if self._is_of_use(each)]
+        greedy = {each.operations for each in regions}
+        return [each for key, each in sorted(found.items()) if key in greedy or self._is_of_use(each)]
 
     def _spared(self, candidate: Candidate) -> float:
         return candidate.alone - candidate.cost(self.launch) - candidate.opened
@@ -149,6 +149,26 @@ class Candidates:
         shared = {id(view.value) for view in region.whole_leaves()}
         shared |= {id(each.results[0]) for each in region.members if not isinstance(each, Reduce)}
         return Candidate(region, operations, before, once, reads, tuple(provides), shared, sum(opens), _kind(region))
+
+
+def _before(pieces: Pieces) -> dict[int, int]:
+    """Of each value (id) that is in memory, the operations that it needs, by their places in the graph as bits. What
+    another region reads may hang on an operation that this one computes for itself: that is none of them."""
+    found: dict[int, int] = {}
+    parts = {id(each): region for region in pieces.regions for each in region.operations}
+    for place, operation in enumerate(pieces.graph.operations):
+        operations, read = [operation], operation.operands
+        if (region := parts.get(id(operation))) is not None:
+            operations, leaves = region.traced(operation)
+            read = leaves.values()
+        bits = 1 << place
+        for each in operations:
+            bits |= 1 << pieces.place_of[id(each)]
+        for view in read:
+            bits |= found.get(id(view.value), 0)
+        for result in operation.results:
+            found[id(result)] = bits
+    return found
 
 
 def _kind(region: Region) -> tuple:

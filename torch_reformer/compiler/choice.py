@@ -1,113 +1,157 @@
 """Which of a component's candidates become kernels, by integer programming.
 
-z[S] says whether candidate S is a kernel, s[v] whether value v is stored. What S reads is stored: z[S] <= s[v]. What is
-stored is made by a kernel: s[v] <= the sum of z[S] over those that can store v. A reduction is in one kernel at most, a
-convolution in one exactly, and of two that need each other's reductions one is none. The cost is what kernels read and
-start, and what is stored; what several of them compute is computed again. The greedy plan is one of the solutions."""
+z[S] says whether candidate S is a kernel, s[v] whether value v is stored. What S reads is stored, z[S] <= s[v], and
+made by another kernel, z[S] <= the sum of z[T] over those that can store v and leave S something to do. A reduction is
+in one kernel at most, a convolution in one exactly, and of two that need each other's reductions one is none. What one
+operation needs is computed no more often than that one is. The cost is what kernels read and start, and what is stored;
+what several of them compute is computed again. The greedy plan is one of the solutions."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .candidates import Candidate
 from .components import Component, places_of
+from .pieces import Pieces
+from .solver import Program
 
-try:
-    import numpy
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csr_matrix
-except ImportError:
-    milp = None
-
-NODES, GAP = 20, 1e-3  # of a search: there is no limit of time, so that every process finds the same
+LEAST = 1e-4  # of a component's cost, for it to be planned anew
 
 
 @dataclass(frozen=True)
 class Choice:
-    """cost, bound: in bytes. stored: values by id."""
+    """cost: in bytes; bound: what no choice among the candidates costs less than. stored: values by id."""
 
     candidates: list[Candidate]
     stored: set[int]
     cost: float
-    bound: float
+    bound: float = -math.inf
 
 
-class _Program:
-    """Minimises costs times variables of 0 and 1. A row: low <= the sum of coefficients times variables <= high."""
-
-    def __init__(self):
-        self.costs: list[float] = []
-        self.entries: list[tuple[int, int, int]] = []  # row, variable, coefficient
-        self.limits: list[tuple[float, float]] = []
-
-    def variable(self, cost: float) -> int:
-        self.costs.append(cost)
-        return len(self.costs) - 1
-
-    def row(self, terms: dict[int, int], low: float, high: float) -> None:
-        self.entries += [(len(self.limits), variable, c) for variable, c in terms.items()]
-        self.limits.append((low, high))
-
-    def solved(self) -> tuple[list[bool], float] | None:
-        """Values of the variables, and what no others cost less than."""
-        rows, columns, coefficients = zip(*self.entries, strict=True)
-        unit = max(*self.costs, 1.0)
-        matrix = csr_matrix((coefficients, (rows, columns)), shape=(len(self.limits), len(self.costs)))
-        low, high = zip(*self.limits, strict=True)
-        found = milp(
-            numpy.array(self.costs) / unit,
-            constraints=LinearConstraint(matrix, low, high),
-            integrality=numpy.ones(len(self.costs)),
-            bounds=Bounds(0, 1),
-            options={"node_limit": NODES, "mip_rel_gap": GAP},
-        )
-        if found.x is None or found.mip_dual_bound is None:
-            return None
-        return [bool(each > 0.5) for each in found.x], found.mip_dual_bound * unit
+class Inconsistent(Exception):
+    """The greedy regions are no solution of a component's program."""
 
 
-def greedy_choice(component: Component, bytes_of: dict[int, int], launch: float) -> Choice:
-    read = {value for each in component.greedy for value in each.reads}
-    stored = component.required | (read & component.optional)
-    cost = sum(each.cost(launch) for each in component.greedy) + sum(bytes_of[value] for value in stored)
-    return Choice(component.greedy, stored, cost, -math.inf)
+class Chooser:
+    """launch: the bytes that take as long as a kernel's start."""
+
+    def __init__(self, pieces: Pieces, launch: float):
+        self.pieces, self.launch = pieces, launch
+        values = (each.results[0] for region in pieces.regions for each in region.members)
+        self.bytes = {id(value): value.bytes for value in values}
+
+    def greedy(self, component: Component) -> Choice:
+        read = {value for each in component.greedy for value in each.reads}
+        return self._choice(component, component.greedy, read & component.optional)
+
+    def best(self, component: Component, candidates: list[Candidate]) -> Choice:
+        """The best that the search finds within its limits; the greedy one where nothing costs less than that.
+
+        Raises:
+            Inconsistent: if the program does not have that.
+        """
+        greedy = self.greedy(component)
+        program = _Program(self, component, candidates, greedy)
+        if not program.allows(program.start):
+            raise Inconsistent
+        enough = greedy.cost * (1 - LEAST)
+        fixed = sum(self.bytes[value] for value in component.required)
+        found = program.solved()
+        bound = min(found.bound + fixed, greedy.cost)
+        if bound < enough and not found.is_of_integers:
+            found = program.solved(program.start)
+            bound = max(bound, min(found.bound + fixed, greedy.cost))
+        if bound >= enough or found.values is None:
+            return replace(greedy, bound=bound)
+        stored = {value for value, variable in program.s.items() if found.values[variable] > 0.5}
+        chosen = [each for each, value in zip(candidates, found.values, strict=False) if value > 0.5]
+        best = self._choice(component, chosen, stored)
+        return replace(best if best.cost < enough else greedy, bound=bound)
+
+    def _choice(self, component: Component, chosen: list[Candidate], stored: set[int]) -> Choice:
+        stored = component.required | stored
+        cost = sum(each.cost(self.launch) for each in chosen) + sum(self.bytes[value] for value in stored)
+        return Choice(chosen, stored, cost)
 
 
-def choose(component: Component, candidates: list[Candidate], bytes_of: dict[int, int], launch: float) -> Choice | None:
-    """None where the search found nothing within its limits."""
-    program = _Program()
-    required = component.required
-    z = [program.variable(each.cost(launch)) for each in candidates]
-    makers: dict[int, list[int]] = {}
-    once: dict[int, list[int]] = {}
-    for variable, candidate in zip(z, candidates, strict=True):
-        for value in candidate.provides:
-            makers.setdefault(id(value), []).append(variable)
-        for place in places_of(candidate.once):
-            once.setdefault(place, []).append(variable)
-    s = {value: program.variable(bytes_of[value]) for value in makers if value in component.optional}
-    for variable, candidate in zip(z, candidates, strict=True):
-        for value in candidate.reads:
-            if value in s:
-                program.row({variable: 1, s[value]: -1}, -math.inf, 0)
-    for value, variable in s.items():
-        program.row({variable: 1, **dict.fromkeys(makers[value], -1)}, -math.inf, 0)
-    for value in makers:
-        if value in required:
-            program.row(dict.fromkeys(makers[value], 1), 1, math.inf)
-    anchors = {place for each in component.pieces if each.region.anchor for place in places_of(each.once)}
-    for place, variables in once.items():
-        program.row(dict.fromkeys(variables, 1), int(place in anchors), 1)
-    for i, one in enumerate(candidates):
-        for j, other in enumerate(candidates[:i]):
-            if one.before & other.once and other.before & one.once:
-                program.row({z[i]: 1, z[j]: 1}, 0, 1)
-    if (found := program.solved()) is None:
-        return None
-    values, bound = found
-    fixed = sum(bytes_of[value] for value in required)
-    stored = required | {value for value, variable in s.items() if values[variable]}
-    chosen = [each for variable, each in zip(z, candidates, strict=True) if values[variable]]
-    cost = sum(each.cost(launch) for each in chosen) + sum(bytes_of[value] for value in stored)
-    return Choice(chosen, stored, cost, bound + fixed)
+class _Program(Program):
+    """start: the greedy regions as a solution. z: the first variables, of the candidates. s: those of values (ids)."""
+
+    def __init__(self, chooser: Chooser, component: Component, candidates: list[Candidate], greedy: Choice):
+        super().__init__()
+        self.candidates, self.pieces = candidates, chooser.pieces
+        self.makers: dict[int, list[int]] = {}  # value (id) -> those that can store it
+        self.once: dict[int, list[int]] = {}  # operation (place) -> those that compute what only one may
+        self.computing: dict[int, list[int]] = {}  # operation (place) -> those that compute it
+        for z, candidate in enumerate(candidates):
+            self.variable(candidate.cost(chooser.launch))
+            for value in candidate.provides:
+                self.makers.setdefault(id(value), []).append(z)
+            for found, bits in ((self.once, candidate.once), (self.computing, candidate.operations)):
+                for place in places_of(bits):
+                    found.setdefault(place, []).append(z)
+        results = [each.results[0] for piece in component.pieces for each in piece.region.members]
+        self._users = {id(each): self.pieces.users(each)[0] for each in results}
+        read = dict.fromkeys(value for each in candidates for value in each.reads if value in component.optional)
+        self.s = {value: self.variable(chooser.bytes[value]) for value in read}
+        regions = {each.operations for each in greedy.candidates}
+        self.start = [float(each.operations in regions) for each in candidates]
+        self.start += [float(value in greedy.stored) for value in self.s]
+        self._repeat_nothing(component)
+        self._store(component)
+        self._order(component)
+
+    def _repeat_nothing(self, component: Component) -> None:
+        """single: of operations in one kernel at most, the places as bits."""
+        own = sum(1 << place for place in self.computing)
+        self.single = sum(1 << place for place in self.once)
+        for place in sorted(self.computing, reverse=True):
+            (value,) = self.pieces.graph.operations[place].results
+            users = self.pieces.users(value)[0] & own
+            is_required = id(value) in component.required
+            if users.bit_count() > 1 or is_required == bool(users):
+                continue
+            terms, high = dict.fromkeys(self.computing[place], 1), int(is_required)
+            for each in self.computing[users.bit_length() - 1] if users else ():
+                terms[each] = terms.get(each, 0) - 1
+            if sum(coefficient * self.start[variable] for variable, coefficient in terms.items()) <= high:
+                self.row(terms, high=high)
+                if is_required or users & self.single:
+                    self.single |= 1 << place
+
+    def _store(self, component: Component) -> None:
+        groups: dict[tuple[int, int], list[int]] = {}  # value (id), operation of one kernel -> those that read and do
+        for z, candidate in enumerate(self.candidates):
+            for value in candidate.reads:
+                if value in self.s:
+                    users = self._users[value] & candidate.operations & self.single
+                    groups.setdefault((value, users & -users or ~z), []).append(z)
+        for (value, user), readers in groups.items():
+            makers = self.makers.get(value, ())
+            if user < 0:
+                makers = [i for i in makers if not _spares(self.candidates[i], self.candidates[~user])]
+            else:
+                makers = [i for i in makers if not self.candidates[i].operations & user]
+            self.row(dict.fromkeys(readers, 1) | {self.s[value]: -1}, high=0)
+            self.row(dict.fromkeys(readers, 1) | dict.fromkeys(makers, -1), high=0)
+        for piece in component.pieces:
+            for value in (id(each.results[0]) for each in piece.region.members):
+                if value in component.required:
+                    self.row(dict.fromkeys(self.makers.get(value, ()), 1), low=1)
+
+    def _order(self, component: Component) -> None:
+        anchors = {place for each in component.pieces if each.region.anchor for place in places_of(each.once)}
+        for place, variables in self.once.items():
+            self.row(dict.fromkeys(variables, 1), int(place in anchors), 1)
+        own = sum(1 << place for place in self.once)
+        for z, one in enumerate(self.candidates):
+            for place in places_of(one.before & own if one.once else 0):
+                others = [i for i in self.once[place] if self.candidates[i].before & one.once]
+                if others:
+                    self.row({z: 1} | dict.fromkeys(others, 1), high=1)
+
+
+def _spares(one: Candidate, other: Candidate) -> bool:
+    """Whether the other is of no use beside the one, or can't be beside it."""
+    return not other.provided & ~one.provided or bool(one.once & other.once)
