@@ -16,7 +16,7 @@ from .components import Component, places_of
 from .pieces import Pieces
 from .solver import Program
 
-LEAST = 1e-4  # of a component's cost, for it to be planned anew
+_LEAST = 1e-4  # of a component's cost, for it to be planned anew
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Choice:
     stored: set[int]
     cost: float
     bound: float = -math.inf
+
+    def is_better(self, other: Choice) -> bool:
+        return self.cost < other.cost * (1 - _LEAST)
 
 
 class Inconsistent(Exception):
@@ -55,19 +58,20 @@ class Chooser:
         program = _Program(self, component, candidates, greedy)
         if not program.allows(program.start):
             raise Inconsistent
-        enough = greedy.cost * (1 - LEAST)
         fixed = sum(self.bytes[value] for value in component.required)
         found = program.solved()
         bound = min(found.bound + fixed, greedy.cost)
-        if bound < enough and not found.is_of_integers:
+        if not replace(greedy, cost=bound).is_better(greedy):
+            return replace(greedy, bound=bound)
+        if not found.is_of_integers:
             found = program.solved(program.start)
             bound = max(bound, min(found.bound + fixed, greedy.cost))
-        if bound >= enough or found.values is None:
+        if found.values is None:
             return replace(greedy, bound=bound)
         stored = {value for value, variable in program.s.items() if found.values[variable] > 0.5}
         chosen = [each for each, value in zip(candidates, found.values, strict=False) if value > 0.5]
         best = self._choice(component, chosen, stored)
-        return replace(best if best.cost < enough else greedy, bound=bound)
+        return replace(best if best.is_better(greedy) else greedy, bound=bound)
 
     def _choice(self, component: Component, chosen: list[Candidate], stored: set[int]) -> Choice:
         stored = component.required | stored

@@ -110,7 +110,7 @@ class _Planner:
                 refused.append("the regions are no solution of their program")
                 continue
             bound += found.bound * len(several)
-            if found.cost < greedy.cost:
+            if found.candidates is not greedy.candidates:
                 changed = self._changed(better or self.grouping, several, found)
                 if (fault := fault_of(changed)) is None:
                     better, spared = changed, spared + (greedy.cost - found.cost) * len(several)
