@@ -1,4 +1,4 @@
-"""Programs over 0 and 1 by each solver that is installed: the best of all solutions, within limits of nodes and a gap."""
+"""Programs over 0 and 1 by each solver that is installed: the best of all solutions; and its limits."""
 
 import importlib.util
 import itertools
@@ -15,7 +15,8 @@ COUNT = 10
 
 @pytest.fixture(params=SOLVERS)
 def by(request, monkeypatch):
-    monkeypatch.setattr(solver, "_solver", lambda made=solver._SOLVERS[request.param](): made)
+    made = solver._SOLVERS[request.param]()
+    monkeypatch.setattr(solver, "_solver", lambda: made)
     return request.param
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -47,8 +48,8 @@ class Executable(Compiled):
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
-        architecture = architecture or _architecture(self.graph)
-        self._lowered = self._lower(architecture)
+        architecture = architecture or architecture_of(self.graph)
+        self.lowered = self._lower(architecture)
         self._report = report and report_of(self.graph, self.grouping, architecture, self.planned)
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
@@ -64,14 +65,20 @@ class Executable(Compiled):
         self._start(reporting())
 
     def _start(self, report: Callable[[Report], Any] | None) -> None:
-        prepare(self._lowered)
+        prepare(self.lowered)
         self._number = self.plan.number
         if report is not None:
             report(self._report)
 
     @property
     def plan(self) -> Plan:
-        return self._lowered.plan
+        return self.lowered.plan
+
+    def with_plan(self, plan: Plan) -> Executable:
+        """The same with another plan, which takes and gives the same tensors."""
+        other = copy.copy(self)
+        other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
+        return other
 
     def _lower(self, architecture: str | None) -> Lowered:
         """Without writes in place where these leave no order of the kernels."""
@@ -100,7 +107,7 @@ class Executable(Compiled):
         return [next(left) if each is None else each[0] for each in self._fixed]
 
 
-def _architecture(graph: Graph) -> str | None:
+def architecture_of(graph: Graph) -> str | None:
     """The architecture of the graph's GPU, if times are known of it."""
     gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
     found = gpu.architecture(gpus[0]) if gpus else None

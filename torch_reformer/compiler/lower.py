@@ -25,10 +25,12 @@ _ALIGNED = 128  # elements, so that parts of one memory begin at what kernels re
 @dataclass(frozen=True)
 class Lowered:
     """A plan of a graph's inputs, which gives those outputs that are tensors, in order. types: of its tensors, by their
-    numbers, as far as this package's own steps read them."""
+    numbers, as far as this package's own steps read them. steps: of each group (grouping.py), in the order in which
+    they run."""
 
     plan: plans.Plan
     types: dict[int, Typed]
+    steps: dict[int, range]
 
 
 def lower(graph: Graph, grouping: Grouping) -> Lowered:
@@ -50,13 +52,16 @@ class _Lowering:
         self.needed |= {id(view.value) for view in graph.output_views()}
 
     def run(self) -> Lowered:
+        steps: dict[int, range] = {}
         for group in schedule(self.grouping):
+            first = len(self.steps.steps)
             if group in self.grouping.alone:
                 self._alone(self.grouping.alone[group])
             else:
                 self._region(self.grouping.regions[group])
+            steps[group] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
-        return Lowered(self.steps, self.types)
+        return Lowered(self.steps, self.types, steps)
 
     def _is(self, value: Value, number: int, layout: Layout) -> None:
         self.base[id(value)] = number, layout

@@ -1,5 +1,5 @@
-"""What the compiler makes of a model's training step, without running it: kernels, bytes and expected times on a GPU,
-which need not be there."""
+"""What the compiler makes of a model's training step: kernels, bytes and expected times on a GPU, which need not be
+there; or measured times, where it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
     Args:
         architecture: of the GPU that times are expected of, such as ``sm_90``.
     """
-    from .backend import compile_graphs  # with Dynamo, which takes seconds to import
     from .execute import Executable
     from .fakes import fake_tensors
 
@@ -38,10 +37,41 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
         found.append(report_of(executable.graph, executable.grouping, architecture, executable.planned))
         return module.forward
 
+    with fake_tensors() as fake:
+        _run(function, inputs, compiled, lambda each: fake(each).requires_grad_(each.requires_grad))
+    return found
+
+
+def measured(function: Callable, inputs: tuple) -> list[Report]:
+    """The same reports, with times: each plan runs some times. Parameters get no gradients, but buffers change."""
+    from .execute import Executable, architecture_of
+    from .measure import measure
+
+    found = []
+
+    def compiled(module, _):
+        executable = Executable(module)
+
+        def run(*args):
+            times, results = measure(executable, list(args))
+            planned = executable.graph, executable.grouping, architecture_of(executable.graph), executable.planned
+            found.append(report_of(*planned, times))
+            return results
+
+        return run
+
+    _run(function, inputs, compiled, lambda each: each.detach().requires_grad_(each.requires_grad))
+    return found
+
+
+def _run(function: Callable, inputs: tuple, compiled: Callable, tensor: Callable[[Tensor], Tensor]) -> None:
+    """Forward and backward of what `tensor` gives for the function's tensors."""
+    from .backend import compile_graphs  # with Dynamo, which takes seconds to import
+
     tensors = dict(function.named_parameters()) | dict(function.named_buffers()) if _is_module(function) else {}
-    with _uncompiled(function), fake_tensors() as fake:
-        own = [fake(each).requires_grad_(each.requires_grad) for each in tensors.values()]
-        given = [fake(each) if isinstance(each, Tensor) else each for each in inputs]
+    with _uncompiled(function):
+        own = [tensor(each) for each in tensors.values()]
+        given = [tensor(each) if isinstance(each, Tensor) else each for each in inputs]
 
         def call(*flat):
             values, given = dict(zip(tensors, flat, strict=False)), flat[len(tensors) :]
@@ -50,7 +80,6 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
         results = tree_leaves(compile_graphs(call, compiled)(*own, *given))
         differentiable = [each for each in results if isinstance(each, Tensor) and each.requires_grad]
         torch.autograd.backward(differentiable, list(map(torch.ones_like, differentiable)))
-    return found
 
 
 @contextlib.contextmanager
@@ -85,6 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="sm_90", choices=GPUS, help="the GPU of which times are expected")
     parser.add_argument("--autocast", choices=_TYPES, help="the data type of torch.autocast around the model")
+    parser.add_argument("--measure", action="store_true", help="measure it here, on the device that the model is on")
     parser.add_argument("--channels-last", action="store_true", help="images and filters in channels_last")
 
 
@@ -101,9 +131,11 @@ def run(options: argparse.Namespace) -> int:
             self.model = model
 
         def forward(self, *args):
-            with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            with torch.autocast(where, dtype=dtype, enabled=dtype is not None):
                 return self.model(*args)
 
-    for title, report in zip(("forward", "backward"), planned(Cast(), tuple(inputs), options.device), strict=False):
+    where = next((each.device.type for each in tree_leaves(inputs) if isinstance(each, Tensor)), "cpu")
+    reports = measured(Cast(), tuple(inputs)) if options.measure else planned(Cast(), tuple(inputs), options.device)
+    for title, report in zip(("forward", "backward"), reports, strict=False):
         print(f"{title}\n{report}\n")
     return 0

@@ -3,7 +3,7 @@ take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,17 +22,20 @@ _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 class Line:
     """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
     of a product of matrices its sizes.
-    read, written: bytes of the tensors, each once. us: expected; None where no GPU is known."""
+    read, written: bytes of the tensors, each once. flops: of an anchor or a call. us: expected; None where no GPU is
+    known. measured_us: on this machine; None where it has not run."""
 
     kind: str  # conv, stitch, or an operator's name
     operations: tuple[str, ...]
     read: int
     written: int
+    flops: int = 0
     us: float | None = None
+    measured_us: float | None = None
 
     def __str__(self) -> str:
         shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
-        time = "" if self.us is None else f"{self.us:8.1f}"
+        time = "".join("" if each is None else f"{each:8.1f}" for each in (self.us, self.measured_us))
         return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
 
 
@@ -52,23 +55,30 @@ class Report:
     @property
     def us(self) -> float | None:
         """Expected microseconds, one kernel after the other."""
-        return _us(self.lines)
+        return _sum(line.us for line in self.lines)
+
+    @property
+    def measured_us(self) -> float | None:
+        return _sum(line.measured_us for line in self.lines)
 
     def __str__(self) -> str:
-        head = f"{'us':>8}" * (self.us is not None) + f"{'MB read':>10}{'written':>10}"
-        total = f"{_total(self.lines)}; one by one {_total(self.alone)}"
+        heads = [f"{name:>8}" for name, us in (("us", self.us), ("measured", self.measured_us)) if us is not None]
+        head = f"{''.join(heads)}{'MB read':>10}{'written':>10}"
+        measured = "" if self.measured_us is None else f"; measured {self.measured_us:.0f} us"
+        total = f"{_total(self.lines)}{measured}; one by one {_total(self.alone)}"
         planned = [str(self.planned)] if self.planned else []
         return "\n".join([head, *map(str, self.lines), total, *planned])
 
 
-def _us(lines: Iterable[Line]) -> float | None:
-    times = [line.us for line in lines]
-    return None if None in times else sum(times)
+def _sum(times: Iterable[float | None]) -> float | None:
+    found = list(times)
+    return None if None in found else sum(found)
 
 
 def _total(lines: tuple[Line, ...]) -> str:
     text = f"{len(lines)} kernels and calls move {sum(each.read + each.written for each in lines) / 1e6:.1f} MB"
-    return text if _us(lines) is None else f"{text} in {_us(lines):.0f} us"
+    us = _sum(line.us for line in lines)
+    return text if us is None else f"{text} in {us:.0f} us"
 
 
 def _megabytes(count: int) -> str:
@@ -90,29 +100,37 @@ def _of_product(operation: Operation) -> tuple[str, ...]:
 
 
 def report_of(
-    graph: Graph, grouping: Grouping, architecture: str | None = None, planned: Planned | None = None
+    graph: Graph,
+    grouping: Grouping,
+    architecture: str | None = None,
+    planned: Planned | None = None,
+    measured: Mapping[int, float] | None = None,
 ) -> Report:
-    """architecture: of the GPU that times are expected of (cost.GPUS)."""
+    """architecture: of the GPU that times are expected of (cost.GPUS). measured: microseconds of each group."""
     order = schedule(grouping)
     bytes_moved = moved(grouping)
 
-    def line(kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None) -> Line:
+    def line(
+        kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None, measured_us: float | None
+    ) -> Line:
         multiplied = flops(anchor) if anchor else 0
         us = architecture and predicted_us(architecture, read + written, multiplied)
-        return Line(kind, tuple(names), read, written, us)
+        return Line(kind, tuple(names), read, written, multiplied, us, measured_us)
 
     lines = []
     for number in order:
         read, written = bytes_moved[number]
+        measured_us = (measured or {}).get(number)
         if (operation := grouping.alone.get(number)) is not None:
-            lines.append(line(_name(operation), _of_product(operation), read, written, operation))
+            lines.append(line(_name(operation), _of_product(operation), read, written, operation, measured_us))
             continue
         region = grouping.regions[number]
         names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
         if written:
-            lines.append(line("conv" if region.anchor else "stitch", names, read, written, region.anchor))
+            kind = "conv" if region.anchor else "stitch"
+            lines.append(line(kind, names, read, written, region.anchor, measured_us))
     alone = [
-        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each)
+        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
     ]
     return Report(tuple(lines), tuple(alone), planned)

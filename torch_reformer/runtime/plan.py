@@ -214,12 +214,23 @@ class Plan:
             release(self.number)
 
 
-def _planned(inputs: int, steps: list[Step], outputs: tuple[int, ...]) -> Plan:
+def _planned(
+    inputs: int, steps: list[Step], outputs: tuple[int, ...], between: Callable[[], None] | None = None
+) -> Plan:
     plan = Plan(inputs)
     for step in steps:
+        if between is not None:
+            plan.aten(between)
         what = step.call.code() if step.call else step.what
         plan._add(step.kind, what, step.inputs, len(step.made), step.into, step.call)
+    if between is not None:
+        plan.aten(between)
     return plan.give(*outputs)
+
+
+def between_steps(plan: Plan, operator: Callable[[], None]) -> Plan:
+    """The same, with an operator that neither takes nor gives anything called before its first step and after each."""
+    return _planned(plan._inputs, plan.steps, plan.outputs, operator)
 
 
 def alone(step: Step) -> Plan:
