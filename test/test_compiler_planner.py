@@ -78,7 +78,7 @@ def test_results_and_costs(seed):
 
 @pytest.mark.parametrize("planned_anew", [False, True])
 def test_a_vector_that_others_compute_for_themselves(planned_anew, monkeypatch):
-    """Of a gradient's gradient behind a batch norm: variance + eps is stored by one region, and others that this one
+    """In a gradient's gradient behind a batch norm: variance + eps is stored by one region, and others that this one
     needs compute it for themselves. No candidate could store it, and a plan left it unmade."""
     if planned_anew:
         anew(monkeypatch)

@@ -21,7 +21,7 @@ def by(request, monkeypatch):
 
 
 def covering(seed: int) -> solver.Program:
-    """Of each of some sets of variables one is 1, and of some pairs one at most."""
+    """In some sets of variables one at least is 1, and in some pairs one at most."""
     generator, program = random.Random(seed), solver.Program()
     for _ in range(COUNT):
         program.variable(generator.randint(1, 1000) * 1e6)

@@ -152,8 +152,8 @@ class Candidates:
 
 
 def _before(pieces: Pieces) -> dict[int, int]:
-    """Of each value (id) that is in memory, the operations that it needs, by their places in the graph as bits. What
-    another region reads may hang on an operation that this one computes for itself: that is none of them."""
+    """The operations that each value (id) in memory needs, by their places in the graph as bits. A small operation's
+    result that one region stores and another computes for itself is none of what the other needs."""
     found: dict[int, int] = {}
     parts = {id(each): region for region in pieces.regions for each in region.operations}
     for place, operation in enumerate(pieces.graph.operations):

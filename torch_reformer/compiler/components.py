@@ -32,11 +32,12 @@ class Component:
 
 
 def places_of(bits: int) -> list[int]:
-    found = []
+    found, place = [], -1
     while bits:
-        low = bits & -bits
-        found.append(low.bit_length() - 1)
-        bits ^= low
+        step = (bits & -bits).bit_length()
+        place += step
+        found.append(place)
+        bits >>= step  # what is left is as short as what the places span
     return found
 
 
