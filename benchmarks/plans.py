@@ -1,5 +1,7 @@
-"""What the compiler makes of a training step of torchvision's models under bf16 autocast, in channels_last: kernels and
-calls, gigabytes and expected milliseconds on a GPU, against one kernel an operation. Nothing runs: no GPU is needed.
+"""What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
+gigabytes and expected milliseconds on a GPU, against regions that are merged greedily and one kernel an operation; what
+regions cost by planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
+they may save half of it. Nothing runs: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
 """
@@ -8,25 +10,36 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from unittest import mock
 
 import torch
-from models import image_model
+from models import Task, task
 from results import Row, write_csv
+from torch._functorch import config as functorch_config
 
+from torch_reformer.compiler import backend, solver
+from torch_reformer.compiler.memory_budget import saved_bytes
+from torch_reformer.compiler.partition import partition
 from torch_reformer.compiler.plan import planned
+from torch_reformer.compiler.planner import Planned
+from torch_reformer.compiler.report import Report
 
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
-MODELS += ["densenet121:64", "vit_b_16:64"]
+BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5
+METRICS = ("count", "gigabytes", "expected_ms")
+MODELS += ["densenet121:64", "vit_b_16:64", "bert_large:16x512"]
 
 
-class Autocast(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module):
+class Step(torch.nn.Module):
+    """A model with its loss."""
+
+    def __init__(self, task: Task):
         super().__init__()
-        self.model = model
+        self.model, self.loss = task.model.train(), task.loss
 
-    def forward(self, images):
+    def forward(self, *batch):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.model(images)
+            return self.loss(self.model, *batch)
 
 
 def figures(lines: list) -> dict[str, float]:
@@ -37,6 +50,31 @@ def figures(lines: list) -> dict[str, float]:
     }
 
 
+def regions(planned: list[Planned]) -> dict[str, float]:
+    """What they cost in both passes; gap: of the plan over the bound."""
+    greedy, plan, bound = (
+        sum(getattr(each, name) for each in planned) / 1e3 for name in ("greedy_us", "plan_us", "bound_us")
+    )
+    seconds = sum(each.seconds for each in planned)
+    return {"greedy_ms": greedy, "plan_ms": plan, "bound_ms": bound, "gap": 1 - bound / plan, "seconds": seconds}
+
+
+def planned_within(budget: float, step: Step, batch: tuple, device: str) -> tuple[list[Report], float]:
+    """Reports of a step's plans, and gigabytes that its forward saves."""
+    saved = []
+
+    def counted(joint, inputs, **options):
+        parts = partition(joint, inputs, **options)
+        saved.append(saved_bytes(parts[0], options["num_fwd_outputs"]) / 1e9)
+        return parts
+
+    with (
+        mock.patch.dict(backend._AOT_OPTIONS, partition_fn=counted),
+        functorch_config.patch(activation_memory_budget=budget),
+    ):
+        return planned(step, batch, device), sum(saved)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME:BATCH")
@@ -44,19 +82,32 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     rows = []
-    print(f"{'':24}{'kernels and calls':>22}{'GB':>16}{'ms':>16}   (one kernel an operation in brackets)")
+    print(f"{'':20}{'kernels and calls':>24}{'GB':>22}{'ms':>24}   (greedy, one kernel an operation in brackets)")
     for model in options.models:
-        name, _, batch = model.partition(":")
-        network = Autocast(image_model(name)).to(memory_format=torch.channels_last)
-        images = torch.empty(1, 3, 224, 224).expand(int(batch), -1, -1, -1)
-        reports = planned(network, (images,), options.device)
+        made = task(model, torch.device("cpu"))
+        step, batch = Step(made), made.batch()
+        reports, saved = planned_within(1, step, batch, options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}
+        with mock.patch.object(solver, "name", lambda: None):
+            sides["greedy"] = [line for each in planned(step, batch, options.device) for line in each.lines]
         sides["operations"] = [line for each in reports for line in each.alone]
         found = {side: figures(lines) for side, lines in sides.items()}
+        cells = ["{:.4g} ({:.4g}, {:.4g})".format(*(values[metric] for values in found.values())) for metric in METRICS]
+        print(f"{model:20}{cells[0]:>24}{cells[1]:>22}{cells[2]:>24}")
+        if all(each.planned for each in reports):
+            found["regions"] = regions([each.planned for each in reports])
+            print(
+                "    regions: " + ", ".join(f"{name} {value:.4g}" for name, value in found["regions"].items()),
+                flush=True,
+            )
+        if model in BUDGETED:
+            found["plan"]["saved_gigabytes"] = saved
+            reports, saved = planned_within(BUDGET, step, batch, options.device)
+            side = f"budget {BUDGET}"
+            found[side] = figures([line for each in reports for line in each.lines]) | {"saved_gigabytes": saved}
+            print(f"    {side}: " + ", ".join(f"{name} {value:.4g}" for name, value in found[side].items()), flush=True)
         for side, values in found.items():
             rows += [Row.of("plans", model, side, metric, [value], options.device) for metric, value in values.items()]
-        cells = [f"{found['plan'][metric]:.4g} ({found['operations'][metric]:.4g})" for metric in found["plan"]]
-        print(f"{model:24}{cells[0]:>22}{cells[1]:>16}{cells[2]:>16}", flush=True)
     if options.csv:
         write_csv(options.csv, rows)
 

@@ -1,6 +1,7 @@
 """What the compiler makes of small graphs: regions, recomputation, writes in place, passes."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_report():
     torch.compile(model, backend=backend.reformer, options={"report": reports.append})(x).sum().backward()
     forward, backward = reports
     assert_expected_inline(
-        str(forward),
+        str(dataclasses.replace(forward, planned=None)),  # which is there where SciPy is
         """\
    MB read   written
       0.04      0.07  conv: conv, moments

@@ -29,7 +29,8 @@ PYTHON = {
 CPP = ["types device planned set_cache numbered hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
 CPP += ["hip/programs hip/movement", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
-COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_formats partition plan"
+COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
+COMPILER += " partition plan"
 PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 
 

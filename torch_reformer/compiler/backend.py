@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import numbers
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ _AOT_CONFIG = {
     "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
-OPTIONS = ("report",)
+OPTIONS = ("report", "memory_budget")
 
 
 def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, options: dict[str, Any] | None = None):
@@ -45,9 +46,11 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     Args:
         mode: None, "default", or "reduce-overhead": in CUDA graphs, with what PyTorch says of them.
         options: ``report``: a function that gets the report (report.py) of each graph that is planned, such as print.
+            ``memory_budget``: how much of what forwards otherwise save for backwards they may save, from 0 to 1. More
+            is computed again for less, by PyTorch's own partition (torch._functorch.config.activation_memory_budget).
 
     Raises:
-        ValueError: for a mode or an option that there is not.
+        ValueError: for a mode or an option that there is not, or a memory budget that is none.
     """
     check_mode(mode)
     for name in options or ():
@@ -60,14 +63,22 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         graphs = CudaGraphs()
     simplify_masks(module)
     report = (options or {}).get("report")
+    budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
+    config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(_AOT_CONFIG), cached_by(mode, report), ConvolutionsOfPyTorch():
+    with functorch_config.patch(config), cached_by(mode, report), ConvolutionsOfPyTorch():
         return compiler(module, inputs)
 
 
 def check_mode(mode: str | None) -> None:
     if mode not in MODES:
         raise ValueError(f"backend 'reformer': mode must be one of {MODES}, got {mode!r}")
+
+
+def check_memory_budget(budget: float) -> float:
+    if not isinstance(budget, numbers.Real) or isinstance(budget, bool) or not 0 <= budget <= 1:
+        raise ValueError(f"backend 'reformer': memory_budget must be a number from 0 to 1, got {budget!r}")
+    return float(budget)
 
 
 _numbers = itertools.count()

@@ -18,6 +18,7 @@ from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._inductor import config as inductor_config
 from torch._inductor.output_code import OutputCode
 
+from . import solver
 from .report import Report
 
 PACKAGE = Path(__file__).parents[1]
@@ -78,7 +79,7 @@ def _kernels_of_attention() -> list[bool]:
 @contextmanager
 def cached_by(mode: str | None, report: Callable[[Report], Any] | None) -> Iterator[None]:
     """Where graphs are compiled: the cache's key has the state of the package and these options."""
-    key = f"{_package()} {mode} {report is not None} {_kernels_of_attention()}"
+    key = f"{_package()} {mode} {report is not None} {solver.name()} {_kernels_of_attention()}"
     keys = inductor_config.unsafe_marked_cacheable_functions | {"torch_reformer": key}
     token = _reports.set(report)
     try:

@@ -28,15 +28,26 @@ GPUS = {
 }
 _REACHED = 0.9, 0.8  # of the bandwidth and of the arithmetic, by good kernels on an H200
 _START_US = 3
+_CPU = 50  # gigabytes a second, of one that is not known
+
+
+def us_of_bytes(architecture: str | None, bytes: float) -> float:
+    """Without a start; on a CPU where there is no architecture."""
+    bandwidth = GPUS[architecture].bandwidth * _REACHED[0] if architecture else _CPU
+    return bytes / (bandwidth * 1e3)
+
+
+def bytes_of_start(architecture: str | None) -> float:
+    """What is moved while a kernel starts."""
+    return _START_US / us_of_bytes(architecture, 1)
 
 
 def predicted_us(architecture: str, bytes: int, flops: int) -> float:
     """Raises ValueError for an architecture that is not known."""
     if architecture not in GPUS:
         raise ValueError(f"no times are known of {architecture!r}; of {', '.join(GPUS)} they are")
-    gpu, (of_bandwidth, of_arithmetic) = GPUS[architecture], _REACHED
-    moving = bytes / (gpu.bandwidth * 1e3 * of_bandwidth)
-    return _START_US + max(moving, flops / (gpu.arithmetic * 1e6 * of_arithmetic))
+    computing = flops / (GPUS[architecture].arithmetic * 1e6 * _REACHED[1])
+    return _START_US + max(us_of_bytes(architecture, bytes), computing)
 
 
 def flops(operation: Operation) -> int:

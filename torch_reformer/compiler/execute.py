@@ -18,38 +18,39 @@ from ..runtime import aten, gpu
 from ..runtime.plan import Plan
 from .cached import Compiled, Uncached, reporting
 from .capture import capture
-from .copies import write_copies
 from .cost import GPUS
 from .fakes import Unsupported
-from .grouping import Grouping
 from .in_place import write_in_place
 from .ir import Graph, View
-from .look_ups import look_up_in_regions
 from .lower import Lowered, lower
 from .memory_formats import settle
-from .merge import merge
 from .passes import PASSES
+from .planner import grouped
 from .prepare import prepare
-from .recompute import recompute
 from .report import Report, report_of
 from .schedule import Cyclic
-from .turns import turn
 
-_ROUNDS = 4
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
 
 class Executable(Compiled):
-    """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it."""
+    """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
+    architecture: of the GPU, where it is not there."""
 
-    def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None = None):
+    def __init__(
+        self,
+        module: GraphModule,
+        report: Callable[[Report], Any] | None = None,
+        architecture: str | None = None,
+    ):
         super().__init__()
         settle(module)
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
-        self.lowered = self._lower()
-        self._report = report and report_of(self.graph, self.grouping, architecture(self.graph))
+        architecture = architecture or architecture_of(self.graph)
+        self.lowered = self._lower(architecture)
+        self._report = report and report_of(self.graph, self.grouping, architecture, self.planned)
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._all_given = len(self._given) == len(inputs)
@@ -79,24 +80,18 @@ class Executable(Compiled):
         other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
         return other
 
-    def _lower(self) -> Lowered:
+    def _lower(self, architecture: str | None) -> Lowered:
         """Without writes in place where these leave no order of the kernels."""
+        groupings, self.planned = grouped(self.graph, architecture)
         for in_place in (True, False):
-            self.grouping = Grouping(self.graph)
-            self.grouping.run()
-            for _ in range(_ROUNDS):  # what one changes may let the other change more
-                merged, recomputed = merge(self.grouping), recompute(self.grouping)
-                if not merged and not recomputed:
-                    break
-            write_copies(self.grouping)
-            turn(self.grouping)
-            if in_place:
-                write_in_place(self.grouping)
-            look_up_in_regions(self.grouping)
-            try:
-                return lower(self.graph, self.grouping)
-            except Cyclic:
-                pass
+            for grouping in groupings:
+                self.grouping = grouping.copy()
+                if in_place:
+                    write_in_place(self.grouping)
+                try:
+                    return lower(self.graph, self.grouping)
+                except Cyclic:
+                    pass
         raise Unsupported("what the graph changes in place is needed before and after")
 
     def __call__(self, args: list) -> list:
@@ -112,7 +107,7 @@ class Executable(Compiled):
         return [next(left) if each is None else each[0] for each in self._fixed]
 
 
-def architecture(graph: Graph) -> str | None:
+def architecture_of(graph: Graph) -> str | None:
     """The architecture of the graph's GPU, if times are known of it."""
     gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
     found = gpu.architecture(gpus[0]) if gpus else None

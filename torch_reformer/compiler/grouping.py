@@ -3,6 +3,8 @@ shares. What is left over for calls is a group of its own."""
 
 from __future__ import annotations
 
+import copy
+
 from .ir import Conv, Graph, Map, Operation, Reduce, Value, View
 from .regions import (
     MOST_INLINED,
@@ -11,6 +13,7 @@ from .regions import (
     MOST_OUTPUTS,
     Region,
     are_many_placed,
+    copy_of,
     inlined,
     is_small,
     same_kind,
@@ -75,7 +78,7 @@ class Grouping:
     def _alone(self, operation: Operation) -> None:
         for view in operation.operands:
             self._make(view)
-        group = self._new_group()
+        group = self.new_group()
         self._depend(group, operation.operands)
         if operation.is_random:
             if self.random:
@@ -90,7 +93,7 @@ class Grouping:
 
     # Dependences
 
-    def _new_group(self) -> int:
+    def new_group(self) -> int:
         self.needs.append(0)
         return len(self.needs) - 1
 
@@ -123,6 +126,13 @@ class Grouping:
         for other, needs in enumerate(self.needs):
             if needs & (old | new):
                 self.needs[other] = needs & ~old | new | bits
+
+    def copy(self) -> Grouping:
+        """One that changes without the other."""
+        found = copy.copy(self)
+        found.regions = {number: copy_of(region) for number, region in self.regions.items()}
+        found.group_of, found.alone, found.needs = dict(self.group_of), dict(self.alone), list(self.needs)
+        return found
 
     # Regions
 
@@ -200,7 +210,7 @@ class Grouping:
             space_of_best = find_space(layout.numel, operands, reductions)
             if space_of_best is None:
                 raise ValueError(f"no program computes {operation.text()}")
-            group = self._new_group()
+            group = self.new_group()
             best = self.regions[group] = Region(group, space_of_best)
         best.space = space_of_best
         best.operations.append(operation)

@@ -5,9 +5,10 @@ joined only one. Regions of few elements become one though they share nothing: a
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from .grouping import Grouping
-from .ir import Reduce, Value
+from .ir import Operation, Reduce, Value
 from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, SMALL, Region, are_many_placed, same_kind
 from .space import Space, find_space, fits
 
@@ -60,14 +61,19 @@ def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
 
 def _space(grouping: Grouping, first: Region, second: Region) -> Space | None:
     """That of the two as one; None if they can't be."""
-    if first.numel != second.numel or (first.anchor and second.anchor) or not same_kind(first, second.members):
+    if not same_kind(first, second.members) or len(first.open_results | second.open_results) > MOST_OUTPUTS:
+        return None
+    return None if _depend(grouping, first, second) else common_space(first, second)
+
+
+def common_space(first: Region, second: Region) -> Space | None:
+    """One in which a kernel computes what both do, as far as that hangs on operands and reductions."""
+    if first.numel != second.numel or (first.anchor and second.anchor):
         return None
     if len(first.computed) + len(second.computed) > MOST_OPERATIONS:
         return None
     made = first.makes | second.makes
     if sum(key[0] not in made for key in first.leaves | second.leaves) > MOST_INPUTS:
-        return None
-    if len(first.open_results | second.open_results) > MOST_OUTPUTS or _depend(grouping, first, second):
         return None
     operands, reductions = first.operands | second.operands, first.reductions | second.reductions
     if anchored := first if first.anchor else second if second.anchor else None:
@@ -85,11 +91,7 @@ def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
     for one, other in ((first, second), (second, first)):
         if not grouping.needs[other.number] >> one.number & 1:
             continue
-        for (_, _, digits), view in other.leaves.items():
-            if grouping.group_that_makes(view.value) == one.number:
-                if not one.knows(view, digits) or (digits == one.whole and not view.is_whole):
-                    return True
-        if other.anchor and any(grouping.group_that_makes(view.value) == one.number for view in other.anchor.operands):
+        if needs_all_of(other, one):
             return True
         before = grouping.needs[other.number] & ~(1 << one.number)
         while before:
@@ -100,21 +102,38 @@ def _depend(grouping: Grouping, first: Region, second: Region) -> bool:
     return False
 
 
+def needs_all_of(region: Region, other: Region) -> bool:
+    """Whether it reads what the other makes in another way than element by element."""
+    makes = other.makes
+    for (value, _, digits), view in region.leaves.items():
+        if value in makes and (not other.knows(view, digits) or (digits == other.whole and not view.is_whole)):
+            return True
+    return region.anchor is not None and any(id(view.value) in makes for view in region.anchor.operands)
+
+
 def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> None:
     if second.anchor:
         first, second = second, first
     first.space = space
-    first.operations = sorted([*first.operations, *second.operations], key=lambda each: grouping.place_of[id(each)])
+    join_parts(first, second, grouping.place_of)
+    for operation in second.operations:
+        grouping.group_of[id(operation)] = first.number
+    grouping.replace(second.number, first.number)
+    del grouping.regions[second.number]
+
+
+def join_parts(first: Region, second: Region, place_of: dict[int, int]) -> None:
+    """Has the first do what the second does, besides."""
+
+    def ordered(operations: Iterable[Operation]) -> list[Operation]:
+        return sorted({id(each): each for each in operations}.values(), key=lambda each: place_of[id(each)])
+
+    first.operations = ordered([*first.operations, *second.operations])
     members = {id(each) for each in first.operations}
-    again = {id(each): each for each in (*first.recomputed, *second.recomputed) if id(each) not in members}
-    first.recomputed = sorted(again.values(), key=lambda each: grouping.place_of[id(each)])
+    first.recomputed = ordered(each for each in (*first.recomputed, *second.recomputed) if id(each) not in members)
     first.leaves |= second.leaves
     first.operands |= second.operands
     first.copies |= second.copies
     first.reductions |= second.reductions
     first.open_results |= second.open_results
     first.of_rows |= second.of_rows
-    for operation in second.operations:
-        grouping.group_of[id(operation)] = first.number
-    grouping.replace(second.number, first.number)
-    del grouping.regions[second.number]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 from torch._functorch import config as functorch_config
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -15,6 +14,7 @@ from .early_gradients import compute_early
 from .gradient_orders import order_gradients
 from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
+from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
@@ -37,7 +37,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     _repeat_broadcasts(joint)
     _look_up_again(joint)
     share_sources(joint)
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
+    forward, backward = partition_within_budget(joint, inputs, **options)
     pad_before_saving(forward, backward)
     return forward, backward
 

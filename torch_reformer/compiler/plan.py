@@ -33,8 +33,8 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
     found = []
 
     def compiled(module, _):
-        executable = Executable(module)
-        found.append(report_of(executable.graph, executable.grouping, architecture))
+        executable = Executable(module, architecture=architecture)
+        found.append(report_of(executable.graph, executable.grouping, architecture, executable.planned))
         return module.forward
 
     with fake_tensors() as fake:
@@ -44,7 +44,7 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
 
 def measured(function: Callable, inputs: tuple) -> list[Report]:
     """The same reports, with times: each plan runs some times. Parameters get no gradients, but buffers change."""
-    from .execute import Executable, architecture
+    from .execute import Executable, architecture_of
     from .measure import measure
 
     found = []
@@ -54,7 +54,8 @@ def measured(function: Callable, inputs: tuple) -> list[Report]:
 
         def run(*args):
             times, results = measure(executable, list(args))
-            found.append(report_of(executable.graph, executable.grouping, architecture(executable.graph), times))
+            planned = executable.graph, executable.grouping, architecture_of(executable.graph), executable.planned
+            found.append(report_of(*planned, times))
             return results
 
         return run

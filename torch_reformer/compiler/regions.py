@@ -10,6 +10,7 @@ that is possible: as kernels of their own they would cost more than they compute
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -133,9 +134,20 @@ class Region:
                     todo += self.read_by(maker)
             elif (key := self.leaf(view, digits)) in self.leaves:
                 leaves[key] = self.leaves[key]
+            elif (found := inlined(view, digits, self.whole)) is not None:
+                todo += found
             else:
-                todo += inlined(view, digits, self.whole)
+                raise ValueError(f"{view} is not what the region reads")
         return [each for each in self.computed if id(each) in needed], leaves
+
+
+def copy_of(region: Region) -> Region:
+    """One that changes without the other."""
+    found = copy.copy(region)
+    for name, value in vars(region).items():
+        if isinstance(value, (list, dict, set)):
+            setattr(found, name, copy.copy(value))
+    return found
 
 
 def whole_of(numel: int) -> Digits:

@@ -10,9 +10,10 @@ import torch
 
 from .cost import flops, predicted_us
 from .grouping import Grouping
-from .ir import Call, Graph, Layout, Map, Operation, View
-from .look_ups import look_up_of
-from .schedule import reads_of, schedule
+from .ir import Call, Graph, Map, Operation, View
+from .moved import bytes_of, moved
+from .planner import Planned
+from .schedule import schedule
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
@@ -40,10 +41,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own."""
+    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own. planned:
+    None where regions are greedy."""
 
     lines: tuple[Line, ...]
     alone: tuple[Line, ...]
+    planned: Planned | None = None
 
     @property
     def bytes(self) -> int:
@@ -63,7 +66,8 @@ class Report:
         head = f"{''.join(heads)}{'MB read':>10}{'written':>10}"
         measured = "" if self.measured_us is None else f"; measured {self.measured_us:.0f} us"
         total = f"{_total(self.lines)}{measured}; one by one {_total(self.alone)}"
-        return "\n".join([head, *map(str, self.lines), total])
+        planned = [str(self.planned)] if self.planned else []
+        return "\n".join([head, *map(str, self.lines), total, *planned])
 
 
 def _sum(times: Iterable[float | None]) -> float | None:
@@ -81,24 +85,6 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:10.2f}"
 
 
-def _bytes(views: Iterable[View]) -> int:
-    """The elements that are looked at, each view once."""
-    found = {(id(view.value), view.layout): view for view in views}
-    return sum(view.elements * view.value.dtype.itemsize for view in found.values())
-
-
-def _not_looked_up(grouping: Grouping, number: int) -> int:
-    """Bytes of tables that have more rows than a region or call looks up."""
-    region = grouping.regions.get(number)
-    found = region.look_ups.values() if region else [look_up_of(grouping.alone[number])]
-    read: dict[tuple[int, Layout], int] = {}
-    tables = {(id(each.table.value), each.table.layout): each.table for each in found if each}
-    for each in filter(None, found):
-        key = id(each.table.value), each.table.layout
-        read[key] = read.get(key, 0) + each.elements
-    return sum(max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items())
-
-
 def _name(operation: Operation) -> str:
     if isinstance(operation, Call):
         return operation.operator.name()
@@ -114,12 +100,15 @@ def _of_product(operation: Operation) -> tuple[str, ...]:
 
 
 def report_of(
-    graph: Graph, grouping: Grouping, architecture: str | None = None, measured: Mapping[int, float] | None = None
+    graph: Graph,
+    grouping: Grouping,
+    architecture: str | None = None,
+    planned: Planned | None = None,
+    measured: Mapping[int, float] | None = None,
 ) -> Report:
     """architecture: of the GPU that times are expected of (cost.GPUS). measured: microseconds of each group."""
     order = schedule(grouping)
-    needed = {id(view.value) for number in order for view in reads_of(grouping, number)}
-    needed |= {id(view.value) for view in graph.output_views()}
+    bytes_moved = moved(grouping)
 
     def line(
         kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None, measured_us: float | None
@@ -130,21 +119,18 @@ def report_of(
 
     lines = []
     for number in order:
-        read = _bytes(reads_of(grouping, number)) - _not_looked_up(grouping, number)
+        read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
         if (operation := grouping.alone.get(number)) is not None:
-            written = sum(each.bytes for each in (operation.writes or operation.results))
             lines.append(line(_name(operation), _of_product(operation), read, written, operation, measured_us))
             continue
         region = grouping.regions[number]
-        results = [each.results[0] for each in region.members]
-        written = sum(each.bytes for each in results if id(each) in needed or id(each) in region.into)
         names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
         if written:
             kind = "conv" if region.anchor else "stitch"
             lines.append(line(kind, names, read, written, region.anchor, measured_us))
     alone = [
-        line(_name(each), (), _bytes(each.operands), sum(result.bytes for result in each.results), each, None)
+        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
     ]
-    return Report(tuple(lines), tuple(alone))
+    return Report(tuple(lines), tuple(alone), planned)

@@ -9,6 +9,7 @@ from collections.abc import Container
 from .grouping import Grouping
 from .ir import Operation, View
 from .region_program import counts_up, is_channel_index
+from .regions import Region
 
 
 class Cyclic(Exception):
@@ -67,9 +68,10 @@ def _is_unused(operation: Operation, needed: Container[int]) -> bool:
 
 def reads_of(grouping: Grouping, group: int) -> list[View]:
     """What a region or call needs in memory, but what it makes itself."""
-    if group in grouping.alone:
-        return grouping.alone[group].operands
-    region = grouping.regions[group]
+    return grouping.alone[group].operands if group in grouping.alone else reads_of_region(grouping.regions[group])
+
+
+def reads_of_region(region: Region) -> list[View]:
     made = {id(each) for operation in region.computed for each in operation.results}
     anchors = region.anchor.operands if region.anchor else []
     leaves = [view for key, view in region.leaves.items() if not is_channel_index(region, view, key[2])]

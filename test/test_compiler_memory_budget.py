@@ -1,0 +1,93 @@
+"""``options={"memory_budget": x}``: less is saved, and everything else is as without."""
+
+import copy
+
+import pytest
+import torch
+import training_models
+from marks import needs_aten
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+from training_models import step
+from zoo import HEAVY, made
+
+from torch_reformer.compiler import backend, partition
+from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.memory_budget import saved_bytes
+from torch_reformer.compiler.plan import planned
+
+pytestmark = needs_aten
+
+
+@pytest.fixture
+def saved(monkeypatch):
+    """The bytes that each forward saves, as graphs are partitioned."""
+    found = []
+
+    def counted(joint, inputs, **options):
+        parts = partition.partition(joint, inputs, **options)
+        found.append(saved_bytes(parts[0], options["num_fwd_outputs"]))
+        return parts
+
+    monkeypatch.setitem(backend._AOT_OPTIONS, "partition_fn", counted)
+    return found
+
+
+@pytest.mark.parametrize("name", ["resnet", "bert"])
+def test_half_is_saved(name, saved):
+    case = made(HEAVY[name], 0)
+    for budget in (1.0, 0.5):
+        with functorch_config.patch(activation_memory_budget=budget):
+            planned(case.models[0], tuple(case.inputs), "sm_90")
+    assert saved[1] <= 0.5 * saved[0]
+
+
+def outcome(model, inputs, **options):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    own = copy.deepcopy(model)
+    found = step(torch.compile(own, backend=reformer, options=options), own, inputs)
+    return [*found, *own.buffers()]
+
+
+@pytest.mark.parametrize(("name", "budget"), [("resnet", 0.5), ("vit", 0.5), ("resnet", 0)])
+def test_results(name, budget, saved):
+    model, inputs = training_models.make(name)
+    expected = outcome(model.double(), [each.double() if each.is_floating_point() else each for each in inputs])
+    found = outcome(
+        model, [each.double() if each.is_floating_point() else each for each in inputs], memory_budget=budget
+    )
+    assert saved[1] <= budget * saved[0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_is_repeated():
+    """A gradient is by the same mask as the result, though the dropout's result is computed again."""
+    layers = [each for _ in range(4) for each in (nn.Dropout(0.5), nn.Tanh())]
+    model, x = nn.Sequential(*layers).double(), torch.randn(64, 32, dtype=torch.float64, requires_grad=True)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    result = torch.compile(model, backend=reformer, options={"memory_budget": 0.2})(x)
+    result.sum().backward()
+    # Where the last dropout has let nothing through, no gradient is let through either.
+    assert ((x.grad == 0) == (result == 0)).all() and 0 < (result == 0).double().mean() < 1
+
+
+@pytest.mark.parametrize("budget", [-0.1, 1.5, "half", None, True, float("nan")])
+def test_what_is_no_budget(budget):
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="memory_budget must be a number from 0 to 1"):
+        torch.compile(torch.tanh, backend=reformer, options={"memory_budget": budget})(torch.ones(2))
+
+
+def test_plans_of_another_budget_are_others(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, inputs = training_models.make("resnet")
+    with functorch_config.patch(enable_autograd_cache=True):
+        hits = []
+        for budget in (1, 0.5, 0.5):
+            counters.clear()
+            outcome(model, inputs, memory_budget=budget)
+            hits.append(counters["aot_autograd"]["autograd_cache_hit"])
+    assert hits == [0, 0, 1]

@@ -1,0 +1,84 @@
+"""A share of what a forward saves for its backward, by PyTorch's partition: it takes a budget
+(torch._functorch.config.activation_memory_budget), but estimates what it saves then, and how long it takes to compute
+that again by multiplications alone. Here the one is counted, and the other has bytes in it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch._functorch import config as functorch_config
+from torch._functorch import partitioners
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule, Node
+from torch.utils.flop_counter import flop_registry
+
+from .cost import predicted_us
+
+_TRIES = 4
+
+
+class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
+    """How long an operation takes, on one GPU of all that there are, so that every process saves the same."""
+
+    def __call__(self, node: Node) -> float:
+        def value(each):
+            return each.meta["val"] if isinstance(each, Node) else each
+
+        count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
+        flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
+        return predicted_us("sm_90", sum(map(_bytes, (node, *node.all_input_nodes))), flops)
+
+    def uuid(self) -> str:
+        return "reformer"
+
+
+def partition_within_budget(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    """PyTorch's partition, with a smaller budget where it saves more than that allows."""
+    budget = functorch_config.activation_memory_budget
+    if budget in (0, 1):
+        return min_cut_rematerialization_partition(joint, inputs, **options)
+
+    own = {"activation_memory_budget_runtime_estimator": _Estimator()}
+
+    def at(budget: float) -> tuple[int, tuple[GraphModule, GraphModule]]:
+        with functorch_config.patch(own | {"activation_memory_budget": budget}):
+            tried = GraphModule(joint, copy.deepcopy(joint.graph))
+            found = min_cut_rematerialization_partition(tried, inputs, **options)
+        return saved_bytes(found[0], options["num_fwd_outputs"]), found
+
+    allowed = budget * at(1.0)[0]
+    best, found = at(budget)
+    for _ in range(_TRIES):
+        if best <= allowed:
+            break
+        budget *= allowed / best
+        saved, other = at(budget)
+        if saved < best:
+            best, found = saved, other
+    return found
+
+
+def saved_bytes(forward: GraphModule, outputs: int) -> int:
+    """Bytes that stay in memory for what a forward saves, besides what it is given: views of parameters, as transposed
+    weights, take none, and views of one tensor take it once. outputs: how many results it has."""
+    (output,) = forward.graph.find_nodes(op="output")
+    saved = dict.fromkeys(_viewed(each) for each in output.args[0][outputs:] if isinstance(each, Node))
+    return sum(_bytes(each) for each in saved if each.op != "placeholder")
+
+
+def _viewed(node: Node) -> Node:
+    """What has the memory of a node's result."""
+    while getattr(node.target, "is_view", False):
+        node = node.args[0]
+    return node
+
+
+def _bytes(node: Node) -> int:
+    """A tensor's, if its sizes are known."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or not all(isinstance(each, int) for each in value.shape):
+        return 0
+    return value.numel() * value.itemsize
