@@ -1,5 +1,5 @@
 """Measures the kernels and calls of models' training steps on this GPU, each in its place among the others, and fits
-what the compiler expects of them (torch_reformer/compiler/costs).
+what the compiler expects of them (torch_reformer/compiler/costs.json).
 
 A time is a start, and then what the bytes and the arithmetic add: start + bytes / bandwidth * a + flops / arithmetic *
 b, where the GPU's figures are those of its data sheet (compiler/cost.py). start, a and b are fitted for each kind of
@@ -29,6 +29,7 @@ from scipy.optimize import nnls
 
 from torch_reformer.compiler import cost
 from torch_reformer.compiler.plan import measured
+from torch_reformer.runtime.gpu import architecture
 
 ENOUGH = 8  # lines of a kind; the others are fitted as one
 _ROUNDS = 20
@@ -56,7 +57,8 @@ class Step(torch.nn.Module):
 
 
 def lines_of(name: str) -> list[Measured]:
-    what, gpu = task(name, torch.device("cuda")), torch.cuda.get_device_name()
+    what = task(name, torch.device("cuda"))
+    gpu = cost.known_gpu(architecture(0), torch.cuda.get_device_name())
     return [
         Measured(name, gpu, line.cost, line.read + line.written, line.flops, round(line.measured_us, 2))
         for report in measured(Step(what), what.batch())
@@ -82,7 +84,7 @@ def write(path: Path, lines: list[Measured]) -> None:
 
 
 def fit(lines: list[Measured]) -> cost.Fitted:
-    terms = np.array([cost.terms(cost.figures_of(line.gpu), line.bytes, line.flops) for line in lines])
+    terms = np.array([cost.terms(cost.GPUS[line.gpu], line.bytes, line.flops) for line in lines])
     us = np.array([line.us for line in lines])
     relative, weights = terms / us[:, None], np.ones(len(us))
     for _ in range(_ROUNDS):
@@ -108,7 +110,7 @@ def errors(lines: list[Measured]) -> list[float]:
     for model in models:
         left_out = [line for line in lines if line.model == model]
         fitted = fit([line for line in lines if line.model != model] if len(models) > 1 else lines)
-        found += [abs(fitted.us(cost.figures_of(each.gpu), each.bytes, each.flops) / each.us - 1) for each in left_out]
+        found += [abs(fitted.us(cost.GPUS[each.gpu], each.bytes, each.flops) / each.us - 1) for each in left_out]
     return found
 
 
@@ -117,7 +119,6 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--measure", action="store_true", help="anew, and write the file")
     parser.add_argument("--models", default=",".join(OF_PAPERS))
-    parser.add_argument("--architecture", default="sm_90")
     options = parser.parse_args()
     if options.measure:
         lines = []
@@ -134,7 +135,7 @@ def main() -> None:
         print(f"| {kind:34} | {' | '.join(cells)} |")
     table = {kind: list(fit(lines)) for kind, lines in sorted(kinds.items())}
     text = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(each)}" for kind, each in table.items())
-    cost.table_of(options.architecture).write_text(f"{{\n{text}\n}}\n")
+    cost.TABLE.write_text(f"{{\n{text}\n}}\n")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def reports(model: nn.Module, inputs: list) -> list:
     found = []
 
     def compiled(module, _):
-        executable = execute.Executable(module, architecture="sm_90")
+        executable = execute.Executable(module, gpu="sm_90")
         found.append(report_of(executable.graph, executable.grouping, "sm_90"))
         return module.forward
 

@@ -1,14 +1,26 @@
-"""How long a kernel is expected to take on a GPU: to start, and then as long as its bytes or its arithmetic take."""
+"""How long a kernel is expected to take on a GPU: to start, and then what its bytes and its arithmetic add.
+
+How much they add is fitted for each kind of kernel to timings on an H100 (benchmarks/fit_plan_costs.py writes
+costs.json), as multiples of what the data sheet's figures give; so it serves other GPUs, too."""
 
 from __future__ import annotations
 
+import functools
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
-from .ir import Call, Conv, ConvGrads, Operation, View, replaced
+from .ir import Call, Casts, Conv, ConvGrads, Operation, Reduce, View, replaced
+from .regions import Region
+
+TABLE = Path(__file__).parent / "costs.json"
+OTHERS = "others"  # kinds of which there were few timings
+_PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
+_CPU = 50  # gigabytes a second, of one that is not known
 
 
 class Gpu(NamedTuple):
@@ -18,36 +30,87 @@ class Gpu(NamedTuple):
     arithmetic: float
 
 
-GPUS = {
+GPUS = {  # by their architecture, or by their name where the architecture's usual one is another
     "sm_80": Gpu(2039, 312),  # A100 80GB
     "sm_90": Gpu(4800, 989),  # H200
+    "H100": Gpu(3352, 989),
     "sm_100": Gpu(8000, 2250),  # B200
     "gfx908": Gpu(1229, 185),  # MI100
     "gfx90a": Gpu(3277, 383),  # MI250X, both dies
     "gfx942": Gpu(5300, 1307),  # MI300X
 }
-_REACHED = 0.9, 0.8  # of the bandwidth and of the arithmetic, by good kernels on an H200
-_START_US = 3
-_CPU = 50  # gigabytes a second, of one that is not known
 
 
-def us_of_bytes(architecture: str | None, bytes: float) -> float:
-    """Without a start; on a CPU where there is no architecture."""
-    bandwidth = GPUS[architecture].bandwidth * _REACHED[0] if architecture else _CPU
-    return bytes / (bandwidth * 1e3)
+class Fitted(NamedTuple):
+    """Microseconds to start, and multiples of those that bytes and arithmetic take by the data sheet."""
+
+    start: float
+    of_bytes: float
+    of_flops: float
+
+    def us(self, gpu: Gpu, bytes: float, flops: float) -> float:
+        return sum(each * term for each, term in zip(self, terms(gpu, bytes, flops), strict=True))
 
 
-def bytes_of_start(architecture: str | None) -> float:
-    """What is moved while a kernel starts."""
-    return _START_US / us_of_bytes(architecture, 1)
+def terms(gpu: Gpu, bytes: float, flops: float) -> tuple[float, float, float]:
+    """What Fitted multiplies."""
+    return 1, bytes / (gpu.bandwidth * 1e3), flops / (gpu.arithmetic * 1e6)
 
 
-def predicted_us(architecture: str, bytes: int, flops: int) -> float:
-    """Raises ValueError for an architecture that is not known."""
-    if architecture not in GPUS:
-        raise ValueError(f"no times are known of {architecture!r}; of {', '.join(GPUS)} they are")
-    computing = flops / (GPUS[architecture].arithmetic * 1e6 * _REACHED[1])
-    return _START_US + max(us_of_bytes(architecture, bytes), computing)
+@functools.cache
+def _table() -> dict[str, Fitted]:
+    return {kind: Fitted(*numbers) for kind, numbers in json.loads(TABLE.read_text()).items()}
+
+
+def known_gpu(architecture: str, name: str) -> str | None:
+    """The key of GPUS of a GPU with this architecture and name; None if there is none."""
+    return next((key for key in GPUS if key in name.split()), architecture if architecture in GPUS else None)
+
+
+def us_of_bytes(gpu: str | None, bytes: float) -> float:
+    """In a stitched kernel, without its start; on a CPU where there is no GPU."""
+    return bytes / (_CPU * 1e3) if gpu is None else _table()["stitch"]._replace(start=0).us(GPUS[gpu], bytes, 0)
+
+
+def bytes_of_start(gpu: str | None) -> float:
+    """What is moved while a stitched kernel starts."""
+    return _table()["stitch"].start / us_of_bytes(gpu, 1)
+
+
+def predicted_us(gpu: str, kind: str, bytes: int, flops: int) -> float:
+    """kind: as kind_of() says. Raises ValueError for a GPU that is not known."""
+    if gpu not in GPUS:
+        raise ValueError(f"no times are known of {gpu!r}; of {', '.join(GPUS)} they are")
+    return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops)
+
+
+def kind_of(group: Region | Operation) -> str:
+    """What kernels are alike in their costs: those of this region or call are."""
+    if isinstance(group, Region):
+        if group.anchor:
+            return kind_of(group.anchor)
+        reduces = any(isinstance(each, Reduce) and id(each) not in group.of_rows for each in group.members)
+        words = ["stitch", *(["rows"] if group.rows else []), *(["columns"] if reduces else [])]
+        return " ".join([*words, *(["turned"] if group.turned else [])])
+    if isinstance(group, (Conv, ConvGrads)):
+        return f"{'conv' if isinstance(group, Conv) else 'conv grads'} {_filters(group)}"
+    if isinstance(group, Casts):
+        return "casts"
+    if isinstance(group, Call):
+        return kind_of_operator(group.operator)
+    return "stitch"
+
+
+def kind_of_operator(operator) -> str:
+    packet = getattr(operator, "overloadpacket", operator)
+    return "product" if packet in _PRODUCTS else str(packet).replace(".", "::")
+
+
+def _filters(operation: Conv | ConvGrads) -> str:
+    _, channels, height, width = operation.weight.layout.sizes
+    if operation.geometry.groups > 1:
+        return "depthwise" if channels == 1 else "grouped"
+    return "pointwise" if height == width == 1 else "dense"
 
 
 def flops(operation: Operation) -> int:

@@ -14,11 +14,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
-from ..runtime import aten, gpu
+from ..runtime import aten
+from ..runtime import gpu as runtime_gpu
 from ..runtime.plan import Plan
 from .cached import Compiled, Uncached, reporting
 from .capture import capture
-from .cost import GPUS
+from .cost import known_gpu
 from .fakes import Unsupported
 from .in_place import write_in_place
 from .ir import Graph, View
@@ -35,22 +36,22 @@ PLANS = 64  # of one graph with symbols: for so many different sizes
 
 class Executable(Compiled):
     """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
-    architecture: of the GPU, where it is not there."""
+    gpu: as cost.GPUS has it, where it is not there."""
 
     def __init__(
         self,
         module: GraphModule,
         report: Callable[[Report], Any] | None = None,
-        architecture: str | None = None,
+        gpu: str | None = None,
     ):
         super().__init__()
         settle(module)
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
-        architecture = architecture or architecture_of(self.graph)
-        self.lowered = self._lower(architecture)
-        self._report = report and report_of(self.graph, self.grouping, architecture, self.planned)
+        gpu = gpu or gpu_of(self.graph)
+        self.lowered = self._lower(gpu)
+        self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._all_given = len(self._given) == len(inputs)
@@ -80,9 +81,9 @@ class Executable(Compiled):
         other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
         return other
 
-    def _lower(self, architecture: str | None) -> Lowered:
+    def _lower(self, gpu: str | None) -> Lowered:
         """Without writes in place where these leave no order of the kernels."""
-        groupings, self.planned = grouped(self.graph, architecture)
+        groupings, self.planned = grouped(self.graph, gpu)
         for in_place in (True, False):
             for grouping in groupings:
                 self.grouping = grouping.copy()
@@ -107,11 +108,11 @@ class Executable(Compiled):
         return [next(left) if each is None else each[0] for each in self._fixed]
 
 
-def architecture_of(graph: Graph) -> str | None:
-    """The architecture of the graph's GPU, if times are known of it."""
+def gpu_of(graph: Graph) -> str | None:
+    """The graph's GPU, as cost.GPUS has it, if times are known of it."""
     gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
-    found = gpu.architecture(gpus[0]) if gpus else None
-    return found if found in GPUS else None
+    architecture = runtime_gpu.architecture(gpus[0]) if gpus else None
+    return known_gpu(architecture, torch.cuda.get_device_name(gpus[0])) if architecture else None
 
 
 def _is_symbolic(value) -> bool:

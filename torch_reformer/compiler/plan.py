@@ -20,12 +20,12 @@ from .report import Report, report_of
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def planned(function: Callable, inputs: tuple, architecture: str | None = None) -> list[Report]:
+def planned(function: Callable, inputs: tuple, gpu: str | None = None) -> list[Report]:
     """Reports of the forward and the backward of a function of these tensors, on which nothing is computed. A module's
     parameters are its own.
 
     Args:
-        architecture: of the GPU that times are expected of, such as ``sm_90``.
+        gpu: that times are expected of, as cost.GPUS has it, such as ``sm_90``.
     """
     from .execute import Executable
     from .fakes import fake_tensors
@@ -33,8 +33,8 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
     found = []
 
     def compiled(module, _):
-        executable = Executable(module, architecture=architecture)
-        found.append(report_of(executable.graph, executable.grouping, architecture, executable.planned))
+        executable = Executable(module, gpu=gpu)
+        found.append(report_of(executable.graph, executable.grouping, gpu, executable.planned))
         return module.forward
 
     with fake_tensors() as fake:
@@ -44,7 +44,7 @@ def planned(function: Callable, inputs: tuple, architecture: str | None = None) 
 
 def measured(function: Callable, inputs: tuple) -> list[Report]:
     """The same reports, with times: each plan runs some times. Parameters get no gradients, but buffers change."""
-    from .execute import Executable, architecture_of
+    from .execute import Executable, gpu_of
     from .measure import measure
 
     found = []
@@ -54,7 +54,7 @@ def measured(function: Callable, inputs: tuple) -> list[Report]:
 
         def run(*args):
             times, results = measure(executable, list(args))
-            planned = executable.graph, executable.grouping, architecture_of(executable.graph), executable.planned
+            planned = executable.graph, executable.grouping, gpu_of(executable.graph), executable.planned
             found.append(report_of(*planned, times))
             return results
 

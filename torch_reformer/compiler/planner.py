@@ -50,8 +50,8 @@ class Planned:
         return "".join([text, *(f"; greedy, as {each}" for each in self.refused)])
 
 
-def grouped(graph: Graph, architecture: str | None) -> tuple[list[Grouping], Planned | None]:
-    """Groupings of the graph's operations, the best first; the last is greedy. architecture: of the GPU, None of a
+def grouped(graph: Graph, gpu: str | None) -> tuple[list[Grouping], Planned | None]:
+    """Groupings of the graph's operations, the best first; the last is greedy. gpu: as cost.GPUS has it, None of a
     CPU."""
     grouping = Grouping(graph)
     grouping.run()
@@ -66,22 +66,22 @@ def grouped(graph: Graph, architecture: str | None) -> tuple[list[Grouping], Pla
         if not merged and not recomputed:
             break
     start = time.process_time()
-    better, planned = _Planner(grouping, pieces, architecture).run() if pieces else (None, None)
+    better, planned = _Planner(grouping, pieces, gpu).run() if pieces else (None, None)
     seconds += time.process_time() - start
     groupings = [better, grouping] if better else [grouping]
     for each in groupings:
         for change in AFTERWARDS:
             change(each)
-    if better and cost_of(better, architecture) >= cost_of(grouping, architecture):
+    if better and cost_of(better, gpu) >= cost_of(grouping, gpu):
         groupings, reason = [grouping], "with copies and look-ups it costs no more"
         planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
     return groupings, planned and replace(planned, seconds=seconds)
 
 
 class _Planner:
-    def __init__(self, grouping: Grouping, pieces: Pieces, architecture: str | None):
-        self.grouping, self.architecture = grouping, architecture
-        launch = bytes_of_start(architecture)
+    def __init__(self, grouping: Grouping, pieces: Pieces, gpu: str | None):
+        self.grouping, self.gpu = grouping, gpu
+        launch = bytes_of_start(gpu)
         self.candidates, self.chooser = Candidates(pieces, launch), Chooser(pieces, launch)
         self.values = {id(each.results[0]): each.results[0] for region in pieces.regions for each in region.members}
         self.pieces = pieces
@@ -117,7 +117,7 @@ class _Planner:
                     note_needs(better)
                 else:
                     refused.append(fault)
-        us = [us_of_bytes(self.architecture, each) for each in (greedy_cost, greedy_cost - spared, bound)]
+        us = [us_of_bytes(self.gpu, each) for each in (greedy_cost, greedy_cost - spared, bound)]
         return better, Planned(*us, len(components), len(equal), tuple(refused))
 
     def _chosen(self, component: Component, greedy: Choice) -> Choice:
@@ -144,7 +144,7 @@ class _Planner:
         return first
 
 
-def cost_of(grouping: Grouping, architecture: str | None) -> float:
+def cost_of(grouping: Grouping, gpu: str | None) -> float:
     """Bytes that regions and calls move, with the regions' starts as such."""
     starts = sum(region.anchor is None for region in grouping.regions.values())
-    return sum(map(sum, moved(grouping).values())) + starts * bytes_of_start(architecture)
+    return sum(map(sum, moved(grouping).values())) + starts * bytes_of_start(gpu)

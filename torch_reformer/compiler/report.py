@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from .cost import flops, predicted_us
+from .cost import flops, kind_of, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Map, Operation, View
 from .moved import bytes_of, moved
 from .planner import Planned
+from .regions import Region
 from .schedule import schedule
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
@@ -22,10 +23,12 @@ _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 class Line:
     """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
     of a product of matrices its sizes.
+    cost: the kind by which its time is expected (cost.py).
     read, written: bytes of the tensors, each once. flops: of an anchor or a call. us: expected; None where no GPU is
     known. measured_us: on this machine; None where it has not run."""
 
     kind: str  # conv, stitch, or an operator's name
+    cost: str
     operations: tuple[str, ...]
     read: int
     written: int
@@ -102,20 +105,22 @@ def _of_product(operation: Operation) -> tuple[str, ...]:
 def report_of(
     graph: Graph,
     grouping: Grouping,
-    architecture: str | None = None,
+    gpu: str | None = None,
     planned: Planned | None = None,
     measured: Mapping[int, float] | None = None,
 ) -> Report:
-    """architecture: of the GPU that times are expected of (cost.GPUS). measured: microseconds of each group."""
+    """gpu: that times are expected of, as cost.GPUS has it. measured: microseconds of each group."""
     order = schedule(grouping)
     bytes_moved = moved(grouping)
 
     def line(
-        kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None, measured_us: float | None
+        kind: str, names: Iterable[str], read: int, written: int, group: Region | Operation, measured_us: float | None
     ) -> Line:
+        anchor = group.anchor if isinstance(group, Region) else group
         multiplied = flops(anchor) if anchor else 0
-        us = architecture and predicted_us(architecture, read + written, multiplied)
-        return Line(kind, tuple(names), read, written, multiplied, us, measured_us)
+        cost = kind_of(group)
+        us = gpu and predicted_us(gpu, cost, read + written, multiplied)
+        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us)
 
     lines = []
     for number in order:
@@ -128,7 +133,7 @@ def report_of(
         names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
         if written:
             kind = "conv" if region.anchor else "stitch"
-            lines.append(line(kind, names, read, written, region.anchor, measured_us))
+            lines.append(line(kind, names, read, written, region, measured_us))
     alone = [
         line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations
