@@ -12,7 +12,7 @@ namespace reformer {
 
 // Which programs a kernel of forward in NHWC can run.
 struct ProgramLimits {
-  int elements_per_access;    // adjacent channels that a thread accesses at once
+  int channels_per_access;    // adjacent channels that a thread accesses at once
   bool reduces = false;       // one reduction over channels
   bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
 };
