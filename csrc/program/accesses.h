@@ -8,9 +8,9 @@
 
 namespace reformer {
 
-// Of a stitched kernel, whose threads compute `elements` adjacent ones of a row at once, all of them or those before
-// the row's end. What is stored is written by one access; what is read, by one or by several, as its rows are aligned.
-// All are powers of two.
+// Threads of a stitched kernel compute `elements` adjacent ones of a row at once, all of them or those before the row's
+// end. What is stored is written by one access; what is read, by one or by several, as its rows are aligned. All are
+// powers of two.
 struct Accesses {
   static constexpr size_t kMostInputs = 32;
 

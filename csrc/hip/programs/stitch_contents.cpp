@@ -7,7 +7,13 @@
 namespace reformer {
 
 StitchContents::StitchContents(const ProgramCall& of)
-    : call(of), program(of.program), inputs(of.inputs), result(of.type), varies(of.program.varies()), accesses(of) {
+    : call(of),
+      program(of.program),
+      inputs(of.inputs),
+      result(of.type),
+      precision(of.type),
+      varies(of.program.varies()),
+      accesses(of) {
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (output(o).is_common()) of_channels.push_back(o);
     if (output(o).is_by_row()) of_rows.push_back(o);
@@ -17,6 +23,11 @@ StitchContents::StitchContents(const ProgramCall& of)
     results.push_back(output(o).node);
   }
   for (size_t o : program.reductions) results.push_back(output(o).node);
+  const auto has_bytes = [&](int64_t bytes) {
+    return std::any_of(stored.begin(), stored.end(),
+                       [&](size_t o) { return element_size(call.stored_type(output(o))) == bytes; });
+  };
+  if (has_bytes(2) && !has_bytes(4)) precision = Stored::bf16;
   find_stages();
   std::vector<int32_t> all = results;
   for (size_t o : of_rows) all.push_back(output(o).node);

@@ -50,6 +50,7 @@ struct StitchContents {
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
   const Stored result;
+  Stored precision;  // that of what is stored by element, if it has 16 bits; else the result's
   const std::vector<Varies> varies;
   const Accesses accesses;
   std::vector<size_t> stored;                // outputs by element

@@ -126,7 +126,8 @@ std::string StitchWriter::at_text(size_t i, const std::string& row) const {
 
 void StitchWriter::constants() {
   const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
-  body_ << "  using Result = " << type_name(contents_.result) << ";\n"
+  body_ << "  using Result = " << type_name(contents_.result)
+        << "; using Precision = " << type_name(contents_.precision) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
         << ", kLoaded = " << contents_.loaded.size() << ", kStored = " << contents_.stored.size()
         << ", kReductions = " << reductions().size()
