@@ -7,7 +7,7 @@ from marks import needs_aten
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import torch_reformer  # noqa: F401  registers the operators
+from torch_reformer.compiler import early_gradients
 
 pytestmark = needs_aten
 ROWS, CLASSES = 300, 70
@@ -66,6 +66,30 @@ def test_gradients(loss, factor):
     for found, expected in zip(gradients(function, [x], factor), gradients(loss, [x], factor), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
     assert is_early(reports)
+
+
+def labels_with_bias(x, bias):
+    return binary(F.linear(x, torch.linspace(-1, 1, 170 * CLASSES, dtype=x.dtype).view(170, CLASSES), bias))
+
+
+def classes_with_bias(x, bias):
+    scores = F.linear(x, torch.linspace(-1, 1, 170 * CLASSES, dtype=x.dtype).view(170, CLASSES), bias)
+    return F.cross_entropy(scores, torch.arange(ROWS) % 170)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+@pytest.mark.parametrize("longest", [4096, 128], ids=["short rows", "long rows"])
+@pytest.mark.parametrize("loss", [labels_with_bias, classes_with_bias])
+def test_sums_over_rows(loss, longest, factor, monkeypatch):
+    """Come with the gradient that they are of, if one kernel can compute both."""
+    monkeypatch.setattr(early_gradients, "LONGEST_ROW", longest)
+    x, bias = torch.randn(ROWS, CLASSES, dtype=torch.float64), torch.randn(170, dtype=torch.float64)
+    function, reports = compiled(loss)
+    for _ in range(2):
+        found, expected = (gradients(each, [x, bias], factor) for each in (function, loss))
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-14)
+    assert is_early(reports)
+    assert ("sum" in reports[1]) is (loss is classes_with_bias and longest == 128)
 
 
 def test_each_loss_has_its_own():

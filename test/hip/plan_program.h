@@ -12,6 +12,7 @@
 #include "hip/programs/stitch_tiles_source.cpp"
 #include "jit/cache.cpp"
 #include "plan_problem.h"
+#include "program/accesses.cpp"
 #include "program/placement.cpp"
 #include "program/program.cpp"
 #include "program/program_key.cpp"

@@ -4,9 +4,9 @@
 #include "hip/programs/stitch_rows_source.cpp"
 #include "hip/programs/stitch_source.cpp"
 #include "hip/programs/stitch_tiles_source.cpp"
+#include "program/accesses.cpp"
 #include "program/placement.cpp"
 #include "program/program.cpp"
-#include "program/program_key.cpp"
 
 using namespace reformer;
 
@@ -51,7 +51,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     call.outputs[i] = address(tensor);
     call.places_of_outputs.push_back(placed(call, tensor, shape[2]));
   }
-  plan = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call), {multiprocessors, shared_bytes});
+  plan = plan_stitch(call.shape, Accesses(call).elements, stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
   for (size_t i = 0; i < call.tables.size(); ++i) plan.args.tables[i] = stitch_table(call.tables[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";

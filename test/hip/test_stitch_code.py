@@ -9,6 +9,8 @@ import torch
 from compiled import compile_kernels
 from emulator.row_programs import PROGRAMS as OF_ROWS
 from emulator.stitching import planner, source
+from emulator.tail_programs import OF_ROWS as OF_LONGER_ROWS
+from emulator.tail_programs import call, labels
 from look_ups import looked_up, looking_up
 from marks import slow
 from placements import TURNED, with_five_dimensions, written_like
@@ -157,6 +159,20 @@ def test_concatenations_compile(architecture, reduces_rows):
     }
     file = source(tested, acc, [given[name] for name in tested.inputs])
     assert "column < 32" in planner().source().decode()
+    check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
+
+
+# Rows that are reduced are in part of a warp, in several, in shared memory.
+@pytest.mark.parametrize("width", [1099, *slow(77, 50257)])
+@pytest.mark.parametrize("name", ["labels", *slow("labels in fp32"), *OF_LONGER_ROWS])
+@pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
+def test_rows_that_end_within_groups_compile(architecture, name, width):
+    if name == "sums_beside" and width > 4096:
+        pytest.skip("rows that are too long to be added up, too")
+    tested = {"labels": labels(), "labels in fp32": labels(program.acc()), **OF_LONGER_ROWS}[name]
+    dtype = torch.float32 if name == "labels in fp32" else torch.bfloat16
+    acc, tensors, into = call(tested, (1, width, 4, 1), dtype)
+    file = source(tested, acc, [*tensors.values()], into=into, shared_bytes=227 << 10)
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 

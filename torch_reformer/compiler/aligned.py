@@ -7,7 +7,7 @@ Scores that are results of the graph, whose strides are promised, are copied."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -121,7 +121,7 @@ class _Padding:
         """Gives what is computed element by element to be multiplied, or summed up over rows, longer rows."""
         count = _missing(node.meta.get("val"))
         early = node.args[0] if node.target is scaled else None
-        if not count or (early is not None and (SPENT not in early.meta or len(early.users) > 1)):
+        if not count or (early is not None and (SPENT not in early.meta or not _are_sums(early.users.keys() - {node}))):
             return
         matrix, columns = node, node.meta["val"].shape[-1]
         while len(matrix.users) == 1 and (view := next(iter(matrix.users))).target in _RESHAPES:
@@ -130,12 +130,13 @@ class _Padding:
         if others != [columns]:
             return
         users = list(matrix.users)
-        if not all(_takes_longer(each, matrix) for each in users) or all(each.target is _sum for each in users):
+        if not all(_takes_longer(each, matrix) for each in users) or _are_sums(users):
             return
         source = early or node
         longer = self._called(source.next, constant_pad, source, [0, count])
         longer.meta[_IN_FORWARD] = True
         if early is not None:
+            longer.meta[SPENT] = True
             longer = self._called(node, scaled, longer, node.args[1])
         if longer.meta["val"].dim() != 2:
             longer = self._called(matrix, aten.view.default, longer, [rows, columns + count])
@@ -180,6 +181,10 @@ class _Padding:
             if not each.users and each.op == "call_function":
                 todo += [one for one in each.all_input_nodes if one.target in {*VIEWS, *_TRANSPOSED, scaled}]
                 self.graph.erase_node(each)
+
+
+def _are_sums(nodes: Iterable[Node]) -> bool:
+    return all(each.target is _sum or (each.target in _RESHAPES and _are_sums(each.users)) for each in nodes)
 
 
 def _is_matrix(node: Node) -> bool:

@@ -1,7 +1,8 @@
 """A loss's gradient is computed where the loss is, from the scores that are at hand there: they are read once, and the
 backward finds their gradient. There it is multiplied in place by the loss's own gradient (capture.py), which is nothing
-to do where that is 1. Chen et al. (EVT: accelerating deep learning training with epilogue visitor tree, ASPLOS 2024)
-move a loss's gradient so, and give up the loss."""
+to do where that is 1. Sums of it over rows, as of a bias, come with it if one kernel computes both. Chen et al. (EVT:
+accelerating deep learning training with epilogue visitor tree, ASPLOS 2024) move a loss's gradient so, and give up the
+loss."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from .memory_formats import is_element_wise
 from .regions import SMALL
 from .scaled import scaled
-from .sources import VIEWS, size_of
+from .sources import SUMS, VIEWS, size_of
+from .space import LONGEST_ROW
 
 aten = torch.ops.aten
 SPENT = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
@@ -41,6 +43,38 @@ def compute_early(joint: GraphModule) -> None:
                 _move(joint, tangent, linear, found)
 
 
+def sum_early(forward: GraphModule, backward: GraphModule) -> None:
+    """Has the forward compute the sums that compute_early() moved to it: a partition, which saves as little as it can,
+    leaves them to the backward, to read the gradient once more."""
+    (output,) = forward.graph.find_nodes(op="output")
+    results = {node.name: node for node in output.all_input_nodes}
+    for late in backward.graph.find_nodes(op="call_function", target=scaled):
+        chain = [late.args[0]]
+        while len(chain[-1].all_input_nodes) == 1:
+            chain += chain[-1].all_input_nodes
+        *moved, given = chain
+        if not moved or given.name not in results:
+            continue
+        saved = early = results[given.name]
+        for node in reversed(moved):
+            with forward.graph.inserting_before(output):
+                early = forward.graph.node_copy(node, lambda _, early=early: early)
+        with backward.graph.inserting_after(given):
+            found = backward.graph.placeholder(early.name)
+        found.meta = dict(early.meta)
+        late.replace_input_with(moved[0], found)
+        for node in moved:
+            if not node.users:
+                backward.graph.erase_node(node)
+        place = output.args[0].index(saved)
+        instead = (saved, early) if given.users else (early,)
+        output.args = ((*output.args[0][:place], *instead, *output.args[0][place + 1 :]), *output.args[1:])
+        if not given.users:
+            backward.graph.erase_node(given)
+    forward.recompile()
+    backward.recompile()
+
+
 def _followers(joint: GraphModule, tangents: list[Node]) -> set[Node]:
     found = set(tangents)
     for node in joint.graph.nodes:
@@ -63,7 +97,7 @@ def _is_linear(node: Node, linear: dict[Node, None], backward: set[Node]) -> boo
         return not isinstance(each, Node) or each not in backward
 
     args, target = node.args, node.target
-    if target in _OF_ONE or _sums_rows(node):
+    if target in _OF_ONE or _summed(node) in ("rows", "columns"):
         return args[0] in linear
     if target in _PRODUCTS:
         return any(a in linear and is_factor(b) for a, b in (args[:2], args[1::-1]))
@@ -76,11 +110,13 @@ def _is_linear(node: Node, linear: dict[Node, None], backward: set[Node]) -> boo
     return target is aten.gelu_backward.default and args[0] in linear and is_factor(args[1])
 
 
-def _sums_rows(node: Node) -> bool:
+def _summed(node: Node) -> str | None:
+    """What is summed up to a number each, if the node is a sum: rows, columns or something else."""
     if node.target is not aten.sum.dim_IntList:
-        return False
-    last = node.args[0].meta["val"].dim() - 1
-    return [each % (last + 1) for each in node.args[1]] == [last]
+        return None
+    *others, last = range(node.args[0].meta["val"].dim())
+    dims = sorted(each % (last + 1) for each in node.args[1])
+    return {(last,): "rows", tuple(others): "columns"}.get(tuple(dims), "others")
 
 
 def _is_zero(each) -> bool:
@@ -93,13 +129,38 @@ def _is_zero(each) -> bool:
 
 
 def _last(linear: dict[Node, None]) -> list[Node]:
-    """Large ones that others need, or of which others need a view."""
+    """Large ones, and what is made of sums of such over rows, that others need, or of which others need a view."""
     needed: set[Node] = set()
+    of_sums: dict[Node, Node] = {}  # -> what is summed up
+    for node in linear:
+        if _summed(node) == "columns":
+            of_sums[node] = node.args[0]
+        elif node.target in _OF_ONE and node.args[0] in of_sums:
+            of_sums[node] = of_sums[node.args[0]]
     for node in reversed(linear):
         is_view = any(each in needed and each.target in VIEWS for each in node.users)
-        if size_of(node) > SMALL and (is_view or not linear.keys() >= node.users.keys()):
+        of = of_sums.get(node, node)
+        if size_of(of) <= SMALL or (node in of_sums and _follows_long_rows(of)):
+            continue
+        if is_view or not linear.keys() >= node.users.keys():
             needed.add(node)
     return [node for node in linear if node in needed and not (node.target in VIEWS and node.args[0] in needed)]
+
+
+def _follows_long_rows(node: Node) -> bool:
+    """Whether it is computed with what is reduced of rows that are too long to be added up by the same kernel."""
+    seen, todo = {node}, [node]
+    while todo:
+        each = todo.pop()
+        if each.target in SUMS or each.target is aten.amax.default:
+            value = each.args[0].meta["val"]
+            dims = [dim % value.dim() for dim in each.args[1]] if len(each.args) > 1 else []
+            if dims == [value.dim() - 1] and value.shape[-1] > LONGEST_ROW:
+                return True
+        if is_element_wise(each) or each.target in VIEWS | SUMS | {aten.amax.default}:
+            todo += [one for one in each.all_input_nodes if one not in seen]
+            seen.update(each.all_input_nodes)
+    return False
 
 
 def _is_worth_it(node: Node, linear: dict[Node, None], backward: set[Node]) -> bool:

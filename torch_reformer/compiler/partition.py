@@ -10,7 +10,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from . import dropout
 from .aligned import align_products, pad_before_saving
 from .biases import leave_biases
-from .early_gradients import compute_early
+from .early_gradients import compute_early, sum_early
 from .gradient_orders import order_gradients
 from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
@@ -38,6 +38,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     _look_up_again(joint)
     share_sources(joint)
     forward, backward = partition_within_budget(joint, inputs, **options)
+    sum_early(forward, backward)
     pad_before_saving(forward, backward)
     return forward, backward
 

@@ -132,45 +132,45 @@ DEVICE float abs_of(float x) { return bits_to_float(float_to_bits(x) & 0x7ffffff
 
 // For results of 16 bits the power of 2 of a product: what its rounding costs, 6e-8 of the exponent, is far below
 // theirs.
-template <class Result>
+template <class Precision>
 DEVICE float exp_of(float x) {
-  return sizeof(Result) == 2 ? power_of_2(x * 1.44269504f) : exact_exp(x);
+  return sizeof(Precision) == 2 ? power_of_2(x * 1.44269504f) : exact_exp(x);
 }
-template <class Result>
+template <class Precision>
 DEVICE float sigmoid_of(float x) {
-  const float divisor = 1.0f + exp_of<Result>(-x);
-  return sizeof(Result) == 2 ? normal_reciprocal(divisor) : full_quotient(1.0f, divisor);
+  const float divisor = 1.0f + exp_of<Precision>(-x);
+  return sizeof(Precision) == 2 ? normal_reciprocal(divisor) : full_quotient(1.0f, divisor);
 }
 // For results of 16 bits a product with the reciprocal, which is computed once where many are divided by the same:
 // infinite or not a number if b is below 2^-128.
-template <class Result>
+template <class Precision>
 DEVICE float quotient_of(float a, float b) {
-  return sizeof(Result) == 2 ? a * reciprocal_of(b) : full_quotient(a, b);
+  return sizeof(Precision) == 2 ? a * reciprocal_of(b) : full_quotient(a, b);
 }
 // For results of 16 bits: to 1e-6.
-template <class Result>
+template <class Precision>
 DEVICE float log1p_of(float x) {
-  if (sizeof(Result) == 4) return exact_log1p(x);
+  if (sizeof(Precision) == 4) return exact_log1p(x);
   const float log = log_to_base_2(1.0f + x) * 0.693147181f;
   return abs_of(x) < 0.015625f ? multiply_add(x * x, multiply_add(x, 0.333333333f, -0.5f), x) : log;
 }
 // e^(-x^2 / 2): normal_cdf() and normal_pdf() have it in common.
-template <class Result>
+template <class Precision>
 DEVICE float bell_of(float x) {
-  return sizeof(Result) == 2 ? power_of_2(x * x * -0.721347520f) : exact_exp(-0.5f * x * x);
+  return sizeof(Precision) == 2 ? power_of_2(x * x * -0.721347520f) : exact_exp(-0.5f * x * x);
 }
-template <class Result>
+template <class Precision>
 DEVICE float normal_pdf_of(float x) {
-  return 0.398942280f * bell_of<Result>(x);
+  return 0.398942280f * bell_of<Precision>(x);
 }
 // For results of 16 bits the tail is e^(-x^2 / 2) times a polynomial of t = 1 / (1 + 0.3 |x|), which is 0 where t is.
 // It is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5.
-template <class Result>
+template <class Precision>
 DEVICE float normal_cdf_of(float x) {
-  if (sizeof(Result) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));
+  if (sizeof(Precision) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));
   constexpr float kFit[] = {0.120102565f, 0.113236098f, 0.147000686f, -0.0234658670f, 0.222713366f, -0.0795872190f};
   const float t = normal_reciprocal(multiply_add(abs_of(x), 0.3f, 1.0f));
-  const float tail = bell_of<Result>(x) * (polynomial(t, kFit) * t);
+  const float tail = bell_of<Precision>(x) * (polynomial(t, kFit) * t);
   return x > 0 ? 1.0f - tail : tail;
 }
 

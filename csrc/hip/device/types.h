@@ -38,6 +38,11 @@ DEVICE float to_float(bf16 x) { return bits_to_float(static_cast<unsigned>(x.bit
 DEVICE float to_float(fp32 x) { return x; }
 DEVICE void from_float(float x, fp32& y) { y = x; }
 
+// An element's bits.
+DEVICE unsigned bits_of(fp32 x) { return float_to_bits(x); }
+DEVICE unsigned bits_of(fp16 x) { return x.bits; }
+DEVICE unsigned bits_of(bf16 x) { return x.bits; }
+
 // What a register file holds of 2, 4, 8 or 16 bytes that are moved at once. The compilers' own vector types: structures
 // of arrays end up in memory on AMD's GPUs, and are moved element by element on NVIDIA's.
 template <int kBytes>

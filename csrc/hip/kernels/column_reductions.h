@@ -103,11 +103,18 @@ struct Reductions {
     rest.add(column, value);
   }
 
-  // `over` threads of the block, `step` apart, have the same columns: the block's partial results are stored. shared:
-  // kSharedOfReductions<kThreads> floats.
+  // `over` threads of the block, `step` apart, have the same columns: the block's partial results are stored. part: of
+  // its channels; block_part: of everything. shared: kSharedOfReductions<kThreads> floats.
   DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
-                    int channel) {
-    if constexpr (kCount == 1) {
+                    int block_part, int channel) {
+    if constexpr (Program::over(i) == Over::all) {
+      Known<kKind> all;
+      UNROLL
+      for (int j = 0; j < kCount; ++j)
+        if (wanted && channel + j < p.channels) all.add(known(mine[j]));
+      combine<kThreads>(all, shared, kThreads, 1, thread_id());
+      if (thread_id() == 0) store_part<Program, i>(all, p, block_part, 0);
+    } else if constexpr (kCount == 1) {
       Known<kKind> of_column = known(mine[0]);
       combine<kThreads>(of_column, shared, over, step, place);
       if (place == 0 && wanted) store_part<Program, i>(of_column, p, part, channel);
@@ -137,18 +144,19 @@ struct Reductions {
         for (int j = place; j < kAtOnce && first + j < kCount; j += over) {
           Known<kKind> of_column;
           load_known(of_column, first_thread + j * kThreads, kApart);
-          if (wanted) store_part<Program, i>(of_column, p, part, channel + first + j);
+          const int own = channel + first + j;
+          if (wanted && own < p.channels) store_part<Program, i>(of_column, p, part, own);
         }
       }
     }
-    rest.store(shared, over, step, place, wanted, p, part, channel);
+    rest.store(shared, over, step, place, wanted, p, part, block_part, channel);
   }
 };
 template <class Program, int kCount, int kThreads, int i>
 struct Reductions<Program, kCount, kThreads, i, false> {
   template <class Values>
   DEVICE void add(int, const Values&) {}
-  DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int) {}
+  DEVICE void store(float*, int, int, int, bool, const StitchArgs&, int, int, int) {}
 };
 
 }  // namespace

@@ -15,10 +15,37 @@ struct mask8 {
   unsigned char value;
 };
 
+// Which elements of a group of adjacent ones there are: all, or those before the row's end.
+struct AllOfGroup {
+  static constexpr bool kIsAll = true;
+  DEVICE bool has(int) const { return true; }
+};
+struct BeginOfGroup {
+  static constexpr bool kIsAll = false;
+  int count;
+  DEVICE bool has(int i) const { return i < count; }
+  // Element i, or the last one if there is none.
+  DEVICE int at(int i) const { return i < count ? i : count - 1; }
+};
+// Calls visit() with which there are of the kCount elements from this column on. kTails: whether rows may end among
+// them.
+template <int kCount, bool kTails, class Visit>
+DEVICE void visit_group(const StitchArgs& p, int column, Visit visit) {
+  if constexpr (kTails)
+    if (p.width - column < kCount) return visit(BeginOfGroup{p.width - column});
+  visit(AllOfGroup{});
+}
+
+template <int kA, int kB>
+constexpr int kLess = kA < kB ? kA : kB;
+// How many of kCount adjacent elements an access has: at most kMost, and 16 bytes.
+template <class T, int kCount, int kMost>
+constexpr int kOfAccess = kLess<kLess<kCount, kMost>, 16 / int(sizeof(T))>;
+
 // Copies kCount adjacent elements to shared memory. They are there after async_wait().
-template <class T, int kCount>
-DEVICE void fetch(void* to, long long to_at, const void* from, long long at) {
-  constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost, kBytes = kStep * int(sizeof(T));
+template <class T, int kCount, int kMost = kCount>
+DEVICE void fetch(void* to, long long to_at, const void* from, long long at, AllOfGroup = {}) {
+  constexpr int kStep = kOfAccess<T, kCount, kMost>, kBytes = kStep * int(sizeof(T));
   UNROLL
   for (int i = 0; i < kCount; i += kStep) {
     T* const there = static_cast<T*>(to) + to_at + i;
@@ -31,16 +58,31 @@ DEVICE void fetch(void* to, long long to_at, const void* from, long long at) {
     }
   }
 }
+template <class T, int kCount, int kMost = kCount>
+DEVICE void fetch(void* to, long long to_at, const void* from, long long at, const BeginOfGroup& there) {
+  for (int i = 0; i < there.count; ++i) fetch<T, 1>(to, to_at + i, from, at + i);
+}
 
-// kCount adjacent elements in registers as they lie in memory, read by accesses of at most 16 bytes.
-template <class T, int kCount>
+// kCount adjacent elements in registers as they lie in memory, read by accesses of at most kMost.
+template <class T, int kCount, int kMost = kCount>
 struct Held {
-  static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
+  static constexpr int kStep = kOfAccess<T, kCount, kMost>;
   Pack<T, kStep> packs[kCount / kStep];
 
-  DEVICE void read(const void* from, long long at) {
+  DEVICE void read(const void* from, long long at, AllOfGroup = {}) {
     UNROLL
     for (int i = 0; i < kCount; i += kStep) packs[i / kStep] = load<T, kStep>(static_cast<const T*>(from) + at + i);
+  }
+  DEVICE void read(const void* from, long long at, const BeginOfGroup& there) {
+    constexpr int kInWord = kStep * int(sizeof(T)) < 4 ? 1 : 4 / int(sizeof(T));
+    UNROLL
+    for (int i = 0; i < kCount; i += kInWord) {
+      unsigned word = 0;
+      UNROLL
+      for (int j = 0; j < kInWord; ++j)
+        word |= bits_of(static_cast<const T*>(from)[at + there.at(i + j)]) << 8 * j * int(sizeof(T));
+      set_word(packs[i / kStep], i % kStep / kInWord, word);
+    }
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -61,16 +103,30 @@ struct Held {
   }
 };
 // Truth values are bytes.
-template <int kCount>
-struct Held<mask8, kCount> {
+template <int kCount, int kMost>
+struct Held<mask8, kCount, kMost> {
+  static constexpr int kStep = kLess<kCount, kMost>;
   Words<(kCount > 1 ? kCount : 2)> bytes;
 
-  DEVICE void read(const void* from, long long at) {
+  DEVICE void read(const void* from, long long at, AllOfGroup = {}) {
     const unsigned char* const first = static_cast<const unsigned char*>(from) + at;
-    if constexpr (kCount > 1)
+    if constexpr (kStep == kCount && kCount > 1)
       bytes = *reinterpret_cast<const Words<kCount>*>(first);
     else
-      set_word(bytes, 0, *first);
+      gather(first, [](int i) { return i; });
+  }
+  DEVICE void read(const void* from, long long at, const BeginOfGroup& there) {
+    gather(static_cast<const unsigned char*>(from) + at, [&](int i) { return there.at(i); });
+  }
+  template <class Place>
+  DEVICE void gather(const unsigned char* first, Place place) {
+    UNROLL
+    for (int i = 0; i < kCount; i += 4) {
+      unsigned four = 0;
+      UNROLL
+      for (int j = 0; j < 4 && i + j < kCount; ++j) four |= unsigned(first[place(i + j)]) << 8 * j;
+      set_word(bytes, i / 4, four);
+    }
   }
   DEVICE void widen(float (&to)[kCount]) const {
     UNROLL
@@ -80,15 +136,15 @@ struct Held<mask8, kCount> {
   DEVICE void forget() { forget_words(bytes); }
 };
 
-// Read and write kCount adjacent elements; the values are fp32 in registers.
-template <class T, int kCount>
-DEVICE void read(const void* from, long long at, float (&to)[kCount]) {
-  Held<T, kCount> held;
-  held.read(from, at);
+// Read and write kCount adjacent elements; the values are fp32 in registers. kMost: of an access.
+template <class T, int kCount, int kMost = kCount, class There = AllOfGroup>
+DEVICE void read(const void* from, long long at, float (&to)[kCount], const There& there = {}) {
+  Held<T, kCount, kMost> held;
+  held.read(from, at, there);
   held.widen(to);
 }
 template <class T, int kCount>
-DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
+DEVICE void write(void* to, long long at, const float (&from)[kCount], AllOfGroup = {}) {
   constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
   T* const first = static_cast<T*>(to) + at;
   UNROLL
@@ -99,8 +155,14 @@ DEVICE void write(void* to, long long at, const float (&from)[kCount]) {
     store<T, kStep>(first + i, narrow<T, kStep>(some));
   }
 }
+template <class T, int kCount>
+DEVICE void write(void* to, long long at, const float (&from)[kCount], const BeginOfGroup& there) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i)
+    if (there.has(i)) from_float(from[i], static_cast<T*>(to)[at + i]);
+}
 template <int kCount>
-DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
+DEVICE void write_mask(void* to, long long at, const float (&from)[kCount], AllOfGroup = {}) {
   unsigned char* const first = static_cast<unsigned char*>(to) + at;
   if constexpr (kCount == 1) {
     *first = from[0] != 0;
@@ -118,6 +180,12 @@ DEVICE void write_mask(void* to, long long at, const float (&from)[kCount]) {
     }
     *reinterpret_cast<Words<kCount>*>(first) = bytes;
   }
+}
+template <int kCount>
+DEVICE void write_mask(void* to, long long at, const float (&from)[kCount], const BeginOfGroup& there) {
+  UNROLL
+  for (int i = 0; i < kCount; ++i)
+    if (there.has(i)) static_cast<unsigned char*>(to)[at + i] = from[i] != 0;
 }
 // kCount adjacent elements in registers, to be written: some come after the others.
 template <class T, int kCount>
@@ -279,9 +347,10 @@ struct VectorizedElements {
   };
   using Stored = float[kAtLeastOne<Program::kStored>][kCount];
 
-  DEVICE void begin(const StitchArgs& p, int first_channel, int image = 0) {
+  template <class There = AllOfGroup>
+  DEVICE void begin(const StitchArgs& p, int first_channel, int image = 0, const There& there = {}) {
     float inputs[kAtLeastOne<Program::kChannelInputs>][kChannels];
-    Program::channel_inputs(p, first_channel, image, inputs);
+    Program::channel_inputs(p, first_channel, image, inputs, there);
     UNROLL
     for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
   }
@@ -293,8 +362,8 @@ struct VectorizedElements {
   DEVICE void load_with_acc(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     load(p, line, column, loaded);
     if constexpr (Program::kAcc >= 0)
-      read<typename Program::Result, kCount>(p.acc, static_cast<long long>(line) * p.width + column,
-                                             loaded.values[Program::kAcc]);
+      read<typename Program::Result, kCount, Program::kAccAccess>(
+          p.acc, static_cast<long long>(line) * p.width + column, loaded.values[Program::kAcc]);
   }
   // Computes element j. row: what of_element() needs of its row. reduced: the value that each reduction accumulates.
   // kNear: as of_element().

@@ -44,15 +44,15 @@ DEVICE void load_known(Known<Kind::moments>& known, const float* from, long long
   known.count = from[0], known.value = from[pitch], known.squares = from[2 * pitch];
 }
 
-// Stores a part of a program's reduction i of a channel (of an image, if the reduction is). What is one part is known.
+// Stores a part of a program's reduction i of a channel (of an image, if the reduction is), or, if it is of everything,
+// part number `part`. What is one part is known.
 template <class Program, int i>
 DEVICE void store_part(const Known<Program::kind(i)>& known, const StitchArgs& p, int part, int channel) {
-  const long long at = static_cast<long long>(part) * p.channels + channel;
-  const long long all = static_cast<long long>(p.parts) * p.channels;
   constexpr Over kOver = Program::over(i);
-  if constexpr (kOver != Over::all)
-    if ((kOver == Over::image ? p.image_parts : p.parts) == 1)
-      return Program::template store_reduction<i>(p, int(at), int(all), known);
+  const long long at = kOver == Over::all ? part : static_cast<long long>(part) * p.channels + channel;
+  const long long all = static_cast<long long>(p.parts) * p.channels;
+  const int parts = kOver == Over::all ? p.block_parts : kOver == Over::image ? p.image_parts : p.parts;
+  if (parts == 1) return Program::template store_reduction<i>(p, int(at), kOver == Over::all ? 1 : int(all), known);
   store_known(known, p.partial + Program::first_number(i) * all + at, all);
 }
 

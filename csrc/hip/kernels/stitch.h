@@ -9,6 +9,8 @@ constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
 constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8, kStitchMostTables = 4;
+// The logarithm of how many threads are side by side where rows end.
+constexpr int kStitchLogTail = 3;
 // Channels of a block of the finish, whose other threads share their parts; and parts of a plane that a thread has.
 constexpr int kStitchFinishChannels = 8, kStitchFinishParts = 4;
 // Loads of a thread that are in flight where parts are added up: those of the threads that share a channel's parts are
@@ -42,8 +44,10 @@ struct StitchArgs {
   // after each launch. Null: another kernel adds them up.
   unsigned* arrivals;
   int lines, width, channels, rows;
+  int held_width;  // of a row in shared memory: whole groups of a thread's elements
   int log_across;
   int parts;                     // partial results of a channel
+  int block_parts;               // those of a reduction of everything: of each block one, or one for each of its groups
   int log_planes;                // planes that a block of the finish has, whose other threads share their parts
   int image_lines, image_parts;  // NHWC: of lines and parts those of an image, or all; NCHW: an image's parts
   Divider by_channels;           // NCHW: a line's channel

@@ -61,7 +61,7 @@ struct Finish {
   DEVICE static void run(const StitchArgs& p, float* shared) {
     if (block_y() != i) return Rest::run(p, shared);
     if constexpr (kOver == Over::all) {
-      if (block_x() == 0) of_all(p, shared);
+      if (block_x() == 0 && p.block_parts > 1) of_all(p, shared);
     } else {
       const int log = kOver == Over::image ? p.log_planes : kLogChannels, first = block_x() << log;
       const int count = p.parts / parts(p) * p.channels;
@@ -71,7 +71,8 @@ struct Finish {
 
   // Adds up all that is left, by a block that no other one helps, of channels from `first` to `end`; planes are known.
   DEVICE static void run_alone(const StitchArgs& p, float* shared, int first, int end) {
-    if constexpr (kOver == Over::all) of_all(p, shared);
+    if constexpr (kOver == Over::all)
+      if (p.block_parts > 1) of_all(p, shared);
     if (kOver == Over::images && parts(p) > 1) {
       int log = kLogChannels;
       while (1 << log < end - first && 1 << log < kStitchThreads) ++log;
@@ -104,7 +105,7 @@ struct Finish {
   }
 
   DEVICE static void of_all(const StitchArgs& p, float* shared) {
-    Known<kKind> known = sum(p, thread_id(), kStitchThreads, static_cast<long long>(p.parts) * p.channels);
+    Known<kKind> known = sum(p, thread_id(), kStitchThreads, p.block_parts);
     combine<kStitchThreads>(known, shared, kStitchThreads, 1, thread_id());
     if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
   }
@@ -134,15 +135,15 @@ DEVICE void stitch_finish(const StitchArgs& p) {
   Finish<Program, kStitchFinishLoads>::run(p, shared);
 }
 
-// NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line.
-// kImages: a block's lines are those of one image.
+// NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line. The block has
+// the columns from `first` on but before `end`, with 1 << log_across threads side by side. kImages: its lines are those
+// of one image. shared: kSharedOfReductions floats.
 template <class Program, int kCount, bool kImages>
-DEVICE void stitch_nhwc(const StitchArgs& p) {
-  SHARED float shared[kSharedOfReductions<kStitchThreads>];
-  const int across = 1 << p.log_across, lines = kStitchThreads >> p.log_across;
-  const int x = thread_id() & (across - 1), y = thread_id() >> p.log_across;
-  const int column = ((block_y() << p.log_across) + x) * kCount;
-  const bool wanted = column < p.width;
+DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, int first, int end) {
+  const int across = 1 << log_across, lines = kStitchThreads >> log_across;
+  const int x = thread_id() & (across - 1), y = thread_id() >> log_across;
+  const int column = first + x * kCount;
+  const bool wanted = column < end;
   // Numbers that are 0 where the compiler can see it need no registers.
   const int image = kImages ? block_x() / p.image_parts : 0, part = block_x() - image * p.image_parts;
   const int begin = image * p.image_lines;
@@ -153,18 +154,31 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
     if constexpr (Program::kStoresChannels)
       if (part == 0 && y == 0)
         for (int j = 0; j < kCount; ++j) Program::store_channel(p, column + j, image);
-    const int first = part * lines + y, step = p.image_parts * lines;
-    elements.run(p, first < p.image_lines ? (p.image_lines - 1 - first) / step + 1 : 0, [&](int i, int& line, int& at) {
-      line = begin + first + i * step;
+    const int own = part * lines + y, step = p.image_parts * lines;
+    elements.run(p, own < p.image_lines ? (p.image_lines - 1 - own) / step + 1 : 0, [&](int i, int& line, int& at) {
+      line = begin + own + i * step;
       at = column;
     });
   }
-  elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), column);
-  if constexpr (Program::kReductions > 0) {
-    if (!p.arrivals || !is_last_block(p.arrivals + block_y(), p.parts)) return;
-    const int first = (block_y() << p.log_across) * kCount, end = first + across * kCount;
-    Finish<Program, kStitchLastBlockLoads>::run_alone(p, shared, first, end < p.width ? end : p.width);
-  }
+  elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), block_y() * p.parts + block_x(), column);
+}
+
+// kTails: rows end within a thread's columns. What is behind the last whole ones is left to further blocks, whose
+// threads have one column each.
+template <class Program, int kCount, bool kImages, bool kTails>
+DEVICE void stitch_nhwc(const StitchArgs& p) {
+  SHARED float shared[kSharedOfReductions<kStitchThreads>];
+  const int whole = p.width / kCount * kCount, first = (block_y() << p.log_across) * kCount;
+  if (!kTails || first < whole)
+    stitch_columns<Program, kCount, kImages>(p, shared, p.log_across, first, whole);
+  else
+    stitch_columns<Program, 1, kImages>(p, shared, kStitchLogTail, whole, p.width);
+  if constexpr (Program::kReductions > 0)
+    if (p.arrivals && is_last_block(p.arrivals + block_y(), p.parts)) {
+      const int begin = first < whole ? first : whole, last = begin + (kCount << p.log_across);
+      const int end = begin < whole ? whole : p.width;
+      Finish<Program, kStitchLastBlockLoads>::run_alone(p, shared, begin, last < end ? last : end);
+    }
 }
 
 // NCHW: a thread's line, and so its channel, stays; it goes along it.
@@ -191,7 +205,8 @@ DEVICE void stitch_nchw(const StitchArgs& p) {
       column = own + i * step;
     });
   }
-  elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(), channel);
+  elements.reductions.store(shared, across, 1, x, wanted, p, image * p.image_parts + block_y(),
+                            block_x() * p.image_parts + block_y(), channel);
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.
 
 struct StitchPlan {
   StitchArgs args{};
-  int count = 1;  // adjacent elements that a thread computes at once
+  int count = 1;       // adjacent elements that a thread computes at once
+  bool tails = false;  // rows end among them
   bool channels_along = false;
   bool images = false;  // a block's lines are those of one image
   int tile_lines = 0;   // lines that a thread computes at once where tensors are turned
@@ -50,17 +51,16 @@ struct StitchPlan {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
     if (tile_lines)
       return "REFORMER_STITCH_TILES(" + name + ", Program, " + std::to_string(tile_lines) + ", " + each + ")\n";
+    const auto next = [](bool value) { return std::string(value ? ", true" : ", false"); };
     if (!lanes)
-      return "REFORMER_STITCH(" + name + ", Program, " + (channels_along ? "nhwc, " : "nchw, ") + each +
-             (!channels_along ? ")\n"
-              : images        ? ", true)\n"
-                              : ", false)\n");
-    const std::string row = vectors ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " +
-                                          of_row + (whole_rows() ? ", true" : ", false")
-                                    : "LongRow<Program, " + each + ", " + of_row +
-                                          (launch.shared_bytes ? ", true, " : ", false, ") + std::to_string(ahead);
+      return "REFORMER_STITCH(" + name + ", Program, " +
+             (channels_along ? "nhwc, " + each + next(images) + next(tails) : "nchw, " + each) + ")\n";
+    const std::string row =
+        vectors
+            ? "RowInRegisters<Program, " + each + ", " + std::to_string(vectors) + ", " + of_row + next(whole_rows())
+            : "LongRow<Program, " + each + ", " + of_row + next(launch.shared_bytes) + ", " + std::to_string(ahead);
     return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
-           std::to_string(blocks) + ", " + row + ">)\n";
+           std::to_string(blocks) + ", " + row + next(tails) + ">)\n";
   }
 };
 
@@ -73,6 +73,7 @@ struct StitchNeeds {
   int stored;                // tensors that are written element by element
   bool rows;                 // whether rows are reduced
   bool planes;               // whether something is known of each channel of each image
+  bool draws;                // whether there are random numbers, of which aligned groups have some in common
   int lines;                 // lines_per_access() of turned tensors; 0: there are none
   int period;                // of lines, after which a tensor's elements are read again; 0: they are not
   size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
@@ -88,6 +89,7 @@ namespace stitch_plan {
 
 constexpr int kSharedBesidesRows = 2048;  // bytes, of a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
+constexpr int kLeastGroups = 8;           // of a thread's elements, in a row that ends within the last of them
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -98,7 +100,7 @@ struct PartialReductions {
 };
 inline PartialReductions partial_reductions(const StitchArgs& a, const StitchNeeds& needs) {
   return {a.parts == 1 ? 0 : needs.reductions - needs.of_planes - needs.of_all,
-          a.image_parts == 1 ? 0 : needs.of_planes, needs.of_all};
+          a.image_parts == 1 ? 0 : needs.of_planes, a.block_parts == 1 ? 0 : needs.of_all};
 }
 
 // Whether the last block of each group of columns adds up their partial results at least as soon as another kernel,
@@ -130,7 +132,7 @@ inline int log_across(int groups, int lines, int most) {
 
 // The threads of a row and what each of them has of it.
 inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
-  const int groups = plan.args.width / plan.count;
+  const int groups = ceil_div(plan.args.width, plan.count);
   // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
   // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
@@ -147,7 +149,8 @@ inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
 // A row that is too long for registers is in shared memory, if that has room: of two rows, so that one is read while
 // another is computed, or of one.
 inline void launch_long_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
-  const int64_t bytes = int64_t{plan.args.width} * needs.bytes;
+  plan.args.held_width = ceil_div(plan.args.width, plan.count) * plan.count;
+  const int64_t bytes = int64_t{plan.args.held_width} * needs.bytes;
   plan.blocks = int((gpu.shared_bytes - kSharedBesidesRows) / (bytes + kSharedBesidesRows));
   plan.blocks = std::min(plan.blocks, 2);
   plan.ahead = plan.blocks || needs.loaded > 2 ? 1 : 2;
@@ -166,6 +169,7 @@ inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, const Stitch
   // Each block has a part of a column's sum: with more of them they cost more than they hide.
   const int most = multiprocessors * (needs.numbers ? 2 : 8);
   plan.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
+  plan.args.block_parts = plan.args.parts * plan.vectors;
   plan.launch.threads = uint32_t(threads);
   plan.launch.blocks_x = uint32_t(plan.args.parts);
 }
@@ -179,7 +183,7 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
   if (plan.channels_along) {
-    const int blocks_y = ceil_div(groups, across), images = plan.images ? int(shape.images) : 1;
+    const int blocks_y = ceil_div(groups, across) + int(plan.tails), images = plan.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
     // At least two lines of a thread are in flight at once. A few blocks more than run at once would take twice as
     // long.
@@ -200,6 +204,7 @@ inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const Stit
     plan.launch.blocks_x = uint32_t(blocks_x);
     plan.launch.blocks_y = uint32_t(a.image_parts);
   }
+  a.block_parts = int(plan.launch.blocks_x * plan.launch.blocks_y);
   plan.launch.threads = kStitchThreads;
 }
 
@@ -226,6 +231,7 @@ inline void launch_tiles(StitchPlan& plan, const ProgramShape& shape, const Stit
   a.parts = images * a.image_parts;
   plan.launch.blocks_x = uint32_t(a.parts);
   plan.launch.blocks_y = uint32_t(blocks_y);
+  a.block_parts = a.parts * blocks_y;
   plan.launch.threads = kStitchThreads;
 }
 
@@ -279,9 +285,8 @@ inline void plan_finish(StitchPlan& plan, const ProgramShape& shape, const Stitc
 
 }  // namespace stitch_plan
 
-// elements_per_access: how many adjacent elements a thread may read at once, a power of two.
-inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access, const StitchNeeds& needs,
-                              const StitchGpu& gpu) {
+// elements: how many adjacent ones a thread may compute at once, a power of two.
+inline StitchPlan plan_stitch(const ProgramShape& shape, int elements, const StitchNeeds& needs, const StitchGpu& gpu) {
   using stitch_plan::ceil_div;
   StitchPlan plan;
   StitchArgs& a = plan.args;
@@ -292,8 +297,11 @@ inline StitchPlan plan_stitch(const ProgramShape& shape, int elements_per_access
   a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
   a.width = int(plan.channels_along ? shape.channels : shape.pixels);
   a.by_channels = make_divider(a.channels);
-  plan.count = elements_per_access;
-  while (a.width % plan.count || plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
+  plan.count = elements;
+  while (plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
+  const bool may_end = plan.channels_along && !needs.draws && !needs.lines;
+  while (a.width % plan.count && !(may_end && a.width >= stitch_plan::kLeastGroups * plan.count)) plan.count /= 2;
+  plan.tails = a.width % plan.count != 0;
   if (needs.rows)
     stitch_plan::launch_rows(plan, needs, gpu);
   else if (needs.lines)

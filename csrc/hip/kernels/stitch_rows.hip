@@ -55,8 +55,9 @@ constexpr int kMostHeldTwice = 112;
 
 // The groups of kCount elements that a thread has of a row, all in registers, and, where there is room, those of the
 // next row, which are read meanwhile. kWhole: rows end where the last thread's groups do. Then nothing is asked of a
-// group, and the compiler computes what several stages need once.
-template <class Program, int kCount, int kVectors, int kLanes, bool kWhole>
+// group, and the compiler computes what several stages need once. kTails: rows end within a group, which is the last of
+// its thread.
+template <class Program, int kCount, int kVectors, int kLanes, bool kWhole, bool kTails>
 struct RowInRegisters {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
@@ -72,7 +73,8 @@ struct RowInRegisters {
   DEVICE RowInRegisters(const StitchArgs& p, int first_line) {
     if constexpr (kHoldsChannels) {
       UNROLL
-      for (int v = 0; v < kVectors; ++v) groups[v].begin(p, column(p, v));
+      for (int v = 0; v < kVectors; ++v)
+        visit_there(p, v, [&](const auto& there) { groups[v].begin(p, column(p, v), 0, there); });
     }
     if constexpr (kIsSmall) read(p, first_line, ahead);
   }
@@ -91,34 +93,44 @@ struct RowInRegisters {
       read(p, line, held);
     }
   }
-  // visit(v, column, group, loaded) for each group of the row.
+  // visit(v, column, group, loaded, there) for each group of the row.
   template <int kPass, class Visit>
   DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       if (!wanted(p, v)) continue;
-      if constexpr (!kHoldsChannels) groups[v].begin(p, column(p, v));
-      if constexpr (!kIsSmall) held[v].forget();
-      typename Group::Loaded loaded;
-      held[v].widen(p, line, column(p, v), loaded.values);
-      visit(v, column(p, v), groups[v], loaded);
+      visit_there(p, v, [&](const auto& there) {
+        if constexpr (!kHoldsChannels) groups[v].begin(p, column(p, v), 0, there);
+        if constexpr (!kIsSmall) held[v].forget();
+        typename Group::Loaded loaded;
+        held[v].widen(p, line, column(p, v), loaded.values);
+        visit(v, column(p, v), groups[v], loaded, there);
+      });
     }
   }
 
  private:
+  // visit(there): which elements of a group there are.
+  template <class Visit>
+  DEVICE void visit_there(const StitchArgs& p, int v, Visit visit) const {
+    if (v == kVectors - 1)
+      visit_group<kCount, kTails>(p, column(p, v), visit);
+    else
+      visit(AllOfGroup{});
+  }
   DEVICE void read(const StitchArgs& p, int line, Held (&to)[kVectors]) const {
     UNROLL
     for (int v = 0; v < kVectors; ++v) {
       to[v].read_row(p, line);
-      to[v].read(p, line, column(p, v));
+      visit_there(p, v, [&](const auto& there) { to[v].read(p, line, column(p, v), there); });
     }
   }
 };
 
 // All threads of a block have one row. kResident: it is in shared memory, each thread's groups for itself, so that
 // nobody waits; what was read of them for the last time gives way to the next row's. Else it is read again in each
-// pass. kAhead: groups of a thread that are read at once.
-template <class Program, int kCount, int kLanes, bool kResident, int kAhead>
+// pass. kAhead: groups of a thread that are read at once. kTails: rows end within a group.
+template <class Program, int kCount, int kLanes, bool kResident, int kAhead, bool kTails>
 struct LongRow {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
@@ -131,7 +143,8 @@ struct LongRow {
   DEVICE LongRow(const StitchArgs& p, int first_line) {
     if constexpr (kResident) {
       DYNAMIC_SHARED(resident);
-      for (int at = thread_id() * kCount; at < p.width; at += kApart) Held::fetch(p, resident, first_line, at);
+      for (int at = thread_id() * kCount; at < p.width; at += kApart)
+        visit_group<kCount, kTails>(p, at, [&](const auto& there) { Held::fetch(p, resident, first_line, at, there); });
       async_commit();
     }
   }
@@ -143,32 +156,41 @@ struct LongRow {
   }
   template <int kPass, class Visit>
   DEVICE void each(const StitchArgs& p, int line, Visit visit) {
-    DYNAMIC_SHARED(resident);
-    for (int at = thread_id() * kCount; at < p.width; at += kAhead * kApart) {
-      Group groups[kAhead];
-      Held held[kAhead];
-      UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        const int column = at + i * kApart, there = column < p.width ? column : at;
-        groups[i].begin(p, there);
-        held[i] = common;
-        if constexpr (kResident)
-          held[i].take(p, resident, there);
-        else
-          held[i].read(p, line, there);
-      }
-      UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        const int column = at + i * kApart;
-        if (column >= p.width) continue;
-        typename Group::Loaded loaded;
-        held[i].widen(p, line, column, loaded.values);
-        if constexpr (kResident && kPass == kLastPass)
-          if (next >= 0) Held::fetch(p, resident, next, column);
-        visit(0, column, groups[i], loaded);
-      }
-    }
+    const int rest = kTails ? p.width % kCount : 0, end = p.width - rest;
+    for (int at = thread_id() * kCount; at < end; at += kAhead * kApart)
+      some<kPass, kAhead>(p, line, at, end, AllOfGroup{}, visit);
+    if constexpr (kTails)
+      if (end % kApart == thread_id() * kCount) some<kPass, 1>(p, line, end, p.width, BeginOfGroup{rest}, visit);
     if constexpr (kResident && kPass == kLastPass) async_commit();
+  }
+
+ private:
+  // The groups at this column and at kSome - 1 further ones, if they begin before `end`.
+  template <int kPass, int kSome, class There, class Visit>
+  DEVICE void some(const StitchArgs& p, int line, int at, int end, const There& there, Visit visit) {
+    DYNAMIC_SHARED(resident);
+    Group groups[kSome];
+    Held held[kSome];
+    UNROLL
+    for (int i = 0; i < kSome; ++i) {
+      const int column = at + i * kApart < end ? at + i * kApart : at;
+      groups[i].begin(p, column, 0, there);
+      held[i] = common;
+      if constexpr (kResident)
+        held[i].take(p, resident, column);
+      else
+        held[i].read(p, line, column, there);
+    }
+    UNROLL
+    for (int i = 0; i < kSome; ++i) {
+      const int column = at + i * kApart;
+      if (column >= end) continue;
+      typename Group::Loaded loaded;
+      held[i].widen(p, line, column, loaded.values);
+      if constexpr (kResident && kPass == kLastPass)
+        if (next >= 0) Held::fetch(p, resident, next, column, there);
+      visit(0, column, groups[i], loaded, there);
+    }
   }
 };
 
@@ -192,18 +214,20 @@ struct RowReductions {
       UNROLL
       for (int i = 0; i < kCount; ++i) mine[i] = Program::is_row_max(kFirst + i) ? bits_to_float(0xff800000u) : 0.0f;
       const OfRow<Program, kStage> of_row(p, row.of_row(), results);
-      row.template each<kStage>(p, line, [&](int, int column, const auto& group, const auto& loaded) {
-        of_row.visit_near(column, group.kChannels, [&](auto near) {
-          UNROLL
-          for (int j = 0; j < group.kChannels; ++j) {
-            float values[kAtLeastOne<Program::kLoaded>], some[kCount];
-            group.element(loaded, j, values);
-            Program::template of_row<kStage, near.value>(p, group.channel[j], values, of_row.values, some);
-            UNROLL
-            for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
-          }
-        });
-      });
+      row.template each<kStage>(
+          p, line, [&](int, int column, const auto& group, const auto& loaded, const auto& there) {
+            of_row.visit_near(column, group.kChannels, [&](auto near) {
+              UNROLL
+              for (int j = 0; j < group.kChannels; ++j) {
+                if (!there.has(j)) continue;
+                float values[kAtLeastOne<Program::kLoaded>], some[kCount];
+                group.element(loaded, j, values);
+                Program::template of_row<kStage, near.value>(p, group.channel[j], values, of_row.values, some);
+                UNROLL
+                for (int i = 0; i < kCount; ++i) mine[i] = joined(kFirst + i, mine[i], some[i]);
+              }
+            });
+          });
       combine<kFirst>(mine);
       run<kStage + 1>(p, line, row);
     }
@@ -259,7 +283,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
     sums.run(p, line, row);
     if (first + place >= p.lines) continue;
     const OfRow<Program, Program::kStages> of_row(p, row.of_row(), sums.results);
-    const auto compute = [&](int v, int column, const auto& group, const auto& loaded) {
+    const auto compute = [&](int v, int column, const auto& group, const auto& loaded, const auto& there) {
       typename Row::Group::Stored stored;
       of_row.visit_near(column, kCount, [&](auto near) {
         UNROLL
@@ -269,7 +293,8 @@ DEVICE void stitch_rows(const StitchArgs& p) {
           reductions[v].add(j, reduced);
         }
       });
-      Program::template store<true, kCount>(p, static_cast<long long>(line) * p.width + column, stored, line, column);
+      const long long at = static_cast<long long>(line) * p.width + column;
+      Program::template store<true, kCount>(p, at, stored, line, column, there);
     };
     if constexpr (Program::kStored || Program::kReductions) row.template each<Program::kStages>(p, line, compute);
     if constexpr (Program::kStoresRows)
@@ -278,7 +303,8 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   if constexpr (Program::kReductions > 0) {
     UNROLL
     for (int v = 0; v < Row::kGroups; ++v)
-      reductions[v].store(of_columns, kRows, kLanes, place, row.wanted(p, v), p, block_x(), row.column(p, v));
+      reductions[v].store(of_columns, kRows, kLanes, place, row.wanted(p, v), p, block_x(),
+                          block_x() * Row::kGroups + v, row.column(p, v));
   }
   if constexpr (Program::kStoresChannels)
     for (int i = block_x() * kThreads + thread_id(); i < p.channels; i += p.parts * kThreads)

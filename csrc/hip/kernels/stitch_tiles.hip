@@ -66,7 +66,7 @@ DEVICE void stitch_tiles(const StitchArgs& p) {
     for (int line = (part * down + y) * kLines; line < p.image_lines; line += p.image_parts * down * kLines)
       elements.run(p, begin + line, column);
   }
-  elements.reductions.store(shared, down, across, y, wanted, p, block_x(), column);
+  elements.reductions.store(shared, down, across, y, wanted, p, block_x(), block_y() * p.parts + block_x(), column);
 }
 
 }  // namespace

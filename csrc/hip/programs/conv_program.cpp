@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "hip/kernels/stitch_plan.h"
-#include "program/program_key.h"
+#include "program/accesses.h"
 #include "program_text.h"
 #include "stitch_source.h"
 
@@ -51,7 +51,7 @@ bool takes_program(const ProgramCall& call, const ProgramLimits& limits) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
   if (call.program.needs_rows || call.program.has_planes || call.program.tables) return false;
-  if (elements_per_access(call) < limits.elements_per_access) return false;
+  if (channels_per_access(call) < limits.channels_per_access) return false;
   if (!reduces_within(call, limits.reduces)) return false;
   if (!limits.accesses_full && accesses_full(call.program)) return false;
   for (const ProgramOperand& input : call.inputs)

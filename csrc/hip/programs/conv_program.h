@@ -15,7 +15,7 @@ enum class Reduces : uint8_t { nothing, result, anything };
 
 // Which programs a kernel of forward in NHWC can run.
 struct ProgramLimits {
-  int elements_per_access;  // adjacent channels that a thread accesses at once
+  int channels_per_access;  // adjacent channels that a thread accesses at once
   Reduces reduces = Reduces::nothing;
   bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
 };

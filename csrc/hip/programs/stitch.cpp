@@ -5,6 +5,7 @@
 
 #include "hip/gpu_model.h"
 #include "hip/kernels/stitch_plan.h"
+#include "program/accesses.h"
 #include "program/program_key.h"
 #include "program_text.h"
 #include "set_cache.h"
@@ -38,13 +39,14 @@ const char* refusal(const ProgramCall& call, const Device& device) {
 
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (const char* why = refusal(call, device)) return why;
-  const StitchPlan launches = plan_stitch(call.shape, elements_per_access(call), stitch_needs(call),
+  const StitchPlan launches = plan_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
                                           {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);
   std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
                      std::to_string(launches.count) + "_" + program.digest;
+  if (launches.tails) name += "_tails";
   if (launches.tile_lines) name += "_" + std::to_string(launches.tile_lines);
   if (launches.lanes)
     name += "_" + std::to_string(launches.lanes) + "_" + std::to_string(launches.vectors) +

@@ -4,12 +4,16 @@
 #include <cmath>
 #include <limits>
 
-#include "program/program_key.h"
-
 namespace reformer {
 
 StitchContents::StitchContents(const ProgramCall& of)
-    : call(of), program(of.program), inputs(of.inputs), result(of.type), varies(of.program.varies()) {
+    : call(of),
+      program(of.program),
+      inputs(of.inputs),
+      result(of.type),
+      precision(of.type),
+      varies(of.program.varies()),
+      accesses(of) {
   for (size_t o = 0; o < program.outputs.size(); ++o) {
     if (output(o).is_common()) of_channels.push_back(o);
     if (output(o).is_by_row()) of_rows.push_back(o);
@@ -19,6 +23,11 @@ StitchContents::StitchContents(const ProgramCall& of)
     results.push_back(output(o).node);
   }
   for (size_t o : program.reductions) results.push_back(output(o).node);
+  const auto has_bytes = [&](int64_t bytes) {
+    return std::any_of(stored.begin(), stored.end(),
+                       [&](size_t o) { return element_size(call.stored_type(output(o))) == bytes; });
+  };
+  if (has_bytes(2) && !has_bytes(4)) precision = Stored::bf16;
   find_stages();
   std::vector<int32_t> all = results;
   for (size_t o : of_rows) all.push_back(output(o).node);
@@ -91,7 +100,6 @@ std::vector<Columns> needed_columns(const Program& program) {
 // alone. Only what has a placement is known to lie along columns.
 void StitchContents::join_parts() {
   const std::vector<Columns> columns = needed_columns(program);
-  const int64_t elements = elements_per_access(call);
   const auto may_join = [&](int32_t i) {
     const int32_t place = node(i).op == ProgramOp::full ? inputs[size_t(node(i).input)].place : -1;
     return place >= 0 && !is_turned(place);
@@ -102,7 +110,7 @@ void StitchContents::join_parts() {
     const auto goes_on = [&](const std::vector<Part>& there) {
       const int32_t last = there.back().node;
       return may_join(last) && inputs[size_t(node(last).input)].type == inputs[size_t(node(i).input)].type &&
-             columns[size_t(last)].end <= own.begin && there.back().end % elements == 0;
+             columns[size_t(last)].end <= own.begin && there.back().end % accesses.elements == 0;
     };
     const auto before = may_join(i) ? std::find_if(parts.begin(), parts.end(), goes_on) : parts.end();
     if (before != parts.end()) {

@@ -2,6 +2,7 @@
 // each element, and where each output goes. StitchWriter renders it.
 #pragma once
 
+#include "program/accesses.h"
 #include "program/program.h"
 
 namespace reformer {
@@ -49,7 +50,9 @@ struct StitchContents {
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
   const Stored result;
+  Stored precision;  // that of what is stored by element, if it has 16 bits; else the result's
   const std::vector<Varies> varies;
+  const Accesses accesses;
   std::vector<size_t> stored;                // outputs by element
   std::vector<size_t> of_channels;           // outputs by channel or plane that are no reductions
   std::vector<size_t> of_rows;               // the same by row

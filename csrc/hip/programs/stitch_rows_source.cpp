@@ -131,10 +131,9 @@ void StitchWriter::hold() {
     for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), "x" + std::to_string(i));
   };
   // Those of most bytes come first, so that nothing lies between.
-  each([&](const ProgramNode& of, const std::string& x) {
-    if (of.op != ProgramOp::row && of.op != ProgramOp::random)
-      body_ << "    reformer::Held<" << loaded_type(of) << ", kCount> " << x << ";\n";
-  });
+  for (size_t i = 0; i < contents_.loaded.size(); ++i)
+    if (const ProgramOp op = node(contents_.loaded[i]).op; op != ProgramOp::row && op != ProgramOp::random)
+      body_ << "    reformer::Held<" << typed_text(i) << "> x" << i << ";\n";
   each([&](const ProgramNode& of, const std::string& x) {
     if (of.op == ProgramOp::random) body_ << "    unsigned long long " << x << ";\n";
   });
@@ -153,12 +152,13 @@ void StitchWriter::hold() {
       body_ << "      " << x << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", "
             << line_text(placement(of)) << ");\n";
   });
-  body_ << "    }\n    DEVICE void read(const StitchArgs& p, int line, int column) {\n"
+  body_ << "    }\n    template <class There>\n"
+           "    DEVICE void read(const StitchArgs& p, int line, int column, const There& there) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   for (size_t i = 0; i < contents_.loaded.size(); ++i) {
     const std::string x = "x" + std::to_string(i);
     if (is_tensor(node(contents_.loaded[i])))
-      body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ");\n";
+      body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ", there);\n";
   }
   body_ << "    }\n";
   // In shared memory those of the largest elements come first, so that each begins where vectors may.
@@ -168,19 +168,20 @@ void StitchWriter::hold() {
       for (size_t i = 0; i < contents_.loaded.size(); ++i) {
         const ProgramNode& of = node(contents_.loaded[i]);
         if (!is_tensor(of) || element_size(loaded_as(of)) != size) continue;
-        write(i, "resident + " + std::to_string(before) + " * p.width");
+        write(i, "resident + " + std::to_string(before) + " * p.held_width");
         before += size;
       }
   };
   int64_t bytes = 0;
   each([&](const ProgramNode& of, const std::string&) { bytes += is_tensor(of) ? element_size(loaded_as(of)) : 0; });
   body_ << "    DEVICE static constexpr int bytes() { return " << bytes << " * kCount; }\n";
-  body_ << "    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int line, int column) {\n"
+  body_ << "    template <class There>\n    DEVICE static void fetch(const StitchArgs& p, unsigned char* resident, int "
+           "line, int column, const There& there) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   each_resident([&](size_t i, const std::string& resident) {
     const ProgramNode& of = node(contents_.loaded[i]);
-    body_ << "      reformer::fetch<" << loaded_type(of) << ", kCount>(" << resident << ", column, " << from_text(i)
-          << ", " << at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "") << ");\n";
+    body_ << "      reformer::fetch<" << typed_text(i) << ">(" << resident << ", column, " << from_text(i) << ", "
+          << at_text(i, of.op == ProgramOp::table ? look_up_text(of) : "") << ", there);\n";
   });
   body_ << "    }\n    DEVICE void take(const StitchArgs& p, const unsigned char* resident, int column) {\n";
   each_resident([&](size_t i, const std::string& resident) {

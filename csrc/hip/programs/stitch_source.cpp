@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "program/program_key.h"
+#include "program/accesses.h"
 #include "stitch_writer.h"
 
 namespace reformer {
@@ -126,7 +126,8 @@ std::string StitchWriter::at_text(size_t i, const std::string& row) const {
 
 void StitchWriter::constants() {
   const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
-  body_ << "  using Result = " << type_name(contents_.result) << ";\n"
+  body_ << "  using Result = " << type_name(contents_.result)
+        << "; using Precision = " << type_name(contents_.precision) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
         << ", kLoaded = " << contents_.loaded.size() << ", kStored = " << contents_.stored.size()
         << ", kReductions = " << reductions().size()
@@ -134,7 +135,8 @@ void StitchWriter::constants() {
         << ";\n";
   if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
   if (!contents_.program.needs_rows && !contents_.is_turned())
-    body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n";
+    body_ << "  static constexpr int kAcc = " << contents_.acc
+          << (contents_.acc < 0 ? "" : ", kAccAccess = " + std::to_string(contents_.accesses.acc)) << ";\n";
   if (reductions().empty()) return;
   const auto table = [&](const char* type, const char* name, auto value) {
     body_ << "  DEVICE static constexpr " << type << " " << name << "(int i) {\n    return ";
@@ -166,10 +168,9 @@ std::string StitchWriter::read_channel_input(int32_t i) const {
 void StitchWriter::of_channel() {
   const std::vector<int32_t>& inputs = contents_.channel_inputs;
   body_ << "  static constexpr int kChannelInputs = " << inputs.size()
-        << ";\n  template <int kCount, int kSize>\n"
+        << ";\n  template <int kCount, int kSize, class There = AllOfGroup>\n"
            "  DEVICE static void channel_inputs(const StitchArgs& p, int channel, int image, float "
-           "(&to)[kSize][kCount]) "
-           "{\n";
+           "(&to)[kSize][kCount], const There& there = {}) {\n";
   for (size_t i = 0; i < inputs.size(); ++i) {
     const size_t input = size_t(node(inputs[i]).input);
     const std::string from = "p.in[" + std::to_string(input) + "]", to = "to[" + std::to_string(i) + "]";
@@ -178,8 +179,8 @@ void StitchWriter::of_channel() {
     else if (node(inputs[i]).op == ProgramOp::scalar)
       body_ << "    fill(read_one<" << type_of_input(input) << ">(" << from << ", 0), " << to << ");\n";
     else
-      body_ << "    read<" << type_of_input(input) << ", kCount>(" << from << ", " << channel_place(node(inputs[i]))
-            << ", " << to << ");\n";
+      body_ << "    read<" << typed_text(type_of_input(input), access(node(inputs[i]))) << ">(" << from << ", "
+            << channel_place(node(inputs[i])) << ", " << to << ", there);\n";
   }
   body_ << "  }\n  template <int kCount, int kSize>\n"
            "  DEVICE static void of_channel(const StitchArgs& p, const float (&in)[kSize][kCount], int j, float* to) "
@@ -214,17 +215,16 @@ void StitchWriter::load() {
       body_ << "    read_row<" << type_name(type) << ", kCount, kChannelsAlong>(p, " << input << ", line, column, "
             << to << ");\n";
     else
-      body_ << "    read<" << type_name(type) << ", kCount>(" << input << ", " << at << ", " << to << ");\n";
+      body_ << "    read<" << typed_text(i) << ">(" << input << ", " << at << ", " << to << ");\n";
   }
   body_ << "  }\n";
 }
 
 void StitchWriter::store() {
   const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
-  body_ << "  template <bool kAll, int kCount, int kSize>\n"
+  body_ << "  template <bool kAll, int kCount, int kSize, class There = AllOfGroup>\n"
            "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
-           "line = "
-           "0, int column = 0) {\n";
+           "line = 0, int column = 0, const There& there = {}) {\n";
   for (size_t i = 0; i < contents_.stored.size(); ++i) {
     const ProgramOutput& output = contents_.output(contents_.stored[i]);
     const Stored type = contents_.call.stored_type(output);
@@ -234,12 +234,12 @@ void StitchWriter::store() {
     body_ << "    ";
     if (has_result) body_ << "if constexpr (kAll || kResult != " << i << ") ";
     if (type == Stored::mask)
-      body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i << "]);\n";
+      body_ << "write_mask<kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i << "], there);\n";
     else
       body_ << (node(output.node).op == ProgramOp::acc && type == contents_.result ? unless_there(contents_.stored[i])
                                                                                    : "")
             << "write<" << type_name(type) << ", kCount>(p.out[" << contents_.stored[i] << "], " << at << ", from[" << i
-            << "]);\n";
+            << "], there);\n";
   }
   body_ << "  }\n";
 }
@@ -311,6 +311,8 @@ StitchNeeds stitch_needs(const ProgramCall& call) {
           int(contents.stored.size()),
           program.needs_rows,
           program.has_planes,
+          std::any_of(program.inputs.begin(), program.inputs.end(),
+                      [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
           lines_per_access(call),
           int(period),
           reductions(Per::plane),

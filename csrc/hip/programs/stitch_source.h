@@ -2,6 +2,7 @@
 //
 // It is a structure Program:
 //   Result               the result's data type
+//   Precision            that which its functions are as exact as
 //   kChannelValues       numbers that depend on the channel only and that elements need; of_channel() computes them
 //                        from those that channel_inputs() has read
 //   kLoaded              numbers read for each element: acc, full inputs, rows, random numbers; load() reads those of

@@ -21,7 +21,7 @@ void StitchWriter::tile() {
     else if (is_turned(of))
       body_ << "    Held<" << loaded_type(of) << ", kLines> " << held(i) << "[kCount];\n";
     else
-      body_ << "    Held<" << loaded_type(of) << ", kCount> " << held(i) << "[kLines];\n";
+      body_ << "    Held<" << typed_text(i) << "> " << held(i) << "[kLines];\n";
   });
   body_ << "    DEVICE void read(const StitchArgs& p, const int line, const int first_column) {\n";
   each([&](const ProgramNode& of, size_t i) {

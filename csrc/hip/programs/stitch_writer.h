@@ -61,6 +61,21 @@ class StitchWriter {
       found = "(column < " + std::to_string(parts[j].end) + " ? " + text(node(parts[j].node)) + " : " + found + ")";
     return found;
   }
+  // The text of the type of what is read and of the elements of a group and of an access; of the accesses of parts that
+  // are read in one place the narrowest.
+  std::string typed_text(size_t i) const {
+    int most = contents_.accesses.elements;
+    for (const StitchContents::Part& part : contents_.parts[i]) most = std::min(most, access(node(part.node)));
+    return typed_text(loaded_type(node(contents_.loaded[i])), most);
+  }
+  std::string typed_text(const char* type, int access) const {
+    const std::string of_group = std::string(type) + ", kCount";
+    return access < contents_.accesses.elements ? of_group + ", " + std::to_string(access) : of_group;
+  }
+  int access(const ProgramNode& of) const {
+    return of.op == ProgramOp::acc ? contents_.accesses.acc : contents_.accesses.inputs[size_t(of.input)];
+  }
+
   // An output that is acc itself may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 

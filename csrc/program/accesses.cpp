@@ -1,0 +1,111 @@
+#include "accesses.h"
+
+#include <algorithm>
+
+namespace reformer {
+namespace {
+
+// A thread has at most so many elements where it reads some of them apart: with more, the threads of a warp would read
+// too many lines of the first-level cache at once.
+constexpr int kMostApart = 4;
+
+// At most so many that each access of as many elements is aligned, up to 16 bytes. places: of their addresses' bits.
+int aligned(int elements, uint64_t places, int64_t size) {
+  while (elements > 1 && places % std::min<uint64_t>(16, uint64_t(elements * size))) elements /= 2;
+  return elements;
+}
+
+// The bits of the addresses at which rows of so many elements begin, one after the other or so far apart.
+uint64_t row_places(const void* data, int64_t pitch, int64_t size) {
+  return reinterpret_cast<uintptr_t>(data) | uint64_t(pitch * size);
+}
+
+// The bits of the addresses at which adjacent elements begin.
+uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
+  const int turned = placement.is_turned();
+  int64_t elements = 0;
+  for (int i = turned; i < placement.line_digits; ++i) elements |= placement.of_line[size_t(i)].stride;
+  for (int i = 1 - turned; i < placement.column_digits; ++i) elements |= placement.of_column[size_t(i)].stride;
+  return row_places(data, elements, size);
+}
+
+// The same of a tensor that has an element for each of the result's: dense, or with this placement.
+uint64_t places_of(const ProgramCall& call, const void* data, int32_t place, int64_t size) {
+  if (place >= 0) return places_of(data, call.placements[size_t(place)], size);
+  return row_places(data, call.shape.rows_are_lines() ? call.shape.channels : call.shape.pixels, size);
+}
+
+uint64_t places_of(const ProgramCall& call, size_t input) {
+  const ProgramOperand& operand = call.inputs[input];
+  const ProgramInput& kind = call.program.inputs[input];
+  const int64_t size = element_size(operand.type);
+  switch (kind.kind) {
+    case ProgramOp::full: return places_of(call, operand.data, operand.place, size);
+    case ProgramOp::table: return row_places(operand.data, call.tables[size_t(kind.table)].pitch, size);
+    case ProgramOp::plane: return row_places(operand.data, call.shape.channels, size);
+    case ProgramOp::channel: return row_places(operand.data, 0, size);
+    default: return 0;
+  }
+}
+
+// Visits what has a placement and an element for each of the result's, with its elements' size.
+template <class Visit>
+void each_placed(const ProgramCall& call, Visit visit) {
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const ProgramOperand& input = call.inputs[i];
+    if (input.place >= 0 && call.program.inputs[i].kind == ProgramOp::full)
+      visit(input.data, call.placements[size_t(input.place)], element_size(input.type));
+  }
+  for (size_t i = 0; i < call.places_of_outputs.size(); ++i)
+    if (const int32_t place = call.places_of_outputs[i]; place >= 0)
+      visit(call.outputs[i], call.placements[size_t(place)], element_size(call.stored_type(call.program.outputs[i])));
+}
+
+int most(const ProgramCall& call) { return int(16 / element_size(call.type)); }
+
+}  // namespace
+
+Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements), inputs{} {
+  const auto is_turned = [&](int32_t place) { return place >= 0 && call.placements[size_t(place)].is_turned(); };
+  each_placed(call, [&](const void*, const Placement& placement, int64_t) {
+    if (placement.column_digits > 1)  // a thread's elements go on in no other digit
+      while (placement.of_column[0].count % elements) elements /= 2;
+  });
+  for (size_t i = 0; i < call.program.outputs.size(); ++i) {
+    const ProgramOutput& output = call.program.outputs[i];
+    if (const int32_t place = call.place_of_output(i); output.is_by_element() && !is_turned(place)) {
+      const int64_t size = element_size(call.stored_type(output));
+      elements = aligned(elements, places_of(call, place < 0 ? nullptr : call.outputs[i], place, size), size);
+    }
+  }
+  const auto read = [&](uint64_t places, int64_t size) {
+    const int at_once = aligned(elements, places, size);
+    if (at_once < elements) elements = std::min(elements, kMostApart);
+    return std::min(at_once, elements);
+  };
+  if (call.program.has_acc())
+    acc = read(places_of(call, nullptr, -1, element_size(call.type)), element_size(call.type));
+  for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i)
+    inputs[i] =
+        is_turned(call.inputs[i].place) ? elements : read(places_of(call, i), element_size(call.inputs[i].type));
+}
+
+int channels_per_access(const ProgramCall& call) {
+  int channels = most(call);
+  for (size_t i = 0; i < call.inputs.size(); ++i)
+    if (call.program.inputs[i].kind == ProgramOp::channel)
+      channels = aligned(channels, places_of(call, i), element_size(call.inputs[i].type));
+  return channels;
+}
+
+int lines_per_access(const ProgramCall& call) {
+  int lines = 0;
+  each_placed(call, [&](const void* data, const Placement& placement, int64_t size) {
+    if (!placement.is_turned()) return;
+    lines = aligned(lines ? lines : most(call), places_of(data, placement, size), size);
+    while (placement.adjacent_lines() % lines) lines /= 2;
+  });
+  return lines;
+}
+
+}  // namespace reformer
