@@ -1,0 +1,183 @@
+"""Products and sums of each step of a loop, which are one of all steps."""
+
+import functools
+import operator
+
+import pytest
+import torch
+from marks import needs_aten
+from torch import nn
+
+from torch_reformer.compiler.backend import reformer
+
+pytestmark = needs_aten
+
+STEPS, WIDTH = 6, 8
+PRODUCTS = ("aten::mm", "aten::addmm")
+added = functools.partial(functools.reduce, operator.add)
+
+
+class Unrolled(nn.Module):
+    """A recurrent layer; of what it is given comes one product, of its state one a step."""
+
+    def __init__(self):
+        super().__init__()
+        self.input, self.state = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        h = x.new_zeros(x.shape[0], WIDTH)
+        for i in range(x.shape[1]):
+            (a, b, c), (d, e, f) = self.input(x[:, i].tanh()).chunk(3, -1), self.state(h).chunk(3, -1)
+            gate = torch.sigmoid(a + d)
+            h = (1 - gate) * h + gate * torch.tanh(c + torch.sigmoid(b + e) * f)
+        return h
+
+
+def kinds(function, *inputs, gradients=True, dtype=torch.float64) -> list[list[str]]:
+    """What the forward and the backward call, by kinds; results and gradients are PyTorch's."""
+    torch._dynamo.reset()
+    reports = []
+    compiled = torch.compile(function, backend=reformer, options={"report": reports.append})
+    parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
+    found = []
+    for call in (compiled, function):
+        given = [each.detach().to(dtype, copy=True).requires_grad_(gradients) for each in inputs]
+        results = call(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        wanted = [each for each in (*given, *parameters) if each.requires_grad]
+        grads = torch.autograd.grad([each.square().sum() for each in results], wanted) if wanted else []
+        found.append([*results, *grads])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+        assert one.stride() == other.stride()
+    assert len({each.untyped_storage().data_ptr() for each in results}) == len(results)
+    return [[line.kind for line in report.lines] for report in reports]
+
+
+def count(kinds: list[str], *names: str) -> int:
+    return sum(each in names or each.split(".")[0] in names for each in kinds)
+
+
+def test_products_of_a_loop():
+    """Backward: a product a step but the first for the state's gradient, one for the input's, two for the weights."""
+    torch.manual_seed(0)
+    forward, backward = kinds(Unrolled().double(), torch.randn(4, STEPS, WIDTH))
+    assert count(forward, *PRODUCTS) == STEPS + 1
+    assert count(backward, *PRODUCTS) == STEPS - 1 + 3
+
+
+def test_gradient_of_what_steps_take():
+    """No step writes a gradient of the whole tensor."""
+    torch.manual_seed(0)
+    _, backward = kinds(Unrolled().double(), torch.randn(4, STEPS, WIDTH))
+    assert not count(backward, "aten::eq")
+
+
+def test_some_places_are_taken():
+    """Others have zeros for their gradients."""
+
+    def function(x):
+        return sum((x[:, i] * (i + 1)).exp() for i in (0, 2, 3, 4, 5))
+
+    kinds(function, torch.randn(4, 7, WIDTH))
+    kinds(lambda x: function(x) + x[:, 1] * x[:, 6] + x.sum(1), torch.randn(4, 7, WIDTH))
+
+
+def test_a_place_is_taken_twice():
+    kinds(lambda x: sum(x[:, i % 4].exp() * i for i in range(9)), torch.randn(4, 4, WIDTH))
+
+
+def test_products_that_need_one_another():
+    """Of two weights: those of one are needed before some of the other, and after others of these."""
+
+    def function(first, second, x):
+        one = [each @ first for each in x.unbind()]
+        two = [(each + one[0]).tanh() @ second for each in one]
+        three = [each.sin() @ first for each in two]
+        return sum(each.exp() for each in three) + three[0].tanh() @ second
+
+    (first, second), x = torch.randn(2, WIDTH, WIDTH) / 4, torch.randn(5, 4, WIDTH)
+    (forward,) = kinds(function, first, second, x, gradients=False)
+    assert count(forward, *PRODUCTS) == 4
+    kinds(function, first, second, x)
+
+
+def test_the_same_rows_in_two_products():
+    def function(first, second, x):
+        one = [(each + x.sum()) @ first for each in x.unbind()]
+        rows = [a.tanh() + b for a, b in zip(one[::-1], x, strict=True)]
+        return added([*(each @ first for each in rows), *((each @ second).tanh() for each in rows)])
+
+    (first, second), x = torch.randn(2, WIDTH, WIDTH), torch.randn(5, 4, WIDTH)
+    (forward,) = kinds(function, first, second, x, gradients=False)
+    assert count(forward, *PRODUCTS) == 3 and count(forward, "aten::cat") == 1
+    kinds(function, first, second, x)
+
+
+def test_crossed_products():
+    """No order has all of one weight's products before, or after, all of the other's."""
+
+    def function(first, second, x, y):
+        found = []
+        for i in range(4):
+            a = (x[i] if i % 2 else x[i] + y[i] @ second) @ first
+            found.append(a if i % 2 == 0 else (a + y[i]) @ second)
+        return sum(each.tanh() for each in found)
+
+    (first, second), (x, y) = torch.randn(2, WIDTH, WIDTH), torch.randn(2, 4, 4, WIDTH)
+    kinds(function, first, second, x, y)
+
+
+def test_products_that_are_results():
+    """Have memory of their own."""
+    forward = kinds(
+        lambda w, x: tuple(each @ w for each in x.unbind()), torch.randn(WIDTH, 3), torch.randn(5, 4, WIDTH)
+    )
+    assert count(forward[0], *PRODUCTS) == 5
+
+
+def test_products_of_what_is_written_in_between():
+    """A product of what was there before it is not put behind the write."""
+
+    def function(buffer, w, x):
+        found = []
+        for i in range(5):
+            found.append((buffer @ w).tanh())
+            buffer.add_(x[i])
+        return sum(found)
+
+    torch._dynamo.reset()
+    w, x, expected = torch.randn(WIDTH, WIDTH), torch.randn(5, 4, WIDTH), []
+    for call in (torch.compile(function, backend=reformer), function):
+        buffer = torch.zeros(4, WIDTH)
+        expected.append((call(buffer, w, x), buffer))
+    torch.testing.assert_close(*expected)
+
+
+def test_large_products_are_not_copied():
+    w, x = torch.randn(256, 4), torch.randn(5, 512, 256).unbind()
+    forward, backward = kinds(lambda w, *x: sum((each * 2).tanh() @ w for each in x), w, *x)
+    assert count(forward, *PRODUCTS) == 5
+    assert not count(backward, "aten::cat")
+
+
+def test_products_of_what_lies_side_by_side():
+    """Are one of what is there."""
+    w, x = torch.randn(256, 4), torch.randn(5, 512, 256)
+    (forward,) = kinds(lambda w, x: sum((each @ w).exp() for each in x.unbind()), w, x, gradients=False)
+    assert count(forward, *PRODUCTS) == 1 and not count(forward, "aten::cat")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_sums(dtype):
+    """Over rows of several tensors, in one sum; beside a term that is none."""
+
+    def function(x, y):
+        return added((each * 2).tanh().sum(0) for each in x.unbind()) + y
+
+    torch._dynamo.reset()
+    x, y, reports = torch.randn(5, 30, WIDTH, dtype=dtype), torch.randn(WIDTH, dtype=dtype), []
+    found = torch.compile(function, backend=reformer, options={"report": reports.append})(x, y)
+    torch.testing.assert_close(found, function(x, y))
+    operations = [each for line in reports[0].lines for each in line.operations]
+    assert operations.count("sum") == 1
