@@ -181,3 +181,50 @@ def test_sums_of_sums(dtype):
     torch.testing.assert_close(found, function(x, y))
     operations = [each for line in reports[0].lines for each in line.operations]
     assert operations.count("sum") == 1
+
+
+def parts_of(function, *inputs) -> list[str]:
+    """What a call of it runs, by kinds; the results are PyTorch's."""
+    torch._dynamo.reset()
+    reports = []
+    found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
+    for one, other in zip(found, function(*inputs), strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.stride() == other.stride()
+    return [line.kind for line in reports[0].lines]
+
+
+def gates(x, y):
+    """What programs compute of many operations."""
+    return [(x * i + y).sigmoid() * (x - i * y).tanh() + (x * y).exp() for i in range(3)]
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_parts_are_written_where_they_belong(dim):
+    def function(x, y):
+        a, b, c = gates(x, y)
+        return torch.cat([a, b, c], dim), torch.cat([a, b], dim), c.square(), c.sum(0)
+
+    inputs = torch.randn(2, 6, 10, 16).unbind()
+    assert parts_of(function, *inputs) == ["stitch"]
+    assert parts_of(lambda *inputs: [each.bfloat16() for each in function(*inputs)], *inputs)
+
+
+def test_parts_that_are_copied():
+    """Of several kernels, in another order of memory, in another type, or some that are given."""
+
+    def function(x, y):
+        a, b, c = gates(x, y)
+        turned = torch.cat([a.transpose(0, 1), b.transpose(0, 1)], -1)
+        rows = torch.cat([a, a.mean(0, keepdim=True).expand_as(a) + 1, y], 1)
+        return turned, rows, torch.cat([a, b.bfloat16()], 1), torch.cat([a, c[:3]], 0), torch.cat([b, x], 1)
+
+    assert "aten::cat" in parts_of(function, *torch.randn(2, 6, 10, 16).unbind())
+
+
+def test_more_parts_than_a_kernel_writes():
+    def function(x, y):
+        found = [each * i for i in range(5) for each in gates(x, y)]
+        return [torch.cat([each, found[i - 1]], 1) for i, each in enumerate(found)]
+
+    parts_of(function, *torch.randn(2, 6, 10, 16).unbind())

@@ -27,6 +27,7 @@ from .look_ups import look_up_in_regions
 from .lower import Lowered, lower
 from .memory_formats import settle
 from .merge import merge
+from .parts import write_parts
 from .passes import PASSES
 from .prepare import prepare
 from .recompute import recompute
@@ -82,6 +83,7 @@ class Executable(Compiled):
                 if not merged and not recomputed:
                     break
             write_copies(self.grouping)
+            write_parts(self.grouping)
             turn(self.grouping)
             if in_place:
                 write_in_place(self.grouping)

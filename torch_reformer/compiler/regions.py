@@ -44,6 +44,7 @@ class Region:
     leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
+    parts: dict[int, View] = field(default_factory=dict)  # a copy (id) -> of which memory it is a part
     turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads
     look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)

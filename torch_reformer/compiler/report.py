@@ -12,7 +12,7 @@ from .cost import flops, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Layout, Map, Operation, View
 from .look_ups import look_up_of
-from .schedule import reads_of, schedule
+from .schedule import needed_in_memory, reads_of, schedule
 
 _PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
 
@@ -106,8 +106,7 @@ def _of_product(operation: Operation) -> tuple[str, ...]:
 def report_of(graph: Graph, grouping: Grouping, architecture: str | None = None) -> Report:
     """architecture: of the GPU that times are expected of (cost.GPUS)."""
     order = schedule(grouping)
-    needed = {id(view.value) for number in order for view in reads_of(grouping, number)}
-    needed |= {id(view.value) for view in graph.output_views()}
+    needed = needed_in_memory(grouping, order)
 
     def line(kind: str, names: Iterable[str], read: int, written: int, anchor: Operation | None) -> Line:
         multiplied = flops(anchor) if anchor else 0
