@@ -83,6 +83,18 @@ def test_some_places_are_taken():
     kinds(lambda x: function(x) + x[:, 1] * x[:, 6] + x.sum(1), torch.randn(4, 7, WIDTH))
 
 
+def test_two_gradients_that_are_the_same():
+    """Have memory of their own."""
+
+    def function(x, y):
+        return added((x[:, i] + y[:, i]).tanh() for i in range(5))
+
+    x, y = (torch.randn(4, 5, WIDTH).requires_grad_() for _ in range(2))
+    torch.compile(function, backend=reformer)(x, y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert x.grad.untyped_storage().data_ptr() != y.grad.untyped_storage().data_ptr()
+
+
 def test_a_place_is_taken_twice():
     kinds(lambda x: sum(x[:, i % 4].exp() * i for i in range(9)), torch.randn(4, 4, WIDTH))
 
@@ -112,6 +124,30 @@ def test_the_same_rows_in_two_products():
     (forward,) = kinds(function, first, second, x, gradients=False)
     assert count(forward, *PRODUCTS) == 3 and count(forward, "aten::cat") == 1
     kinds(function, first, second, x)
+
+
+def test_what_is_added_to_products():
+    """A vector to each row of all; matrices, to some elements each."""
+    w, x, rows = torch.randn(WIDTH, WIDTH), torch.randn(5, 4, WIDTH), torch.randn(4, WIDTH)
+    for bias, joined in ((rows[0], True), (rows, False), (rows[:1], False)):
+        for scale in (1, 2):
+            function = lambda w, x, bias: added(torch.addmm(bias, each, w, beta=scale).tanh() for each in x)  # noqa: B023, E731
+            (forward,) = kinds(function, w, x, bias, gradients=False)
+            assert count(forward, *PRODUCTS) == (1 if joined and scale == 1 else 5)
+
+
+def test_products_in_another_order():
+    """Of those that need one product, some are needed before others of the first kind."""
+
+    def function(first, second, x):
+        zero = x[0] @ second
+        one = [(zero + each) @ first for each in x[:3]]
+        two = [each.tanh() @ second for each in (x[1], x[2] + zero.sin(), one[0], one[1])]
+        three = [each @ first for each in (two[3], two[2], x[1] * 2, x[2] * 3)]
+        return added([*one, *two, *three]) + (three[0] + x[3]) @ second
+
+    kinds(function, *torch.randn(2, WIDTH, WIDTH), torch.randn(4, 4, WIDTH))
+    kinds(function, *torch.randn(2, WIDTH, WIDTH), torch.randn(4, 4, WIDTH), gradients=False)
 
 
 def test_crossed_products():

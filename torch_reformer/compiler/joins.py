@@ -67,39 +67,36 @@ def replace(graph: Graph, instead: dict[int, View]) -> None:
 
 def place_after_join(graph: Graph, views: list[View], dim: int) -> int:
     """Where all of them are there, and what they are parts of, if it is made already."""
-    _, made = graph.joins.get((dim, _key(views)), ((), None))
+    _, made = graph.joins.get(_key(views, dim), ((), None))
     return place_after(graph, [*views, *([View(made, made.layout)] if made else [])])
 
 
 def cost_of_joining(graph: Graph, views: list[View], dim: int) -> int:
     """Bytes that are moved for it, with the call as those that are moved in its time."""
-    if _in_place(views, dim) or (dim, _key(views)) in graph.joins:
+    if _in_place(views, dim) or _key(views, dim) in graph.joins:
         return 0
     return of_call(views[0].value.device) + 2 * sum(view.elements * view.value.dtype.itemsize for view in views)
 
 
 def joined(graph: Graph, views: list[View], dim: int) -> View:
-    """Views one after the other in this dimension; in the others they have the same sizes."""
+    """Views one after the other in this dimension, to be read; in the others they have the same sizes."""
     sizes = views[0].layout.sizes
     whole = (*sizes[:dim], sum(view.layout.sizes[dim] for view in views), *sizes[dim + 1 :])
-    if any(view.layout.sizes != sizes for view in views):
-        type = Typed(row_major(whole), views[0].value.dtype, views[0].value.device)
-        value = add_at(graph, place_after(graph, views), Call(_cat, (views, dim), {}), type)
-        return View(value, value.layout)
     if (found := _in_place(views, dim)) is not None:
         return View(views[0].value, Layout(whole, found.strides, found.offset))
-    return View(stacked(graph, views, dim), row_major(whole))
+    key = _key(views, dim)
+    if key not in graph.joins:
+        if all(view.layout.sizes == sizes for view in views):
+            value = stacked(graph, views, dim)
+        else:
+            type = Typed(row_major(whole), views[0].value.dtype, views[0].value.device)
+            value = add_at(graph, place_after(graph, views), Call(_cat, (views, dim), {}), type)
+        graph.joins[key] = views, value
+    return View(graph.joins[key][1], row_major(whole))
 
 
 def stacked(graph: Graph, views: list[View], dim: int) -> Value:
-    """Views of equal sizes in memory of its own, with their number as another dimension, before this one."""
-    key = dim, _key(views)
-    if key not in graph.joins:
-        graph.joins[key] = views, _stacked(graph, views, dim)
-    return graph.joins[key][1]
-
-
-def _stacked(graph: Graph, views: list[View], dim: int) -> Value:
+    """Views of equal sizes in memory of their own, with their number as another dimension, before this one."""
     value, sizes = views[0].value, views[0].layout.sizes
     type = Typed(row_major((*sizes[:dim], len(views), *sizes[dim:])), value.dtype, value.device)
     copy = _as_map(graph, views, dim, type.layout)
@@ -114,8 +111,8 @@ def _stacked(graph: Graph, views: list[View], dim: int) -> Value:
     return add_at(graph, place_after(graph, views), Call(_cat, (list(map(apart, views)), dim), {}), type)
 
 
-def _key(views: list[View]) -> tuple:
-    return tuple((id(view.value), view.layout) for view in views)
+def _key(views: list[View], dim: int) -> tuple:
+    return dim, tuple((id(view.value), view.layout) for view in views)
 
 
 def _in_place(views: list[View], dim: int) -> Layout | None:
@@ -128,16 +125,14 @@ def _regular(views: list[View], dim: int) -> Layout | None:
     """All of them as one view, if they are of one value and as far from one another, with their number as another
     dimension."""
     first = views[0].layout
-    step = views[1].layout.offset - first.offset
+    step = views[1].layout.offset - first.offset if len(views) > 1 else 0
     if step < 0 or any(
         (view.value, view.layout) != (views[0].value, Layout(first.sizes, first.strides, first.offset + i * step))
         for i, view in enumerate(views)
     ):
         return None
-    sizes, strides = (
-        (*each[:dim], new, *each[dim:]) for each, new in ((first.sizes, len(views)), (first.strides, step))
-    )
-    return Layout(sizes, strides, first.offset)
+    sizes = (*first.sizes[:dim], len(views), *first.sizes[dim:])
+    return Layout(sizes, (*first.strides[:dim], step, *first.strides[dim:]), first.offset)
 
 
 def _as_map(graph: Graph, views: list[View], dim: int, layout: Layout) -> Map | None:

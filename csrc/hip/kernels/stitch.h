@@ -8,7 +8,7 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8, kStitchMostTables = 4;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 12, kStitchMostTables = 4;
 // Channels of a block of the finish, whose other threads share their parts; and parts of a plane that a thread has.
 constexpr int kStitchFinishChannels = 8, kStitchFinishParts = 4;
 // Loads of a thread that are in flight where parts are added up: those of the threads that share a channel's parts are

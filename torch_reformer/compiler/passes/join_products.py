@@ -17,17 +17,22 @@ def join_products(graph: Graph) -> None:
     outputs = {id(view.value) for view in graph.output_views()}
     kinds: dict[tuple, list[Call]] = {}
     for each in graph.operations:
-        if not isinstance(each, Call) or each.operator not in _OPERATORS or id(each.results[0]) in outputs:
+        if not _is_product(each) or id(each.results[0]) in outputs:
             continue  # a result of the graph has memory of its own
         if written.isdisjoint(id(value) for value in (*each.results, *(view.value for view in each.operands))):
             kinds.setdefault(_key(each), []).append(each)
     for products in kinds.values():
-        left = products
-        while len(left) > 1:
-            batch = _independent(graph, left)
+        for batch in _independent(graph, products):
             if _is_worth_it(graph, batch) and _delay_readers(graph, batch):
                 _join(graph, batch)
-            left = [each for each in left if not any(each is other for other in batch)]
+
+
+def _is_product(operation: Operation) -> bool:
+    """Whether it is one of two matrices, perhaps with a vector that is added to each row."""
+    if not isinstance(operation, Call) or operation.operator not in _OPERATORS or operation.kwargs:
+        return False
+    (result,), others = operation.results, operation.args[:-2]
+    return result.layout == row_major(result.layout.sizes) and all(len(each.layout.sizes) == 1 for each in others)
 
 
 def _key(product: Call) -> tuple:
@@ -35,17 +40,21 @@ def _key(product: Call) -> tuple:
     *others, (first, second) = product.args[:-2], product.args[-2:]
     (result,) = product.results
     same = [(id(view.value), view.layout) for view in (*others[0], second)]
-    return product.operator, *same, first.layout.sizes, result.layout, result.dtype, *sorted(product.kwargs)
+    return product.operator, *same, first.layout.sizes, result.layout, result.dtype
 
 
-def _independent(graph: Graph, products: list[Call]) -> list[Call]:
-    """The first in the graph's order, and those that need none of them."""
-    found, wanted = [], {id(each) for each in products}
-    later: set[int] = set()
-    for each in graph.operations:
-        if id(each) in wanted and id(each) not in later:
-            found.append(each)
-            later |= {id(follower) for follower in _followers(graph, each)}
+def _independent(graph: Graph, products: list[Call]) -> list[list[Call]]:
+    """Those that need none, in the graph's order, those that need some of these alone, and so on."""
+    found: list[list[Call]] = []
+    after: dict[int, int] = {}  # value (id) -> how many of the products it needs at most, one after the other
+    wanted = {id(each) for each in products} if len(products) > 1 else set()
+    for each in graph.operations if wanted else ():
+        level = max((after.get(id(view.value), 0) for view in each.operands), default=0)
+        if id(each) in wanted:
+            found += [[]] if level == len(found) else []
+            found[level].append(each)
+            level += 1
+        after |= {id(value): level for value in each.results}
     return found
 
 
@@ -72,7 +81,7 @@ def _rows(products: list[Call]) -> list[View]:
 
 def _delay_readers(graph: Graph, products: list[Call]) -> bool:
     """Puts what needs one of these behind what all of them need; says whether that could be."""
-    first = place_of(graph, products[0])
+    first = min(place_of(graph, each) for each in products)
     end = max(first, place_after_join(graph, _rows(products), 0))
     late = {id(each) for each in (*products, *_followers(graph, *products))}
     between = graph.operations[first:end]
@@ -93,7 +102,7 @@ def _join(graph: Graph, products: list[Call]) -> None:
     type = Typed(row_major((len(products) * count, columns)), result.dtype, result.device)
     gone = {id(each) for each in products}
     place = next(place for place, each in enumerate(graph.operations) if id(each) in gone)
-    value = add_at(graph, place, Call(products[0].operator, (*others, rows, second), products[0].kwargs), type)
+    value = add_at(graph, place, Call(products[0].operator, (*others, rows, second), {}), type)
     graph.operations = [each for each in graph.operations if id(each) not in gone]
     parts = {
         id(each.results[0]): View(value, row_major((count, columns), i * count * columns))

@@ -18,31 +18,32 @@ _embedding_grad = torch.ops.reformer._embedding_grad.default
 
 def join_sums(graph: Graph) -> None:
     written = {id(value) for each in graph.operations for value in each.writes}
-    for sum in find_sums(graph):
-        readers = graph.readers()
-        made_by = [_term(view, readers) for view in sum.terms]
+    readers = graph.readers()
+    for found in find_sums(graph):
+        made_by = [_term(view, readers) for view in found.terms]
         kinds: dict[tuple, list[int]] = {}
         for place, term in enumerate(made_by):
             key = None if term is None else _key(term)
             if key is not None and written.isdisjoint(id(view.value) for view in term.operands):
                 kinds.setdefault(key, []).append(place)
-        terms, (result,) = dict(enumerate(sum.terms)), sum.last.results
+        terms, (result,) = dict(enumerate(found.terms)), found.last.results
         for places in kinds.values():
             parts = [made_by[place] for place in places]
             if not _is_worth_it(graph, parts):
                 continue
-            made = _joined(graph, sum.last, parts)
+            made = _joined(graph, found.last, parts)
             if made.value.dtype != result.dtype:
                 cast = Map([made], "_to_copy", lambda x: x)
                 value = add_at(
-                    graph, place_of(graph, sum.last), cast, Typed(result.layout, result.dtype, result.device)
+                    graph, place_of(graph, found.last), cast, Typed(result.layout, result.dtype, result.device)
                 )
                 made = View(value, value.layout)
             terms[places[0]] = made
             for place in places[1:]:
                 del terms[place]
-        if len(terms) < len(sum.terms):
-            change_terms(graph, sum, list(terms.values()))
+        if len(terms) < len(found.terms):
+            change_terms(graph, found, list(terms.values()))
+            readers = graph.readers()
 
 
 def _term(view: View, readers: dict) -> Operation | None:

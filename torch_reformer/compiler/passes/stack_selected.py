@@ -15,16 +15,16 @@ _FEWEST = 4  # of fewer, kernels choose between them as they read them
 
 
 def stack_selected(graph: Graph) -> None:
-    for sum in find_sums(graph):
-        (result,) = sum.last.results
+    for found in find_sums(graph):
+        (result,) = found.last.results
         if result.layout != row_major(result.layout.sizes):
             continue
-        terms = dict(enumerate(sum.terms))
+        terms = dict(enumerate(found.terms))
         selected: dict[int, dict[int, int]] = {}  # a dimension -> the place in it -> that of the term
         for place, view in terms.items():
-            found = _selected(view)
-            if found is not None:
-                selected.setdefault(found[0], {}).setdefault(found[1], place)
+            chosen = _selected(view)
+            if chosen is not None and view.value.dtype == result.dtype:
+                selected.setdefault(chosen[0], {}).setdefault(chosen[1], place)
         for dim, places in selected.items():
             count = result.layout.sizes[dim]
             if len(places) != count or count < _FEWEST:
@@ -32,8 +32,8 @@ def stack_selected(graph: Graph) -> None:
             views = [_part(terms.pop(places[i]), dim) for i in range(count)]
             value = stacked(graph, views, dim)
             terms[places[0]] = View(value, value.layout)
-        if len(terms) < len(sum.terms):
-            change_terms(graph, sum, list(terms.values()))
+        if len(terms) < len(found.terms):
+            change_terms(graph, found, list(terms.values()))
 
 
 def _selected(term: View) -> tuple[int, int] | None:
