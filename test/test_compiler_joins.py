@@ -100,7 +100,7 @@ def test_a_place_is_taken_twice():
 
 
 def test_products_that_need_one_another():
-    """Of two weights: those of one are needed before some of the other, and after others of these."""
+    """There are two weights: products of one are needed before some of the other, and after others of these."""
 
     def function(first, second, x):
         one = [each @ first for each in x.unbind()]
@@ -137,7 +137,7 @@ def test_what_is_added_to_products():
 
 
 def test_products_in_another_order():
-    """Of those that need one product, some are needed before others of the first kind."""
+    """Some of those that need one product are needed before others of the first kind."""
 
     def function(first, second, x):
         zero = x[0] @ second
@@ -247,7 +247,7 @@ def test_parts_are_written_where_they_belong(dim):
 
 
 def test_parts_that_are_copied():
-    """Of several kernels, in another order of memory, in another type, or some that are given."""
+    """They are several kernels', in another order of memory, in another type, or some that are given."""
 
     def function(x, y):
         a, b, c = gates(x, y)

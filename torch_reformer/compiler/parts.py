@@ -40,7 +40,7 @@ def _maker(grouping: Grouping, call: Operation) -> int | None:
 
 
 def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:
-    """Of the result."""
+    """What of the result each of the views becomes."""
     found, offset, strides = [], 0, result.layout.strides
     for view in views:
         found.append(View(result, Layout(view.layout.sizes, strides, offset)))
