@@ -92,6 +92,24 @@ class Perceptron(nn.Module):
         return (x + self.second(nn.functional.gelu(self.first(x)))).square().mean()
 
 
+class Unrolled(nn.Module):
+    """A recurrent layer over what is looked up, whose first state is looked up in the same table."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps, self.table = steps, nn.Embedding(30000, 64)
+        self.input, self.state = nn.Linear(64, 192), nn.Linear(64, 192)
+
+    def forward(self, ids, more):
+        x = self.table(ids)
+        h = self.table(more)
+        for i in range(self.steps):
+            (a, b, c), (d, e, f) = self.input(x[:, i]).chunk(3, -1), self.state(h).chunk(3, -1)
+            gate = torch.sigmoid(a + d)
+            h = (1 - gate) * h + gate * torch.tanh(c + torch.sigmoid(b + e) * f)
+        return h.square().mean()
+
+
 def reports(model: nn.Module, inputs: list) -> list:
     """Those of the forward and of the backward under autocast; images are channels_last."""
     found = []
@@ -134,5 +152,8 @@ if __name__ == "__main__":
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
+    for steps in (6, 7):
+        ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))
+        models[f"unrolled {steps}"] = Unrolled(steps), list(ids)
     print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
     os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it

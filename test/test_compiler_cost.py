@@ -59,7 +59,9 @@ def test_reports_of_a_model():
     forward, backward = planned(model, (torch.randn(2, 3, 8, 8),), "sm_90")
     assert model[1].num_batches_tracked == 0 and model[0].weight.grad is None
     (conv,) = (line for line in forward.lines if line.kind == "conv")
-    assert conv.us == pytest.approx(cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9))
+    assert conv.us == pytest.approx(
+        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9)
+    )
     (product,) = (line for line in forward.lines if line.kind == "aten::addmm")
     flops = 2 * 2 * 8 * 36 * 4
     assert product.us == pytest.approx(cost.predicted_us("sm_90", "product", product.read + product.written, flops))

@@ -102,3 +102,14 @@ def test_products_of_a_vocabulary():
     assert backward["aten::mm: 1024x1088x64"] == backward["aten::mm.dtype: 1088x1024x64"] == 1
     assert backward["aten::mm.dtype"] == 3
     assert not {"aten::constant_pad_nd", "aten::cat", "reformer::_contiguous"} & {*forward, *backward}
+
+
+def test_steps_of_a_loop():
+    """One more takes a product of the state and a kernel for the rest, forward and backward. All have one product of
+    what they are given, one for each gradient, and one gradient of the table."""
+    for six, seven in zip(kinds()["unrolled 6"], kinds()["unrolled 7"], strict=True):
+        lines = [sum(count for kind, count in each.items() if ": " not in kind) for each in (six, seven)]
+        assert lines[1] - lines[0] == 2
+    forward, backward = kinds()["unrolled 7"]
+    assert forward["aten::addmm: 1792x64x192"] == backward["aten::mm: 1792x192x64"] == 1
+    assert backward["aten::mm.dtype: 192x1792x64"] == 2 and backward["reformer::_embedding_grad"] == 1

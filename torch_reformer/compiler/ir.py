@@ -331,6 +331,7 @@ class Graph:
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
         self.copies: dict[tuple[int, Layout], Value] = {}  # of values (ids) as views have them (rules/orders.py)
+        self.joins: dict[tuple, tuple[list[View], Value]] = {}  # views that are parts of a value (joins.py)
         self._count = 0
 
     def value(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:

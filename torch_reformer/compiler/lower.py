@@ -12,7 +12,7 @@ from .grouping import Grouping
 from .ir import Casts, Conv, ConvGrads, Graph, Layout, Operation, Typed, Value, View, replaced
 from .region_program import RegionProgram
 from .regions import Region
-from .schedule import reads_of, schedule
+from .schedule import needed_in_memory, schedule
 from .space import Space
 
 _conv2d = torch.ops.reformer._conv2d.default
@@ -46,10 +46,7 @@ class _Lowering:
         self.types: dict[int, Typed] = {}
         for i, value in enumerate(graph.inputs):
             self._is(value, i, value.layout)
-        self.needed = {
-            id(view.value) for group in (*grouping.regions, *grouping.alone) for view in reads_of(grouping, group)
-        }
-        self.needed |= {id(view.value) for view in graph.output_views()}
+        self.needed = needed_in_memory(grouping, (*grouping.regions, *grouping.alone))
 
     def run(self) -> Lowered:
         steps: dict[int, range] = {}
@@ -156,6 +153,8 @@ class _Lowering:
         """The tensor that is there and gets a region's result."""
         if id(value) not in region.copies:
             return self._number(region.into[id(value)])
+        if id(value) in region.parts:
+            return self._part(region.parts[id(value)], space.placement(region.copies[id(value)]))
         memory, own = value.memory or value.layout, value.layout
         number = self._memory(memory, value.dtype, value.device)
         self._is(value, number, memory)
@@ -163,6 +162,13 @@ class _Lowering:
             rest = memory.sizes[-1] - own.sizes[-1]
             self.steps.aten(_zero, self.steps.view(number, (*own.sizes[:-1], rest), own.strides, own.sizes[-1]))
         return self._number(View(value, space.placement(region.copies[id(value)])))
+
+    def _part(self, part: View, placement: Layout) -> int:
+        """The tensor that is a part of one that is there from its first part on."""
+        value = part.value
+        if id(value) not in self.base:
+            self._is(value, self._memory(value.layout, value.dtype, value.device), value.layout)
+        return self._number(View(value, Layout(placement.sizes, placement.strides, part.layout.offset)))
 
     def _memory(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> int:
         (made,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})

@@ -29,7 +29,9 @@ class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
         count = flop_registry.get(getattr(node.target, "overloadpacket", None))
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
         flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
-        return predicted_us("sm_90", kind_of_operator(node.target), sum(map(_bytes, (node, *node.all_input_nodes))), flops)
+        return predicted_us(
+            "sm_90", kind_of_operator(node.target), sum(map(_bytes, (node, *node.all_input_nodes))), flops
+        )
 
     def uuid(self) -> str:
         return "reformer"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from .grouping import Grouping
 from .ir import Operation, Reduce, Value
-from .regions import MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, SMALL, Region, are_many_placed, same_kind
+from .regions import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS, Region, are_many_placed, same_kind
 from .space import Space, find_space, fits
 
 _MOST_READERS = 8  # of one tensor that are looked at, in pairs
@@ -50,7 +50,7 @@ def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
             shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
     of_sizes: dict[int, list[int]] = {}
     for number, region in grouping.regions.items():
-        if not region.anchor and region.numel <= SMALL:
+        if not region.anchor and region.numel <= LITTLE:
             of_sizes.setdefault(region.numel, []).append(number)
     for numbers in of_sizes.values():
         for place, number in enumerate(numbers):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from .grouping import Grouping
 from .ir import Layout, View
 from .look_ups import look_up_of
-from .schedule import reads_of
+from .schedule import needed_in_memory, reads_of
 
 
 def bytes_of(views: Iterable[View]) -> int:
@@ -19,8 +19,7 @@ def bytes_of(views: Iterable[View]) -> int:
 def moved(grouping: Grouping) -> dict[int, tuple[int, int]]:
     """What each region and call reads, and what it writes."""
     read = {number: reads_of(grouping, number) for number in (*grouping.regions, *grouping.alone)}
-    needed = {id(view.value) for views in read.values() for view in views}
-    needed |= {id(view.value) for view in grouping.graph.output_views()}
+    needed = needed_in_memory(grouping, read)
     return {
         number: (bytes_of(views) - _not_looked_up(grouping, number), _written(grouping, number, needed))
         for number, views in read.items()

@@ -16,12 +16,13 @@ from .ir import Graph
 from .look_ups import look_up_in_regions
 from .merge import merge
 from .moved import moved
+from .parts import write_parts
 from .pieces import NoPieces, Pieces
 from .recompute import recompute
 from .replacement import fault_of, note_needs, replace_regions
 from .turns import turn
 
-AFTERWARDS = (write_copies, turn, look_up_in_regions)  # what changes regions once they are chosen
+AFTERWARDS = (write_copies, write_parts, turn, look_up_in_regions)  # what changes regions once they are chosen
 _ROUNDS = 4
 
 

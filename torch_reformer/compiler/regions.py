@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from .look_ups import LookUp
 
 SMALL = 8192  # elements
+LITTLE = 1 << 16  # elements that kernels compute in less time than another takes to start
 # Fewer than kernels have room for (csrc/hip/kernels/stitch.h), so that compile times stay short.
-MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 8
+MOST_INPUTS, MOST_OUTPUTS, MOST_OPERATIONS, MOST_INLINED, MOST_PLACED = 24, 12, 48, 16, 12
 # Turned tensors whose tiles AMD's GPUs have registers for: more of them would spill.
 _MOST_TURNED_READ, _MOST_TURNED_WRITTEN = 3, 2
 
@@ -45,6 +46,7 @@ class Region:
     leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
     copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
+    parts: dict[int, View] = field(default_factory=dict)  # a copy (id) -> of which memory it is a part
     turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads
     look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from .grouping import Grouping
 from .ir import Operation, View
@@ -78,3 +78,11 @@ def reads_of_region(region: Region) -> list[View]:
     in_memory = [view for view in leaves if id(view.value) not in made | region.look_ups.keys()]
     looked_up = [view for each in region.look_ups.values() for view in (each.table, each.index)]
     return [*anchors, *in_memory, *looked_up]
+
+
+def needed_in_memory(grouping: Grouping, groups: Iterable[int]) -> set[int]:
+    """The values (ids) that these groups or the graph's caller read there, and copies that are parts of these."""
+    found = {id(view.value) for group in groups for view in reads_of(grouping, group)}
+    found |= {id(view.value) for view in grouping.graph.output_views()}
+    parts = [each for region in grouping.regions.values() for each in region.parts.items()]
+    return found | {part for part, view in parts if id(view.value) in found}

@@ -8,7 +8,7 @@ namespace reformer {
 constexpr int kStitchThreads = 256;
 // Threads that have a row in registers, and those of a block whose row is too long for that.
 constexpr int kStitchMostLanes = 512, kStitchLongRowThreads = 1024;
-constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 8, kStitchMostTables = 4;
+constexpr int kStitchMostInputs = 32, kStitchMostOutputs = 16, kStitchMostPlacements = 12, kStitchMostTables = 4;
 // The logarithm of how many threads are side by side where rows end.
 constexpr int kStitchLogTail = 3;
 // Channels of a block of the finish, whose other threads share their parts; and parts of a plane that a thread has.

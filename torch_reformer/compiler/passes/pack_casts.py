@@ -43,8 +43,8 @@ def _is_cast(operation) -> bool:
         view.value.dtype != result.dtype
         and view.value.dtype.is_floating_point
         and result.dtype.is_floating_point
-        and view.is_whole
         and view.layout.matches(result.layout)
+        and result.layout.is_dense
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ...program import Program, full, store
 from ..ir import Graph, Map, Operation, Random, Reduce, Value, View
+from ..joins import expression_of
 from ..space import operand_digits, without
 
 
@@ -51,7 +52,7 @@ def _is_copy(operation: Map | Reduce) -> bool:
     (view,), (result,) = operation.inputs, operation.results
     if not view.is_whole or view.value.dtype != result.dtype or view.value.device != result.device:
         return False
-    return result.layout.matches(view.layout) and _expression(operation) == str(Program(store(full("t0"))))
+    return result.layout.matches(view.layout) and expression_of(operation) == str(Program(store(full("t0"))))
 
 
 def _key(operation: Map | Reduce) -> tuple:
@@ -66,8 +67,4 @@ def _key(operation: Map | Reduce) -> tuple:
 
 def _is_equal(one: Map | Reduce, other: Map | Reduce) -> bool:
     """Whether operations of the same key are the same: names of expressions do not tell all numbers in them."""
-    return isinstance(one, Reduce) or _expression(one) == _expression(other)
-
-
-def _expression(operation: Map) -> str:
-    return str(Program(store(operation.expression(*(full(f"t{i}") for i in range(len(operation.inputs)))))))
+    return isinstance(one, Reduce) or expression_of(one) == expression_of(other)
