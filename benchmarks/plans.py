@@ -108,8 +108,8 @@ def main() -> None:
             print(f"    {side}: " + ", ".join(f"{name} {value:.4g}" for name, value in found[side].items()), flush=True)
         for side, values in found.items():
             rows += [Row.of("plans", model, side, metric, [value], options.device) for metric, value in values.items()]
-    if options.csv:
-        write_csv(options.csv, rows)
+        if options.csv:
+            write_csv(options.csv, rows)
 
 
 if __name__ == "__main__":
