@@ -150,6 +150,11 @@ def test_products_in_another_order():
     kinds(function, *torch.randn(2, WIDTH, WIDTH), torch.randn(4, 4, WIDTH), gradients=False)
 
 
+def test_terms_of_which_others_are_made_too():
+    kinds(lambda x: added(each.max(1)[0] for each in x), torch.randn(5, 4, WIDTH), gradients=False)
+    kinds(lambda x: added(x.unsafe_chunk(5)), torch.randn(5, 4, WIDTH), gradients=False)
+
+
 def test_crossed_products():
     """No order has all of one weight's products before, or after, all of the other's."""
 

@@ -51,7 +51,9 @@ def _term(view: View, readers: dict) -> Operation | None:
     while is_cast(view.value.maker) and _is_read_as_it_is(view, readers):
         (view,) = view.value.maker.inputs
     maker = view.value.maker
-    return maker if isinstance(maker, (Call, Reduce)) and _is_read_as_it_is(view, readers) else None
+    if not isinstance(maker, (Call, Reduce)) or len(maker.results) > 1:
+        return None
+    return maker if _is_read_as_it_is(view, readers) else None
 
 
 def _is_read_as_it_is(view: View, readers: dict) -> bool:
