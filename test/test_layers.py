@@ -30,7 +30,7 @@ CPP = ["types device planned set_cache numbered hip/device", "program jit", "con
 CPP += ["hip/programs hip/movement", "hip/solvers", "dispatch", "plan", "operators", "c_api", "library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
-COMPILER += " partition plan"
+COMPILER += " measure partition plan"
 PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 
 
