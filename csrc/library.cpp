@@ -2,6 +2,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "c_api.h"
+#include "operators/casts.h"
 #include "operators/contiguous.h"
 #include "operators/conv.h"
 #include "operators/embedding.h"
@@ -38,6 +39,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
               .c_str());
   }
   m.def("_contiguous(Tensor tensor) -> Tensor");
+  m.def("_cast_all(Tensor[] tensors, Tensor(a!)[] to) -> ()");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
   // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
   // geometry is packed, plan a number (plan/interned.h).
@@ -68,8 +70,9 @@ STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) {
   m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));
 }
 
-// No kernels of a device, and the latter has no tensor to tell it.
+// No kernels of a device, or there may be no tensor to tell it.
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
+  m.impl("_cast_all", TORCH_BOX(&reformer::cast_all));
   m.impl("_hold", TORCH_BOX(&reformer::hold_tensors));
   m.impl("_run_held", TORCH_BOX(&reformer::run_plan_of_held));
 }

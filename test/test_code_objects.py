@@ -69,6 +69,7 @@ def for_architectures(file: str) -> list:
 
 # What X makes one kernel of each file of.
 ONE = {
+    "casts": "fp32, bf16",
     "depthwise": "weight_grad, bf16, 7, 2, 2, 7",
     "depthwise_planes": "forward, bf16, 3, 1, 4, 8",
     "embedding": "bf16, int64, 8",

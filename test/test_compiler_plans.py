@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer import nn as nn_of_ours
-from torch_reformer.compiler import backend, capture, execute, grouping, ir, regions
+from torch_reformer.compiler import backend, capture, execute, grouping, ir, measure, regions
 from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.lower import lower
 from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.prepare import rehearse
+from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
 
@@ -149,12 +152,39 @@ def test_casts_are_packed(monkeypatch):
                 return self.model(x).float()
 
     forward, backward = executables(Cast(), x, monkeypatch=monkeypatch)
-    assert kinds(forward).count("aten::_foreach_copy_") == kinds(backward).count("aten::_foreach_copy_") == 1
+    assert kinds(forward).count("reformer::_cast_all") == kinds(backward).count("reformer::_cast_all") == 1
     with torch.autocast("cpu", torch.bfloat16):
         y = other(x.detach())
     y.float().square().sum().backward()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_casts_are_one_step(parts):
+    """In one memory or not, with rows of zeros or without."""
+    graph = ir.Graph()
+    layouts = [ir.Layout((6, 5), (5, 1)), ir.Layout((3, 4, 2, 2), (16, 1, 8, 4)), ir.Layout((), ())]
+    wanted = [ir.Layout((8, 5), (5, 1)), *layouts[1:]]
+    cpu = torch.device("cpu")
+    given = [graph.give(layout, torch.float32, cpu) for layout in layouts]
+    casts = ir.Casts([ir.View(value, value.layout) for value in given], "casts", parts)
+    results = graph.add(casts, [ir.Typed(layout, torch.bfloat16, cpu) for layout in wanted])
+    graph.outputs = [ir.View(value, value.layout) for value in results]
+    ir.verify(graph)
+    found = grouping.Grouping(graph)
+    found.run()
+    plan = lower(graph, found).plan
+    names = [step.call.name if step.call else step.kind for step in plan.steps]
+    empty = "aten::empty_strided"
+    assert names == [*([empty, *["view"] * 3] if parts else [empty] * 3), "reformer::_cast_all"]
+    sources = [torch.randn(layout.sizes).as_strided(layout.sizes, layout.strides) for layout in layouts]
+    first, *others = plans.run(plan, list(sources))
+    assert torch.equal(first, nn.functional.pad(sources[0], (0, 0, 0, 2)).bfloat16())
+    for one, source, layout in zip(others, sources[1:], layouts[1:], strict=True):
+        assert torch.equal(one, source.bfloat16()) and one.stride() == layout.strides
+    assert len({each.untyped_storage().data_ptr() for each in (first, *others)}) == (1 if parts else 3)
+    assert not parts or all(each.data_ptr() % 16 == first.data_ptr() % 16 for each in others)
 
 
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])
@@ -489,3 +519,37 @@ def test_operators_of_this_package(geometry):
     torch.testing.assert_close(*results)
     kinds = [line.kind for report in reports for line in report.lines]
     assert "conv" in kinds and "conv_grads" in kinds and not [kind for kind in kinds if kind.startswith("reformer")]
+
+
+def test_marks_are_between_groups():
+    """Not behind each view that a group of many makes, whose times would be the group's."""
+    tensors = [torch.randn(8, 96), *(torch.randn(96, 96) for _ in range(10))]
+
+    def function(x, *weights):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functools.reduce(nn.functional.linear, weights, x)
+
+    found = []
+
+    def compiled(module, _):
+        executable = Executable(module)
+
+        def call(*args):
+            times, results = measure.measure(executable, list(args))
+            found.append((executable, times))
+            return results
+
+        return call
+
+    with torch.no_grad():
+        result = backend.compile_graphs(function, compiled)(*tensors)
+        torch.testing.assert_close(result, function(*tensors))
+    ((executable, times),) = found
+    assert times.keys() == executable.lowered.steps.keys() and min(times.values()) > 0
+    places = {place for each in executable.lowered.steps.values() for place in (each.start, each.stop)}
+    plan = plans.between_steps(executable.plan, torch.ops.reformer._mark.default, places)
+    names = [step.call.name if step.call else step.kind for step in plan.steps]
+    assert names.count("reformer::_mark") == len(times) + 1
+    assert names[0] == names[-1] == "reformer::_mark" and names.count("view") >= 10
+    (casts,) = (place for place, name in enumerate(names) if name == "reformer::_cast_all")
+    assert names[casts - 1] == "view" and names[casts + 1] == "reformer::_mark"

@@ -17,8 +17,8 @@ from .space import Space
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
-_zero, _zero_all = torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default
-_copy_all = torch.ops.aten._foreach_copy_.default
+_zero = torch.ops.aten.zero_.default
+_cast_all = torch.ops.reformer._cast_all.default
 _ALIGNED = 128  # elements, so that parts of one memory begin at what kernels read at once
 
 
@@ -98,7 +98,7 @@ class _Lowering:
             self._is(value, number, value.layout)
 
     def _casts(self, operation: Casts) -> list[int]:
-        results, made, to, zeros = operation.results, [], [], []
+        results, made = operation.results, []
         options = {"dtype": results[0].dtype, "device": results[0].device}
         if operation.parts:
             ends = list(itertools.accumulate(-(-each.layout.numel // _ALIGNED) * _ALIGNED for each in results))
@@ -109,16 +109,7 @@ class _Lowering:
                 made += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
             else:
                 made += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
-            sizes = operation.inputs[i].layout.sizes
-            if sizes == layout.sizes:
-                to.append(made[-1])
-            else:
-                to += self.steps.view(made[-1], sizes, layout.strides)
-                rest = (layout.sizes[0] - sizes[0], *sizes[1:])
-                zeros += self.steps.view(made[-1], rest, layout.strides, sizes[0] * layout.strides[0])
-        if zeros:
-            self.steps.aten(_zero_all, (zeros,))
-        self.steps.aten(_copy_all, (to, [self._number(view) for view in operation.inputs]))
+        self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], made))
         return made
 
     def _region(self, region: Region) -> None:
