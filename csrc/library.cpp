@@ -30,7 +30,9 @@ STABLE_TORCH_LIBRARY(reformer, m) {
       "conv2d_epilogue(Tensor input, Tensor weight, Tensor[] tensors, int[] program, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor[]");
   m.def("_embedding_grad(Tensor grad, Tensor ids, SymInt rows, SymInt padding, bool by_frequency) -> Tensor");
-  m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base) -> Tensor");
+  m.def("_row_numbers(Tensor index, SymInt rows, str of) -> Tensor");
+  m.def("_sort_rows(Tensor numbers, SymInt rows) -> (Tensor, Tensor)");
+  m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base, Tensor? factors) -> Tensor");
   for (const char* unfused : {"", "_unfused"}) {  // the latter by PyTorch's own operations
     const std::string name = unfused,
                       geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
@@ -59,16 +61,16 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.impl("_embedding_grad", TORCH_BOX(&reformer::embedding_grad));        \
   m.impl("_max_pool2d", TORCH_BOX(&reformer::max_pool2d));                \
   m.impl("_max_pool2d_grad", TORCH_BOX(&reformer::max_pool2d_grad));      \
+  m.impl("_row_numbers", TORCH_BOX(&reformer::row_numbers));              \
   m.impl("_scale_", TORCH_BOX(&reformer::scale_in_place));                \
+  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));              \
+  m.impl("_sort_rows", TORCH_BOX(&reformer::sort_rows));                  \
   m.impl("_run", TORCH_BOX(&reformer::run_plan));                         \
   m.impl("stitch", TORCH_BOX(&reformer::stitch));                         \
   m.impl("conv2d_epilogue", TORCH_BOX(&reformer::conv2d_epilogue))
 
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
-STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) {
-  REFORMER_IMPLEMENT(m);
-  m.impl("_segment_sum", TORCH_BOX(&reformer::segment_sum));
-}
+STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
 
 // No kernels of a device, or there may be no tensor to tell it.
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {

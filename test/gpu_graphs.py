@@ -83,6 +83,20 @@ class Vocabulary(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), classes.flatten())
 
 
+class Messages(nn.Module):
+    """Two layers of a graph network; each node gets the sum of what others give, by a weight for each edge."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+
+    def forward(self, x, source, target, weight):
+        for layer in self.layers:
+            x = layer(x)
+            x = torch.zeros_like(x).index_add(0, target, x[source] * weight[:, None].to(x.dtype)).relu()
+        return x.square().mean()
+
+
 class Perceptron(nn.Module):
     def __init__(self):
         super().__init__()
@@ -151,6 +165,8 @@ if __name__ == "__main__":
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
     models["vocabulary"] = Vocabulary(), [torch.zeros(8, 128, dtype=torch.int64)] * 2
+    edges = [torch.zeros(1 << 14, dtype=torch.int64)] * 2
+    models["messages"] = Messages(), [torch.randn(3000, 64), *edges, torch.zeros(1 << 14)]
     models["perceptron"] = Perceptron(), [torch.randn(8, 32, 64)]
     for steps in (6, 7):
         ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))

@@ -78,6 +78,7 @@ ONE = {
     "pack": "pack, bf16, 4",
     "scale": "bf16, fp32, 8",
     "segments": "bf16, 8",
+    "sorted_rows": "row_numbers, int64",
     "tma_depthwise": "forward, bf16, 3, 1",
     "tma_gemm": "forward, bf16, 128, 128, 6",
     "tma_windows": "input_grad, bf16, 128, 128, 6",

@@ -34,7 +34,7 @@ def kinds() -> dict:
     return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "perceptron"])
+@pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "messages", "perceptron"])
 def test_each_training_step_has_plans(name):
     """No operator of them is without a step."""
     forward, backward = kinds()[name]
@@ -55,6 +55,17 @@ def test_biases_of_products():
     forward, _ = kinds()["perceptron"]
     assert forward["aten::mm"] == 1 and forward["aten::addmm"] == 1  # nothing but a sum is made of the second
     assert kinds()["flash attention"][0]["aten::addmm"] == 1
+
+
+def test_messages():
+    """They are read where they are looked up, be that scaled in place before; edges are sorted once a direction, and
+    no kernel wraps their numbers."""
+    forward, backward = kinds()["messages"]
+    assert forward["reformer::_segment_sum"] == backward["reformer::_segment_sum"] == 2
+    assert forward.get("reformer::_sort_rows", 0) + backward.get("reformer::_sort_rows", 0) == 2
+    for each in (forward, backward):
+        assert each["aten::index_select"] == 2  # numbers of rows, and weights
+        assert not {"aten::where.self", "aten::add.Scalar", "aten::_assert_async.msg"} & {*each}
 
 
 def test_residual_blocks():

@@ -1,9 +1,15 @@
-"""What is added to rows by their numbers, in compiled graphs of a GPU."""
+"""What is added to rows by their numbers, in compiled graphs."""
 
 import pytest
 import torch
+from marks import needs_aten
+from torch._functorch import config as functorch_config
 
 from torch_reformer.compiler import segments
+
+reformer = torch.ops.reformer
+MANY = 1 << 14
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 class On(torch.Tensor):
@@ -12,46 +18,233 @@ class On(torch.Tensor):
     device = torch.device("cuda")
 
 
-def takes(into, numbers, source, **types):
+def takes(into, numbers, source, on_gpu=True, **types):
     dtype = types.get("dtype", torch.float32)
     made = torch.empty(into, dtype=dtype), torch.empty(numbers, dtype=types.get("ids", torch.int64))
     made = (*made, torch.empty(source, dtype=types.get("of_source", dtype)))
-    return segments.takes(*(each.as_subclass(On) for each in made))
+    return segments.takes(*(each.as_subclass(On) if on_gpu else each for each in made))
 
 
 def test_what_is_summed_by_segments():
-    many = 1 << 14
-    assert takes((9, 4), (many,), (many, 4)) and takes((9, 4, 3), (many,), (many, 4, 3), dtype=torch.bfloat16)
-    assert takes((9, 4), (many,), (many, 4), ids=torch.int32)
-    assert not takes((9, 4), (many - 1,), (many - 1, 4))
-    assert not takes((9, 4), (many,), (many, 4), dtype=torch.float64)
-    assert not takes((9, 4), (many,), (many, 4), of_source=torch.bfloat16)
-    assert not takes((9, 4), (many,), (many, 4), ids=torch.bool)
-    assert not takes((9, 0), (many,), (many, 0))
-    assert not segments.takes(*(torch.empty(size) for size in ((9, 4), many, (many, 4))))  # on a CPU
+    assert takes((9, 4), (MANY,), (MANY, 4)) and takes((9, 4, 3), (MANY,), (MANY, 4, 3), dtype=torch.bfloat16)
+    assert takes((9, 4), (MANY,), (MANY, 4), ids=torch.int32)
+    assert takes((9, 4), (MANY,), (MANY, 4), on_gpu=False, dtype=torch.float64)
+    assert not takes((9, 4), (MANY - 1,), (MANY - 1, 4))
+    assert not takes((9, 4), (MANY,), (MANY, 4), dtype=torch.float64)
+    assert not takes((9, 4), (MANY,), (MANY, 4), of_source=torch.bfloat16)
+    assert not takes((9, 4), (MANY,), (MANY, 4), ids=torch.bool)
+    assert not takes((9, 0), (MANY,), (MANY, 0))
+    assert not takes((0, 4), (MANY,), (MANY, 4))
+
+
+def edges(nodes, count, device="cpu"):
+    """Sources, of which some are counted from the end, and targets: one node has many edges, some have none."""
+    source = torch.randint(-nodes, nodes, (count,), device=device)
+    target = torch.where(torch.rand(count, device=device) < 0.3, 5, source.flip(0) % nodes)
+    return source, torch.where(target % 7 == 3, 8, target)
+
+
+def by_index_add(x, base, source, target, weight):
+    return torch.index_add(base * 1, 0, target, x[source] * weight[:, None])
+
+
+def by_scatter_add(x, base, source, target, weight):
+    """As PyTorch Geometric does it."""
+    messages = weight.view(-1, 1) * x.index_select(0, source % len(x))
+    return base.scatter_add(0, target.view(-1, 1).expand_as(messages), messages)
+
+
+def without_weight(x, base, source, target, weight):
+    return torch.index_add(base, 0, target, x[source]) * weight[7]
+
+
+def by_a_program(x, base, source, target, weight):
+    """Messages that no look-up and factor make: they are in memory."""
+    messages = (x[source] + base[target]).relu() * weight[:, None]
+    return torch.index_add(base, 0, target, messages)
+
+
+SUMS = [by_index_add, by_scatter_add, without_weight, by_a_program]
+
+
+def check(function, dtype, columns, device, rows=1000, entries=40000):
+    """Its results and gradients are as near to exact ones as their type can be, and repeat."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+    def integers(*size):
+        return torch.randint(-4, 5, size, device=device).to(dtype).requires_grad_()
+
+    x, base, weight = integers(rows, columns), integers(rows, columns), integers(entries)
+    source, target = edges(rows, entries, device)
+    compiled = torch.compile(function, backend="reformer")
+    found, again = (compiled(x, base, source, target, weight) for _ in range(2))
+    assert torch.equal(found, again)
+    exact = [each.detach().double().requires_grad_() for each in (x, base, weight)]
+    expected = function(exact[0], exact[1], source, target, exact[2])
+    tolerance = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 0}
+    torch.testing.assert_close(found.double(), expected, **tolerance)
+    grad = torch.randint(-2, 3, found.shape, device=device).to(dtype)
+    gradients = torch.autograd.grad(found, (x, base, weight), grad)
+    for one, other in zip(gradients, torch.autograd.grad(expected, exact, grad.double()), strict=True):
+        torch.testing.assert_close(one.double(), other, **tolerance)
+
+
+@needs_aten
+@pytest.mark.parametrize("function", SUMS)
+@pytest.mark.parametrize("columns, dtype", [(64, torch.float32), (7, torch.bfloat16), (1, torch.float16)], ids=str)
+def test_against_exact_sums(function, columns, dtype):
+    check(function, dtype, columns, "cpu", rows=300, entries=MANY)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("function", SUMS)
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("columns", [1, 7, 64, 300])
-def test_on_a_gpu(dtype, columns):
-    torch.manual_seed(0)
-    rows, entries = 1000, 40000
-    x = torch.randint(-4, 5, (rows, columns), device="cuda").to(dtype).requires_grad_()
-    base = torch.randint(-4, 5, (rows, columns), device="cuda").to(dtype).requires_grad_()
-    source = torch.randint(0, rows, (entries,), device="cuda")
-    target = torch.where(torch.rand(entries, device="cuda") < 0.3, 5, source.flip(0))  # a row of many
+def test_on_a_gpu(function, dtype, columns):
+    check(function, dtype, columns, "cuda")
 
-    def function(x, base):
-        return torch.index_add(base * 1, 0, target, x[source] * 1)
 
+@needs_aten
+@pytest.mark.parametrize("function", SUMS)
+def test_gradients_and_their_gradients(function, monkeypatch):
+    monkeypatch.setattr(segments, "_FEWEST", 1)
+    x, base, weight = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 3), (9, 3), (20,)))
+    source, target = edges(9, 20)
+
+    def value(x, base, weight):
+        return function(x, base, source, target, weight).pow(3).sum()
+
+    for each in (value, torch.func.grad(value, argnums=(0, 1, 2))):
+        torch._dynamo.reset()
+        compiled = torch.compile(each, backend="reformer")
+        with functorch_config.patch(donated_buffer=False):  # the check runs a backward again
+            assert torch.autograd.gradcheck(compiled, (x, base, weight), fast_mode=True)
+
+
+def kinds(function, *given):
+    """Kinds of the steps of its forward and of its backward."""
+    found = []
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend="reformer")
-    found, again = compiled(x, base), compiled(x, base)
-    assert torch.equal(found, again)
-    expected = function(x.double(), base.double())
-    grad = torch.randint(-2, 3, found.shape, device="cuda").to(dtype)
-    torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
-    gradients = torch.autograd.grad(found, (x, base), grad)
-    for one, other in zip(gradients, torch.autograd.grad(expected, (x, base), grad.double()), strict=True):
-        torch.testing.assert_close(one.double(), other.double(), rtol=torch.finfo(dtype).eps, atol=0)
+    compiled = torch.compile(function, backend="reformer", options={"report": found.append})
+    compiled(*given).sum().backward()
+    return [[line.kind for line in report.lines] for report in found]
+
+
+@needs_aten
+def test_messages_are_not_in_memory():
+    """Two layers share what is known of the edges, and a sum reads a few numbers for each."""
+
+    def layers(x, source, target, weight):
+        for _ in range(2):
+            x = torch.zeros_like(x).index_add(0, target, x[source] * weight[:, None]).tanh()
+        return x
+
+    x, weight = torch.randn(300, 16, requires_grad=True), torch.rand(MANY)
+    forward, backward = kinds(layers, x, *edges(300, MANY), weight)
+    for steps in (forward, backward):
+        assert steps.count("reformer::_segment_sum") == 2
+        assert steps.count("reformer::_sort_rows") == 1
+        assert steps.count("aten::index_select") == 2  # numbers of rows, and weights
+    assert forward.count("reformer::_row_numbers") == 2 and backward.count("reformer::_row_numbers") <= 1
+    assert forward.count("stitch") == 2  # tanh
+
+
+@needs_aten
+def test_messages_that_are_needed_elsewhere():
+    def function(x, source, target, weight):
+        messages = x[source] * weight[:, None]
+        return torch.zeros_like(x).index_add(0, target, messages).sum() + (messages @ messages.T[:, :2]).sum()
+
+    x, weight = torch.randn(300, 16), torch.rand(MANY)
+    given = x, *edges(300, MANY), weight
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(function, backend="reformer")(*given), function(*given))
+
+
+def _target(x, index):
+    return torch.zeros_like(x).index_add(0, index, x[torch.zeros_like(index)])
+
+
+def _scattered(x, index):
+    rows = x[torch.zeros_like(index)]
+    return torch.zeros_like(x).scatter_add(0, index[:, None].expand_as(rows), rows)
+
+
+def _added_to(x, of):
+    return torch.zeros_like(x).index_add(0, torch.zeros(MANY, dtype=torch.int64), of)
+
+
+READERS = {
+    "index": lambda x, index: _added_to(x, x[index]),
+    "index_select": lambda x, index: _added_to(x, x.index_select(0, index)),
+    "gather": lambda x, index: _added_to(x, x.gather(0, index[:, None].expand(-1, 4))),
+    "index_add": _target,
+    "index_put": lambda x, index: torch.zeros_like(x).index_put((index,), x[index * 0], accumulate=True),
+    "scatter_add": _scattered,
+}
+
+
+@needs_aten
+@pytest.mark.parametrize("wrong", [-1, -301, 300])
+@pytest.mark.parametrize("name", READERS)
+def test_numbers_that_name_no_row(name, wrong):
+    """PyTorch's error, or none where it has none."""
+    x, index = torch.randn(300, 4), torch.zeros(MANY, dtype=torch.int64)
+    index[77] = wrong
+    torch._dynamo.reset()
+    compiled = torch.compile(READERS[name], backend="reformer")
+    try:
+        expected = READERS[name](x, index)
+    except (IndexError, RuntimeError) as error:
+        with pytest.raises(type(error), match=str(error)):
+            compiled(x, index)
+    else:
+        torch.testing.assert_close(compiled(x, index), expected)
+
+
+@needs_aten
+def test_what_is_written_to_is_read_before():
+    """A table that changes after it was looked up."""
+
+    def function(x, source, target):
+        rows = x[source]
+        x.mul_(2)
+        return torch.zeros_like(x).index_add(0, target, rows)
+
+    x = torch.randint(-4, 5, (300, 4)).float()
+    given = edges(300, MANY)
+    torch._dynamo.reset()
+    found, expected = torch.compile(function, backend="reformer")(x.clone(), *given), function(x.clone(), *given)
+    assert torch.equal(found, expected)
+
+
+class TestOperators:
+    def test_no_numbers_at_all(self):
+        numbers = reformer._row_numbers(torch.zeros(0, dtype=torch.int64), 3, "index_add")
+        order, begins = reformer._sort_rows(numbers, 3)
+        assert order.numel() == 0 and begins.tolist() == [0] * 4
+        base = torch.randn(3, 5)
+        assert torch.equal(reformer._segment_sum(torch.randn(0, 5), order, begins, base, None), base)
+
+    def test_order(self):
+        numbers = torch.randint(0, 40, (1000,), dtype=torch.int32)
+        order, begins = reformer._sort_rows(numbers, 50)
+        ordered, expected = torch.sort(numbers, stable=True)
+        assert torch.equal(order, expected.int())
+        assert torch.equal(begins, torch.searchsorted(ordered, torch.arange(51)).int())
+
+    def test_narrow_numbers(self):
+        index = torch.tensor([[-3, 2], [0, -1]])
+        assert reformer._row_numbers(index, 3, "index").tolist() == [[0, 2], [0, 2]]
+        with pytest.raises(IndexError, match="index -3 is out of bounds for dimension 0 with size 2"):
+            reformer._row_numbers(index.int(), 2, "index")
+
+    def test_refusals(self):
+        source, order, begins = torch.randn(4, 2), torch.arange(4, dtype=torch.int32), torch.tensor([0, 4]).int()
+        with pytest.raises(RuntimeError, match=r"_segment_sum: order has size \[4\]; it is a vector of int32"):
+            reformer._segment_sum(source, order.long(), begins, None, None)
+        with pytest.raises(RuntimeError, match=r"_segment_sum: factors has size \[3\], order \[4\]"):
+            reformer._segment_sum(source, order, begins, None, torch.randn(3))
+        with pytest.raises(RuntimeError, match=r"_segment_sum: base has size \[2, 2\], the result \[1, 2\]"):
+            reformer._segment_sum(source, order, begins, torch.randn(2, 2), None)

@@ -11,46 +11,81 @@ import emulator
 pytestmark = emulator.needed
 
 TYPES = {torch.bfloat16: ("bf16", 8), torch.float16: ("fp16", 8), torch.float32: ("fp32", 4)}
-THREADS = 256
+IDS = {torch.int64: "int64", torch.int32: "int32"}
+THREADS, LONG = 256, 128
 
 
-class Arguments(ctypes.Structure):
+class SumArguments(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("source", "base", "order", "begins", "to")),
-        *((name, ctypes.c_int32) for name in ("rows", "columns", "log_across", "columns_each")),
+        *((name, ctypes.c_void_p) for name in ("source", "base", "order", "begins", "factors", "to")),
+        *((name, ctypes.c_int32) for name in ("rows", "columns", "log_across", "log_side", "columns_each")),
     ]
 
 
-def summed(numbers, source, rows, base=None, *, chunks_each=1, warp=32, seed=0):
-    """By blocks of so many chunks of columns, as a warp has at once."""
+class NumbersArguments(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("index", "to")),
+        *((name, ctypes.c_int32) for name in ("count", "rows")),
+        ("from_end", ctypes.c_bool),
+    ]
+
+
+class BeginsArguments(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("sorted", "wide_order", "order", "begins")),
+        *((name, ctypes.c_int32) for name in ("entries", "rows")),
+    ]
+
+
+def launch_rows(name, count, arguments):
+    file, grid = "csrc/hip/kernels/sorted_rows.hip", (-(-count // THREADS), 1, 1)
+    emulator.launch(file, name, grid=grid, threads=THREADS, arguments=arguments)
+
+
+def segments(numbers, rows):
+    """Their order and where each begins."""
+    ordered, wide = torch.sort(numbers.int(), stable=True)
+    order, begins = torch.empty_like(ordered), torch.full((rows + 1,), -1, dtype=torch.int32)
+    pointers = [each.data_ptr() for each in (ordered, wide, order, begins)]
+    launch_rows("segment_begins_int32", max(len(numbers), rows + 1), BeginsArguments(*pointers, len(numbers), rows))
+    return order, begins
+
+
+def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks_each=1, warp=32, seed=0):
+    """By blocks of so many chunks of columns, as a warp has at once, and, where they have room, with so many rows of
+    the source side by side (its logarithm)."""
     columns = source.shape[1]
     name, count = TYPES[source.dtype]
     count = 1 if columns % count else count
-    ordered, order = torch.sort(numbers, stable=True)
-    begins = torch.searchsorted(ordered, torch.arange(rows + 1))
+    order, begins = segments(numbers, rows)
     result = torch.full((rows, columns), torch.nan, dtype=source.dtype)
     groups = -(-columns // count)
     log_across = (min(groups, warp) - 1).bit_length()
+    log_side = min(log_side, warp.bit_length() - 1 - log_across)
     columns_each = chunks_each * count << log_across
-    pointers = [None if each is None else each.data_ptr() for each in (source, base, order, begins, result)]
+    pointers = [None if each is None else each.data_ptr() for each in (source, base, order, begins, factors, result)]
     emulator.launch(
         "csrc/hip/kernels/segments.hip",
         f"segment_sum_{name}_{count}",
-        grid=(-(-rows * warp // THREADS), -(-columns // columns_each), 1),
+        grid=(-(-rows // (THREADS >> log_across + log_side)), -(-columns // columns_each), 1),
         threads=THREADS,
-        arguments=Arguments(*pointers, rows, columns, log_across, columns_each),
+        arguments=SumArguments(*pointers, rows, columns, log_across, log_side, columns_each),
         seed=seed,
         warp=warp,
     )
     return result
 
 
-def check(numbers, columns, rows, dtype=torch.bfloat16, with_base=False, **options):
+def check(numbers, columns, rows, dtype=torch.bfloat16, with_base=False, with_factors=False, **options):
     source = torch.randint(-4, 5, (len(numbers), columns)).to(dtype)  # whose sums are exact in fp32
     base = torch.randint(-4, 5, (rows, columns)).to(dtype) if with_base else None
+    factors = torch.randint(-2, 3, (len(numbers),)).to(dtype) if with_factors else None
     expected = torch.zeros(rows, columns, dtype=torch.float64) if base is None else base.double()
-    expected = expected.index_add(0, numbers, source.double())
-    assert torch.equal(summed(numbers, source, rows, base, **options), expected.to(dtype))
+    messages = source.double() if factors is None else source.double() * factors.double()[:, None]
+    expected = expected.index_add(0, numbers, messages)
+    if factors is not None:
+        factors = factors[torch.sort(numbers, stable=True)[1]]
+    assert torch.equal(summed(numbers, source, rows, base, factors, **options), expected.to(dtype))
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])
@@ -60,19 +95,32 @@ def test_sums(columns, dtype, warp):
     torch.manual_seed(columns)
     numbers = torch.randint(0, 60, (400,))
     for seed in (0, 1):
-        check(numbers, columns, 61, dtype, warp=warp, seed=seed)
-    check(numbers, columns, 61, dtype, with_base=True, warp=warp, chunks_each=2)
+        check(numbers, columns, 61, dtype, warp=warp, seed=seed, log_side=seed, with_factors=bool(seed))
+    check(numbers, columns, 61, dtype, with_base=True, warp=warp, chunks_each=2, log_side=6)
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])
-def test_rows_of_many_entries(warp):
-    """All warps of a block have a share."""
-    numbers = torch.randint(0, 20, (3000,))
-    numbers[torch.rand(3000) < 0.7] = 17
+@pytest.mark.parametrize("log_side", [0, 6])
+def test_rows_of_many_entries(log_side, warp):
+    """All warps of a block have a share of one; of just so many entries that none has it, too."""
+    many = LONG << log_side if log_side == 0 else LONG * 8
+    numbers = torch.cat([torch.randint(0, 17, (500,)), *(torch.full((many + r,), 17 + r) for r in range(3))])
+    numbers = numbers[torch.randperm(len(numbers))]
     for seed in (0, 1):
-        check(numbers, 24, 20, with_base=bool(seed), warp=warp, seed=seed)
+        options = {"with_base": bool(seed), "with_factors": not seed, "log_side": log_side}
+        check(numbers, 24, 20, warp=warp, seed=seed, **options)
 
 
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_few_entries(count):
     check(torch.randint(0, 50, (count,)), 16, 50, with_base=count == 1)
+
+
+@pytest.mark.parametrize("dtype", IDS, ids=str)
+@pytest.mark.parametrize("from_end", [False, True])
+def test_numbers_of_rows(dtype, from_end):
+    index = torch.randint(-30 if from_end else 0, 30, (1500,), dtype=dtype)
+    found = torch.full(index.shape, -1, dtype=torch.int32)
+    arguments = NumbersArguments(index.data_ptr(), found.data_ptr(), len(index), 30, from_end)
+    launch_rows(f"row_numbers_{IDS[dtype]}", len(index), arguments)
+    assert torch.equal(found, (index % 30).int())

@@ -62,6 +62,16 @@ class Layout:
         return self.offset == 0
 
     @property
+    def is_row_major(self) -> bool:
+        """Whether its elements are adjacent in the order of the dimensions."""
+        expected = 1
+        for size, stride in zip(self.sizes[::-1], self.strides[::-1], strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
     def packed(self) -> Layout:
         """The same order of memory without what lies between the elements."""
         strides, expected = dict.fromkeys(range(len(self.sizes)), 1), 1

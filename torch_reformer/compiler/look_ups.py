@@ -48,7 +48,7 @@ class LookUp:
         inner = [(count // columns, 1)] if count > columns else []
         lines = joined([*inner, *((count, stride // columns) for _, count, stride in outer)])
         own, first = self.index.layout, view.layout.offset // columns
-        if not own.matches(Layout(own.sizes, _row_major(own.sizes))):
+        if not own.is_row_major:
             if first or lines not in ((), ((1, own.numel, 1),)):
                 return None
             lines = joined((n, s) for n, s in zip(own.sizes[::-1], own.strides[::-1], strict=True) if n != 1)
@@ -61,10 +61,6 @@ class LookUp:
         return Layout(tuple(n for n, _ in dims[::-1]), tuple(s for _, s in dims[::-1]), own.offset + first)
 
 
-def _row_major(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
-
-
 def look_up_of(operation: Operation | None) -> LookUp | None:
     """What a call looks up that programs can, too."""
     if not isinstance(operation, Call) or operation.operator not in OPERATORS:
@@ -74,7 +70,7 @@ def look_up_of(operation: Operation | None) -> LookUp | None:
     columns = math.prod(sizes)
     if any(dim) or columns < 2 or not table.layout.numel or not index.layout.numel:
         return None
-    if not Layout(tuple(sizes), tuple(strides)).matches(Layout(tuple(sizes), _row_major(tuple(sizes)))):
+    if not Layout(tuple(sizes), tuple(strides)).is_row_major:
         return None
     if table.value.dtype not in FLOATS or max(table.layout.sizes[0], pitch) >= 2**31:
         return None

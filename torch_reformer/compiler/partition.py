@@ -53,11 +53,12 @@ def _repeat_broadcasts(joint: GraphModule) -> None:
 
 
 def _look_up_again(joint: GraphModule) -> None:
-    """Has rows of a table that is given looked up again in the backward, if only programs read them: these read the
-    table as they would what is saved (look_ups.py)."""
+    """Has rows of a table that is given, or has fewer elements than they, looked up again in the backward, if only
+    programs read them: these read the table as they would what is saved (look_ups.py)."""
     for node in joint.graph.nodes:
-        if node.target in OPERATORS and "recompute" not in node.meta and _given(node.args[0]):
-            if _is_read_by_programs(node):
+        if node.target in OPERATORS and "recompute" not in node.meta:
+            table = node.args[0]
+            if (_given(table) or 0 < size_of(table) < size_of(node)) and _is_read_by_programs(node):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
 
 

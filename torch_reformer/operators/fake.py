@@ -187,8 +187,16 @@ def register(library: torch.library.Library) -> None:
     def _(grad, ids, rows, padding, by_frequency):
         return grad.new_empty((rows, grad.shape[-1]))
 
+    @torch.library.register_fake("reformer::_row_numbers", lib=library)
+    def _(index, rows, of):
+        return index.new_empty(index.shape, dtype=torch.int32)
+
+    @torch.library.register_fake("reformer::_sort_rows", lib=library)
+    def _(numbers, rows):
+        return torch.empty_like(numbers), numbers.new_empty((rows + 1,))
+
     @torch.library.register_fake("reformer::_segment_sum", lib=library)
-    def _(source, order, begins, base):
+    def _(source, order, begins, base, factors):
         return source.new_empty((begins.shape[0] - 1, source.shape[1]))
 
     @torch.library.register_fake("reformer::conv2d_weight_grad", lib=library)

@@ -11,6 +11,7 @@ namespace reformer {
 namespace {
 
 constexpr int kMostAcross = 65535;  // blocks along y
+constexpr int kUsualEntries = 16;   // of a row, that a lane adds up one after the other
 
 const gpu::Kernel* kernel_of(const char* type, int elements) {
   static const TypedKernel kernels[] = {
@@ -31,16 +32,21 @@ Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t ro
   if (const char* why = gpu::unavailable(arch)) return why;
   if (std::max({entries, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
   const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most, warp = warp_size(arch);
-  const int groups = ceil_div(int(columns), elements), warps = kSegmentThreads / warp;
+  const int groups = ceil_div(int(columns), elements), units = usual_units(arch);
   SegmentSumPlan plan;
   SegmentSumArgs& a = plan.args;
   a.rows = int(rows), a.columns = int(columns);
   while (1 << a.log_across < std::min(groups, warp)) ++a.log_across;
-  // Few rows share the multiprocessors by their columns.
-  const int blocks = ceil_div(a.rows, warps), chunks = ceil_div(groups, 1 << a.log_across);
-  const int along = std::clamp(ceil_div(4 * usual_units(arch), blocks), 1, std::min(chunks, kMostAcross));
+  const auto blocks = [&] { return ceil_div(a.rows, kSegmentThreads >> (a.log_across + a.log_side)); };
+  // Rows of many entries have more lanes, and so have few rows.
+  while (1 << (a.log_across + a.log_side) < warp &&
+         (entries > (rows * kUsualEntries << a.log_side) || blocks() < kSegmentBlocks * units))
+    ++a.log_side;
+  // Still fewer share the multiprocessors by their columns.
+  const int chunks = ceil_div(groups, 1 << a.log_across);
+  const int along = std::clamp(ceil_div(kSegmentBlocks * units, blocks()), 1, std::min(chunks, kMostAcross));
   a.columns_each = ceil_div(chunks, along) * (elements << a.log_across);
-  plan.launch.blocks_x = uint32_t(blocks);
+  plan.launch.blocks_x = uint32_t(blocks());
   plan.launch.blocks_y = uint32_t(ceil_div(a.columns, a.columns_each));
   plan.launch.threads = kSegmentThreads;
   plan.launch.pdl = true;

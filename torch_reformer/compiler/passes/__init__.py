@@ -11,6 +11,7 @@ from .pack_casts import pack_casts
 from .pack_counters import pack_counters
 from .pack_keys import pack_keys
 from .pad_casts import pad_casts
+from .read_messages import read_messages
 from .share_equal import share_equal
 from .stack_selected import stack_selected
 from .widen_products import widen_products
@@ -18,5 +19,5 @@ from .widen_products import widen_products
 PASSES = (
     *(drop_round_trips, drop_unused, share_equal, narrow_reductions, fold_biases, moments_of_parts),
     *(join_products, join_sums, stack_selected, drop_unused),
-    *(pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
+    *(read_messages, pack_counters, widen_products, pack_casts, pad_casts, pack_keys),
 )

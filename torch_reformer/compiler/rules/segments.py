@@ -11,9 +11,11 @@ from ..ir import Call, Graph, Map, View
 _sum = torch.ops.reformer._segment_sum.default
 
 
-def _segment_sum(graph: Graph, value: Tensor, source: View, order: View, begins: View, base: View | None) -> View:
+def _segment_sum(
+    graph: Graph, value: Tensor, source: View, order: View, begins: View, base: View | None, factors: View | None
+) -> View:
     base = None if base is None or _is_zero(base) else base
-    (made,) = graph.add(Call(_sum, (source, order, begins, base), {}), [typed(value)])
+    (made,) = graph.add(Call(_sum, (source, order, begins, base, factors), {}), [typed(value)])
     return View(made, made.layout)
 
 
