@@ -13,11 +13,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_reformer import nn as nn_of_ours
 from torch_reformer.compiler import backend, capture, execute, grouping, ir, regions
 from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.lower import lower
 from torch_reformer.compiler.merge import merge
 from torch_reformer.compiler.passes import PASSES
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.compiler.plan import planned
 from torch_reformer.compiler.prepare import rehearse
+from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
 
@@ -154,6 +156,33 @@ def test_casts_are_packed(monkeypatch):
     y.float().square().sum().backward()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad)
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_casts_are_one_step(parts):
+    """In one memory or not, with rows of zeros or without."""
+    graph = ir.Graph()
+    layouts = [ir.Layout((6, 5), (5, 1)), ir.Layout((3, 4, 2, 2), (16, 1, 8, 4)), ir.Layout((), ())]
+    wanted = [ir.Layout((8, 5), (5, 1)), *layouts[1:]]
+    cpu = torch.device("cpu")
+    given = [graph.give(layout, torch.float32, cpu) for layout in layouts]
+    casts = ir.Casts([ir.View(value, value.layout) for value in given], "casts", parts)
+    results = graph.add(casts, [ir.Typed(layout, torch.bfloat16, cpu) for layout in wanted])
+    graph.outputs = [ir.View(value, value.layout) for value in results]
+    ir.verify(graph)
+    found = grouping.Grouping(graph)
+    found.run()
+    plan = lower(graph, found).plan
+    names = [step.call.name if step.call else step.kind for step in plan.steps]
+    empty = "aten::empty_strided"
+    assert names == [*([empty, *["view"] * 3] if parts else [empty] * 3), "reformer::_cast_all"]
+    sources = [torch.randn(layout.sizes).as_strided(layout.sizes, layout.strides) for layout in layouts]
+    first, *others = plans.run(plan, list(sources))
+    assert torch.equal(first, nn.functional.pad(sources[0], (0, 0, 0, 2)).bfloat16())
+    for one, source, layout in zip(others, sources[1:], layouts[1:], strict=True):
+        assert torch.equal(one, source.bfloat16()) and one.stride() == layout.strides
+    assert len({each.untyped_storage().data_ptr() for each in (first, *others)}) == (1 if parts else 3)
+    assert not parts or all(each.data_ptr() % 16 == first.data_ptr() % 16 for each in others)
 
 
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])
