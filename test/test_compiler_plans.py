@@ -1,6 +1,7 @@
 """What the compiler makes of small graphs: regions, recomputation, writes in place, passes."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_reformer import nn as nn_of_ours
-from torch_reformer.compiler import backend, capture, execute, grouping, ir, regions
+from torch_reformer.compiler import backend, capture, execute, grouping, ir, measure, regions
 from torch_reformer.compiler.execute import Executable
 from torch_reformer.compiler.lower import lower
 from torch_reformer.compiler.merge import merge
@@ -517,3 +518,37 @@ def test_operators_of_this_package(geometry):
     torch.testing.assert_close(*results)
     kinds = [line.kind for report in reports for line in report.lines]
     assert "conv" in kinds and "conv_grads" in kinds and not [kind for kind in kinds if kind.startswith("reformer")]
+
+
+def test_marks_are_between_groups():
+    """Not behind each view that a group of many makes, whose times would be the group's."""
+    tensors = [torch.randn(8, 96), *(torch.randn(96, 96) for _ in range(10))]
+
+    def function(x, *weights):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functools.reduce(nn.functional.linear, weights, x)
+
+    found = []
+
+    def compiled(module, _):
+        executable = Executable(module)
+
+        def call(*args):
+            times, results = measure.measure(executable, list(args))
+            found.append((executable, times))
+            return results
+
+        return call
+
+    with torch.no_grad():
+        result = backend.compile_graphs(function, compiled)(*tensors)
+        torch.testing.assert_close(result, function(*tensors))
+    ((executable, times),) = found
+    assert times.keys() == executable.lowered.steps.keys() and min(times.values()) > 0
+    places = {place for each in executable.lowered.steps.values() for place in (each.start, each.stop)}
+    plan = plans.between_steps(executable.plan, torch.ops.reformer._mark.default, places)
+    names = [step.call.name if step.call else step.kind for step in plan.steps]
+    assert names.count("reformer::_mark") == len(times) + 1
+    assert names[0] == names[-1] == "reformer::_mark" and names.count("view") >= 10
+    (casts,) = (place for place, name in enumerate(names) if name == "reformer::_cast_all")
+    assert names[casts - 1] == "view" and names[casts + 1] == "reformer::_mark"

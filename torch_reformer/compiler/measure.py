@@ -47,7 +47,9 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
 
     The times are those between two events on the stream, which a GPU records in about a microsecond."""
     steps = executable.lowered.steps
-    marked = executable.with_plan(between_steps(executable.plan, torch.ops.reformer._mark.default))
+    # Only where groups begin and end: a mark after each view of a group of many would count as the group's time.
+    places = sorted({place for each in steps.values() for place in (each.start, each.stop)})
+    marked = executable.with_plan(between_steps(executable.plan, torch.ops.reformer._mark.default, places))
     gpus = [each.device for each in args if isinstance(each, Tensor) and each.is_cuda]
     stream = torch.cuda.current_stream(gpus[0]) if gpus else None
     found: dict[int, list[float]] = {group: [] for group in steps}
@@ -59,8 +61,8 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
         results = marked(list(args))
         if stream is not None:
             torch.cuda.synchronize(stream.device)
-        marks = _marks[1:]
-        for group, places in steps.items():
-            found[group].append(marks[places.start].elapsed_time(marks[places.stop]) * 1e3)
+        marks = dict(zip(places, _marks[1:], strict=True))
+        for group, each in steps.items():
+            found[group].append(marks[each.start].elapsed_time(marks[each.stop]) * 1e3)
     _marks.clear()
     return {group: statistics.median(times) for group, times in found.items()}, results

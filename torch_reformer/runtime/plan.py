@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -215,22 +215,27 @@ class Plan:
 
 
 def _planned(
-    inputs: int, steps: list[Step], outputs: tuple[int, ...], between: Callable[[], None] | None = None
+    inputs: int,
+    steps: list[Step],
+    outputs: tuple[int, ...],
+    between: Callable[[], None] | None = None,
+    places: Container[int] = (),
 ) -> Plan:
     plan = Plan(inputs)
-    for step in steps:
-        if between is not None:
+    for place, step in enumerate(steps):
+        if place in places:
             plan.aten(between)
         what = step.call.code() if step.call else step.what
         plan._add(step.kind, what, step.inputs, len(step.made), step.into, step.call)
-    if between is not None:
+    if len(steps) in places:
         plan.aten(between)
     return plan.give(*outputs)
 
 
-def between_steps(plan: Plan, operator: Callable[[], None]) -> Plan:
-    """The same, with an operator that neither takes nor gives anything called before its first step and after each."""
-    return _planned(plan._inputs, plan.steps, plan.outputs, operator)
+def between_steps(plan: Plan, operator: Callable[[], None], places: Container[int]) -> Plan:
+    """The same, with an operator that neither takes nor gives anything called before the steps at these places. That
+    behind the last step is one, too."""
+    return _planned(plan._inputs, plan.steps, plan.outputs, operator, places)
 
 
 def alone(step: Step) -> Plan:
