@@ -34,7 +34,8 @@ import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
 
 MODELS = "resnet50:128,convnext_tiny:128,mobilenet_v3_large:256,efficientnet_b0:128"
-DIFFERENT = 20  # batches
+DIFFERENT = 20  # batches, or as many as take up so many bytes, but two at least
+BATCHES_BYTES = 16 << 30
 STEPS_A_ROUND = 10
 PROFILED = 3  # steps, of each side
 
@@ -131,7 +132,9 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
     torch.manual_seed(0)
     what = task(name, device)
     what.model.train()
-    batches = [what.batch() for _ in range(DIFFERENT)]
+    batches = [what.batch()]
+    size = sum(each.nbytes for each in batches[0])
+    batches += [what.batch() for _ in range(min(DIFFERENT, max(2, BATCHES_BYTES // size)) - 1)]
     sides = {
         side: Training(
             SIDES[side](distributed(copy.deepcopy(what.model), device, sharded)),

@@ -29,7 +29,7 @@ def planned(pointers, counts, types, room=8):
 
 
 def cast(sources, results, *, warp=32, seed=0):
-    """Of flat tensors, each to the beginning of a result; what that has more becomes 0. How many launches it took."""
+    """Flat tensors, each to the beginning of a result; what that has more becomes 0. How many launches it took."""
     casts = []
     for source, result in zip(sources, results, strict=True):
         casts.append((source.data_ptr(), result.data_ptr(), len(source)))
@@ -94,7 +94,7 @@ def test_lengths(of, to, unaligned, warp):
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST, 450])
 def test_as_many_as_there_are(count):
-    """Sixteen bits of a number of each tensor tell which it is."""
+    """Each tensor is full of a number that tells which it is."""
     sources = [torch.full((1 + i % 5 * 2000,), float(i % 256)) for i in range(count)]
     results = [torch.full(each.shape, torch.nan, dtype=torch.bfloat16) for each in sources]
     assert cast(sources, results) == -(-count // MOST)
