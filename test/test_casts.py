@@ -13,11 +13,7 @@ PAIRS += [each[::-1] for each in PAIRS]
 pairs = pytest.mark.parametrize(("of", "to"), PAIRS, ids=str)
 last = {"memory_format": torch.channels_last}
 
-<<<<<<< HEAD
-# Of torch.randn for a type and a device: a source. Strides of the results where they have others.
-=======
 # What makes a source by torch.randn for a type and a device; the strides of its result where it has others.
->>>>>>> casts
 KINDS = {
     "vector": (lambda randn: randn(1000), None),
     "number": (lambda randn: randn(()), None),

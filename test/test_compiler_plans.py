@@ -1,10 +1,7 @@
 """What the compiler makes of small graphs: regions, recomputation, writes in place, passes."""
 
 import copy
-<<<<<<< HEAD
 import dataclasses
-=======
->>>>>>> casts
 import functools
 
 import pytest
