@@ -1,5 +1,7 @@
 """Rows of tables that regions of compiled graphs look up themselves."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -107,14 +109,15 @@ def test_sum_of_three(dtype, autocast):
     torch.manual_seed(0)
     model, ids, reports = Embeddings(48).to(dtype), torch.randint(0, 50, (4, 17)), []
     found = []
-    for run in (compiled(model, reports), model):
+    exact = copy.deepcopy(model).double()  # PyTorch's own sums in bf16 are off by as much as its threads are few
+    for run, of in ((compiled(model, reports), model), (exact, exact)):
         with torch.autocast("cpu", torch.bfloat16, autocast):
             result = run(ids)
-            grads = torch.autograd.grad((result * torch.linspace(-1, 1, 48)).sum(), [*model.parameters()])
+            grads = torch.autograd.grad((result * torch.linspace(-1, 1, 48)).sum(), [*of.parameters()])
         found.append([result, *grads])
-    precise = 1e-5 if dtype == torch.float32 and not autocast else 0.06
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=precise, atol=precise)
+    precise = 1e-5 if dtype == torch.float32 and not autocast else 0.03
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), expected, rtol=precise, atol=precise)
     forward, backward = reports
     assert [line.kind for line in forward.lines] == ["stitch"]
     assert "aten::embedding" not in kinds_of(backward)
