@@ -31,7 +31,7 @@ from torch_reformer.compiler import cost
 from torch_reformer.compiler.plan import measured
 from torch_reformer.runtime.gpu import architecture
 
-ENOUGH = 8  # lines of a kind; the others are fitted as one
+ENOUGH = 16  # lines of a kind; others are expected to be like all
 _ROUNDS = 20
 
 
@@ -94,13 +94,11 @@ def fit(lines: list[Measured]) -> cost.Fitted:
 
 
 def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
-    """Lines of each kind; those of kinds that are rare are of cost.OTHERS."""
+    """Lines of each kind that is not rare; all lines, for the others."""
     kinds = defaultdict(list)
     for line in lines:
         kinds[line.kind].append(line)
-    rare = [kind for kind, found in kinds.items() if len(found) < ENOUGH]
-    others = [line for kind in rare for line in kinds.pop(kind)]
-    return {**kinds, cost.OTHERS: others} if others else dict(kinds)
+    return {kind: found for kind, found in kinds.items() if len(found) >= ENOUGH} | {cost.OTHERS: lines}
 
 
 def errors(lines: list[Measured]) -> list[float]:

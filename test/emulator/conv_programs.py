@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from compiled import written
+from rounded import reduced_rounded
 from test_stitch import CHANNEL, FULL, tensors_for
 
 import emulator
@@ -133,17 +134,6 @@ def run(problem, kernel, tested, tensors, *, seed=0):
     return [output for output, _ in made]
 
 
-def _of_rounded(kind, result, rounded, expected):
-    """What is expected of a reduction of these values, where the rounded ones are reduced."""
-    result, rounded = (each.double().transpose(0, 1).flatten(1) for each in (result, rounded))
-    if kind == "moments":
-        mean = rounded.mean(1)
-        return torch.stack([mean, (rounded - mean[:, None]).square().sum(1)])
-    if kind == "max":
-        return rounded.amax(1)
-    return expected * rounded.sum(1) / result.sum(1)  # it may be multiplied by a channel's factor
-
-
 def check(tested, problem, kernel, *, seed=0, reduces_result=False):
     """Compares with the interpreter in fp64, and with what the CPU makes of the same sums. reduces_result: what is
     reduced is the first output of the result's type, rounded."""
@@ -158,11 +148,9 @@ def check(tested, problem, kernel, *, seed=0, reduces_result=False):
     sums = problem.expected.float().contiguous(memory_format=torch.channels_last)
     on_cpu = torch.ops.reformer.stitch(sums, [*tensors.values()], tested.code)
     if reduces_result:
-        first = next(o for o, output in enumerate(tested.outputs) if output.is_by_element and output.dtype is None)
-        for o, output in enumerate(tested.outputs):
-            if output.kind != "store":
-                values = expected[first], expected[first].to(dtype), expected[o]
-                expected[o] = on_cpu[o] = _of_rounded(output.kind, *values)
+        expected = reduced_rounded(tested, expected, dtype)
+        pairs = zip(tested.outputs, on_cpu, expected, strict=True)
+        on_cpu = [own if output.kind == "store" else other for output, own, other in pairs]
     for result, *others in zip(results, expected, on_cpu, strict=True):
         rounding = torch.finfo(result.dtype).eps if result.is_floating_point() else 0
         for other in others:

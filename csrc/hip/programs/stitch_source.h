@@ -6,7 +6,8 @@
 //   kChannelValues       numbers that depend on the channel only and that elements need; of_channel() computes them
 //                        from those that channel_inputs() has read
 //   kLoaded              numbers read for each element: acc, full inputs, rows, random numbers; load() reads those of
-//                        adjacent elements, but not acc, which is number kAcc (or -1)
+//                        adjacent elements, but not acc, which is number kAcc (or -1): stitched kernels read
+//                        kAccAccess elements of it at once
 //   kStored              tensors that are stored; store() writes adjacent elements of all, or of all but kResult: at
 //                        `at`, or where the line and column are by the tensor's placement
 //   kResult              the first of these with the result's data type, if there is any
