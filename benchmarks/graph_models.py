@@ -1,7 +1,7 @@
 """Training steps of whole models by PyTorch, by torch.compile's own backend and by this one, in turns, beside the
 speed-ups over PyTorch that papers on fusion publish for these models.
 
-    python benchmarks/graph_models.py --csv benchmarks/results/h200/graph_models.csv
+    python benchmarks/graph_models.py --csv benchmarks/results/h100/graph_models.csv
     python benchmarks/graph_models.py --graphed --models resnet50:128  # in CUDA graphs, too
 
 The papers measured on other machines and against their PyTorch, so their factors say how much fusion gave there: EVT
