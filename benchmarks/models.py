@@ -1,12 +1,17 @@
 """Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``),
-transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``), and those that
-papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random weights."""
+transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, and of movie
+reviews ``bert_base_imdb``), and those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random
+weights."""
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +24,9 @@ if not torch.cuda.is_available():
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 CLASSES, WORDS = 100, 1000
+RANKS = 30000  # of words in reviews; rarer ones are as the last
+REVIEWS_VARIABLE = "REFORMER_REVIEWS"
+REVIEWS = Path(os.environ.get(REVIEWS_VARIABLE, Path(__file__).parents[2] / "shared/data/text/imdb.npz"))
 
 
 class Task(NamedTuple):
@@ -60,8 +68,23 @@ def texts(count: int, length: int, device: torch.device) -> Tensor:
     return (first + far * torch.arange(length, device=device)) % WORDS
 
 
+@functools.cache
+def _reviews() -> Tensor:
+    if not REVIEWS.exists():
+        raise SystemExit(f"there are no reviews at {REVIEWS}: set {REVIEWS_VARIABLE} to a file of keras.datasets.imdb")
+    return torch.from_numpy(numpy.load(REVIEWS)["train_tok"].astype("int64")).clamp(max=RANKS - 1)
+
+
+def reviews(count: int, length: int, device: torch.device) -> Tensor:
+    """Rows of movie reviews, words by their ranks (Maas et al., Learning word vectors for sentiment analysis, 2011)."""
+    words = _reviews()
+    first = torch.randint(len(words) - length, (count, 1))
+    return words[first + torch.arange(length)].to(device)
+
+
 def bert(name: str, count: int, length: int, device: torch.device) -> Task:
     """A sixth of the tokens is to be guessed."""
+    of, words = (reviews, RANKS) if name.endswith("_imdb") else (texts, WORDS)
     from transformers import BertConfig, BertForMaskedLM
 
     large = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
@@ -69,9 +92,9 @@ def bert(name: str, count: int, length: int, device: torch.device) -> Task:
     model = BertForMaskedLM(BertConfig(**sizes.get(name, {})))
 
     def batch() -> tuple[Tensor, Tensor]:
-        tokens = texts(count, length, device)
+        tokens = of(count, length, device)
         hidden = torch.rand(tokens.shape, device=device) < 1 / 6
-        return torch.where(hidden, WORDS, tokens), torch.where(hidden, tokens, -100)
+        return torch.where(hidden, words, tokens), torch.where(hidden, tokens, -100)
 
     return Task(model.to(device), batch, lambda model, tokens, labels: model(input_ids=tokens, labels=labels).loss)
 
@@ -255,7 +278,8 @@ def dien(count: int, device: torch.device) -> Task:
     return with_loss(model, batch, F.binary_cross_entropy_with_logits)
 
 
-_OF_TEXTS = {"bert_base": bert, "bert_large": bert, "bert_two_layers": bert, "gpt2": gpt2, "transformer": transformer}
+_BERTS = dict.fromkeys(("bert_base", "bert_base_imdb", "bert_large", "bert_two_layers"), bert)
+_OF_TEXTS = {**_BERTS, "gpt2": gpt2, "transformer": transformer}
 _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 
