@@ -1,7 +1,7 @@
 """Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``),
 transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, and of movie
-reviews ``bert_base_imdb``), and those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random
-weights."""
+reviews ``bert_base_imdb``), and those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with
+random weights."""
 
 from __future__ import annotations
 
