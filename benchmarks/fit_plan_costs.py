@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from graph_models import OF_PAPERS
-from models import Task, task
+from models import Step, task
 from scipy.optimize import nnls
 
 from torch_reformer.compiler import cost
@@ -46,22 +46,12 @@ class Measured(NamedTuple):
     us: float
 
 
-class Step(torch.nn.Module):
-    def __init__(self, task: Task):
-        super().__init__()
-        self.model, self.loss = task.model.train(), task.loss
-
-    def forward(self, *batch):
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            return self.loss(self.model, *batch)
-
-
 def lines_of(name: str) -> list[Measured]:
     what = task(name, torch.device("cuda"))
     gpu = cost.known_gpu(architecture(0), torch.cuda.get_device_name())
     return [
         Measured(name, gpu, line.cost, line.read + line.written, line.flops, round(line.measured_us, 2))
-        for report in measured(Step(what), what.batch())
+        for report in measured(Step(what, "cuda"), what.batch())
         for line in report.lines
     ]
 

@@ -37,6 +37,18 @@ class Task(NamedTuple):
     loss: Callable[..., Tensor]
 
 
+class Step(nn.Module):
+    """A task's model in training, with its loss, under bf16 autocast."""
+
+    def __init__(self, task: Task, device_type: str):
+        super().__init__()
+        self.model, self.loss, self.device_type = task.model.train(), task.loss, device_type
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        with torch.autocast(self.device_type, torch.bfloat16):
+            return self.loss(self.model, *batch)
+
+
 def image_model(name: str, **options) -> nn.Module:
     package, _, of_package = name.rpartition("/")
     if package == "timm":

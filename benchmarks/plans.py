@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from models import Task, task
+from models import Step, task
 from results import Row, write_csv
 from torch._functorch import config as functorch_config
 
@@ -28,18 +28,6 @@ MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet
 BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5
 METRICS = ("count", "gigabytes", "expected_ms")
 MODELS += ["densenet121:64", "vit_b_16:64", "bert_large:16x512"]
-
-
-class Step(torch.nn.Module):
-    """A model with its loss."""
-
-    def __init__(self, task: Task):
-        super().__init__()
-        self.model, self.loss = task.model.train(), task.loss
-
-    def forward(self, *batch):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return self.loss(self.model, *batch)
 
 
 def figures(lines: list) -> dict[str, float]:
@@ -85,7 +73,7 @@ def main() -> None:
     print(f"{'':20}{'kernels and calls':>24}{'GB':>22}{'ms':>24}   (greedy, one kernel an operation in brackets)")
     for model in options.models:
         made = task(model, torch.device("cpu"))
-        step, batch = Step(made), made.batch()
+        step, batch = Step(made, "cpu"), made.batch()
         reports, saved = planned_within(1, step, batch, options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}
         with mock.patch.object(solver, "name", lambda: None):

@@ -61,7 +61,7 @@ class Uncached(Compiled):
 @functools.cache
 def _package() -> str:
     """Another one for each state of the package."""
-    files = sorted(each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".so"))
+    files = sorted(each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".so", ".json"))
     states = [(str(each.relative_to(PACKAGE)), each.stat().st_mtime_ns, each.stat().st_size) for each in files]
     return hashlib.sha256(repr(states).encode()).hexdigest()
 

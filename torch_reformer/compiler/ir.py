@@ -61,6 +61,12 @@ class Layout:
             expected *= size
         return self.offset == 0
 
+    @staticmethod
+    def row_major(sizes: tuple[int, ...], offset: int = 0) -> Layout:
+        """Adjacent elements, in the order of the dimensions."""
+        strides = tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+        return Layout(sizes, strides, offset)
+
     @property
     def is_row_major(self) -> bool:
         """Whether its elements are adjacent in the order of the dimensions."""

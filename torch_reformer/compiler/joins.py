@@ -20,14 +20,6 @@ def of_call(device: torch.device) -> int:
     return _OF_CALL.get(device.type, 0)
 
 
-def row_major(sizes: tuple[int, ...], offset: int = 0) -> Layout:
-    strides, expected = [], 1
-    for size in reversed(sizes):
-        strides.append(expected)
-        expected *= size
-    return Layout(sizes, tuple(reversed(strides)), offset)
-
-
 def expression_of(operation: Map) -> str:
     """What it computes: names of expressions do not tell all numbers in them."""
     return str(Program(store(operation.expression(*(full(f"t{i}") for i in range(len(operation.inputs)))))))
@@ -89,16 +81,16 @@ def joined(graph: Graph, views: list[View], dim: int) -> View:
         if all(view.layout.sizes == sizes for view in views):
             value = stacked(graph, views, dim)
         else:
-            type = Typed(row_major(whole), views[0].value.dtype, views[0].value.device)
+            type = Typed(Layout.row_major(whole), views[0].value.dtype, views[0].value.device)
             value = add_at(graph, place_after(graph, views), Call(_cat, (views, dim), {}), type)
         graph.joins[key] = views, value
-    return View(graph.joins[key][1], row_major(whole))
+    return View(graph.joins[key][1], Layout.row_major(whole))
 
 
 def stacked(graph: Graph, views: list[View], dim: int) -> Value:
     """Views of equal sizes in memory of their own, with their number as another dimension, before this one."""
     value, sizes = views[0].value, views[0].layout.sizes
-    type = Typed(row_major((*sizes[:dim], len(views), *sizes[dim:])), value.dtype, value.device)
+    type = Typed(Layout.row_major((*sizes[:dim], len(views), *sizes[dim:])), value.dtype, value.device)
     copy = _as_map(graph, views, dim, type.layout)
     if copy is not None:
         return add_at(graph, place_after(graph, copy.inputs), copy, type)

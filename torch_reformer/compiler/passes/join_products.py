@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Operation, Typed, View
-from ..joins import add_at, cost_of_joining, joined, of_call, place_after_join, place_of, replace, row_major
+from ..ir import Call, Graph, Layout, Operation, Typed, View
+from ..joins import add_at, cost_of_joining, joined, of_call, place_after_join, place_of, replace
 
 aten = torch.ops.aten
 _OPERATORS = (aten.mm.default, aten.addmm.default)
@@ -32,7 +32,7 @@ def _is_product(operation: Operation) -> bool:
     if not isinstance(operation, Call) or operation.operator not in _OPERATORS or operation.kwargs:
         return False
     (result,), others = operation.results, operation.args[:-2]
-    return result.layout == row_major(result.layout.sizes) and all(len(each.layout.sizes) == 1 for each in others)
+    return result.layout.is_row_major and all(len(each.layout.sizes) == 1 for each in others)
 
 
 def _key(product: Call) -> tuple:
@@ -99,13 +99,13 @@ def _join(graph: Graph, products: list[Call]) -> None:
     rows = joined(graph, _rows(products), 0)
     (result,) = products[0].results
     count, columns = result.layout.sizes
-    type = Typed(row_major((len(products) * count, columns)), result.dtype, result.device)
+    type = Typed(Layout.row_major((len(products) * count, columns)), result.dtype, result.device)
     gone = {id(each) for each in products}
     place = next(place for place, each in enumerate(graph.operations) if id(each) in gone)
     value = add_at(graph, place, Call(products[0].operator, (*others, rows, second), {}), type)
     graph.operations = [each for each in graph.operations if id(each) not in gone]
     parts = {
-        id(each.results[0]): View(value, row_major((count, columns), i * count * columns))
+        id(each.results[0]): View(value, Layout.row_major((count, columns), i * count * columns))
         for i, each in enumerate(products)
     }
     replace(graph, parts)

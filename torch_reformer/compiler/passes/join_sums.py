@@ -9,7 +9,7 @@ import math
 import torch
 
 from ..ir import Call, Graph, Layout, Map, Operation, Reduce, Typed, View, is_cast
-from ..joins import add_at, cost_of_joining, joined, of_call, place_of, row_major
+from ..joins import add_at, cost_of_joining, joined, of_call, place_of
 from ..sums import change_terms, find_sums
 
 _mm = torch.ops.aten.mm.default
@@ -58,7 +58,7 @@ def _term(view: View, readers: dict) -> Operation | None:
 
 def _is_read_as_it_is(view: View, readers: dict) -> bool:
     own = view.value.layout
-    return len(readers[id(view.value)]) == 1 and view.layout == own == row_major(own.sizes)
+    return len(readers[id(view.value)]) == 1 and view.layout == own and own.is_row_major
 
 
 def _key(term: Operation) -> tuple | None:
@@ -67,17 +67,17 @@ def _key(term: Operation) -> tuple | None:
     own = result.layout, result.dtype, result.device
     if isinstance(term, Reduce):
         sizes = term.input.layout.sizes
-        if term.kind == "sum" and term.over and _is_row_major(term.input):
+        if term.kind == "sum" and term.over and term.input.layout.is_row_major:
             return term.kind, term.over, sizes, term.input.value.dtype, *own
     elif term.operator is _mm:
         return _mm, *(view.layout.sizes for view in term.operands), *own
-    elif term.operator is _embedding_grad and not term.args[4] and all(map(_is_row_major, term.operands)):
+    elif (
+        term.operator is _embedding_grad
+        and not term.args[4]
+        and all(each.layout.is_row_major for each in term.operands)
+    ):
         return _embedding_grad, *term.args[2:4], *own
     return None
-
-
-def _is_row_major(view: View) -> bool:
-    return view.layout == row_major(view.layout.sizes, view.layout.offset)
 
 
 def _is_worth_it(graph: Graph, terms: list[Operation]) -> bool:
@@ -120,4 +120,4 @@ def _transposed(view: View) -> View:
 
 def _rows(view: View, *width: int) -> View:
     """All of its rows of this width, or of no width."""
-    return View(view.value, row_major((view.layout.numel // math.prod(width), *width), view.layout.offset))
+    return View(view.value, Layout.row_major((view.layout.numel // math.prod(width), *width), view.layout.offset))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ..ir import Call, Graph, Layout, Map, View
-from ..joins import row_major, stacked
+from ..joins import stacked
 from ..region_program import counts_up
 from ..sums import change_terms, find_sums
 
@@ -17,7 +17,7 @@ _FEWEST = 4  # of fewer, kernels choose between them as they read them
 def stack_selected(graph: Graph) -> None:
     for found in find_sums(graph):
         (result,) = found.last.results
-        if result.layout != row_major(result.layout.sizes):
+        if not result.layout.is_row_major:
             continue
         terms = dict(enumerate(found.terms))
         selected: dict[int, dict[int, int]] = {}  # a dimension -> the place in it -> that of the term
