@@ -70,6 +70,16 @@ def test_reports():
     assert len(reports[0]) == 2 and list(map(str, reports[0])) == list(map(str, reports[1]))
 
 
+@pytest.mark.parametrize("name", ["planner.py", "costs.json", "_C.abi3.so"])
+def test_what_a_state_of_the_package_is(name, tmp_path, monkeypatch):
+    """Its code, and the table by which plans are chosen."""
+    monkeypatch.setattr(cached, "PACKAGE", tmp_path)
+    (tmp_path / name).write_text("1")
+    before = cached._package.__wrapped__()
+    (tmp_path / name).write_text("12")
+    assert cached._package.__wrapped__() != before
+
+
 def test_another_state_of_the_package(monkeypatch):
     model, inputs = training_models.make("densenet")
     made, _ = outcome(model, inputs)
