@@ -34,6 +34,7 @@ def saved(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet", "bert"])
 def test_half_is_saved(name, saved):
     case = made(HEAVY[name], 0)
