@@ -9,9 +9,9 @@
 #include "cpu/cost.h"
 #include "cpu/parallel.h"
 #include "dispatch/decide.h"
+#include "dispatch/pytorch_settings.h"
 #include "dispatch/selectors.h"
 #include "dispatch/solver_list.h"
-#include "dispatch/tf32.h"
 #include "jit/cache.h"
 #include "jit/code_objects.h"
 #include "jit/compiled.h"
@@ -45,6 +45,7 @@ Result guarded(Result failed, const Body& body) {
 Device device_of(const char* text) {
   Device device = text ? Device::parse(text) : Device::cpu(max_threads());
   device.tf32 = allows_tf32(device);
+  device.deterministic = asks_for_determinism(device);
   return device;
 }
 
@@ -133,7 +134,7 @@ int32_t reformer_candidates(const ConvProblem* problem, const char* device_text,
     *count = static_cast<int32_t>(found.size());
     for (const Candidate& candidate : found)
       *result++ = {candidate.solver->name(),  candidate.refusal,        candidate.estimate_us,
-                   candidate.workspace_bytes, int32_t(candidate.index), candidate.probability};
+                   candidate.workspace_bytes, int32_t(candidate.index), candidate.probability,  candidate.condition};
     return reformer_decide(problem, device_text);
   });
 }
@@ -144,7 +145,7 @@ int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_
     problem->check();
     const Device device = device_of(device_text);
     const Solver& chosen = *solvers().at(size_t(solver));
-    if (!chosen.runs_on(device.kind)) throw std::invalid_argument("the solver does not run on such a device");
+    if (!chosen.runs_on(device)) throw std::invalid_argument("the solver does not run on such a device");
     const Planned<ConvPlan> planned = chosen.plan(*problem, device);
     if (!planned.plan) throw std::invalid_argument(planned.reason);
     if (!planned.plan->run) throw std::invalid_argument("PyTorch's own convolution takes tensors");
@@ -168,8 +169,9 @@ int32_t reformer_conv_plan(const ConvProblem* problem, int32_t index, ReformerCo
     }
     if (index < 0) device.threads = max_threads();
     device.tf32 = problem->dtype == DType::fp32 && allows_tf32(device);
+    device.deterministic = asks_for_determinism(device);
     const ConvPlan* const plan = decide(*problem, device).plan.get();
-    *found = {plan, plan->workspace_bytes, plan->aten ? int32_t(*plan->aten) : -1};
+    *found = {plan, plan->workspace_bytes, plan->aten ? int32_t(*plan->aten) : -1, plan->leaves_bias};
     return 0;
   });
 }
@@ -262,7 +264,8 @@ int32_t reformer_set_config(const ReformerConfig* c) {
   });
 }
 
-void reformer_set_tf32_reader(Tf32Reader reader) { set_tf32_reader(reader); }
+void reformer_set_tf32_reader(SettingReader reader) { set_tf32_reader(reader); }
+void reformer_set_deterministic_reader(SettingReader reader) { set_deterministic_reader(reader); }
 
 int32_t reformer_allows_tf32(const char* device) {
   return guarded(-1, [&] { return int32_t(device_of(device).tf32); });

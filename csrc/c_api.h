@@ -7,7 +7,7 @@
 
 #include "conv/problem.h"
 #include "dispatch/config.h"
-#include "dispatch/tf32.h"
+#include "dispatch/pytorch_settings.h"
 #include "jit/gpu.h"
 #include "plan/operator_calls.h"
 
@@ -20,6 +20,7 @@ struct ReformerCandidate {
   int64_t workspace_bytes;
   int32_t solver;      // its index among all solvers
   double probability;  // NaN if there is no selector, or it does not know this candidate
+  const char* condition;  // what else has to hold, and is not known on this machine, or null
 };
 
 struct ReformerSelector {
@@ -69,6 +70,7 @@ struct ReformerConvPlan {
   const void* plan;  // good until the thread decides again
   int64_t workspace_bytes;
   int32_t aten;  // the layout in which PyTorch's own convolution computes it, or -1: reformer_conv_run does
+  int32_t leaves_bias;  // 1: that adds none
 };
 REFORMER_API int32_t reformer_conv_plan(const reformer::ConvProblem* problem, int32_t device, ReformerConvPlan* plan);
 
@@ -79,6 +81,8 @@ struct ReformerConvCall {
   void* workspace;
   int32_t device;
 };
+// Returns 1 where nothing was computed and PyTorch's own convolution has to; reformer_error() then has what the user
+// should hear of it, if anything.
 REFORMER_API int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* call);
 
 // Runs the plan of this number. tensors are handles of torch's C API (AtenTensorHandle), which are taken over. The
@@ -112,8 +116,9 @@ REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* probl
 
 REFORMER_API int32_t reformer_set_config(const ReformerConfig* config);
 
-// As in tf32.h. What is read for a device is 0 or 1.
-REFORMER_API void reformer_set_tf32_reader(reformer::Tf32Reader reader);
+// As in pytorch_settings.h. What is read for a device is 0 or 1.
+REFORMER_API void reformer_set_tf32_reader(reformer::SettingReader reader);
+REFORMER_API void reformer_set_deterministic_reader(reformer::SettingReader reader);
 REFORMER_API int32_t reformer_allows_tf32(const char* device);
 
 REFORMER_API void reformer_cache_counts(int64_t* hits, int64_t* misses);

@@ -17,10 +17,13 @@ struct Device {
   Isa isa = Isa::plain;  // cpu only
   int32_t threads = 1;   // cpu only
   std::string arch;      // cuda only
-  // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 there (tf32.h). Not in the text form.
+  // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 there (pytorch_settings.h). Not in the text form.
   bool tf32 = false;
+  // AMD only: results have to repeat bit for bit, by PyTorch's settings or the configuration. Not in the text form.
+  bool deterministic = false;
 
   bool is_nvidia() const { return arch.compare(0, 3, "sm_") == 0; }
+  bool is_amd() const { return arch.compare(0, 3, "gfx") == 0; }
   static Device cpu(int32_t threads);  // this machine's CPU
   // Throws std::invalid_argument, a sentence, for text of another form. Features of an AMD GPU, as in
   // gfx90a:sramecc+:xnack-, are taken off.

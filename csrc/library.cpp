@@ -2,6 +2,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "c_api.h"
+#include "dispatch/config.h"
 #include "operators/casts.h"
 #include "operators/contiguous.h"
 #include "operators/conv.h"
@@ -99,11 +100,19 @@ int32_t guarded(const Body& body) {
 }  // namespace
 
 int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* call) {
-  return guarded([&] {
+  bool ran = true;
+  const int32_t failed = guarded([&] {
     const reformer::gpu::Queue queue{call->device, call->device < 0 ? nullptr : reformer::current_stream(call->device)};
-    static_cast<const reformer::ConvPlan*>(plan->plan)
-        ->run({call->x, call->w, call->y, call->bias, call->workspace, queue});
+    try {
+      static_cast<const reformer::ConvPlan*>(plan->plan)
+          ->run({call->x, call->w, call->y, call->bias, call->workspace, queue});
+    } catch (const reformer::NotRun& why) {
+      ran = false;
+      reformer::report_error(why.what());
+      if (why.is_stale) reformer::forget_decisions();
+    }
   });
+  return ran ? failed : 1;
 }
 
 void reformer_set_operator_calls(const ReformerOperatorCalls* calls) { reformer::set_operator_calls(*calls); }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .compiler import plan
 from .runtime import cache
 from .selector import replay, train
-from .tuning import collect, explain, info
+from .tuning import collect, explain, info, verify
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
         ("info", info, "versions, devices, configuration"),
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
+        ("verify", verify, "run every candidate on sample problems, and compare the results with exact ones"),
         ("plan", plan, "what the compiler makes of a model: kernels, bytes, expected times"),
         ("train", train, "train a selector on databases of timings"),
         ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),

@@ -169,7 +169,8 @@ at::Tensor convolve(const ConvProblem& p, const at::Tensor& first, const at::Ten
     case Direction::weight_grad: call.x = data(a), call.y = data(b), call.w = data(result); break;
   }
   call.bias = data(dense_bias), call.workspace = data(workspace), call.device = device;
-  core::conv_run(plan, call);
+  if (!core::conv_run(plan, call)) return by_aten(p, first, second, bias, p.layout);
+  if (bias && plan.leaves_bias) result.add_(dense_bias.view({1, -1, 1, 1}));
   return result;
 }
 

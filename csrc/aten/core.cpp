@@ -1,5 +1,6 @@
 #include "core.h"
 
+#include <ATen/Context.h>
 #include <dlfcn.h>
 #include <torch/csrc/inductor/aoti_torch/tensor_converter.h>
 
@@ -17,6 +18,7 @@ struct Functions {
   decltype(&reformer_conv_run) conv_run;
   decltype(&reformer_run_plan) run_plan;
   decltype(&reformer_set_operator_calls) set_operator_calls;
+  decltype(&reformer_set_deterministic_reader) set_deterministic_reader;
 };
 Functions functions;
 
@@ -43,8 +45,13 @@ void connect(const char* file) {
   find(library, "reformer_conv_run", functions.conv_run);
   find(library, "reformer_run_plan", functions.run_plan);
   find(library, "reformer_set_operator_calls", functions.set_operator_calls);
+  find(library, "reformer_set_deterministic_reader", functions.set_deterministic_reader);
   const ReformerOperatorCalls calls = OperatorCall::functions();
   functions.set_operator_calls(&calls);
+  functions.set_deterministic_reader([]() -> int32_t {
+    const at::Context& context = at::globalContext();
+    return context.deterministicAlgorithms() || context.deterministicCuDNN();
+  });
 }
 
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device) {
@@ -53,7 +60,15 @@ ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device) {
   return plan;
 }
 
-void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call) { check(functions.conv_run(&plan, &call)); }
+bool conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call) {
+  const int32_t status = functions.conv_run(&plan, &call);
+  if (status == 1) {
+    if (const std::string why = functions.error(); !why.empty()) TORCH_WARN(why);
+    return false;
+  }
+  check(status);
+  return true;
+}
 
 std::vector<at::Tensor> run_plan(int64_t plan, std::vector<at::Tensor> tensors, size_t count) {
   namespace aoti = torch::aot_inductor;

@@ -15,7 +15,8 @@ void connect(const char* file);
 
 // The functions of c_api.h of these names. What fails throws std::runtime_error with its sentence.
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device);
-void conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);
+// False where PyTorch's own convolution has to run instead.
+bool conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);
 
 // The outputs of a plan, of which there are `count`. Tensors that nobody else refers to are freed at their last use.
 // Throws what an operator of PyTorch's in it threw.

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stdexcept>
+#include <string>
 
 #include "device.h"
 #include "planned.h"
@@ -23,17 +25,28 @@ struct ConvBuffers {
   gpu::Queue queue;  // on a GPU: where the pointers belong, each a multiple of 16 bytes, and work goes
 };
 
+// Nothing was computed, for a reason that was not known when the plan was made: PyTorch's own convolution can compute it.
+struct NotRun : std::runtime_error {
+  // sentence: what the user should hear of it; empty if there is nothing wrong. stale: the solver would plan otherwise
+  // by now, so that decisions are to be forgotten.
+  NotRun(const std::string& sentence, bool stale) : std::runtime_error(sentence), is_stale(stale) {}
+  const bool is_stale;
+};
+
 // How a solver computes a problem on a device: all that can be found out before the tensors are there, so that a call
 // that comes again is launched only. One of aten, run and run_with is set. Runs may be several at once.
 struct ConvPlan {
   double us = 0;                     // expected, from a cost model
   int64_t workspace_bytes = 0;       // of temporary memory beyond the result
   bool deterministic = true;         // bitwise the same result for the same input, device and thread count
+  const char* condition = nullptr;   // what else has to hold, unknown on this machine ("MIOpen agrees"), or null
   const char* inaccuracy = nullptr;  // why it may be too inaccurate, as a sentence to refuse with; null if it is not
 
   // It is PyTorch's own convolution, with the operands converted to this layout first: for whoever owns the tensors.
   std::optional<Layout> aten;
+  // Throws NotRun where PyTorch's own convolution has to run in its place.
   std::function<void(const ConvBuffers&)> run;
+  bool leaves_bias = false;  // run adds none: whoever calls it does
   // The convolution and the program that it was planned with, of which nothing but the outputs is written. In the
   // buffers there is neither a result nor a bias, which the program adds.
   std::function<void(const ConvBuffers&, const ProgramCall&)> run_with;
@@ -47,15 +60,21 @@ class Solver {
  public:
   virtual ~Solver() = default;
 
-  // A stable identifier: lower case, digits and underscores. Timings and weights files refer to it.
+  // A stable identifier: lower case, digits and underscores, or the vendor's own. Timings and weights files refer to it.
   virtual const char* name() const = 0;
 
-  virtual bool runs_on(DeviceKind kind) const { return kind == DeviceKind::cpu; }
+  virtual bool runs_on(const Device& device) const { return device.kind == DeviceKind::cpu; }
+
+  // Whether it launches kernels of csrc/hip/kernels.
+  virtual bool has_gpu_kernels() const { return false; }
+
+  // Whether its plans say what they take; if not, only a selector that knows the solver chooses it.
+  virtual bool estimates() const { return true; }
 
   // False for the tests' oracle, which runs only when forced.
   virtual bool eligible() const { return true; }
 
-  // Its plan for the problem on this device, which is of a kind that it runs on; or the reason, a sentence, why it
+  // Its plan for the problem on this device, where it runs; or the reason, a sentence, why it
   // can't compute that.
   virtual Planned<ConvPlan> plan(const ConvProblem& problem, const Device& device) const = 0;
 

@@ -73,7 +73,7 @@ double estimate(const CostModel& cost, const ConvProblem& p, const Device& devic
 class Aten final : public Solver {
  public:
   const char* name() const override { return "aten"; }
-  bool runs_on(DeviceKind) const override { return true; }
+  bool runs_on(const Device&) const override { return true; }
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     ConvPlan plan;
     if (!is_broken(p, device, p.layout))
@@ -95,7 +95,7 @@ template <Layout kVia>
 class AtenThrough final : public Solver {
  public:
   const char* name() const override { return kVia == Layout::nhwc ? "aten_nhwc" : "aten_nchw"; }
-  bool runs_on(DeviceKind) const override { return true; }
+  bool runs_on(const Device&) const override { return true; }
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.layout == kVia) return "the tensors have this layout already";
     // Grouped ones are up to 24 times as fast in NCHW on an H200.

@@ -29,11 +29,10 @@ const char* excluded(const ConvPlan& plan, size_t index, const Config& config) {
 
 // The solver's plan, whatever the configuration says.
 Planned<ConvPlan> planned(const Solver& solver, const ConvProblem& problem, const Device& device) {
-  if (!solver.runs_on(device.kind)) return "it does not run on this kind of device";
+  if (!solver.runs_on(device)) return "it does not run on this kind of device";
   if (&solver != solvers().front() && !problem.fits_32_bits())
     return "its stride, padding or dilation is too large: kernels count pixels by 32 bits";
-  const bool has_kernels = !solver.runs_on(DeviceKind::cpu);
-  if (const char* why = has_kernels ? gpu::unavailable(device.arch) : nullptr) return why;
+  if (const char* why = solver.has_gpu_kernels() ? gpu::unavailable(device.arch) : nullptr) return why;
   return solver.plan(problem, device);
 }
 
@@ -57,10 +56,16 @@ Scores scores_of(const Selector& selector, const ConvProblem& problem, const Dev
   return scores;
 }
 
+Device as_configured(Device device, const Config& config) {
+  device.deterministic |= device.is_amd() && config.deterministic_only;
+  return device;
+}
+
 // One choice.
 class Choice {
  public:
-  Choice(const ConvProblem& problem, const Device& device) : problem_(problem), device_(device), config_(config()) {}
+  Choice(const ConvProblem& problem, const Device& device)
+      : config_(config()), problem_(problem), device_(as_configured(device, config_)) {}
 
   Decision alone() const {
     if (config_.forced >= 0) {
@@ -83,7 +88,9 @@ class Choice {
       return allowed(index) ? fused(*solvers()[index], program) : PlanPointer();
     };
     const Decision known = most_probable(plan_of);
-    return known.solver ? known : best;
+    if (known.solver) return known;
+    // A measured kernel, and a pass after it, before one that nobody has measured.
+    return is_known(*apart.solver) ? apart : best;
   }
 
  private:
@@ -115,10 +122,18 @@ class Choice {
     }
   }
 
+  // Whether the device's selector ranks it.
+  bool is_known(const Solver& solver) const {
+    const auto selector = find_selector(device_);
+    const auto index = std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin();
+    return selector && selector->candidate_of(size_t(index)) >= 0;
+  }
+
   Decision least_estimate() const {
     Decision best;
     for (size_t i = 0; i < solvers().size(); ++i)
-      if (PlanPointer plan = allowed(i); plan && (!best.solver || plan->us < best.plan->us))
+      if (PlanPointer plan = solvers()[i]->estimates() ? allowed(i) : nullptr;
+          plan && (!best.solver || plan->us < best.plan->us))
         best = {solvers()[i], std::move(plan)};
     return best;
   }
@@ -128,16 +143,16 @@ class Choice {
     Decision best;
     double least = gpu_unfused_us(problem_);
     for (size_t i = 0; i < solvers().size(); ++i) {
-      const PlanPointer apart = allowed(i);
+      const PlanPointer apart = solvers()[i]->estimates() ? allowed(i) : nullptr;
       if (!apart || !(apart->us < least)) continue;
       if (PlanPointer plan = fused(*solvers()[i], program)) best = {solvers()[i], std::move(plan)}, least = apart->us;
     }
     return best;
   }
 
-  const ConvProblem& problem_;
-  const Device& device_;
   const Config config_;
+  const ConvProblem& problem_;
+  const Device device_;
 };
 
 // Fills in the probabilities: softmax of the logits over those that may be chosen.
@@ -161,7 +176,8 @@ class Decisions {
  public:
   const Decision& get(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
     forget_if_stale(device);
-    const Key key{problem, device.threads, device.tf32, program ? ProgramKey(*program) : ProgramKey()};
+    const Key key{problem, device.threads, device.tf32, device.deterministic,
+                  program ? ProgramKey(*program) : ProgramKey()};
     const uint64_t hash = reformer::hash(problem) ^ (program ? key.program.hash() : 0);
     if (const Decision* known = cache_.find(key, hash)) {
       ++counts.hits;
@@ -178,10 +194,11 @@ class Decisions {
   struct Key {
     ConvProblem problem;
     int32_t threads = 0;
-    bool tf32 = false;
+    bool tf32 = false, deterministic = false;
     ProgramKey program;
     bool operator==(const Key& other) const {
-      return threads == other.threads && tf32 == other.tf32 && program == other.program && problem == other.problem;
+      return threads == other.threads && tf32 == other.tf32 && deterministic == other.deterministic &&
+             program == other.program && problem == other.problem;
     }
   };
 
@@ -207,17 +224,19 @@ thread_local Decisions decisions;
 
 }  // namespace
 
-std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config) {
+std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, const Config& config) {
+  const Device device = as_configured(of, config);
   std::vector<Candidate> result;
   for (size_t i = 0; i < solvers().size(); ++i) {
     const Solver& solver = *solvers()[i];
-    if (!solver.runs_on(device.kind)) continue;
+    if (!solver.runs_on(device)) continue;
     Candidate& candidate = result.emplace_back(Candidate{i, &solver});
     const Planned<ConvPlan> found = planned(solver, problem, device);
     candidate.refusal = found.plan ? refusal(solver, i, *found.plan, config) : found.reason;
     if (!found.plan) continue;
     candidate.estimate_us = found.plan->us;
     candidate.workspace_bytes = found.plan->workspace_bytes;
+    candidate.condition = found.plan->condition;
   }
   if (const auto selector = find_selector(device)) add_probabilities(*selector, problem, device, result);
   return result;

@@ -44,10 +44,15 @@ namespace reformer {
 #define REFORMER_DECLARE(name) const Solver& name();
 REFORMER_SOLVERS(REFORMER_DECLARE)
 #undef REFORMER_DECLARE
+const std::vector<const Solver*>& miopen_solvers();  // hip/miopen/solver.cpp: AMD's, by MIOpen's own names
 
 const std::vector<const Solver*>& solvers() {
 #define REFORMER_ADDRESS(name) &name(),
-  static const std::vector<const Solver*> list = {REFORMER_SOLVERS(REFORMER_ADDRESS)};
+  static const std::vector<const Solver*> list = [] {
+    std::vector<const Solver*> all = {REFORMER_SOLVERS(REFORMER_ADDRESS)};
+    all.insert(all.end(), miopen_solvers().begin(), miopen_solvers().end());
+    return all;
+  }();
 #undef REFORMER_ADDRESS
   return list;
 }

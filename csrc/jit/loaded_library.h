@@ -10,8 +10,9 @@
 
 namespace reformer::gpu {
 
-// A handle of the loaded library whose file is called `stem` and anything (libamdhip64 + .so.7), or null. By name
-// rather than by soname, since wheels rename what they bundle.
+// A handle of the loaded library whose file is called `stem` and then anything that begins with a dot or a dash
+// (libamdhip64.so.7, libamdhip64-0123abcd.so), or null. By name rather than by soname, since wheels rename what they
+// bundle.
 inline void* loaded_library(std::string_view stem) {
   struct Search {
     std::string_view stem;
@@ -24,6 +25,8 @@ inline void* loaded_library(std::string_view stem) {
         const size_t slash = path.rfind('/');
         const auto file = slash == std::string_view::npos ? path : path.substr(slash + 1);
         if (file.substr(0, wanted.stem.size()) != wanted.stem) return 0;
+        const auto rest = file.substr(wanted.stem.size());
+        if (!rest.empty() && rest[0] != '.' && rest[0] != '-') return 0;
         wanted.path = path;
         return 1;
       },

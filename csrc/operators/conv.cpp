@@ -7,7 +7,7 @@
 
 #include "checks.h"
 #include "dispatch/decide.h"
-#include "dispatch/tf32.h"
+#include "dispatch/pytorch_settings.h"
 #include "plan/interned.h"
 
 namespace reformer {
@@ -131,7 +131,8 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   std::optional<Tensor> dense_bias;
   if (bias) dense_bias = aligned(*bias);
   Device device = device_of(first);
-  if (p.dtype == DType::fp32) device.tf32 = allows_tf32(device);
+  device.tf32 = p.dtype == DType::fp32 && allows_tf32(device);
+  device.deterministic = asks_for_determinism(device);
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
   const ConvOperands operands{p, a, b, bias ? &*dense_bias : nullptr};

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "dispatch/config.h"
+
 namespace reformer {
 namespace {
 
@@ -238,6 +240,19 @@ Tensor run_aten(Layout via, const ConvOperands& of) {
 
 }  // namespace
 
+namespace {
+
+// A value for each channel is added to a result, in place.
+void add_bias(const Tensor& result, const Tensor& bias) {
+  const std::array<int64_t, 4> shape = {1, bias.numel(), 1, 1};
+  const Tensor by_channel = torch::stable::view(bias, {shape.data(), 4});
+  std::array<StableIValue, 3> stack{from(result), from(by_channel), from(1.0)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::add_", "Tensor", stack.data(), TORCH_ABI_VERSION));
+  to<Tensor>(stack[0]);
+}
+
+}  // namespace
+
 Tensor run(const ConvPlan& plan, const ConvOperands& of) {
   if (plan.aten) return run_aten(*plan.aten, of);
   const ConvProblem& p = of.problem;
@@ -252,7 +267,14 @@ Tensor run(const ConvPlan& plan, const ConvOperands& of) {
     workspace = empty(of.first, {&elements, 1}, Layout::nchw);
     buffers.workspace = workspace->mutable_data_ptr();
   }
-  plan.run(buffers);
+  try {
+    plan.run(buffers);
+  } catch (const NotRun& why) {
+    if (why.is_stale) forget_decisions();
+    if (*why.what()) aoti_torch_warn(__func__, __FILE__, __LINE__, why.what());
+    return run_aten(p.layout, of);
+  }
+  if (plan.leaves_bias && of.bias) add_bias(result, *of.bias);
   return result;
 }
 

@@ -11,7 +11,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401  for those that look at operators
 
-from ..runtime import native
+from ..runtime import aten, native
 
 below_autograd = _AutoDispatchBelowAutograd
 _NOTHING = contextlib.nullcontext()
@@ -100,4 +100,10 @@ def _allows_tf32() -> bool:
     return torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
 
 
+def _asks_for_determinism() -> bool:
+    return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+
+
 native.set_tf32_reader(_allows_tf32)
+if aten.library is None:  # which reads this setting itself
+    native.set_deterministic_reader(_asks_for_determinism)

@@ -47,6 +47,7 @@ class Candidate(ctypes.Structure):
         ("workspace_bytes", ctypes.c_int64),
         ("solver", ctypes.c_int32),
         ("probability", ctypes.c_double),
+        ("condition", ctypes.c_char_p),
     ]
 
 
@@ -132,8 +133,9 @@ _selector_logits = _declare(
     ctypes.POINTER(ctypes.c_float),
 )
 _set_config = _declare("reformer_set_config", ctypes.c_int32, ctypes.POINTER(Config))
-_Tf32Reader = ctypes.CFUNCTYPE(ctypes.c_int32)
-_set_tf32_reader = _declare("reformer_set_tf32_reader", None, _Tf32Reader)
+_SettingReader = ctypes.CFUNCTYPE(ctypes.c_int32)
+_set_tf32_reader = _declare("reformer_set_tf32_reader", None, _SettingReader)
+_set_deterministic_reader = _declare("reformer_set_deterministic_reader", None, _SettingReader)
 _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
 _operation_count = _declare("reformer_operation_count", ctypes.c_int32)
 _operation_name = _declare("reformer_operation_name", ctypes.c_char_p, ctypes.c_int32)
@@ -373,13 +375,19 @@ def set_config(
     _check(_set_config(ctypes.byref(values)))
 
 
-_tf32_readers = []  # the one that the library has, which must live
+_readers = {}  # those that the library has, which must live
 
 
 def set_tf32_reader(reader: Callable[[], bool]) -> None:
-    """Says how the library asks for PyTorch's setting (csrc/dispatch/tf32.h)."""
-    _tf32_readers[:] = [_Tf32Reader(reader)]
-    _set_tf32_reader(*_tf32_readers)
+    """Says how the library asks for PyTorch's setting (csrc/dispatch/pytorch_settings.h)."""
+    _readers["tf32"] = _SettingReader(reader)
+    _set_tf32_reader(_readers["tf32"])
+
+
+def set_deterministic_reader(reader: Callable[[], bool]) -> None:
+    """The same of the other setting there."""
+    _readers["deterministic"] = _SettingReader(reader)
+    _set_deterministic_reader(_readers["deterministic"])
 
 
 def allows_tf32(device: str | None) -> bool:

@@ -16,12 +16,13 @@ class Candidate:
 
     name: str
     refusal: str | None  # why it may not be chosen; None if it may
-    estimate_us: float  # microseconds that its cost model expects; 0 if it refused
+    estimate_us: float  # microseconds that its cost model expects; 0 if it refused or has none
     workspace_bytes: int
     chosen: bool
     # That it is the fastest of those that may be chosen, as the device's selector thinks; None if there is no selector,
     # or it does not know this candidate, or it refused.
     probability: float | None = None
+    condition: str | None = None  # what else has to hold, and is not known on this machine; None if nothing
 
 
 def check_problem(problem: ConvProblem) -> None:
@@ -45,6 +46,7 @@ def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidat
             workspace_bytes=candidate.workspace_bytes,
             chosen=candidate.solver == chosen,
             probability=None if math.isnan(candidate.probability) else candidate.probability,
+            condition=candidate.condition.decode() if candidate.condition else None,
         )
         for candidate in found
     ]

@@ -21,6 +21,7 @@ import torch
 
 from ..runtime.files import read_text
 from .dataset import IMPOSSIBLE, architecture, fold_of, make_dataset
+from .offered import mask, of_offered
 from .scoring import figures, restricted, unmasked
 from .timing_database import named_database, read_database
 from .timings import Record
@@ -32,10 +33,19 @@ TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
 
 class Replay:
     """A selector's choices on the records of one device. Raises ``ValueError`` if they leave nothing to choose, or
-    nothing that it knows."""
+    nothing that it knows.
 
-    def __init__(self, weights: Weights, records: Sequence[Record], device: str):
-        data = make_dataset([(device, records)])
+    Args:
+        offered_only: it chooses among the solvers that are offered on that device; slow-downs are against the best of
+            those.
+    """
+
+    def __init__(self, weights: Weights, records: Sequence[Record], device: str, offered_only: bool = False):
+        left_out: Counter[str] = Counter()
+        if offered_only:
+            records, left_out = of_offered(records, device)
+        data = make_dataset([(device, records)], least=1 if offered_only else 2)
+        data.left_out.update(left_out)
         if set(data.candidates).isdisjoint(weights.candidates):
             raise ValueError(
                 f"the weights for {weights.architecture} know none of this database's kernels "
@@ -43,6 +53,8 @@ class Replay:
             )
         data = data.known_to(weights.candidates)
         known = logits_of(weights.model(), replace(data, device=torch.zeros_like(data.device)))
+        if offered_only:
+            known = known.masked_fill(~mask(data.problems, weights.candidates, device), float("-inf"))
         unknown = torch.full((len(data), len(data.candidates) - len(weights.candidates)), float("-inf"))
         given = torch.cat([known, unknown], 1), data.entries, data.log_ratio
         self.data = data
@@ -132,6 +144,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--weights", type=Path, metavar="FILE", help="replay these, which `train` wrote")
     parser.add_argument("--held-out", action="store_true", help="only problems of geometries never trained on")
     parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=CSV", help=PEER_HELP)
+    parser.add_argument(
+        "--offered",
+        action="store_true",
+        help="choose among the solvers that are candidates here: of MIOpen's not all are (docs/selector.md)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, not as a table")
 
 
@@ -146,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
     left_out: Counter[str] = Counter()
     if options.held_out:
         records, left_out = _held_out(records, weights, timings, path)
-    replay = Replay(weights, records, device)
+    replay = Replay(weights, records, device, options.offered)
     left_out.update(replay.data.left_out)
     if weights.architecture != architecture(device):
         print(
@@ -154,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
             "among the kernels that they know",
             file=sys.stderr,
         )
-    of = {"weights": str(path), "device": device, "held_out": options.held_out, "left_out": dict(left_out)}
+    of = {"weights": str(path), "device": device, "held_out": options.held_out, "offered": options.offered, "left_out": dict(left_out)}
     result = {**of, **replay.figures()}
     result["peers"] = {name: replay.against(peer) for name, peer in peers.items()}
     result["by"] = {

@@ -77,19 +77,15 @@ class Weights:
     def activate(self) -> None:
         """Lets these weights decide for every device of their architecture, in this process.
 
-        Raises ``ValueError`` for weights for the CPU that know none of this package's solvers.
+        Raises ``ValueError`` for weights that know none of the solvers.
         """
-        if self.architecture == "cpu" and not self.knows_solvers():
+        if set(self.candidates).isdisjoint(native.solver_names()):
             raise ValueError(
-                f"the weights for cpu know {', '.join(self.candidates[:3])} and so on, but none of this package's "
-                "solvers: train them on timings of `python -m torch_reformer collect`"
+                f"the weights for {self.architecture} know {', '.join(self.candidates[:3])} and so on, but none of "
+                "this package's solvers: train them on timings of `python -m torch_reformer collect`"
             )
         native.set_selector(self.architecture, **self._description())
         _active[self.architecture] = self
-
-    def knows_solvers(self) -> bool:
-        """Whether they choose among this package's solvers, and not only among kernels of others, such as MIOpen's."""
-        return not set(self.candidates).isdisjoint(native.solver_names())
 
     def _description(self) -> dict:
         return {
@@ -236,14 +232,13 @@ def find(architecture: str) -> Path | None:
 
 
 def activate() -> None:
-    """Makes the package's selectors decide, those for CPUs and NVIDIA's GPUs (AMD's choose among MIOpen's kernels), and
-    all that the user names; of several for one architecture the last.
+    """Makes the package's selectors decide, and all that the user names; of several for one architecture the last.
 
     A file that can't be used is left out with a warning: the commands that would make another have to run.
     """
     texts = os.environ.get(VARIABLE, "").split(os.pathsep)
     named = [Path(os.path.expanduser(text)).absolute() for text in texts if text.strip()]
-    for path in filter(None, [shipped("cpu"), *sorted(FOLDER.glob("sm_*.pt")), *named]):
+    for path in [*sorted(FOLDER.glob("*.pt")), *named]:
         try:
             weights = load(path)
             weights.activate()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 
-import torch
-
 from ..problem import TORCH_DTYPES, ConvProblem
 from ..runtime import config, native
 from ..selector import weights_file
@@ -67,7 +65,6 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
 
     A candidate has its estimate and workspace, or the reason why it does not apply, and its probability where a
     selector decides.
-    For a GPU whose weights know only kernels that are not of this package, such as MIOpen's: the most probable of them.
 
     Args:
         device: as for :func:`candidates`; :class:`torch_reformer.record_problems` gives it with each problem.
@@ -77,22 +74,21 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
     lines = [f"problem  {problem}"]
     lines += [f"         {line}" for line in in_words(problem).splitlines()]
     lines += [f"device   {device}", ""]
-    arch = architecture(device)
-    path = weights_file.find(arch)
-    weights = weights_file.load(path) if path and arch != "cpu" else None
-    if weights and not weights.knows_solvers():
-        return "\n".join([*lines, *_ranking(problem, weights, device)])
     return "\n".join([*lines, *_candidate_lines(problem, device)])
 
 
+def _is_ours(name: str) -> bool:
+    return name.islower()
+
+
 def _family(candidate: Candidate) -> tuple[str, str | None]:
-    """The same for sizes of one algorithm that are refused for the same reason."""
-    return candidate.name.rpartition("_")[0], candidate.refusal
+    """The same for sizes of one algorithm, or solvers of MIOpen's, that are refused for the same reason."""
+    return candidate.name.rpartition("_")[0] if _is_ours(candidate.name) else "MIOpen", candidate.refusal
 
 
 def _joined(names: list[str]) -> str:
     """The names of one family, as gpu_gemm_128x64, 64x64."""
-    return ", ".join([names[0], *(name.rpartition("_")[2] for name in names[1:])])
+    return ", ".join([names[0], *(name.rpartition("_")[2] if _is_ours(name) else name for name in names[1:])])
 
 
 def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
@@ -107,38 +103,19 @@ def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
             continue
         for candidate in family:
             mark = "->" if candidate.chosen else "  "
-            word = f"{candidate.estimate_us:10.1f} us  {amount(candidate.workspace_bytes):>10} workspace"
+            estimate = f"{candidate.estimate_us:.1f} us" if candidate.estimate_us else ""
+            word = f"{estimate:>13}  {amount(candidate.workspace_bytes):>10} workspace"
             if selected:
                 unknown = candidate.probability is None
                 word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
-            lines.append(f"{mark} {candidate.name:{width}}  {word}")
+            condition = f"  if {candidate.condition}" if candidate.condition else ""
+            lines.append(f"{mark} {candidate.name:{width}}  {word}{condition}")
     reason = _reason(found)
     lines += ["", f"choice   {chosen.name}: {reason}"]
     weights = weights_file.deciding(architecture(device))
     if weights and reason.startswith("the selector's"):
         lines.append(f"         {weights.experience(chosen.probability, problem, device)}")
     return lines
-
-
-def _ranking(problem: ConvProblem, weights: weights_file.Weights, device: str, most: int = 5) -> list[str]:
-    """What weights say of kernels that are not this package's."""
-    rows, terms = native.features([problem.native()], device)
-    with torch.no_grad():
-        probabilities = weights.model()(rows, terms)[0].softmax(0)
-    best = probabilities.topk(min(most, len(weights.candidates)))
-    names = [weights.candidates[index] for index in best.indices.tolist()]
-    width = max(map(len, names))
-    lines = [
-        f"{mark} {name:{width}}  {probability:>6.1%}"
-        for mark, name, probability in zip(["->", *["  "] * most], names, best.values.tolist(), strict=False)
-    ]
-    return [
-        *lines,
-        "",
-        f"choice   {names[0]}: the selector's most probable of the {len(weights.candidates)} kernels that it knows",
-        f"         {weights.experience(best.values[0].item(), problem, device)}",
-        "         (a kernel of another library: what torch_reformer itself would run is the least estimate of its own)",
-    ]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -101,8 +101,8 @@ def _exact(work: Workload) -> torch.Tensor:
     return _result(work.double(), "reference") if work.problem.groups > 1 else work.double().torch()
 
 
-def _check(work: Workload, solvers: Iterable[str]) -> dict[str, str]:
-    """For each solver that fails, or whose result isn't as accurate as it should be, what is wrong."""
+def check(work: Workload, solvers: Collection[str]) -> dict[str, str]:
+    """For each of these solvers that fails, or whose result isn't as accurate as it should be, what is wrong."""
     expected = _Expected(work)
     # As accurate as PyTorch is accurate enough: its fp16 gradients, added up in fp16 on a CPU, are 100 times off.
     theirs = expected.excess(_result(work, "aten"))
@@ -116,6 +116,10 @@ def _check(work: Workload, solvers: Iterable[str]) -> dict[str, str]:
         else:
             if not excess <= allowed:  # NaN too
                 wrong[solver] = f"its result is wrong: the error is {excess / allowed:.3g} times what is allowed"
+    # A vendor's kernel that fails is refused from then on, and PyTorch's convolution has run.
+    for candidate in candidates(work.problem, device_name(work.device)):
+        if candidate.name in solvers and candidate.refusal is not None:
+            wrong.setdefault(candidate.name, f"it failed: {candidate.refusal}")
     return wrong
 
 
@@ -141,6 +145,18 @@ def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[fl
     return {name: times[name] + more.get(name, []) for name in solvers}
 
 
+def operands(problem: ConvProblem, device: torch.device) -> Workload:
+    """Random operands that any solver which may compute the problem there can be held to.
+
+    Raises ``ValueError`` as :func:`measure`.
+    """
+    if problem.dtype not in TORCH_DTYPES:
+        raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
+    _check_size(problem, device)
+    work = Workload(problem, device)
+    return work.tf32() if problem.dtype == "FP32" and native.allows_tf32(device_name(device)) else work
+
+
 def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU) -> Measurement:
     """Times each applicable solver, in turns, at least `repeats` times; the median of the runs that nothing disturbed
     counts. A solver that is more than ten times slower than the fastest, on a GPU three times, is timed once. On a GPU
@@ -149,15 +165,10 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
     Raises ``ValueError`` with a sentence if the problem can't be run: a data type that PyTorch does not convolve, or
     tensors that are too large.
     """
-    if problem.dtype not in TORCH_DTYPES:
-        raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
-    _check_size(problem, device)
-    work = Workload(problem, device)
-    if problem.dtype == "FP32" and native.allows_tf32(device_name(device)):
-        work = work.tf32()
+    work = operands(problem, device)
     workspaces = applicable(problem, device)
     with torch.inference_mode():
-        wrong = _check(work, workspaces)
+        wrong = check(work, workspaces)
         times = _time(work, [name for name in workspaces if name not in wrong], repeats)
     if device.type != "cpu" and torch.cuda.memory_reserved(device) > _memory(device) // 4:
         torch.cuda.empty_cache()  # graphs have memory of their own, which other problems' don't get

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
@@ -158,12 +158,11 @@ DepthwisePlan make_plan(const ConvProblem& p, const Kernel& kernel, const std::s
 
 // The kernels whose strips have so many channels and columns.
 template <int32_t V, int32_t TW>
-class GpuDepthwise final : public Solver {
+class GpuDepthwise final : public GpuSolver {
  public:
   explicit GpuDepthwise(const char* name) : name_(name), kernels_(V, TW) {}
   const char* name() const override { return name_; }
 
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
@@ -252,7 +252,7 @@ class Planner {
 
 // The kernels whose strips have so many columns: 8 are wide strips, 4 are tall ones, of 7 or 8 rows.
 template <int32_t TW>
-class GpuDepthwisePlanes final : public Solver {
+class GpuDepthwisePlanes final : public GpuSolver {
  public:
   explicit GpuDepthwisePlanes(const char* name) : name_(name) {
     for (const Kernel& kernel : kKernels)
@@ -261,7 +261,6 @@ class GpuDepthwisePlanes final : public Solver {
   }
   const char* name() const override { return name_; }
 
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";

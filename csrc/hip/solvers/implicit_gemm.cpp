@@ -1,16 +1,15 @@
 // Host side of hip/kernels/implicit_gemm.hip: one solver for each size of tiles.
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "gemm_launch.h"
 #include "hip/programs/conv_program.h"
 
 namespace reformer {
 namespace {
 
-class GpuGemm final : public Solver {
+class GpuGemm final : public GpuSolver {
  public:
   GpuGemm(const char* name, int rows, int columns) : name_(name), tiles_(rows, columns) {}
   const char* name() const override { return name_; }
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     const Planned<GemmLaunch> gemm = tiles_.plan(p, device);

@@ -1,7 +1,7 @@
 // Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
 #include <optional>
 
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "gemm_launch.h"
 #include "hip/kernels/pack_plan.h"
 #include "hip/programs/conv_program.h"
@@ -156,11 +156,10 @@ class PackedGemm {
   const std::optional<Pass<UnpackWeightGradArgs>> unpack_weight_grad_;
 };
 
-class GpuPackedGemm final : public Solver {
+class GpuPackedGemm final : public GpuSolver {
  public:
   GpuPackedGemm(const char* name, int rows, int columns) : name_(name), columns_(columns), tiles_(rows, columns) {}
   const char* name() const override { return name_; }
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     PackPlan pack;

@@ -1,7 +1,7 @@
 // Host side of hip/kernels/tma_depthwise.hip.
 #include <limits>
 
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "depthwise_finish.h"
 #include "hip/gpu_model.h"
 #include "hip/kernels/tma_depthwise_plan.h"
@@ -11,10 +11,9 @@
 namespace reformer {
 namespace {
 
-class GpuTmaDepthwise final : public Solver {
+class GpuTmaDepthwise final : public GpuSolver {
  public:
   const char* name() const override { return "gpu_tma_depthwise"; }
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";

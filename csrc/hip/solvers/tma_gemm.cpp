@@ -1,7 +1,7 @@
 // Host side of hip/kernels/tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
 #include <limits>
 
-#include "conv/solver.h"
+#include "gpu_solver.h"
 #include "hip/gpu_model.h"
 #include "hip/kernels/tma_gemm_plan.h"
 #include "hip/programs/conv_program.h"
@@ -11,14 +11,13 @@ namespace reformer {
 namespace {
 
 // Kernels whose tiles have so many rows and columns of the product.
-class GpuTmaGemm final : public Solver {
+class GpuTmaGemm final : public GpuSolver {
  public:
   GpuTmaGemm(const char* name, int rows, int columns) : name_(name) {
     for (const TmaGemmKernel& kernel : tma_gemm_kernels())
       if (kernel.rows == rows && kernel.columns == columns) kernels_.push_back(&kernel);
   }
   const char* name() const override { return name_; }
-  bool runs_on(DeviceKind kind) const override { return kind == DeviceKind::cuda; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";

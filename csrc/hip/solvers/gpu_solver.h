@@ -1,0 +1,14 @@
+// What solvers of this package's GPU kernels have in common.
+#pragma once
+
+#include "conv/solver.h"
+
+namespace reformer {
+
+class GpuSolver : public Solver {
+ public:
+  bool runs_on(const Device& device) const final { return device.kind == DeviceKind::cuda; }
+  bool has_gpu_kernels() const final { return true; }
+};
+
+}  // namespace reformer
