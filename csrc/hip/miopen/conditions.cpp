@@ -22,9 +22,10 @@ const char* refuse(const MiopenSolver& solver, const ConvProblem& problem, const
   if (!(solver.directions & bit(problem.direction))) return "it does not compute this direction";
   if (!(solver.dtypes & bit(problem.dtype))) return "it does not take this data type";
   if (!(solver.layouts & bit(problem.layout))) return "it does not take this layout";
-  const size_t features = arch.find(':');
-  const std::string name = arch.substr(0, features);
+  const std::string name = arch.substr(0, arch.find(':'));
   if (!starts_with_one_of(name, solver.archs)) return "it does not run on this architecture";
+  if (solver.algorithm == Algorithm::winograd && arch.find("xnack+") != std::string::npos)
+    return "it does not run where the GPU may retry memory accesses (xnack)";
   if (deterministic && !solver.deterministic) return "it adds in no fixed order, and the result must be deterministic";
   return solver.rule ? solver.rule(problem, name) : nullptr;
 }

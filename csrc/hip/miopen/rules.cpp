@@ -26,6 +26,11 @@ bool tensors_fit_32_bits(const ConvProblem& p) {
   return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}) < power_of_2(31);
 }
 
+// The same for their bytes.
+bool bytes_fit_32_bits(const ConvProblem& p) {
+  return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}) * element_size(p.dtype) < power_of_2(31);
+}
+
 // MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless told otherwise, and most kernels can't.
 bool rounds_to_bf16(const ConvProblem& p, const std::string& arch) {
   return arch == "gfx90a" && p.dtype == DType::fp16 && p.direction != Direction::forward;
@@ -197,7 +202,7 @@ const char* winograd_v30(const ConvProblem& p, const std::string& arch) {
                                                back_h, back_w}) &&
                     tensors_fit_32_bits(p) && q.h * q.w < power_of_2(29) && q.k * q.r * q.s < power_of_2(28) &&
                     (q.c + 1) * q.r * q.s < power_of_2(22) &&
-                    std::max((q.c + 1) * q.h * q.w, (q.k + 1) * q.out_h * q.out_w) < power_of_2(30);
+                    std::max((q.c + 1) * q.h * q.w, (q.k + 1) * q.out_h * q.out_w) < power_of_2(29);
   return fits ? nullptr : kSize;
 }
 
@@ -208,6 +213,25 @@ const char* winograd_v30_one_group(const ConvProblem& p, const std::string& arch
 const char* winograd_v30_groups(const ConvProblem& p, const std::string& arch) {
   if (p.groups == 1 && !weight_grad(p)) return "another solver of MIOpen's computes one group";
   return winograd_v30(p, arch);
+}
+
+// MIOpen tries all its configurations: 1 to 4 waves a block, each of 4x64, 16x16, 64x16, 32x32 or a larger tile, and a
+// depth of which a load's elements and the tile's depth are factors. One of them fits if one of a single wave does.
+const char* whole_tiles(const ConvProblem& p, const std::string&) {
+  if (!bytes_fit_32_bits(p)) return kSize;
+  const int64_t m = p.group_k(), n = int64_t{p.n} * p.out_h() * p.out_w(), k = int64_t{p.group_c()} * p.r * p.s;
+  const int64_t load = p.dtype == DType::fp32 ? 1 : p.dtype == DType::fp16 ? 4 : 2;
+  const bool whole =
+      m % 4 == 0 && n % 16 == 0 && k % 4 == 0 && (m % 16 == 0 || n % 64 == 0) && m * k % 64 == 0 && n * k % 64 == 0;
+  const bool tiles =
+      n % 64 == 0 || m % 64 == 0 || (m % 32 == 0 && n % 32 == 0 && k % (2 * load) == 0) || k % (4 * load) == 0;
+  return whole && tiles ? nullptr : "the matrices that it multiplies have no whole tiles";
+}
+
+const char* part_tiles(const ConvProblem& p, const std::string&) {
+  if (!bytes_fit_32_bits(p)) return kSize;
+  const int64_t m = p.group_k(), n = int64_t{p.n} * p.out_h() * p.out_w(), k = int64_t{p.group_c()} * p.r * p.s;
+  return m % 16 || n % 64 || k % 4 ? nullptr : "it computes only what needs padding";
 }
 
 const char* naive(const ConvProblem& p, const std::string& arch) {

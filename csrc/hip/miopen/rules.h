@@ -30,6 +30,8 @@ const char* winograd_rxs(const ConvProblem&, const std::string& arch);
 const char* winograd_v30(const ConvProblem&, const std::string& arch);
 const char* winograd_v30_one_group(const ConvProblem&, const std::string& arch);
 const char* winograd_v30_groups(const ConvProblem&, const std::string& arch);
+const char* whole_tiles(const ConvProblem&, const std::string& arch);
+const char* part_tiles(const ConvProblem&, const std::string& arch);
 const char* naive(const ConvProblem&, const std::string& arch);
 
 }  // namespace reformer::miopen

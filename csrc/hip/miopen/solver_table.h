@@ -34,9 +34,9 @@ struct MiopenSolver {
   Check check;
   uint8_t directions, dtypes, layouts;  // sets of bit()
   const char* archs;                    // beginnings of the architectures' names, with a space between; empty: all
-  // Whether a build gives the same bits again where MIOpen is told to be deterministic (its attribute of that name).
+  // Whether it gives the same bits again where MIOpen's attribute of that name is set.
   bool deterministic;
-  Rule rule;  // conditions.h; null if there is none beyond the sets
+  Rule rule;  // of rules.h; null if there is none beyond the sets
 };
 
 const std::vector<MiopenSolver>& solver_table();
