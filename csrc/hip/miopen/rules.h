@@ -1,0 +1,37 @@
+// What solver_table.cpp says of a solver beyond directions, data types, layouts and architectures. Those of solvers
+// that MIOpen is asked about are necessary, those of the others exact for releases 5.7 to 7.2, or stricter.
+#pragma once
+
+#include <string>
+
+#include "conv/problem.h"
+
+namespace reformer::miopen {
+
+// Of solvers that MIOpen is asked about.
+const char* one_group(const ConvProblem&, const std::string& arch);
+const char* no_dilation(const ConvProblem&, const std::string& arch);
+const char* no_dilation_stride_1(const ConvProblem&, const std::string& arch);
+const char* alternative(const ConvProblem&, const std::string& arch);   // not where fp16 is rounded to bf16
+const char* pointwise(const ConvProblem&, const std::string& arch);     // of one group, at stride 1 or 2
+const char* pointwise_16(const ConvProblem&, const std::string& arch);  // of one group, channels by 16
+const char* gemm_1x1_stride_1(const ConvProblem&, const std::string& arch);
+const char* gemm_1x1_stride_2(const ConvProblem&, const std::string& arch);
+const char* gemm_im2col(const ConvProblem&, const std::string& arch);  // what the other GEMMs leave
+const char* gtc_nhwc(const ConvProblem&, const std::string& arch);
+const char* fft_5x5(const ConvProblem&, const std::string& arch);
+template <int R, int S, bool Strided = false>
+const char* multipass(const ConvProblem&, const std::string& arch);
+
+// Of solvers that nobody else checks.
+const char* gemm_weight_grad_1x1(const ConvProblem&, const std::string& arch);
+const char* winograd_3x3(const ConvProblem&, const std::string& arch);
+const char* winograd_rxs(const ConvProblem&, const std::string& arch);
+const char* winograd_v30(const ConvProblem&, const std::string& arch);
+const char* winograd_v30_one_group(const ConvProblem&, const std::string& arch);
+const char* winograd_v30_groups(const ConvProblem&, const std::string& arch);
+const char* whole_tiles(const ConvProblem&, const std::string& arch);
+const char* part_tiles(const ConvProblem&, const std::string& arch);
+const char* naive(const ConvProblem&, const std::string& arch);
+
+}  // namespace reformer::miopen
