@@ -171,7 +171,8 @@ def run(options: argparse.Namespace) -> int:
             "among the kernels that they know",
             file=sys.stderr,
         )
-    of = {"weights": str(path), "device": device, "held_out": options.held_out, "offered": options.offered, "left_out": dict(left_out)}
+    which = {"held_out": options.held_out, "offered": options.offered}
+    of = {"weights": str(path), "device": device, **which, "left_out": dict(left_out)}
     result = {**of, **replay.figures()}
     result["peers"] = {name: replay.against(peer) for name, peer in peers.items()}
     result["by"] = {

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         work, solvers = operands(problem, device), applicable(problem, device)
         with torch.inference_mode():
             found = check(work, solvers)
-        ran.update(solvers)
+        ran.update(solvers.keys())
         wrong += [(problem, solver, what) for solver, what in found.items()]
     failures = Counter(solver for _, solver, _ in wrong)
     width = max(map(len, ran), default=0)
