@@ -11,6 +11,7 @@ constexpr const char* kFilter = "it takes another size of filter";
 constexpr const char* kPadding = "it takes another padding";
 constexpr const char* kStride = "it takes another stride";
 constexpr const char* kChannels = "it takes another number of channels";
+constexpr const char* kNoTiles = "the matrices that it multiplies have no whole tiles";
 constexpr const char* kSize = "the problem is too large for it";
 
 constexpr int64_t power_of_2(int exponent) { return int64_t{1} << exponent; }
@@ -83,6 +84,18 @@ const char* pointwise_16(const ConvProblem& p, const std::string&) {
   if (dilated(p)) return kDilation;
   if (p.groups != 1) return kGroups;
   return p.c % 16 || p.k % 16 ? kChannels : nullptr;
+}
+
+const char* asm_1x1u(const ConvProblem& p, const std::string& arch) {
+  if (p.dtype == DType::fp16 && (p.c % 2 || p.k % 2)) return kChannels;
+  const int64_t input = int64_t{p.c} * p.h * p.w, output = int64_t{p.k} * p.out_h() * p.out_w();
+  return std::max(input, output) < power_of_2(22) ? pointwise(p, arch) : kSize;
+}
+
+const char* bwd_v1r1(const ConvProblem& p, const std::string&) {
+  if (p.groups != 1) return kGroups;
+  const int64_t m = int64_t{p.c} * p.r * p.s, n = int64_t{p.n} * p.out_h() * p.out_w();
+  return m % 32 || n % 32 || p.k % 4 ? kNoTiles : nullptr;
 }
 
 const char* gemm_1x1_stride_1(const ConvProblem& p, const std::string&) {
@@ -225,7 +238,7 @@ const char* whole_tiles(const ConvProblem& p, const std::string&) {
       m % 4 == 0 && n % 16 == 0 && k % 4 == 0 && (m % 16 == 0 || n % 64 == 0) && m * k % 64 == 0 && n * k % 64 == 0;
   const bool tiles =
       n % 64 == 0 || m % 64 == 0 || (m % 32 == 0 && n % 32 == 0 && k % (2 * load) == 0) || k % (4 * load) == 0;
-  return whole && tiles ? nullptr : "the matrices that it multiplies have no whole tiles";
+  return whole && tiles ? nullptr : kNoTiles;
 }
 
 const char* part_tiles(const ConvProblem& p, const std::string&) {

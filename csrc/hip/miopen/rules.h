@@ -15,6 +15,8 @@ const char* no_dilation_stride_1(const ConvProblem&, const std::string& arch);
 const char* alternative(const ConvProblem&, const std::string& arch);   // not where fp16 is rounded to bf16
 const char* pointwise(const ConvProblem&, const std::string& arch);     // of one group, at stride 1 or 2
 const char* pointwise_16(const ConvProblem&, const std::string& arch);  // of one group, channels by 16
+const char* asm_1x1u(const ConvProblem&, const std::string& arch);
+const char* bwd_v1r1(const ConvProblem&, const std::string& arch);
 const char* gemm_1x1_stride_1(const ConvProblem&, const std::string& arch);
 const char* gemm_1x1_stride_2(const ConvProblem&, const std::string& arch);
 const char* gemm_im2col(const ConvProblem&, const std::string& arch);  // what the other GEMMs leave
@@ -30,7 +32,7 @@ const char* winograd_rxs(const ConvProblem&, const std::string& arch);
 const char* winograd_v30(const ConvProblem&, const std::string& arch);
 const char* winograd_v30_one_group(const ConvProblem&, const std::string& arch);
 const char* winograd_v30_groups(const ConvProblem&, const std::string& arch);
-const char* whole_tiles(const ConvProblem&, const std::string& arch);
+const char* whole_tiles(const ConvProblem&, const std::string& arch);  // of the forward implicit GEMM V4R4
 const char* part_tiles(const ConvProblem&, const std::string& arch);
 const char* naive(const ConvProblem&, const std::string& arch);
 

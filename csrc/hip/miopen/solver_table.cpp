@@ -13,7 +13,7 @@ constexpr auto gemm = Algorithm::gemm, direct = Algorithm::direct, winograd = Al
 constexpr uint8_t fwd = bit(Direction::forward), bwd = bit(Direction::input_grad), wrw = bit(Direction::weight_grad),
                   data = fwd | bwd, any = data | wrw;
 constexpr uint8_t f32 = bit(DType::fp32), f16 = bit(DType::fp16), b16 = bit(DType::bf16), halves = f32 | f16,
-                  floats = halves | b16;
+                  bits16 = f16 | b16, floats = halves | b16;
 constexpr uint8_t nchw = bit(Layout::nchw), both = nchw | bit(Layout::nhwc);
 // MIOpen calls many of its solvers deprecated and has them on older architectures only.
 constexpr const char *all = "", *gfx908 = "gfx908", *mi100 = "gfx908 gfx90a", *mi300 = "gfx908 gfx90a gfx942",
@@ -46,7 +46,7 @@ const std::vector<MiopenSolver>& solver_table() {
       {"ConvDirectNaiveConvWrw", 87, direct, R, wrw, floats, both, mi300, fixed, naive},
 
       // conv_asm_1x1u.cpp, conv_asm_dir_BwdWrW1x1.cpp.
-      {"ConvAsm1x1U",      2,  direct, A, data, halves, nchw, gfx9_old, fixed, pointwise},
+      {"ConvAsm1x1U",      2,  direct, A, data, halves, nchw, gfx9_old, fixed, asm_1x1u},
       {"ConvAsmBwdWrW1x1", 17, direct, A, wrw,  floats, nchw, gfx9_old, fixed, pointwise},
       // conv_asm_3x3u.cpp, conv_asm_1x1u_stride2.cpp, conv_asm_5x10u2v2{f,b}1.cpp, conv_asm_dir_BwdWrW3x3.cpp,
       // conv_asm_7x7c3h224w224k64u2v2p3q3f1.cpp.
@@ -107,19 +107,19 @@ const std::vector<MiopenSolver>& solver_table() {
       {"ConvAsmImplicitGemmGTCDynamicBwdXdlops", 82, igemm, U, bwd, halves, nchw, gfx908, atomic, nullptr},
 
       // conv_hip_implicit_gemm_bwd_v1r1.cpp, conv_hip_implicit_gemm_wrw_v4r4_xdlops{,_padded_gemm}.cpp.
-      {"ConvHipImplicitGemmBwdDataV1R1",               55, igemm, A, bwd, f32 | b16, nchw, old,   atomic, one_group},
-      {"ConvHipImplicitGemmWrwV4R4Xdlops",             73, igemm, A, wrw, floats,    nchw, mi100, atomic, alternative},
-      {"ConvHipImplicitGemmWrwV4R4Xdlops_Padded_Gemm", 83, igemm, A, wrw, floats,    nchw, mi100, atomic, alternative},
+      {"ConvHipImplicitGemmBwdDataV1R1",               55, igemm, A, bwd, f32,    nchw, old,   atomic, bwd_v1r1},
+      {"ConvHipImplicitGemmWrwV4R4Xdlops",             73, igemm, A, wrw, floats, nchw, mi100, atomic, alternative},
+      {"ConvHipImplicitGemmWrwV4R4Xdlops_Padded_Gemm", 83, igemm, A, wrw, floats, nchw, mi100, atomic, alternative},
       // conv_hip_implicit_gemm_{fwd_v4r1,wrw_v4r4,fwd_v4r4,bwd_v4r1_xdlops,fwd_v4r4_xdlops*,fwd_v4r5_xdlops}.cpp. Which
       // tiles fit decides whether they apply.
-      {"ConvHipImplicitGemmV4R1Fwd",                       26, igemm, U, fwd, floats,    nchw, old,   atomic, nullptr},
-      {"ConvHipImplicitGemmV4R1WrW",                       31, igemm, U, wrw, floats,    nchw, old,   atomic, nullptr},
-      {"ConvHipImplicitGemmV4R4Fwd",                       54, igemm, U, fwd, f32,       nchw, old,   atomic, nullptr},
-      {"ConvHipImplicitGemmBwdDataV4R1Xdlops",             60, igemm, U, bwd, f16 | b16, nchw, mi100, atomic, nullptr},
-      {"ConvHipImplicitGemmV4R4WrW",                       61, igemm, U, wrw, f32,       nchw, old,   atomic, nullptr},
-      {"ConvHipImplicitGemmForwardV4R4Xdlops",             64, igemm, R, fwd, floats,    nchw, mi100, atomic, whole_tiles},
-      {"ConvHipImplicitGemmForwardV4R5Xdlops",             80, igemm, U, fwd, floats,    nchw, mi100, atomic, nullptr},
-      {"ConvHipImplicitGemmForwardV4R4Xdlops_Padded_Gemm", 81, igemm, R, fwd, floats,    nchw, mi100, atomic, part_tiles},
+      {"ConvHipImplicitGemmV4R1Fwd",                       26, igemm, U, fwd, floats, nchw, old,   atomic, nullptr},
+      {"ConvHipImplicitGemmV4R1WrW",                       31, igemm, U, wrw, floats, nchw, old,   atomic, nullptr},
+      {"ConvHipImplicitGemmV4R4Fwd",                       54, igemm, U, fwd, f32,    nchw, old,   atomic, nullptr},
+      {"ConvHipImplicitGemmBwdDataV4R1Xdlops",             60, igemm, U, bwd, bits16, nchw, mi100, atomic, nullptr},
+      {"ConvHipImplicitGemmV4R4WrW",                       61, igemm, U, wrw, f32,    nchw, old,   atomic, nullptr},
+      {"ConvHipImplicitGemmForwardV4R4Xdlops",             64, igemm, R, fwd, floats, nchw, mi100, atomic, whole_tiles},
+      {"ConvHipImplicitGemmForwardV4R5Xdlops",             80, igemm, U, fwd, floats, nchw, mi100, atomic, nullptr},
+      {"ConvHipImplicitGemmForwardV4R4Xdlops_Padded_Gemm", 81, igemm, R, fwd, floats, nchw, mi100, atomic, part_tiles},
 
       // conv_mlir_igemm_{fwd,bwd,wrw}_xdlops.cpp: builds without MLIR refuse all problems.
       {"ConvMlirIgemmFwdXdlops", 103, igemm, U, fwd, halves, both, mfma, atomic, nullptr},
