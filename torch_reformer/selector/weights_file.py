@@ -77,12 +77,12 @@ class Weights:
     def activate(self) -> None:
         """Lets these weights decide for every device of their architecture, in this process.
 
-        Raises ``ValueError`` for weights that know none of the solvers.
+        Raises ``ValueError`` for weights for the CPU that know none of the solvers.
         """
-        if set(self.candidates).isdisjoint(native.solver_names()):
+        if self.architecture == "cpu" and set(self.candidates).isdisjoint(native.solver_names()):
             raise ValueError(
-                f"the weights for {self.architecture} know {', '.join(self.candidates[:3])} and so on, but none of "
-                "this package's solvers: train them on timings of `python -m torch_reformer collect`"
+                f"the weights for cpu know {', '.join(self.candidates[:3])} and so on, but none of this package's "
+                "solvers: train them on timings of `python -m torch_reformer collect`"
             )
         native.set_selector(self.architecture, **self._description())
         _active[self.architecture] = self

@@ -14,7 +14,7 @@ using Handle = void*;
 using TensorDescriptor = void*;
 using ConvDescriptor = void*;
 
-// Of a direction: two descriptors of operands, the convolution's, and the result's.
+// Every direction takes two descriptors of operands, the convolution's, and the result's.
 using WorkspaceSize = Status (*)(Handle, TensorDescriptor, TensorDescriptor, ConvDescriptor, TensorDescriptor,
                                  uint64_t solver, size_t* bytes);
 using Compile = Status (*)(Handle, TensorDescriptor, TensorDescriptor, ConvDescriptor, TensorDescriptor,

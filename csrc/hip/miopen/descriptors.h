@@ -45,7 +45,7 @@ InOrder<T> in_order(Direction direction, T x, T w, T y) {
   }
 }
 
-// Of a problem. They don't change, and threads may share them.
+// A problem's. They don't change, and threads may share them.
 class Descriptors {
  public:
   // deterministic: MIOpen's solvers may only apply if their results repeat bit for bit. Throws Failure.
