@@ -15,7 +15,7 @@ ZOO := .venv/.zoo
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
 TABLES = $(shell find csrc -name '*.def')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
-FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.hip')
+FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip test/miopen benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
 # Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
 # be reached. TORCH=... asks for another version.
