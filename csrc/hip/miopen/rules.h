@@ -8,7 +8,7 @@
 
 namespace reformer::miopen {
 
-// Of solvers that MIOpen is asked about.
+// For solvers that MIOpen is asked about.
 const char* one_group(const ConvProblem&, const std::string& arch);
 const char* no_dilation(const ConvProblem&, const std::string& arch);
 const char* no_dilation_stride_1(const ConvProblem&, const std::string& arch);
@@ -25,7 +25,7 @@ const char* fft_5x5(const ConvProblem&, const std::string& arch);
 template <int R, int S, bool Strided = false>
 const char* multipass(const ConvProblem&, const std::string& arch);
 
-// Of solvers that nobody else checks.
+// For solvers that nobody else checks.
 const char* gemm_weight_grad_1x1(const ConvProblem&, const std::string& arch);
 const char* winograd_3x3(const ConvProblem&, const std::string& arch);
 const char* winograd_rxs(const ConvProblem&, const std::string& arch);
