@@ -94,6 +94,7 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (ConvProblem(1, 4, 8, 8, 4, 1, 1), "gfx90a", {PADDED}, {TILES}),
         (ConvProblem(1, 16, 8, 8, 4, 1, 1), "gfx90a", {TILES, PADDED}, set()),
         (ConvProblem(1, 16, 8, 8, 16, 1, 1), "gfx90a", {TILES}, {PADDED}),
+        (ConvProblem(1, 12, 8, 8, 16, 1, 1), "gfx90a", {TILES}, {PADDED}),
         (ConvProblem(1, 4, 4, 4, 16, 1, 1), "gfx90a", {TILES, PADDED}, set()),
         (ConvProblem(1, 8, 4, 4, 16, 1, 1, dtype="FP16"), "gfx90a", {PADDED}, {TILES}),
         (ConvProblem(1, 16, 4, 4, 16, 1, 1, dtype="FP16"), "gfx90a", {TILES, PADDED}, set()),
@@ -104,7 +105,7 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (ConvProblem(1, 4, 4, 4, 64, 1, 1, dtype="FP16"), "gfx90a", {TILES, PADDED}, set()),
         # Some releases name a kernel for NCHW on gfx908 that is not there.
         (CONV_3X3, "gfx908", set(), {NAIVE["F"]}),
-        (replace(CONV_3X3, layout="NHWC"), "gfx908", {NAIVE["F"]}, set()),
+        (replace(CONV_3X3, layout="NHWC"), "gfx908", {NAIVE["F"]}, {RXS, U3X3, F2X3_G1}),
         # Whatever nobody checks is not offered.
         (CONV_3X3, "gfx908", set(), {"ConvMlirIgemmFwdXdlops", "ConvOclDirectFwd", "ConvAsm3x3U"}),
     ],
