@@ -41,6 +41,11 @@ DeviceIndex checked(DeviceIndex device) {
 
 Device gpu(DeviceIndex index) { return {DeviceType::CUDA, checked(index < 0 ? current : index)}; }
 
+void* stream_of(DeviceIndex device) {
+  static std::array<char, kDevices> handles;
+  return &handles[size_t(checked(device))];
+}
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
   using Stream = c10::Stream;
   DeviceType type() const override { return DeviceType::CUDA; }
@@ -54,10 +59,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   Stream getNewStream(Device device, int) const override { return getStream(device); }
   Stream getStreamFromGlobalPool(Device device, bool) const override { return getStream(device); }
   Stream exchangeStream(Stream stream) const override { return stream; }
-  void* getStreamNativeHandle(Stream stream) const override {
-    static std::array<char, kDevices> handles;
-    return &handles[size_t(checked(stream.device_index()))];
-  }
+  void* getStreamNativeHandle(Stream stream) const override { return stream_of(stream.device_index()); }
   // All is done when an operator returns.
   void record(void**, const Stream&, DeviceIndex, c10::EventFlag) const override {}
   void block(void*, const Stream&) const override {}
@@ -349,6 +351,7 @@ namespace at {
 REGISTER_CUDA_HOOKS(CUDAHooks)  // under this name PyTorch looks for it
 }  // namespace at
 
+extern "C" void* host_gpu_stream(int device) { return stream_of(DeviceIndex(device)); }
 extern "C" int host_gpu_current() { return current; }
 extern "C" int host_gpu_exchange(int device) {
   const int before = current;

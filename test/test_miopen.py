@@ -22,8 +22,11 @@ host_gpu.load(os.environ["HOST_GPU"], os.environ["FAKE_HIP"])
 import ctypes
 hip = ctypes.CDLL(os.environ["FAKE_HIP"])
 from miopen.controls import Stub
+host = ctypes.CDLL(os.environ["HOST_GPU"])
+host.host_gpu_stream.restype = ctypes.c_void_p
 if "MIOPEN" in os.environ:
     stub = Stub(os.environ["MIOPEN"])
+    stub.expect_stream(host.host_gpu_stream(0))
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -18,7 +18,8 @@ class Driver {
   using Function = void*;
 
   virtual ~Driver() = default;
-  virtual std::string architecture(int32_t device) const = 0;
+  // "sm_90", or "gfx90a:sramecc+:xnack-" with the features of an AMD GPU.
+  virtual std::string target(int32_t device) const = 0;
 
   // A code object, made ready for torch's current device, which is this one; also while a stream is being captured into
   // a graph. The bytes have to stay where they are.

@@ -74,7 +74,7 @@ class CudaDriver final : public Driver {
     check(api_.init(0), "cuInit");
   }
 
-  std::string architecture(int32_t device) const override {
+  std::string target(int32_t device) const override {
     return "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
   }
 

@@ -38,14 +38,13 @@ class HipDriver final : public Driver {
   // No attribute has the name; it is one of the device's properties. The structure's layout is tied to the function's
   // name (R0600), but without HIP's header we would have to count its bytes: instead the name is looked for. It is
   // "gfx942:sramecc+:xnack-", long after the 256 bytes of the name that is sold, and no other member is text.
-  std::string architecture(int32_t device) const override {
+  std::string target(int32_t device) const override {
     std::array<char, 8192> properties{};  // 1472 are used
     check(api_.device_properties(properties.data(), device), "hipGetDeviceProperties");
     const std::string_view bytes(properties.data(), properties.size() - 1);
     const size_t found = bytes.find("gfx", 256);
     if (found == std::string_view::npos) throw std::runtime_error("HIP: the device's properties name no architecture");
-    const std::string name = properties.data() + found;
-    return name.substr(0, name.find(':'));
+    return properties.data() + found;
   }
 
   Module load(const std::string& code) const override {

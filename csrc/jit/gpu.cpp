@@ -17,15 +17,22 @@
 namespace reformer::gpu {
 namespace {
 
-const std::string& known_architecture(int32_t device) {
-  static std::array<std::atomic<const std::string*>, 64> known{};
+struct Name {
+  std::string target, architecture;
+};
+
+const Name& known_name(int32_t device) {
+  static std::array<std::atomic<const Name*>, 64> known{};
   if (device < 0 || size_t(device) >= known.size())
     throw std::runtime_error("there is no GPU " + std::to_string(device));
   auto& slot = known[size_t(device)];
-  if (const std::string* found = slot.load(std::memory_order_acquire)) return *found;
+  if (const Name* found = slot.load(std::memory_order_acquire)) return *found;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!slot.load()) slot.store(new std::string(driver().architecture(device)));
+  if (!slot.load()) {
+    const std::string target = driver().target(device);
+    slot.store(new Name{target, target.substr(0, target.find(':'))});
+  }
   return *slot.load();
 }
 
@@ -83,7 +90,8 @@ Functions& functions() {
 
 }  // namespace
 
-const std::string& architecture(int32_t device) { return known_architecture(device); }
+const std::string& architecture(int32_t device) { return known_name(device).architecture; }
+const std::string& target(int32_t device) { return known_name(device).target; }
 
 const char* unavailable(const std::string& architecture) {
   static std::mutex mutex;

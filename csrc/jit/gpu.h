@@ -76,6 +76,9 @@ struct Launch {
 // "sm_90" or "gfx942" of torch's GPU of this index; throws std::runtime_error if there is none.
 const std::string& architecture(int32_t device);
 
+// The same with the features of an AMD GPU: "gfx90a:sramecc+:xnack-".
+const std::string& target(int32_t device);
+
 // Whether kernels for this architecture are packaged or can be compiled here. A sentence that says why not, or null.
 const char* unavailable(const std::string& architecture);
 

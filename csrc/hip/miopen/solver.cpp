@@ -14,6 +14,7 @@
 #include "devices.h"
 #include "failures.h"
 #include "handle.h"
+#include "jit/gpu.h"
 #include "library.h"
 #include "solver_table.h"
 
@@ -138,11 +139,12 @@ class Miopen final : public Solver {
   Planned<ConvPlan> plan(const ConvProblem& of, const Device& device) const override {
     ConvProblem p = of;
     p.bias = 0;
-    if (const char* why = refuse(solver_, p, device.arch, device.deterministic)) return why;
+    const std::optional<int32_t> gpu = device_of(device.arch);
+    const std::string& target = gpu ? gpu::target(*gpu) : device.arch;
+    if (const char* why = refuse(solver_, p, target, device.deterministic)) return why;
     ConvPlan plan;
     plan.deterministic = solver_.deterministic;
     plan.leaves_bias = true;
-    const std::optional<int32_t> gpu = device_of(device.arch);
     if (!gpu) {  // a device by its name: nothing will run
       if (solver_.check == Check::asked) plan.condition = "MIOpen agrees, which is asked where it runs";
       plan.run = [](const ConvBuffers&) { throw std::logic_error("this process has no such GPU"); };
