@@ -67,7 +67,7 @@ class Scratch {
   explicit Scratch(const Operands& operands)
       : begin_(static_cast<unsigned char*>(operands.workspace)), end_(begin_ + operands.workspace_bytes) {
     static std::atomic<unsigned char> runs{0};
-    mark_ = ++runs;
+    mark_ = ++runs % 255;  // not the 255 that a run leaves
     std::fill(begin_, end_, mark_);
   }
 
