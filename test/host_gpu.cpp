@@ -3,7 +3,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/native/transformers/attention.h>
@@ -41,11 +40,6 @@ DeviceIndex checked(DeviceIndex device) {
 
 Device gpu(DeviceIndex index) { return {DeviceType::CUDA, checked(index < 0 ? current : index)}; }
 
-void* stream_of(DeviceIndex device) {
-  static std::array<char, kDevices> handles;
-  return &handles[size_t(checked(device))];
-}
-
 class Guard final : public c10::impl::DeviceGuardImplInterface {
   using Stream = c10::Stream;
   DeviceType type() const override { return DeviceType::CUDA; }
@@ -59,7 +53,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   Stream getNewStream(Device device, int) const override { return getStream(device); }
   Stream getStreamFromGlobalPool(Device device, bool) const override { return getStream(device); }
   Stream exchangeStream(Stream stream) const override { return stream; }
-  void* getStreamNativeHandle(Stream stream) const override { return stream_of(stream.device_index()); }
+  void* getStreamNativeHandle(Stream stream) const override {
+    static std::array<char, kDevices> handles;
+    return &handles[size_t(checked(stream.device_index()))];
+  }
   // All is done when an operator returns.
   void record(void**, const Stream&, DeviceIndex, c10::EventFlag) const override {}
   void block(void*, const Stream&) const override {}
@@ -89,7 +86,6 @@ class CUDAHooks final : public at::CUDAHooksInterface {
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   void init() const override {}
   void deviceSynchronize(DeviceIndex) const override {}
-  at::Generator getNewGenerator(DeviceIndex) const override { return at::detail::createCPUGenerator(); }
 };
 
 // Memory comes filled with ones, NaNs of the floating-point types: what is read before it is written shows.
@@ -271,8 +267,8 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<at::Sca
 
 void record_stream(Tensor&, c10::Stream) {}
 
-// Convolutions. Of PyTorch's own, called in C++ past the dispatcher, the forward pass ends in aten::_convolution and
-// the backward in functions of the device.
+// Convolutions. Where PyTorch's own is called in C++ past the dispatcher, its forward pass ends in aten::_convolution,
+// and its backward in functions of the device.
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;
 
@@ -351,7 +347,6 @@ namespace at {
 REGISTER_CUDA_HOOKS(CUDAHooks)  // under this name PyTorch looks for it
 }  // namespace at
 
-extern "C" void* host_gpu_stream(int device) { return stream_of(DeviceIndex(device)); }
 extern "C" int host_gpu_current() { return current; }
 extern "C" int host_gpu_exchange(int device) {
   const int before = current;

@@ -43,7 +43,7 @@ def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) ->
     hip = driver is not None
     if hip:
         ctypes.CDLL(str(driver), ctypes.RTLD_GLOBAL)
-    # The engine of autograd has a thread for each GPU, and would wait for them when the process ends.
+    # The engine of autograd has a thread for each GPU, and would wait for them when the process ends by an error.
     os.environ["TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT"] = "0"
     import torch
 
@@ -85,7 +85,9 @@ def run(code: str, hip: bool = False) -> str:
     prelude = f"import host_gpu\nhost_gpu.load({str(build())!r}, {driver!r})\n"
     prelude += "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
-    command = [sys.executable, "-c", prelude + textwrap.dedent(code)]
+    # At once, or autograd's threads of the GPUs, which Python does not know of, would end the process in disorder.
+    end = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
+    command = [sys.executable, "-c", prelude + textwrap.dedent(code) + end]
     done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

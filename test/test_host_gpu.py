@@ -3,6 +3,7 @@
 import host_gpu
 import pytest
 import torch
+from marks import needs_aten
 
 pytestmark = pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch is built for GPUs")
 
@@ -66,35 +67,45 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
     )
 
 
+GEOMETRIES = """
+def results(device, dims, transposed=False, groups=1, stride=1, dilation=1, bias=True):
+    torch.manual_seed(0)
+    def random(*size):
+        return torch.randn(size, dtype=torch.float64).to(device).requires_grad_()
+    given = [random(2, 8, *[9] * dims), random(8, 8 // groups, *[3] * dims), random(8) if bias else None]
+    numbers = [stride] * dims, [1] * dims, [dilation] * dims, transposed, [0] * dims, groups
+    y = torch.ops.aten.convolution(*given, *numbers)
+    y.backward(torch.randn(y.shape).to(y))
+    return y, *(each.grad for each in given if each is not None)
+
+def check_convolutions(*all_dims):
+    for dims in all_dims:
+        for options in (
+            {}, {"groups": 8}, {"groups": 4, "stride": 2}, {"dilation": 2}, {"transposed": True},
+            {"bias": False, "groups": 2, "dilation": 2}, {"bias": False, "groups": 8, "dilation": 2},
+        ):
+            for a, b in zip(results("cpu", dims, **options), results("cuda:1", dims, **options), strict=True):
+                assert b.device == torch.device("cuda:1")
+                torch.testing.assert_close(a, b.cpu(), rtol=1e-12, atol=1e-12)
+"""
+
+
 def test_convolutions():
-    """By the dispatcher, and by PyTorch's own function past it, which asks the device for kernels of its own."""
-    host_gpu.run("""
-        from torch._C import DispatchKey
-        forward, backward = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
-        def grads(device, op, op_grad, dims, transposed=False, groups=1, stride=1, dilation=1, bias=True):
-            torch.manual_seed(0)
-            two = [[stride] * dims, [1] * dims, [dilation] * dims, transposed, [0] * dims, groups]
-            x = torch.randn(2, 8, *[9] * dims, dtype=torch.float64).to(device)
-            weight = torch.randn(8, 8 // groups, *[3] * dims, dtype=torch.float64).to(device)
-            y = op(x, weight, torch.randn(8, dtype=torch.float64).to(device) if bias else None, *two)
-            sizes = [8] if bias else None
-            return y, *op_grad(torch.randn(y.shape).to(y), x, weight, sizes, *two, [True, True, bias])
-        def direct(op):
-            return lambda *args: op._op_dk(DispatchKey.MAIA, *args)
-        for dims in 1, 2, 3:
-            for options in {}, {"groups": 8}, {"groups": 4, "stride": 2}, {"dilation": 2}, {"transposed": True}, {
-                    "bias": False, "groups": 2, "dilation": 2}, {"bias": False, "groups": 8, "dilation": 2}:
-                if dims == 1 and options.get("groups") == 8:
-                    continue  # no GPU has kernels for those alone
-                wanted = grads("cpu", forward, backward, dims, **options)
-                for ops in (forward, backward), (direct(forward), direct(backward)):
-                    for a, b in zip(wanted, grads("cuda:1", *ops, dims, **options), strict=True):
-                        if a is None or b is None:
-                            assert a is b, (options, a, b)
-                            continue
-                        assert b.device == torch.device("cuda:1")
-                        torch.testing.assert_close(a, b.cpu(), rtol=1e-12, atol=1e-12)
-    """)
+    host_gpu.run(GEOMETRIES + "check_convolutions(1, 2, 3)")
+
+
+@needs_aten
+def test_convolutions_past_the_dispatcher():
+    """PyTorch's own function for all backends, which the package calls in its place, asks the device for kernels."""
+    host_gpu.run(
+        GEOMETRIES
+        + """
+import torch_reformer
+torch_reformer.enable()
+check_convolutions(1, 2, 3)
+""",
+        hip=True,
+    )
 
 
 def test_views_and_memory():
@@ -166,3 +177,64 @@ def test_two_devices():
         (leaf.to("cuda:0") * x).sum().backward()
         assert leaf.grad.device.index == 1 and leaf.grad.tolist() == [5, 5, 5]
     """)
+
+
+@needs_aten
+def test_operators_of_the_package():
+    """Kernels of this package are refused, since there is no compiler for them: PyTorch's run."""
+    host_gpu.run(
+        """
+import torch_reformer
+from torch_reformer.runtime import gpu
+assert [gpu.architecture(i) for i in range(2)] == ["gfx942", "gfx90a"]
+if why := gpu.unavailable("gfx942"):
+    assert why.startswith("no kernels for gfx942 are packaged, and hipRTC")
+    def results(device, order, groups, bias):
+        torch.manual_seed(0)
+        x, weight = torch.randn(4, 16, 9, 9), torch.randn(32, 16 // groups, 3, 3)
+        given = [each.double().to(device).to(memory_format=order) for each in (x, weight)]
+        given += [torch.randn(32).double().to(device)] if bias else []
+        given = [each.requires_grad_() for each in given]
+        op = F.conv2d if device == "cpu" else torch.ops.reformer.conv2d
+        y = op(*given, *([] if bias else [None]), [2, 1], [1, 1], [1, 1], groups)
+        y.backward(torch.randn(y.shape).to(y))
+        return y, *(each.grad for each in given)
+    for order in torch.contiguous_format, torch.channels_last:
+        for groups in 1, 4, 16:
+            for bias in True, False:
+                wanted = results("cpu", order, groups, bias)
+                for device in "cuda:0", "cuda:1":
+                    for a, b in zip(wanted, results(device, order, groups, bias), strict=True):
+                        assert b.device == torch.device(device)
+                        torch.testing.assert_close(a, b.cpu(), rtol=1e-12, atol=1e-12)
+""",
+        hip=True,
+    )
+
+
+@needs_aten
+def test_a_model_of_the_package():
+    """Fused, and by torch.compile: its plans run on both GPUs."""
+    host_gpu.run(
+        STEPS
+        + """
+import torch_reformer
+from torch_reformer.runtime import gpu
+if gpu.unavailable("gfx942"):
+    options = {"optimizer": lambda of: torch.optim.SGD(of, lr=0.1, momentum=0.9), "order": torch.channels_last}
+    torch.set_default_dtype(torch.float64)
+    plain = network
+    wanted = steps("cpu", **options)
+    def network():
+        model = plain()
+        fusions.append(torch_reformer.fuse(model))
+        return model
+    for device in "cuda:0", "cuda:1":
+        torch._dynamo.reset()
+        fusions = []
+        for a, b in zip(wanted, steps(device, **options), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+        assert len(fusions[0].reports) == 2, "a forward and a backward were planned"
+""",
+        hip=True,
+    )
