@@ -1,5 +1,6 @@
 // GPUs whose memory is the host's: a build of PyTorch for CPUs that has loaded this computes with tensors of cuda:0 and
 // cuda:1. Each operator's call gets aliases of them in the CPU's memory, which it is, and runs there.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -40,6 +41,11 @@ DeviceIndex checked(DeviceIndex device) {
 
 Device gpu(DeviceIndex index) { return {DeviceType::CUDA, checked(index < 0 ? current : index)}; }
 
+void* stream_of(DeviceIndex device) {
+  static std::array<char, kDevices> handles;
+  return &handles[size_t(checked(device))];
+}
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
   using Stream = c10::Stream;
   DeviceType type() const override { return DeviceType::CUDA; }
@@ -53,10 +59,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   Stream getNewStream(Device device, int) const override { return getStream(device); }
   Stream getStreamFromGlobalPool(Device device, bool) const override { return getStream(device); }
   Stream exchangeStream(Stream stream) const override { return stream; }
-  void* getStreamNativeHandle(Stream stream) const override {
-    static std::array<char, kDevices> handles;
-    return &handles[size_t(checked(stream.device_index()))];
-  }
+  void* getStreamNativeHandle(Stream stream) const override { return stream_of(stream.device_index()); }
   // All is done when an operator returns.
   void record(void**, const Stream&, DeviceIndex, c10::EventFlag) const override {}
   void block(void*, const Stream&) const override {}
@@ -86,6 +89,7 @@ class CUDAHooks final : public at::CUDAHooksInterface {
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   void init() const override {}
   void deviceSynchronize(DeviceIndex) const override {}
+  at::Generator getNewGenerator(DeviceIndex) const override { return at::detail::createCPUGenerator(); }
 };
 
 // Memory comes filled with ones, NaNs of the floating-point types: what is read before it is written shows.
@@ -347,6 +351,7 @@ namespace at {
 REGISTER_CUDA_HOOKS(CUDAHooks)  // under this name PyTorch looks for it
 }  // namespace at
 
+extern "C" void* host_gpu_stream(int device) { return stream_of(DeviceIndex(device)); }
 extern "C" int host_gpu_current() { return current; }
 extern "C" int host_gpu_exchange(int device) {
   const int before = current;
