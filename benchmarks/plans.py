@@ -27,7 +27,7 @@ from torch_reformer.compiler.report import Report
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
 BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5
 METRICS = ("count", "gigabytes", "expected_ms")
-MODELS += ["densenet121:64", "vit_b_16:64", "bert_large:16x512"]
+MODELS += ["densenet121:64", "vit_b_16:64", "bert_large:16x512", "xml_cnn:1024", "gcn:7", "dien:256"]
 
 
 def figures(lines: list) -> dict[str, float]:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from torch_reformer.compiler import ir
+from torch_reformer.compiler.layout import Layout
 from torch_reformer.compiler.space import Space, digits_of, find_space, fits, inverse, with_strides, without
 
-NHWC = ir.Layout((2, 3, 4, 5), (60, 1, 15, 3))
+NHWC = Layout((2, 3, 4, 5), (60, 1, 15, 3))
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ NHWC = ir.Layout((2, 3, 4, 5), (60, 1, 15, 3))
 )
 def test_digits(strides, digits):
     """Element i of the result needs the operand's element (i // inner) % count, or what lies at that times a stride."""
-    assert digits_of(NHWC, ir.Layout(NHWC.sizes, strides)) == digits
+    assert digits_of(NHWC, Layout(NHWC.sizes, strides)) == digits
     values = torch.arange(1000)
     operand = torch.as_strided(values, NHWC.sizes, strides)
     in_memory = operand.permute(0, 2, 3, 1).flatten()
@@ -63,15 +63,15 @@ def test_placements():
     space = Space(1, 8, 60, 1, True)
     part, turned = ((1, 8, 1), (8, 60, 20)), ((1, 8, 1), (8, 30, 16), (240, 2, 8))
     planes = (1, 8), (240, 2)
-    assert space.placement(part) == ir.Layout((1, 1, 1, 60, 8), (0, 0, 0, 20, 1))
-    assert space.placement(turned) == ir.Layout((1, 1, 2, 30, 8), (0, 0, 8, 16, 1))
-    assert space.placement(planes) == ir.Layout((1, 1, 2, 30, 8), (0, 0, 8, 0, 1))
-    assert space.placement(((240, 2),)) == ir.Layout((1, 1, 1, 2, 30), (0, 0, 0, 1, 0))  # a number for each image
+    assert space.placement(part) == Layout((1, 1, 1, 60, 8), (0, 0, 0, 20, 1))
+    assert space.placement(turned) == Layout((1, 1, 2, 30, 8), (0, 0, 8, 16, 1))
+    assert space.placement(planes) == Layout((1, 1, 2, 30, 8), (0, 0, 8, 0, 1))
+    assert space.placement(((240, 2),)) == Layout((1, 1, 1, 2, 30), (0, 0, 0, 1, 0))  # a number for each image
     assert [space.kind(each) for each in (part, turned, planes, ((240, 2),))] == ["full", "full", "full", "row"]
     assert not any(space.is_placed(each) for each in (((1, 8),), ((8, 60),), ((1, 480),), ()))
     wide = Space(1, 16, 30, 1, True)
     of_heads = ((1, 8, 1), (8, 2, 240), (16, 30, 8))
-    assert wide.placement(of_heads) == ir.Layout((1, 1, 30, 2, 8), (0, 0, 8, 240, 1))
+    assert wide.placement(of_heads) == Layout((1, 1, 30, 2, 8), (0, 0, 8, 240, 1))
     for unread in (((1, 8, 2), (8, 60, 16)), ((1, 4, 1), (4, 120, 8)), ((1, 3, 1), (3, 160, 4))):
         assert space.kind(unread) is None
     assert find_space(480, {turned, ((1, 480),)}, {((1, 8),)}) == space

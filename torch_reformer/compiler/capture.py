@@ -13,7 +13,8 @@ from torch.fx import GraphModule, Node
 
 from .early_gradients import SPENT
 from .fakes import Unsupported, is_plain, layout_of, real_tensors, typed
-from .ir import Call, Graph, Layout, View, views_of
+from .ir import Call, Graph, View, views_of
+from .layout import Layout
 from .rules import RULES
 from .scaled import scaled
 

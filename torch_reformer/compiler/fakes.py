@@ -10,7 +10,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily as real_tensors  # noqa: F401  for others
 
-from .ir import Layout, Typed
+from .ir import Typed
+from .layout import Layout
 
 
 class Unsupported(Exception):

@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 
 from ..program import Program, full, store
-from .ir import Call, Graph, Layout, Map, Operation, Random, Typed, Value, View
+from .ir import Call, Graph, Map, Operation, Random, Typed, Value, View
+from .layout import Layout
 from .space import digits_of, find_space
 
 _cat = torch.ops.aten.cat.default

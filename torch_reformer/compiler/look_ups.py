@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from .grouping import Grouping
-from .ir import FLOATS, Call, Layout, Operation, View
+from .ir import FLOATS, Call, Operation, View
+from .layout import Layout
 from .regions import MOST_PLACED, Region, are_many_placed
 from .space import MOST_OF_LINE, Digits, Space, fits, joined, with_strides
 

@@ -9,7 +9,8 @@ import torch
 
 from ..runtime import plan as plans
 from .grouping import Grouping
-from .ir import Casts, Conv, ConvGrads, Graph, Layout, Operation, Typed, Value, View, replaced
+from .ir import Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
+from .layout import Layout
 from .region_program import RegionProgram
 from .regions import Region
 from .schedule import needed_in_memory, schedule

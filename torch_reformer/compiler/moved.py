@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .grouping import Grouping
-from .ir import Layout, View
+from .ir import View
+from .layout import Layout
 from .look_ups import look_up_of
 from .schedule import needed_in_memory, reads_of
 

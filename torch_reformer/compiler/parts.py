@@ -7,7 +7,8 @@ import torch
 
 from .copies import Copy, add, is_computed
 from .grouping import Grouping
-from .ir import FLOATS, Call, Layout, Map, Operation, Value, View
+from .ir import FLOATS, Call, Map, Operation, Value, View
+from .layout import Layout
 from .regions import Region, same_kind
 from .schedule import needed_in_memory
 from .space import digits_of, is_placed

@@ -9,7 +9,8 @@ from ..operators.dispatch import without_autocast
 from ..runtime import gpu, plan
 from ..runtime.compile_ahead import compile_ahead
 from .fakes import real_tensors
-from .ir import Typed, span
+from .ir import Typed
+from .layout import span
 from .lower import Lowered
 
 

@@ -8,7 +8,8 @@ from .. import program as p
 from ..program import Program
 from ..program import Value as Expression
 from ..program.row_sums import early_row_sum
-from .ir import Call, Layout, Map, Operation, Reduce, Value, View, span
+from .ir import Call, Map, Operation, Reduce, Value, View
+from .layout import Layout, span
 from .regions import Region, inlined, whole_of
 from .space import Digits, operand_digits, shaped, without
 

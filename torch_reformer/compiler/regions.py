@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .ir import Conv, Layout, Map, Operation, Random, Reduce, View
+from .ir import Conv, Map, Operation, Random, Reduce, View
+from .layout import Layout
 from .space import BY_PLACE, Digits, Space, operand_digits, reduces_rows
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .ir import Layout, Map, Random, View
+from .ir import Map, Random, View
+from .layout import Layout
 
 Digits = tuple[tuple[int, ...], ...]
 BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of its own

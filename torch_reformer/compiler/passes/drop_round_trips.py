@@ -3,7 +3,8 @@ under autocast need no kernel of their own so."""
 
 from __future__ import annotations
 
-from ..ir import Graph, Layout, View, is_cast
+from ..ir import Graph, View, is_cast
+from ..layout import Layout
 
 
 def drop_round_trips(graph: Graph) -> None:

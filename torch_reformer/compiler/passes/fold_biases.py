@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Layout, Map, View
+from ..ir import Call, Graph, Map, View
+from ..layout import Layout
 
 aten = torch.ops.aten
 

@@ -8,8 +8,9 @@ import math
 
 import torch
 
-from ..ir import Call, Graph, Layout, Map, Operation, Reduce, Typed, View, is_cast
+from ..ir import Call, Graph, Map, Operation, Reduce, Typed, View, is_cast
 from ..joins import add_at, cost_of_joining, joined, of_call, place_of
+from ..layout import Layout
 from ..sums import change_terms, find_sums
 
 _mm = torch.ops.aten.mm.default

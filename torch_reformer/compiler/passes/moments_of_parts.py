@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Conv, Graph, Layout, Map, Operation, Reduce, Typed, View
+from ..ir import Call, Conv, Graph, Map, Operation, Reduce, Typed, View
+from ..layout import Layout
 
 _cat = torch.ops.aten.cat.default
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Layout, Map, Operation, Typed, View
+from ..ir import Call, Graph, Map, Operation, Typed, View
+from ..layout import Layout
 from ..look_ups import LookUp, look_up_of
 from .drop_unused import drop_unused
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Layout, Map, View
+from ..ir import Call, Graph, Map, View
 from ..joins import stacked
+from ..layout import Layout
 from ..region_program import counts_up
 from ..sums import change_terms, find_sums
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Layout, Map, Operation, Value, View, is_cast
+from ..ir import Call, Graph, Map, Operation, Value, View, is_cast
+from ..layout import Layout
 
 _mm = torch.ops.aten.mm
 _NARROW = (torch.bfloat16, torch.float16)

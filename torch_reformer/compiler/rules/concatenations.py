@@ -14,7 +14,8 @@ from torch import Tensor
 from ... import program as p
 from ...program import Value as Expression
 from ..fakes import layout_of
-from ..ir import FLOATS, Call, Graph, Layout, Map, Random, Typed, View
+from ..ir import FLOATS, Call, Graph, Map, Random, Typed, View
+from ..layout import Layout
 from ..space import LONGEST_ROW, digits_of, find_space
 from . import element_wise
 from .element_wise import add_typed_map

@@ -8,7 +8,8 @@ from torch import Tensor
 from ...operators import fake
 from ...runtime.plan import geometry_number
 from ..fakes import layout_of, typed
-from ..ir import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, Layout, View
+from ..ir import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, View
+from ..layout import Layout
 from ..space import digits_of, is_placed
 from .element_wise import add_map
 from .products import convolution, gradients, is_product

@@ -12,7 +12,8 @@ from torch import Tensor
 from ... import program as p
 from ...program import Value as Expression
 from ..fakes import is_plain, layout_of, real_tensors, typed
-from ..ir import FLOATS, Graph, Layout, Map, Typed, View
+from ..ir import FLOATS, Graph, Map, Typed, View
+from ..layout import Layout
 from ..scaled import scaled
 from ..space import digits_of, find_space
 from .orders import copied, in_order

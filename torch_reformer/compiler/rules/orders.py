@@ -7,7 +7,8 @@ import math
 
 import torch
 
-from ..ir import Call, Graph, Layout, Value, View
+from ..ir import Call, Graph, Value, View
+from ..layout import Layout
 from ..space import digits_of, is_placed
 
 _contiguous = torch.ops.reformer._contiguous.default

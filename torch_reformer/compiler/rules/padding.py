@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..fakes import layout_of
-from ..ir import FLOATS, Call, Graph, Layout, Map, Typed, View
+from ..ir import FLOATS, Call, Graph, Map, Typed, View
+from ..layout import Layout
 from ..space import digits_of, find_space, result_digits
 
 constant_pad = torch.ops.aten.constant_pad_nd.default

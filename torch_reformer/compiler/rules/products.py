@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..fakes import layout_of, typed
-from ..ir import FLOATS, Call, Graph, Layout, Typed, View
+from ..ir import FLOATS, Call, Graph, Typed, View
+from ..layout import Layout
 
 aten = torch.ops.aten
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from ..dropout import random
 from ..fakes import typed
-from ..ir import Graph, Layout, Random, View
+from ..ir import Graph, Random, View
+from ..layout import Layout
 
 
 def _random(graph: Graph, value: Tensor, key: View, size, stride) -> View | None:

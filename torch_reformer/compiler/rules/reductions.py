@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..fakes import layout_of
-from ..ir import FLOATS, Graph, Layout, Reduce, Typed, View
+from ..ir import FLOATS, Graph, Reduce, Typed, View
+from ..layout import Layout
 from ..space import find_space, reduces_rows, without
 from .element_wise import add_map, add_typed_map, computes
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..fakes import layout_of
-from ..ir import Graph, Layout, View
+from ..ir import Graph, View
+from ..layout import Layout
 from . import element_wise
 
 aten = torch.ops.aten

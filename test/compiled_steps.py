@@ -1,0 +1,32 @@
+"""A training step's executables, every graph verified after each pass, and what their plans do."""
+
+import torch
+
+from torch_reformer.compiler import backend, capture, ir
+from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.passes import PASSES
+
+
+def executables(model, *inputs, monkeypatch) -> list[Executable]:
+    """Those of a training step, forward first; every graph is one, after each pass."""
+    found = []
+
+    def executable(module, report):
+        graph, _ = capture.capture(module)
+        for change in PASSES:
+            ir.verify(graph)
+            change(graph)
+        ir.verify(graph)
+        found.append(Executable(module, report))
+        return found[-1]
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(backend, "executable", executable)
+    torch.compile(model, backend=backend.reformer)(*inputs).square().sum().backward()
+    return found
+
+
+def kinds(executable: Executable) -> list[str]:
+    """The steps of a plan but views."""
+    steps = [step.call.name if step.call else step.kind for step in executable.plan.steps]
+    return [kind for kind in steps if kind not in ("view", "aten::empty_strided")]

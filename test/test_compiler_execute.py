@@ -1,0 +1,34 @@
+"""Before a plan runs: each of its steps by itself, and what it refuses."""
+
+import pytest
+import torch
+import training_models
+from compiled_steps import executables
+from marks import needs_aten
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from torch_reformer.compiler import backend, execute
+from torch_reformer.compiler.prepare import rehearse
+
+pytestmark = needs_aten
+
+
+@pytest.mark.parametrize("name", ["resnet", "efficientnet", "unet", "gpt"])
+def test_each_step_can_be_rehearsed(name, monkeypatch):
+    """By itself, on memory of the sizes and types that the plan has: so GPU kernels are compiled before it runs."""
+    torch._dynamo.reset()
+    run = []
+    monkeypatch.setattr(execute, "prepare", lambda lowered: run.append((lowered, rehearse(lowered))))
+    model, inputs = training_models.make(name)
+    torch.compile(model, backend=backend.reformer)(*inputs).backward()
+    steps = [step for lowered, _ in run for step in lowered.plan.steps]
+    assert len(run) == 2 and sum(step.kind in ("conv2d", "stitch", "conv2d_grads") for step in steps) > 1
+
+
+def test_fake_tensors(monkeypatch):
+    """They have no memory to compute with."""
+    model, x = nn.Linear(3, 3), torch.randn(2, 3)
+    forward, _ = executables(model, x, monkeypatch=monkeypatch)
+    with FakeTensorMode() as mode, pytest.raises(ValueError, match="a plan takes plain tensors"):
+        forward([mode.from_tensor(each) for each in (model.weight, model.bias, x)])
