@@ -16,7 +16,7 @@ pytestmark = needs_aten
 TEST = Path(__file__).parent
 
 PRELUDE = """
-import os, threading, warnings
+import os, threading, time, warnings
 import host_gpu
 host_gpu.load(os.environ["HOST_GPU"], os.environ["FAKE_HIP"])
 import ctypes
@@ -144,21 +144,20 @@ def test_bias_follows(run):
     """)
 
 
-def test_a_failure_is_reported_once_and_pytorch_runs(run):
-    run("""
-        for direction, name in enumerate(("CompileSolution", "Immediate")):
-            x = X[:, :, direction:]  # another problem
-            stub.inject(f"miopenConvolutionForward{name}", 7, 1)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                convolved(x, W)
-                compiled = stub.calls("miopenConvolutionForwardCompileSolution")
-                assert convolved(x, W) == 1, "another solver of MIOpen's"
-            (message,) = [str(each.message) for each in caught]
-            problem = ConvProblem(2, 8, x.shape[2], 9, 16, 3, 3, 1, 1)
-            failed = next(name for name, each in miopens(problem).items() if "gave" in (each.refusal or ""))
-            assert f"miopenConvolutionForward{name} gave " in message and f" (7) for {failed} on {problem}" in message
+@pytest.mark.parametrize("name", ["CompileSolution", "Immediate"])
+def test_a_failure_is_reported_once_and_pytorch_runs(run, name):
+    done = run(f"""
+        stub.inject("miopenConvolutionForward{name}", 7, 1)
+        convolved(X, W)
+        assert convolved(X, W) == 1 and convolved(X, W) == 1, "by another solver of MIOpen's"
+        problem = ConvProblem(2, 8, 9, 9, 16, 3, 3, 1, 1)
+        failed = {{name: each.refusal for name, each in miopens(problem).items() if "gave" in (each.refusal or "")}}
+        print(*failed, *failed.values(), sep=chr(10))
     """)
+    solver, sentence = done.stdout.splitlines()
+    assert sentence.startswith(f"miopenConvolutionForward{name} gave ")
+    assert sentence.endswith(f" (7) for {solver} on 8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F")
+    assert done.stderr.count(f"{sentence}; PyTorch's own convolution runs instead") == 1
 
 
 @pytest.mark.parametrize("status", range(1, 11))
@@ -201,7 +200,6 @@ def test_capture(run):
 def test_threads_and_devices(run):
     """A handle a thread and device; the current device is as it was; handles end with their threads."""
     run("""
-        count = hip.fake_set_device_calls()
         assert convolved(X, W) == 1 and stub.live_handles() == 1
         stub.expect_stream_of_thread(host.host_gpu_stream(1))
         assert convolved(X, W, torch.device("cuda", 1)) == 1 and stub.live_handles() == 2
@@ -220,7 +218,12 @@ def test_threads_and_devices(run):
             each.start()
         for each in threads:
             each.join()
-        assert not failed and stub.live_handles() == 2
+        assert not failed
+        for _ in range(100):  # threads end a little after they are joined
+            if stub.live_handles() == 2:
+                break
+            time.sleep(0.1)
+        assert stub.live_handles() == 2
         assert stub.queries() < 40, "answers are shared"
     """)
 
@@ -245,10 +248,10 @@ def test_determinism(run):
 
 def test_a_solver_of_another_algorithm_is_refused(run):
     run("""
-        stub.use_registry("changed")
-        assert "this version of MIOpen has no such solver" in set().union(*(
-            refusals(ConvProblem(2, 8, 9, 9, 16, r, r, r // 2, r // 2, direction=d, layout=l))
-            for r in (1, 3) for d in DIRECTIONS for l in LAYOUTS))
+        stub.use_registry("changed:91")
+        problem = ConvProblem(2, 8, 9, 9, 16, 3, 3, 1, 1)
+        assert miopens(problem)["GemmFwdRest"].refusal == "this version of MIOpen has no such solver"
+        assert convolved(X, W) == 1
     """)
 
 

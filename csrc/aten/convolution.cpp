@@ -1,6 +1,7 @@
 #include "convolution.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/SymIntArrayRef.h>
 
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
@@ -11,6 +12,7 @@
 #include <limits>
 
 #include "core.h"
+#include "program/add_bias.h"
 
 namespace reformer {
 namespace {
@@ -85,6 +87,13 @@ at::Tensor by_aten(const ConvProblem& p, const at::Tensor& first, const at::Tens
     result = of_input ? std::get<0>(grads) : std::get<1>(grads);
   }
   return result.contiguous(format_of(p.layout));
+}
+
+at::Tensor with_bias(const at::Tensor& result, const at::Tensor& bias) {
+  static const auto stitch = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("reformer::stitch", "")
+                                 .typed<std::vector<at::Tensor>(const at::Tensor&, at::TensorList, at::IntArrayRef)>();
+  return stitch.call(result, {bias}, add_bias_code())[0];
 }
 
 }  // namespace
@@ -170,8 +179,7 @@ at::Tensor convolve(const ConvProblem& p, const at::Tensor& first, const at::Ten
   }
   call.bias = data(dense_bias), call.workspace = data(workspace), call.device = device;
   if (!core::conv_run(plan, call)) return by_aten(p, first, second, bias, p.layout);
-  if (bias && plan.leaves_bias) result.add_(dense_bias.view({1, -1, 1, 1}));
-  return result;
+  return bias && plan.leaves_bias ? with_bias(result, dense_bias) : result;
 }
 
 }  // namespace reformer

@@ -25,7 +25,8 @@ struct ConvBuffers {
   gpu::Queue queue;  // on a GPU: where the pointers belong, each a multiple of 16 bytes, and work goes
 };
 
-// Nothing was computed, for a reason that was not known when the plan was made: PyTorch's own convolution can compute it.
+// Nothing was computed, for a reason that was not known when the plan was made: PyTorch's own convolution can compute
+// it.
 struct NotRun : std::runtime_error {
   // sentence: what the user should hear of it; empty if there is nothing wrong. stale: the solver would plan otherwise
   // by now, so that decisions are to be forgotten.
@@ -60,7 +61,8 @@ class Solver {
  public:
   virtual ~Solver() = default;
 
-  // A stable identifier: lower case, digits and underscores, or the vendor's own. Timings and weights files refer to it.
+  // A stable identifier: lower case, digits and underscores, or the vendor's own. Timings and weights files refer to
+  // it.
   virtual const char* name() const = 0;
 
   virtual bool runs_on(const Device& device) const { return device.kind == DeviceKind::cpu; }

@@ -14,9 +14,9 @@ namespace reformer {
 struct Candidate {
   size_t index;  // in solvers()
   const Solver* solver;
-  const char* refusal = nullptr;  // null if it may be chosen
-  double estimate_us = 0;         // from the solver's cost model; 0 if it refused
-  int64_t workspace_bytes = 0;    // 0 if it refused
+  const char* refusal = nullptr;    // null if it may be chosen
+  double estimate_us = 0;           // from the solver's cost model; 0 if it refused
+  int64_t workspace_bytes = 0;      // 0 if it refused
   const char* condition = nullptr;  // ConvPlan's
   // To be the fastest of those that may be chosen; NaN if there is no selector, or it does not know this solver.
   double probability = std::numeric_limits<double>::quiet_NaN();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/config.h"
+#include "program/add_bias.h"
 
 namespace reformer {
 namespace {
@@ -242,13 +243,12 @@ Tensor run_aten(Layout via, const ConvOperands& of) {
 
 namespace {
 
-// A value for each channel is added to a result, in place.
-void add_bias(const Tensor& result, const Tensor& bias) {
-  const std::array<int64_t, 4> shape = {1, bias.numel(), 1, 1};
-  const Tensor by_channel = torch::stable::view(bias, {shape.data(), 4});
-  std::array<StableIValue, 3> stack{from(result), from(by_channel), from(1.0)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::add_", "Tensor", stack.data(), TORCH_ABI_VERSION));
-  to<Tensor>(stack[0]);
+Tensor with_bias(const Tensor& result, const Tensor& bias) {
+  const auto code = add_bias_code();
+  std::array<StableIValue, 3> stack{from(result), from(std::vector<Tensor>{bias}),
+                                    from(std::vector<int64_t>(code.begin(), code.end()))};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("reformer::stitch", "", stack.data(), TORCH_ABI_VERSION));
+  return to<std::vector<Tensor>>(stack[0])[0];
 }
 
 }  // namespace
@@ -274,8 +274,7 @@ Tensor run(const ConvPlan& plan, const ConvOperands& of) {
     if (*why.what()) aoti_torch_warn(__func__, __FILE__, __LINE__, why.what());
     return run_aten(p.layout, of);
   }
-  if (plan.leaves_bias && of.bias) add_bias(result, *of.bias);
-  return result;
+  return plan.leaves_bias && of.bias ? with_bias(result, *of.bias) : result;
 }
 
 }  // namespace reformer

@@ -46,8 +46,7 @@ Descriptors::Descriptors(const Api& api, const ConvProblem& p, bool deterministi
             dilation[] = {p.dilation_h, p.dilation_w};
   check(api.init_conv(conv_.get(), 2, padding, stride, dilation, kConvolution), "miopenInitConvolutionNdDescriptor");
   check(api.set_groups(conv_.get(), p.groups), "miopenSetConvolutionGroupCount");
-  if (deterministic)
-    check(api.set_attribute(conv_.get(), kDeterministic, 1), "miopenSetConvolutionAttribute");
+  if (deterministic) check(api.set_attribute(conv_.get(), kDeterministic, 1), "miopenSetConvolutionAttribute");
 }
 
 }  // namespace reformer::miopen

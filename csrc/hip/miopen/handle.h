@@ -18,7 +18,9 @@ struct RunKey {
     return problem == other.problem && solver == other.solver && deterministic == other.deterministic;
   }
   struct Hash {
-    size_t operator()(const RunKey& key) const { return size_t(hash(key.problem) ^ key.solver * 2 ^ key.deterministic); }
+    size_t operator()(const RunKey& key) const {
+      return size_t(hash(key.problem) ^ key.solver * 2 ^ key.deterministic);
+    }
   };
 };
 

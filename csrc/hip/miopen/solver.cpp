@@ -115,8 +115,8 @@ class Runs {
     const auto direction = size_t(key_.problem.direction);
     const auto& [first, second, result] = descriptors_.tensors();
     const auto pointers = in_order(key_.problem.direction, b.x, b.w, b.y);
-    check(api_.run[direction](handle.get(), first, pointers.first, second, pointers.second, descriptors_.conv(),
-                              result, pointers.result, bytes_ ? b.workspace : nullptr, size_t(bytes_), solver_.id),
+    check(api_.run[direction](handle.get(), first, pointers.first, second, pointers.second, descriptors_.conv(), result,
+                              pointers.result, bytes_ ? b.workspace : nullptr, size_t(bytes_), solver_.id),
           kRuns[direction]);
   }
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
-#include "gpu_solver.h"
 #include "depthwise_finish.h"
+#include "gpu_solver.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
 #include "rounding.h"
@@ -162,7 +162,6 @@ class GpuDepthwise final : public GpuSolver {
  public:
   explicit GpuDepthwise(const char* name) : name_(name), kernels_(V, TW) {}
   const char* name() const override { return name_; }
-
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";

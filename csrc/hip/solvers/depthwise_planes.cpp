@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "gpu_solver.h"
 #include "depthwise_finish.h"
+#include "gpu_solver.h"
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
 #include "rounding.h"
@@ -260,7 +260,6 @@ class GpuDepthwisePlanes final : public GpuSolver {
         table_[size_t(kernel.direction)][size_t(kernel.dtype)][kernel.filter][kernel.stride] = &kernel;
   }
   const char* name() const override { return name_; }
-
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (p.dtype != bf16 && p.dtype != fp16 && p.dtype != fp32) return "it computes fp32, fp16 and bf16 only";

@@ -1,8 +1,8 @@
 // Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
 #include <optional>
 
-#include "gpu_solver.h"
 #include "gemm_launch.h"
+#include "gpu_solver.h"
 #include "hip/kernels/pack_plan.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"

@@ -1,8 +1,8 @@
 // Host side of hip/kernels/tma_depthwise.hip.
 #include <limits>
 
-#include "gpu_solver.h"
 #include "depthwise_finish.h"
+#include "gpu_solver.h"
 #include "hip/gpu_model.h"
 #include "hip/kernels/tma_depthwise_plan.h"
 #include "hip/programs/conv_program.h"
