@@ -18,8 +18,8 @@ struct ReformerCandidate {
   const char* refusal;  // null if it may be chosen
   double estimate_us;
   int64_t workspace_bytes;
-  int32_t solver;      // its index among all solvers
-  double probability;  // NaN if there is no selector, or it does not know this candidate
+  int32_t solver;         // its index among all solvers
+  double probability;     // NaN if there is no selector, or it does not know this candidate
   const char* condition;  // what else has to hold, and is not known on this machine, or null
 };
 
@@ -69,7 +69,7 @@ REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, c
 struct ReformerConvPlan {
   const void* plan;  // good until the thread decides again
   int64_t workspace_bytes;
-  int32_t aten;  // the layout in which PyTorch's own convolution computes it, or -1: reformer_conv_run does
+  int32_t aten;         // the layout in which PyTorch's own convolution computes it, or -1: reformer_conv_run does
   int32_t leaves_bias;  // 1: that adds none
 };
 REFORMER_API int32_t reformer_conv_plan(const reformer::ConvProblem* problem, int32_t device, ReformerConvPlan* plan);

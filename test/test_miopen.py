@@ -14,6 +14,7 @@ from miopen import stub
 
 pytestmark = needs_aten
 TEST = Path(__file__).parent
+REAL = TEST.parent.parent / "shared/data/miopen/gfx908.fdb.txt.xz"
 
 PRELUDE = """
 import os, threading, time, warnings
@@ -298,3 +299,28 @@ def test_other_gpus(run):
     """,
         "gfx1100,gfx1100",
     )
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not there")
+def test_few_queries_for_a_decision(run):
+    """On 2,000 real problems, where MIOpen says that just the solvers of a record apply."""
+    done = run(f"""
+        from pathlib import Path
+        from torch_reformer.runtime import native
+        from torch_reformer.selector.timings import read_timings
+        from torch_reformer.selector.dataset import useless
+        stub.use_registry("old")
+        records = read_timings(Path({str(REAL)!r}))
+        records = [each for each in records[:: len(records) // 2500] if not useless(each)][:2000]
+        def line(record):
+            entries = (f"{{t.solver}}:{{t.ms}},{{t.workspace}},{{t.algorithm}}" for t in record.timings)
+            return f"{{record.key}}={{';'.join(entries)}}"
+        stub.set_applicable(chr(10).join(map(line, records)))
+        problems = native._array(each.problem.native() for each in records)
+        choices = native.decide_all(problems, "gfx908")
+        known = sum(config.solvers()[choice] in each.times for choice, each in zip(choices, records, strict=True))
+        assert known > 0.9 * len(records), known
+        print(len(records), stub.queries() / len(records))
+    """)
+    count, queries = done.stdout.split()
+    assert int(count) == 2000 and float(queries) <= 3, done.stdout
