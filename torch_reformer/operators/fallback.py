@@ -54,11 +54,18 @@ def _memory_format(acc: Tensor) -> torch.memory_format:
 
 
 def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
+    """Results of their own, dense in the layout of acc: an operator's may be no view of its arguments."""
     stored = [output.is_by_element for output in decoded("stitch", code).outputs]
-    return [
-        result.contiguous(memory_format=_memory_format(acc)) if is_stored else result
-        for result, is_stored in zip(unfused(acc, tensors, code), stored, strict=True)
-    ]
+    taken = {each.untyped_storage()._cdata for each in (acc, *tensors)}
+    results = []
+    for result, is_stored in zip(unfused(acc, tensors, code), stored, strict=True):
+        if is_stored:
+            result = result.contiguous(memory_format=_memory_format(acc))
+        if result.untyped_storage()._cdata in taken:
+            result = result.clone()
+        taken.add(result.untyped_storage()._cdata)
+        results.append(result)
+    return results
 
 
 def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
