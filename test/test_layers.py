@@ -27,7 +27,8 @@ PYTHON = {
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
 CPP = ["types device planned set_cache numbered hip/device", "program jit", "conv", "cpu hip/kernels hip/gpu_model"]
-CPP += ["hip/programs hip/movement", "hip/solvers hip/miopen", "dispatch", "plan", "operators", "c_api", "library", "aten"]
+CPP += ["hip/programs hip/movement", "hip/solvers hip/miopen", "dispatch", "plan", "operators", "c_api", "library"]
+CPP += ["aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
 COMPILER += " measure partition plan"
