@@ -138,10 +138,4 @@ const std::vector<MiopenSolver>& solver_table() {
   return table;
 }
 
-const MiopenSolver* find_miopen_solver(std::string_view name) {
-  for (const MiopenSolver& solver : solver_table())
-    if (name == solver.name) return &solver;
-  return nullptr;
-}
-
 }  // namespace reformer::miopen

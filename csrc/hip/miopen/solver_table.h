@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "conv/problem.h"
@@ -40,8 +39,5 @@ struct MiopenSolver {
 };
 
 const std::vector<MiopenSolver>& solver_table();
-
-// Null if there is none of this name.
-const MiopenSolver* find_miopen_solver(std::string_view name);
 
 }  // namespace reformer::miopen
