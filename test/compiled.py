@@ -24,6 +24,10 @@ CACHE = ROOT / "build" / "tests"
 CACHE.mkdir(parents=True, exist_ok=True)
 
 
+# What makes memory and undefined behaviour checked; a process that loads such a library needs sanitizer_environment().
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+
+
 class CompilerError(RuntimeError):
     """The compiler failed, or had something to say."""
 
@@ -35,6 +39,17 @@ def output_of(*command: object) -> str:
     if done.returncode or done.stderr:
         raise CompilerError(f"{shlex.join(words)}\n{done.stderr}")
     return done.stdout
+
+
+def sanitizer_environment(*compiler: str) -> dict[str, str]:
+    """Variables of a Python process that loads sanitized libraries, which the compiler made."""
+    libraries = [output_of(*compiler, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
+    return {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:abort_on_error=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
 
 
 @functools.cache

@@ -67,6 +67,7 @@ def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) ->
     torch._C._cuda_getDevice = lambda: host.host_gpu_current()
     torch._C._cuda_setDevice = exchange()
     torch._C._cuda_synchronize = lambda: None
+    torch._C._cuda_memoryStats = lambda device: {}
     torch._C._cuda_getCurrentRawStream = lambda device: 0
     torch.cuda._exchange_device, torch.cuda._maybe_exchange_device = exchange(), exchange()
     torch.cuda._get_device_properties = properties

@@ -7,9 +7,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import compiled
 import host_gpu
 import pytest
-from marks import needs_aten
+from marks import needs_aten, slow
 from miopen import stub
 
 pytestmark = needs_aten
@@ -57,23 +58,36 @@ def convolved(x, w, device=GPU):
     torch.testing.assert_close(y.cpu(), F.conv2d(x, w, padding=1), rtol=1e-5, atol=1e-5)
     return runs() - before
 
+def step(model, x):
+    y = model(x)
+    y.square().mean().backward()
+    return [y.detach().cpu(), *(p.grad.cpu() for p in model.parameters())]
+
 torch.manual_seed(0)
 X, W = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3)
 """
 
 
+@pytest.fixture(scope="session", params=[False, *slow(True)], ids=["plain", "sanitized"])
+def sanitize(request):
+    """Whether the stub is sanitized, and with it all memory of the process that it or the C library touches."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory):
+def libraries(sanitize, tmp_path_factory):
     folder = tmp_path_factory.mktemp("miopen")
-    return {"MIOPEN": stub.build(folder), "FAKE_HIP": stub.build_hip(folder), "HOST_GPU": host_gpu.build()}
+    built = {"MIOPEN": stub.build(folder, sanitize), "FAKE_HIP": stub.build_hip(folder, sanitize)}
+    return built | {"HOST_GPU": host_gpu.build()}
 
 
 @pytest.fixture(scope="session")
-def run(libraries):
+def run(libraries, sanitize):
     def pretend(code: str, archs: str = "gfx908,gfx908", **environment: str | None) -> subprocess.CompletedProcess:
         """Runs code in a process that has such GPUs and the stub."""
         paths = os.pathsep.join([str(TEST), str(TEST.parent), *filter(None, sys.path)])
         variables = os.environ | {name: str(path) for name, path in libraries.items()}
+        variables |= compiled.sanitizer_environment("g++") if sanitize else {}
         variables |= {"PYTHONPATH": paths, "FAKE_HIP_ARCHS": archs} | environment
         variables = {name: value for name, value in variables.items() if value is not None}
         # At once, or autograd's threads of the GPUs, which Python does not know of, would end the process in disorder.
@@ -117,10 +131,6 @@ def test_training(run):
                 nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 1, bias=False), nn.BatchNorm2d(16),
                 nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(32, 8, 1),
             )
-        def step(model, x):
-            y = model(x)
-            y.square().mean().backward()
-            return [y.detach().cpu(), *(p.grad.cpu() for p in model.parameters())]
         x = torch.randn(4, 8, 16, 16)
         expected = step(network(), x)
         for change in torch_reformer.convert, torch_reformer.fuse:
@@ -130,6 +140,47 @@ def test_training(run):
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
             assert runs() - before >= 8, "forward and both gradients"
     """)
+
+
+def test_compiled_training(run):
+    """torch.compile's graphs choose MIOpen's solvers, too; what would be fused into a kernel runs after it."""
+    run("""
+        def network():
+            torch.manual_seed(0)
+            return nn.Sequential(
+                nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1)
+            )
+        x = torch.randn(4, 8, 16, 16)
+        expected = step(network(), x)
+        model = torch.compile(network().to(GPU), backend="reformer")
+        for _ in range(2):
+            model.zero_grad()
+            before = runs()
+            for a, b in zip(step(model, x.to(GPU)), expected, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert runs() - before == 5, "two forward, two gradients of weights, one of an input"
+    """)
+
+
+def test_collect(run, tmp_path):
+    """MIOpen's solvers are in the database by its names, with right results. The GPU's clock is the host's here."""
+    problems, database = tmp_path / "problems", tmp_path / "times.fdb.txt"
+    problems.write_text("8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F\n64-7-7-1x1-32-7-7-4-0x0-1x1-1x1-0-NCHW-FP32-F\n")
+    run(
+        f"""
+        from torch_reformer.__main__ import main
+        from torch_reformer.selector.timings import read_timings
+        from torch_reformer.tuning import timing
+        timing._on_gpu = lambda calls, before, device: timing.stopwatches(calls, before)
+        command = ["collect", "--problems", "{problems}", "--out", "{database}", "--device", "cuda", "--directions", "F,W"]
+        assert main([*command, "--repeats", "1"]) == 0
+        records = read_timings("{database}")
+        assert len(records) == 4
+        for record in records:
+            names = set(record.times)
+            assert names >= {{"aten"}} | set(offered(record.problem)), names
+    """
+    )
 
 
 def test_bias_follows(run):
@@ -256,16 +307,16 @@ def test_a_solver_of_another_algorithm_is_refused(run):
     """)
 
 
-def test_without_the_library(run, libraries, tmp_path):
+def test_without_the_library(run, sanitize, tmp_path):
     run(
         'assert "MIOpen is not in this process" in refusals() and offered(ConvProblem(2, 8, 9, 9, 16, 3, 3)) == []',
         MIOPEN=None,
     )
     run('assert any("MIOPEN_HIPDNN_FORWARDING" in (each or "") for each in refusals())', MIOPEN_HIPDNN_FORWARDING="1")
-    lacking = stub.build(tmp_path, without=("miopenConvolutionForwardImmediate",))
+    lacking = stub.build(tmp_path, sanitize, without=("miopenConvolutionForwardImmediate",))
     sentence = "the GPU's libraries have no miopenConvolutionForwardImmediate: they are too old"
     run(f"assert {sentence!r} in refusals()", MIOPEN=str(lacking))
-    decoy = stub.build(tmp_path, soname="libMIOpen_private.so.1", defines=("STUB_DECOY",))
+    decoy = stub.build(tmp_path, sanitize, soname="libMIOpen_private.so.1", defines=("STUB_DECOY",))
     run(f'ctypes.CDLL({str(decoy)!r}); assert "MIOpen is not in this process" in refusals()', MIOPEN=None)
     run(f"ctypes.CDLL({str(decoy)!r}); assert convolved(X, W) == 1")
 

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled import made, output_of, written
+from compiled import SANITIZERS, made, output_of, sanitizer_environment, written
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -36,7 +36,6 @@ FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-w", "-fma
 FLAGS += [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
 FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
 FLAGS += ["-Wno-psabi"]  # -w leaves GCC its notes on how structures are passed
-SANITIZER_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
 # How many bytes for a block the launches of kernels may ask for.
 MOST_SHARED = {32: 227 << 10, 64: 64 << 10}
@@ -88,7 +87,7 @@ def _machine(warp: int, flags: tuple[str, ...], ucontext: bool) -> tuple[Path, .
 
 def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
     """The library with that file's kernels."""
-    flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZER_FLAGS if SANITIZE else [])]
+    flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZERS if SANITIZE else [])]
     objects = _machine(warp, tuple(flags), "REFORMER_EMULATOR_UCONTEXT" in defines)
     flags += [f"-D{define}" for define in defines]
 
@@ -153,15 +152,7 @@ def launch(
 
 def sanitized(arguments: list[str], timeout: float = 900) -> subprocess.CompletedProcess:
     """Runs Python with these arguments in a process whose kernels are checked by sanitizers; `test` is in its path."""
-    libraries = [output_of(*COMPILER, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": " ".join(libraries),
-        "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:abort_on_error=0",
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "REFORMER_EMULATOR_SANITIZE": "1",
-        "PYTHONPATH": str(HERE.parent),
-        "PYTHONMALLOC": "malloc",
-    }
+    environment = os.environ | sanitizer_environment(*COMPILER)
+    environment |= {"REFORMER_EMULATOR_SANITIZE": "1", "PYTHONPATH": str(HERE.parent)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)

@@ -125,7 +125,10 @@ def test_tiles_that_look_up_compile(architecture, request):
 @pytest.mark.parametrize("width", [24, 1024, *slow(768, 1000, 4096)])
 @pytest.mark.parametrize("name", OF_ROWS)
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
-def test_rows_compile(architecture, name, width):
+def test_rows_compile(architecture, name, width, request):
+    if name == "everything" and width == 4096 and architecture in ("gfx908", "gfx90a"):
+        reason = "4 or 2 of 102 scalar registers spill into lanes of a vector register"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     compiles(architecture, programs()[name], (1, width, 64, 1), torch.channels_last)
 
 
@@ -166,7 +169,10 @@ def test_concatenations_compile(architecture, reduces_rows):
 @pytest.mark.parametrize("width", [1099, *slow(77, 50257)])
 @pytest.mark.parametrize("name", ["labels", *slow("labels in fp32"), *OF_LONGER_ROWS])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
-def test_rows_that_end_within_groups_compile(architecture, name, width):
+def test_rows_that_end_within_groups_compile(architecture, name, width, request):
+    if name == "labels in fp32" and architecture == "sm_90a":
+        reason = "ptxas takes 48 registers and has 8 bytes of a thread in memory"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     if name == "sums_beside" and width > 4096:
         pytest.skip("rows that are too long to be added up, too")
     tested = {"labels": labels(), "labels in fp32": labels(program.acc()), **OF_LONGER_ROWS}[name]

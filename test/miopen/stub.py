@@ -8,7 +8,6 @@ from miopen.controls import Stub
 __all__ = ["Stub", "build", "build_hip"]
 
 FOLDER = Path(__file__).parent
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 FLAGS = ["-fPIC", "-pthread", "-O1", "-Wall", "-Wextra", "-Werror"]
 
 
@@ -26,14 +25,14 @@ def build(
     """
     missing = [f"{name}=missing_{name}" for name in without]
     macros = [f"-D{macro}" for macro in (*defines, *missing)]
-    flags = ["g++", "-std=c++17", "-fvisibility=hidden", *FLAGS, *macros, *(SANITIZERS if sanitize else [])]
+    flags = ["g++", "-std=c++17", "-fvisibility=hidden", *FLAGS, *macros, *(compiled.SANITIZERS if sanitize else [])]
     objects = [compiled.made(f"{file.stem}.o", [*flags, "-c"], file) for file in sorted(FOLDER.glob("*.cpp"))]
     return _linked(folder, soname, [*flags, *objects, "-ldl"])
 
 
 def build_hip(folder: Path, sanitize: bool = False) -> Path:
     """Builds the fake HIP in `folder` and returns its path; FAKE_HIP_ARCHS="gfx908,gfx90a" says which GPUs it has."""
-    flags = ["cc", *FLAGS, *(SANITIZERS if sanitize else [])]
+    flags = ["cc", *FLAGS, *(compiled.SANITIZERS if sanitize else [])]
     return _linked(folder, "libamdhip64.so.7", [*flags, FOLDER.parent / "hip" / "fake_hip.c"])
 
 
