@@ -163,8 +163,7 @@ int32_t reformer_conv_plan(const ConvProblem* problem, int32_t index, ReformerCo
     thread_local Device device;
     thread_local int32_t device_index = -2;
     if (index != device_index) {
-      device =
-          index < 0 ? Device::cpu(max_threads()) : Device{DeviceKind::cuda, Isa::plain, 1, gpu::architecture(index)};
+      device = index < 0 ? Device::cpu(max_threads()) : gpu::device(index);
       device_index = index;
     }
     if (index < 0) device.threads = max_threads();

@@ -64,7 +64,6 @@ REFORMER_API int32_t reformer_decide_all(const reformer::ConvProblem* problems, 
 REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
                                          ReformerCandidate* candidates, int32_t* count);
 
-// The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
 // What computes a problem on torch's GPU of this index, or on the CPU (-1), as decided for this thread.
 struct ReformerConvPlan {
   const void* plan;  // good until the thread decides again
@@ -92,6 +91,7 @@ REFORMER_API int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64
 // How plans call PyTorch's operators.
 REFORMER_API void reformer_set_operator_calls(const ReformerOperatorCalls* calls);
 
+// The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
 

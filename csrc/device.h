@@ -17,6 +17,7 @@ struct Device {
   Isa isa = Isa::plain;  // cpu only
   int32_t threads = 1;   // cpu only
   std::string arch;      // cuda only
+  int32_t index = -1;    // cuda only: torch's number of it, where that is known. Not in the text form.
   // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 there (pytorch_settings.h). Not in the text form.
   bool tf32 = false;
   // AMD only: results have to repeat bit for bit, by PyTorch's settings or the configuration. Not in the text form.

@@ -3,6 +3,7 @@
 
 #include "c_api.h"
 #include "dispatch/config.h"
+#include "jit/current_stream.h"
 #include "operators/casts.h"
 #include "operators/contiguous.h"
 #include "operators/conv.h"
@@ -82,6 +83,8 @@ STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
 
 // For csrc/aten, which has tensors in C++ (c_api.h).
 namespace {
+
+const bool has_stream_reader = (reformer::gpu::set_stream_reader(&reformer::current_stream), true);
 
 template <class Body>
 int32_t guarded(const Body& body) {

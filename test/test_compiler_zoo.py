@@ -65,7 +65,9 @@ def test_a_training_step(name):
             relative_error(results(case, torch.float32, call)[0], expected) for call in (compiled, lambda model: model)
         )
         near.append(own < 2 * eager + 1e-7)
-    assert sum(near) >= 3
+        if sum(near) == 3:
+            return
+    raise AssertionError(f"only {sum(near)} of {len(near)} runs are as near as PyTorch's")
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ struct ConvPlan {
   // Throws NotRun where PyTorch's own convolution has to run in its place.
   std::function<void(const ConvBuffers&)> run;
   bool leaves_bias = false;  // run adds none: whoever calls it does
+  bool last_resort = false;  // often many times slower than others: not chosen for want of another that is known
   // The convolution and the program that it was planned with, of which nothing but the outputs is written. In the
   // buffers there is neither a result nor a bias, which the program adds.
   std::function<void(const ConvBuffers&, const ProgramCall&)> run_with;

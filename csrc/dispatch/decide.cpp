@@ -117,9 +117,20 @@ class Choice {
       const auto best = std::max_element(scores.begin(), scores.end());
       if (*best == kUnknown) return {};
       const auto index = size_t(best - scores.begin());
-      if (PlanPointer plan = plan_of(index)) return {solvers()[index], std::move(plan)};
+      PlanPointer plan = plan_of(index);
       *best = kUnknown;
+      if (!plan) continue;
+      if (plan->last_resort && !has_plan(scores, plan_of)) return {};
+      return {solvers()[index], std::move(plan)};
     }
+  }
+
+  // Whether one that the selector knows has a plan.
+  template <class PlanOf>
+  static bool has_plan(const Scores& scores, const PlanOf& plan_of) {
+    for (size_t i = 0; i < scores.size(); ++i)
+      if (scores[i] != kUnknown && plan_of(i)) return true;
+    return false;
   }
 
   // Whether the device's selector ranks it.

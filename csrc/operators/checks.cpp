@@ -52,7 +52,7 @@ void check_not_freed(const char* op, const char* argument, const Tensor& tensor)
 
 Device device_of(const Tensor& tensor) {
   if (tensor.is_cpu()) return Device::cpu(max_threads());
-  return {DeviceKind::cuda, Isa::plain, 1, gpu::architecture(tensor.get_device_index())};
+  return gpu::device(tensor.get_device_index());
 }
 
 }  // namespace reformer

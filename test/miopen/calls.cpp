@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
 
 #include "codes.h"
 
@@ -14,9 +15,10 @@ struct Injection {
   int status, count;
 };
 
-// Never destroyed: a thread may destroy its handle when the process has already left main.
+// Never destroyed: threads may end when the process has already left main.
 auto& injections = *new std::map<std::string, Injection>;
 auto& counts = *new std::map<std::string, std::map<uint64_t, int64_t>>;
+auto& ended = *new std::set<uint64_t>;  // threads
 std::atomic<int64_t> failed{0};
 thread_local const char* current = "no call";
 
@@ -82,8 +84,20 @@ void reset_calls() {
 
 uint64_t this_thread() {
   static std::atomic<uint64_t> threads{0};
-  thread_local const uint64_t number = ++threads;
-  return number;
+  struct Thread {
+    const uint64_t number = ++threads;
+    ~Thread() {
+      const std::lock_guard lock(state);
+      ended.insert(number);
+    }
+  };
+  thread_local const Thread thread;
+  return thread.number;
+}
+
+bool has_ended(uint64_t thread) {
+  const std::lock_guard lock(state);
+  return ended.count(thread) != 0;
 }
 
 }  // namespace stub

@@ -32,5 +32,6 @@ void reset_calls();
 
 // Another number for each thread, also for those that begin after another's end.
 uint64_t this_thread();
+bool has_ended(uint64_t thread);
 
 }  // namespace stub

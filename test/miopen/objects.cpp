@@ -57,7 +57,10 @@ int64_t live(Kind kind) {
 
 Handle& usable_handle(const void* object) {
   Handle& handle = find<Handle>(object);
-  if (handle.thread != this_thread()) misuse("the handle of another thread");
+  if (handle.thread != this_thread()) {
+    if (!has_ended(handle.thread)) misuse("the handle of another thread");
+    handle.thread = this_thread();
+  }
   const int current = hip::current_device();
   if (current != handle.device)
     misuse("the handle's device is " + std::to_string(handle.device) + ", but the current one is " +

@@ -68,7 +68,7 @@ T& find(const void* object) {
   return static_cast<T&>(find(object, T::kKind));
 }
 
-// A handle that this thread may use now.
+// A handle that this thread may use now: its own, or from now on its own, as the thread that had it has ended.
 Handle& usable_handle(const void* handle);
 
 // Strides of a packed tensor, in N, C, H, W order.

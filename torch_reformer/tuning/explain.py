@@ -78,7 +78,7 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
 
 
 def _is_ours(name: str) -> bool:
-    return name.islower()
+    return name.islower() and name != "fft"
 
 
 def _family(candidate: Candidate) -> tuple[str, str | None]:

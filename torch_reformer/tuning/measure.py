@@ -116,11 +116,13 @@ def check(work: Workload, solvers: Collection[str]) -> dict[str, str]:
         else:
             if not excess <= allowed:  # NaN too
                 wrong[solver] = f"its result is wrong: the error is {excess / allowed:.3g} times what is allowed"
-    # A vendor's kernel that fails is refused from then on, and PyTorch's convolution has run.
-    for candidate in candidates(work.problem, device_name(work.device)):
-        if candidate.name in solvers and candidate.refusal is not None:
-            wrong.setdefault(candidate.name, f"it failed: {candidate.refusal}")
-    return wrong
+    return _failed(work, solvers) | wrong
+
+
+def _failed(work: Workload, solvers: Collection[str]) -> dict[str, str]:
+    """Those of them that have failed: a vendor's kernel is refused from then on, and PyTorch's convolution has run."""
+    found = candidates(work.problem, device_name(work.device))
+    return {each.name: f"it failed: {each.refusal}" for each in found if each.name in solvers and each.refusal}
 
 
 def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[float]]:
@@ -170,9 +172,11 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
     with torch.inference_mode():
         wrong = check(work, workspaces)
         times = _time(work, [name for name in workspaces if name not in wrong], repeats)
+    failed = _failed(work, times)
+    wrong |= failed
     if device.type != "cpu" and torch.cuda.memory_reserved(device) > _memory(device) // 4:
         torch.cuda.empty_cache()  # graphs have memory of their own, which other problems' don't get
-    medians = {name: statistics.median(undisturbed(us) or us) / 1e3 for name, us in times.items()}
+    medians = {name: statistics.median(undisturbed(us) or us) / 1e3 for name, us in times.items() if name not in failed}
     timings = (
         Timing(name, float(f"{ms:.6g}"), workspaces[name], _ALGORITHMS[problem.direction])
         for name, ms in medians.items()

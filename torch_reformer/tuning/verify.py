@@ -58,7 +58,12 @@ def run(options: argparse.Namespace) -> int:
     ran: Counter[str] = Counter()
     wrong: list[tuple[ConvProblem, str, str]] = []
     for problem in tqdm(problems, unit="problem", dynamic_ncols=True):
-        work, solvers = operands(problem, device), applicable(problem, device)
+        try:
+            work = operands(problem, device)
+        except ValueError as error:
+            tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
+            continue
+        solvers = applicable(problem, device)
         with torch.inference_mode():
             found = check(work, solvers)
         ran.update(solvers.keys())

@@ -8,7 +8,7 @@
 namespace reformer::miopen {
 
 using Status = int;
-constexpr Status kSuccess = 0;
+constexpr Status kSuccess = 0, kBadParameter = 3;
 
 using Handle = void*;
 using TensorDescriptor = void*;
@@ -27,7 +27,6 @@ struct Api {
   const char* (*error_string)(Status);  // the status' name
   Status (*create)(Handle*, void* stream);
   Status (*set_stream)(Handle, void* stream);
-  Status (*destroy)(Handle);
   Status (*create_tensor)(TensorDescriptor*);
   Status (*destroy_tensor)(TensorDescriptor);
   Status (*set_tensor)(TensorDescriptor, int type, int layout, const int* sizes, int dimensions);

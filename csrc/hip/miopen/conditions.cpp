@@ -1,5 +1,7 @@
 #include "conditions.h"
 
+#include "rules.h"
+
 namespace reformer::miopen {
 namespace {
 
@@ -24,7 +26,8 @@ const char* refuse(const MiopenSolver& solver, const ConvProblem& problem, const
   if (!(solver.layouts & bit(problem.layout))) return "it does not take this layout";
   const std::string name = arch.substr(0, arch.find(':'));
   if (!starts_with_one_of(name, solver.archs)) return "it does not run on this architecture";
-  if (solver.algorithm == Algorithm::winograd && arch.find("xnack+") != std::string::npos)
+  const bool no_xnack = solver.algorithm == Algorithm::winograd || solver.rule == gtc_nchw;
+  if (no_xnack && arch.find("xnack+") != std::string::npos)
     return "it does not run where the GPU may retry memory accesses (xnack)";
   if (deterministic && !solver.deterministic) return "it adds in no fixed order, and the result must be deterministic";
   return solver.rule ? solver.rule(problem, name) : nullptr;

@@ -10,6 +10,7 @@ namespace reformer::miopen {
 struct Failure {
   const char* call;  // "miopenConvolutionForwardImmediate"
   Status status;
+  bool is_of_problem = true;  // and not of all that the thread does
 };
 
 // Throws Failure unless the status is success.

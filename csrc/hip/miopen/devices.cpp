@@ -1,6 +1,5 @@
 #include "devices.h"
 
-#include <memory>
 #include <stdexcept>
 
 #include "jit/gpu.h"
@@ -18,7 +17,7 @@ struct Hip {
 
 // Null if HIP is not in this process.
 const Hip* hip() {
-  static const std::unique_ptr<const Hip> found = []() -> std::unique_ptr<const Hip> {
+  static const Hip* const found = []() -> const Hip* {  // never deleted: torch's threads may outlive static objects
     void* const library = gpu::loaded_library("libamdhip64");
     if (!library) return nullptr;
     Hip api{};
@@ -26,9 +25,9 @@ const Hip* hip() {
     gpu::find_symbol(library, "hipGetDevice", api.current);
     gpu::find_symbol(library, "hipSetDevice", api.set_current);
     gpu::find_symbol(library, "hipStreamIsCapturing", api.is_capturing);
-    return std::make_unique<const Hip>(api);
+    return new Hip(api);
   }();
-  return found.get();
+  return found;
 }
 
 }  // namespace

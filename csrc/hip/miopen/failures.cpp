@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 namespace reformer::miopen {
@@ -9,7 +10,9 @@ namespace {
 
 struct Failures {
   std::mutex mutex;
-  std::map<std::string, std::unordered_map<RunKey, std::string, RunKey::Hash>> sentences;  // by architecture
+  // By architecture.
+  std::map<std::string, std::unordered_map<RunKey, std::string, RunKey::Hash>> sentences;
+  std::map<std::string, std::set<std::string>> heard;
 };
 Failures& failures() {
   static Failures& all = *new Failures;  // torch's threads may outlive static objects
@@ -30,7 +33,8 @@ const char* find_failure(const RunKey& run, const std::string& arch) {
 bool note_failure(const RunKey& run, const std::string& arch, const std::string& sentence) {
   Failures& all = failures();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  return all.sentences[arch].emplace(run, sentence).second;
+  all.sentences[arch].emplace(run, sentence);
+  return all.heard[arch].insert(sentence).second;
 }
 
 }  // namespace reformer::miopen

@@ -1,4 +1,6 @@
 // MIOpen's handles: one a thread and device, as they are not safe between threads, and with them what they have run.
+// They are never destroyed, as graphs may have captured their kernels: the handle of a thread that has ended is
+// another's.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,6 @@ class ThreadHandle {
  public:
   // Throws Failure.
   ThreadHandle(const Api& api, void* stream);
-  ~ThreadHandle();
   ThreadHandle(const ThreadHandle&) = delete;
 
   Handle get() const { return handle_; }
@@ -49,7 +50,7 @@ class ThreadHandle {
 
 // This thread's handle of the device, or null if it has none yet.
 ThreadHandle* find_handle(int32_t device);
-// The same, made if there is none. Throws Failure.
+// The same, made if there is none, which a graph that is being captured forbids. Throws Failure.
 ThreadHandle& handle_of(const Api& api, int32_t device, void* stream);
 
 }  // namespace reformer::miopen

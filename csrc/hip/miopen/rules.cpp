@@ -1,6 +1,7 @@
 #include "rules.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace reformer::miopen {
 namespace {
@@ -22,14 +23,14 @@ bool filter_is(const ConvProblem& p, int32_t r, int32_t s) { return p.r == r && 
 bool weight_grad(const ConvProblem& p) { return p.direction == Direction::weight_grad; }
 bool input_grad(const ConvProblem& p) { return p.direction == Direction::input_grad; }
 
-// All elements of each tensor can be counted by 32 bits.
-bool tensors_fit_32_bits(const ConvProblem& p) {
-  return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}) < power_of_2(31);
-}
+int64_t most_elements(const ConvProblem& p) { return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}); }
 
-// The same for their bytes.
-bool bytes_fit_32_bits(const ConvProblem& p) {
-  return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}) * element_size(p.dtype) < power_of_2(31);
+// All elements of each tensor can be counted by 32 bits.
+bool tensors_fit_32_bits(const ConvProblem& p) { return most_elements(p) < power_of_2(31); }
+
+// The same for their bytes, with a sign or without.
+bool bytes_fit_32_bits(const ConvProblem& p, int bits = 31) {
+  return most_elements(p) * element_size(p.dtype) < power_of_2(bits);
 }
 
 // MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless told otherwise, and most kernels can't.
@@ -245,6 +246,84 @@ const char* part_tiles(const ConvProblem& p, const std::string&) {
   if (!bytes_fit_32_bits(p)) return kSize;
   const int64_t m = p.group_k(), n = int64_t{p.n} * p.out_h() * p.out_w(), k = int64_t{p.group_c()} * p.r * p.s;
   return m % 16 || n % 64 || k % 4 ? nullptr : "it computes only what needs padding";
+}
+
+namespace {
+
+// Kernels of the implicit GEMMs in assembly, by what the channels that they compute, the batch and the depth of the
+// sums must be multiples of. MIOpen has many more, but what suits one of those suits one of these. All pad the pixels
+// of an image to whole tiles, and that of fp16 forward the rest, too.
+struct GtcKernel {
+  Direction direction;
+  DType dtype;
+  int32_t channels, batch, depth;
+  bool pointwise = false;  // for filters of 1x1 only
+};
+constexpr GtcKernel kGtcKernels[] = {
+    {Direction::forward, DType::fp32, 16, 1, 4},       {Direction::forward, DType::fp32, 4, 16, 16},
+    {Direction::forward, DType::fp32, 4, 1, 16, true}, {Direction::forward, DType::fp16, 1, 1, 1},
+    {Direction::input_grad, DType::fp32, 32, 1, 4},    {Direction::input_grad, DType::fp32, 16, 2, 4},
+    {Direction::input_grad, DType::fp32, 4, 16, 16},   {Direction::input_grad, DType::fp16, 64, 1, 16},
+    {Direction::input_grad, DType::fp16, 16, 4, 8},    {Direction::input_grad, DType::fp16, 4, 16, 16},
+};
+
+}  // namespace
+
+const char* gtc_nchw(const ConvProblem& p, const std::string&) {
+  const bool forward = !input_grad(p);
+  if (p.groups != 1 && (forward || p.dtype == DType::fp32)) return kGroups;
+  if (forward && filter_is(p, 1, 1) && p.c % 8) return "MIOpen found wrong results with 1x1 filters of other channels";
+  // The kernels count the bytes of a tensor by 32 bits, and MIOpen does not check that.
+  if (!bytes_fit_32_bits(p, 32)) return kSize;
+  // A gradient by a stride is a product for each phase of it, with a part of the filter. The parts are of two sizes at
+  // most, and the depth must be a multiple for both: the kernels' are powers of 2, so their greatest divisor will do.
+  const auto taps = [&](int64_t filter, int32_t stride, int32_t dilation) {
+    const int64_t phases = forward ? 1 : stride / std::gcd(stride, dilation);
+    return std::gcd(filter, (filter + phases - 1) / phases);
+  };
+  const Seen q = seen(p);
+  const int64_t depth = q.c * taps(p.r, p.stride_h, p.dilation_h) * taps(p.s, p.stride_w, p.dilation_w);
+  for (const GtcKernel& kernel : kGtcKernels) {
+    if (kernel.direction != p.direction || kernel.dtype != p.dtype) continue;
+    if (kernel.pointwise && !filter_is(p, 1, 1)) continue;
+    if (q.k % kernel.channels == 0 && p.n % kernel.batch == 0 && depth % kernel.depth == 0) return nullptr;
+  }
+  return kNoTiles;
+}
+
+// Its blocks have images and filters in 64 KiB of local memory: a tile of 8, 16 or 32 by the size of what is read, of
+// up to 2 channels in and 8 out.
+const char* direct_ocl(const ConvProblem& p, const std::string&) {
+  if (dilated(p)) return kDilation;
+  if (p.pad_h != p.pad_w) return kPadding;
+  if (p.stride_h != p.stride_w || p.stride_h > 2) return kStride;
+  const bool forward = !input_grad(p), fp16 = p.dtype == DType::fp16;
+  if (!forward && (p.r <= p.pad_h || p.s <= p.pad_w)) return kPadding;
+  if (forward && fp16 && p.stride_h == 2) return "it adds in fp16 there, which MIOpen found too inexact";
+  if (p.groups == 1) {
+    const bool square = p.r == p.s && p.r >= 3 && p.r <= 11 && p.r % 2;
+    const bool wide = p.r == 5 && (p.s == 10 || p.s == 20) && p.stride_h == 2 && !p.pad_h;
+    if (!square && !wide && !(fp16 && filter_is(p, 4, 4) && !p.pad_h)) return kFilter;
+  }
+  const Seen q = seen(p);
+  const auto read = [&](int64_t size, int64_t filter) {
+    const int64_t tile = size <= 8 ? 8 : size <= 16 ? 16 : 32, stride = p.stride_h;
+    const int64_t out = std::max<int64_t>(stride, tile == 8 ? 1 : 2), in = std::max<int64_t>(8, tile / out) * out;
+    return forward ? (in - 1) * stride + filter : (in + filter + stride - 2) / stride;
+  };
+  const int64_t in = std::min<int64_t>(q.c, 2), out = std::min<int64_t>(q.k, 8);
+  const int64_t elements = read(q.h, q.r) * read(q.w, q.s) * in + out * in * q.r * q.s;
+  if (elements * element_size(p.dtype) > power_of_2(16)) return "its blocks need more local memory than there is";
+  return tensors_fit_32_bits(p) ? nullptr : kSize;
+}
+
+// Forward in fp32, blocks that share a result add to it while another block may yet set it to 0: where 64 channels or
+// fewer are in, none share one.
+const char* pointwise_ocl(const ConvProblem& p, const std::string&) {
+  if (const char* reason = pointwise(p, "")) return reason;
+  const bool shares = p.direction == Direction::forward && p.dtype == DType::fp32 && p.c % 16 == 0 && p.k % 16 == 0;
+  if (shares && p.c > 64) return "several of its blocks add to a result, and one of them sets it to 0 first";
+  return tensors_fit_32_bits(p) ? nullptr : kSize;
 }
 
 const char* naive(const ConvProblem& p, const std::string& arch) {

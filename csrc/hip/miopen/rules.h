@@ -34,6 +34,9 @@ const char* winograd_v30_one_group(const ConvProblem&, const std::string& arch);
 const char* winograd_v30_groups(const ConvProblem&, const std::string& arch);
 const char* whole_tiles(const ConvProblem&, const std::string& arch);  // of the forward implicit GEMM V4R4
 const char* part_tiles(const ConvProblem&, const std::string& arch);
+const char* gtc_nchw(const ConvProblem&, const std::string& arch);  // not where xnack is on: see conditions.cpp
+const char* direct_ocl(const ConvProblem&, const std::string& arch);
+const char* pointwise_ocl(const ConvProblem&, const std::string& arch);
 const char* naive(const ConvProblem&, const std::string& arch);
 
 }  // namespace reformer::miopen

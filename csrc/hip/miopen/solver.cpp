@@ -14,21 +14,31 @@
 #include "devices.h"
 #include "failures.h"
 #include "handle.h"
+#include "jit/current_stream.h"
 #include "jit/gpu.h"
 #include "library.h"
+#include "rules.h"
 #include "solver_table.h"
 
 namespace reformer {
 namespace miopen {
 namespace {
 
-std::string in_words(const Api& api, const Failure& failure) {
-  return std::string(failure.call) + " gave " + api.error_string(failure.status) + " (" +
-         std::to_string(failure.status) + ")";
+// Remembers that the solver failed for the problem. What PyTorch's own convolution, which runs instead, is told.
+NotRun remembered(const Api& api, const Failure& failure, const MiopenSolver& solver, const RunKey& key,
+                  const std::string& arch) {
+  std::string sentence = std::string(failure.call) + " gave " + api.error_string(failure.status) + " (" +
+                         std::to_string(failure.status) + ")";
+  if (failure.is_of_problem) sentence += std::string(" for ") + solver.name + " on " + key.problem.str();
+  const bool is_new = note_failure(key, arch, sentence);
+  return NotRun(is_new ? sentence + "; PyTorch's own convolution runs instead" : "", true);
 }
 
 constexpr const char* kRuns[] = {"miopenConvolutionForwardImmediate", "miopenConvolutionBackwardDataImmediate",
                                  "miopenConvolutionBackwardWeightsImmediate"};
+constexpr const char* kQueries[] = {"miopenConvolutionForwardGetSolutionWorkspaceSize",
+                                    "miopenConvolutionBackwardDataGetSolutionWorkspaceSize",
+                                    "miopenConvolutionBackwardWeightsGetSolutionWorkspaceSize"};
 constexpr const char* kCompiles[] = {"miopenConvolutionForwardCompileSolution",
                                      "miopenConvolutionBackwardDataCompileSolution",
                                      "miopenConvolutionBackwardWeightsCompileSolution"};
@@ -37,6 +47,7 @@ constexpr const char* kCompiles[] = {"miopenConvolutionForwardCompileSolution",
 // is the same on every device of an architecture, and does not depend on the user's databases.
 class Workspaces {
  public:
+  // Throws Failure; or NotRun where an answer would take what a graph that is being captured forbids.
   std::optional<int64_t> get(const Api& api, const RunKey& key, int32_t device, const std::string& arch) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -56,13 +67,18 @@ class Workspaces {
 
   static std::optional<int64_t> ask(const Api& api, const RunKey& key, int32_t device) {
     const CurrentDevice current(device);
+    void* const stream = gpu::current_stream(device);
+    if (is_capturing(stream)) throw NotRun("", true);
     const Descriptors descriptors(api, key.problem, key.deterministic);
-    const Handle handle = handle_of(api, device, nullptr).get();
+    const Handle handle = handle_of(api, device, stream).get();
     const auto& [first, second, result] = descriptors.tensors();
+    const auto direction = size_t(key.problem.direction);
     size_t bytes = 0;
-    const Status status = api.workspace_size[size_t(key.problem.direction)](handle, first, second, descriptors.conv(),
-                                                                            result, key.solver, &bytes);
-    return status == kSuccess ? std::optional<int64_t>(int64_t(bytes)) : std::nullopt;
+    const Status status =
+        api.workspace_size[direction](handle, first, second, descriptors.conv(), result, key.solver, &bytes);
+    if (status == kBadParameter) return std::nullopt;
+    check(status, kQueries[direction]);
+    return int64_t(bytes);
   }
 
   std::mutex mutex_;
@@ -97,9 +113,7 @@ class Runs {
       run(handle, buffers);
       if (is_first) handle.note_run(key_);
     } catch (const Failure& failure) {
-      const std::string sentence = in_words(api_, failure) + " for " + solver_.name + " on " + key_.problem.str();
-      const bool is_new = note_failure(key_, arch_, sentence);
-      throw NotRun(is_new ? sentence + "; PyTorch's own convolution runs instead" : "", true);
+      throw remembered(api_, failure, solver_, key_, arch_);
     }
   }
 
@@ -139,12 +153,13 @@ class Miopen final : public Solver {
   Planned<ConvPlan> plan(const ConvProblem& of, const Device& device) const override {
     ConvProblem p = of;
     p.bias = 0;
-    const std::optional<int32_t> gpu = device_of(device.arch);
+    const std::optional<int32_t> gpu = device.index < 0 ? device_of(device.arch) : device.index;
     const std::string& target = gpu ? gpu::target(*gpu) : device.arch;
     if (const char* why = refuse(solver_, p, target, device.deterministic)) return why;
     ConvPlan plan;
     plan.deterministic = solver_.deterministic;
     plan.leaves_bias = true;
+    plan.last_resort = solver_.rule == naive;
     if (!gpu) {  // a device by its name: nothing will run
       if (solver_.check == Check::asked) plan.condition = "MIOpen agrees, which is asked where it runs";
       plan.run = [](const ConvBuffers&) { throw std::logic_error("this process has no such GPU"); };
@@ -163,8 +178,11 @@ class Miopen final : public Solver {
       }
       const auto runs = std::make_shared<const Runs>(api, solver_, key, plan.workspace_bytes, device.arch);
       plan.run = [runs](const ConvBuffers& buffers) { runs->run(buffers); };
-    } catch (const Failure&) {  // as in a thread whose first work is captured into a graph: MIOpen makes no handle then
-      plan.run = [](const ConvBuffers&) { throw NotRun("", true); };
+    } catch (const NotRun& why) {
+      plan.run = [why](const ConvBuffers&) { throw why; };
+    } catch (const Failure& failure) {
+      const NotRun why = remembered(api, failure, solver_, key, device.arch);
+      plan.run = [why](const ConvBuffers&) { throw why; };
     }
     return plan;
   }

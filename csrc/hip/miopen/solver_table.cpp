@@ -70,8 +70,8 @@ const std::vector<MiopenSolver>& solver_table() {
       // conv_ocl_dir2D*.cpp. Later releases have another solver, ConvHipDirectFwd11x11, at 8, and none at 11.
       {"ConvOclDirectFwd11x11", 8,  direct, U, fwd,  floats, nchw, old, fixed, nullptr},
       {"ConvOclDirectFwdGen",   9,  direct, U, fwd,  floats, nchw, old, fixed, nullptr},
-      {"ConvOclDirectFwd",      11, direct, U, data, floats, nchw, old, fixed, nullptr},
-      {"ConvOclDirectFwd1x1",   13, direct, U, data, floats, nchw, old, fixed, nullptr},
+      {"ConvOclDirectFwd",      11, direct, R, data, floats, nchw, old, fixed, direct_ocl},
+      {"ConvOclDirectFwd1x1",   13, direct, R, data, floats, nchw, old, fixed, pointwise_ocl},
 
       // fft.cpp.
       {"fft", 34, Algorithm::fft, A, data, f32, nchw, all, fixed, fft_5x5},
@@ -103,8 +103,8 @@ const std::vector<MiopenSolver>& solver_table() {
       {"ConvAsmImplicitGemmGTCDynamicWrwXdlopsNHWC", 110, igemm, A, wrw, floats, both, mfma, atomic, gtc_nhwc},
       // conv_asm_implicit_gemm_gtc_{fwd,bwd}.cpp, conv_asm_implicit_gemm_wrw_gtc_dynamic_xdlops.cpp.
       {"ConvAsmImplicitGemmGTCDynamicWrwXdlops", 72, igemm, A, wrw, halves, nchw, gfx908, atomic, one_group},
-      {"ConvAsmImplicitGemmGTCDynamicFwdXdlops", 74, igemm, U, fwd, halves, nchw, gfx908, atomic, nullptr},
-      {"ConvAsmImplicitGemmGTCDynamicBwdXdlops", 82, igemm, U, bwd, halves, nchw, gfx908, atomic, nullptr},
+      {"ConvAsmImplicitGemmGTCDynamicFwdXdlops", 74, igemm, R, fwd, halves, nchw, gfx908, atomic, gtc_nchw},
+      {"ConvAsmImplicitGemmGTCDynamicBwdXdlops", 82, igemm, R, bwd, halves, nchw, gfx908, atomic, gtc_nchw},
 
       // conv_hip_implicit_gemm_bwd_v1r1.cpp, conv_hip_implicit_gemm_wrw_v4r4_xdlops{,_padded_gemm}.cpp.
       {"ConvHipImplicitGemmBwdDataV1R1",               55, igemm, A, bwd, f32,    nchw, old,   atomic, bwd_v1r1},
