@@ -194,6 +194,24 @@ def test_collect(run, tmp_path):
     )
 
 
+def test_verify(run, tmp_path):
+    """Its status is 0 if all that is offered is right, and 1 if a solver fails; a problem that can't be run is left."""
+    problems = tmp_path / "problems"
+    problems.write_text(
+        "8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F\n8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-INT8-F\n"
+    )
+    done = run(f"""
+        from torch_reformer.__main__ import main
+        command = ["verify", "--device", "cuda", "--problems", "{problems}"]
+        assert main(command) == 0
+        stub.inject("miopenConvolutionForwardImmediate", 7, 1)
+        assert main(command) == 1
+    """)
+    assert "GemmFwdRest" in done.stdout and " right" in done.stdout and "1 WRONG" in done.stdout
+    assert done.stderr.count("PyTorch has no convolution of INT8") == 2
+    assert "it failed: miopenConvolutionForwardImmediate gave" in done.stderr
+
+
 def test_bias_follows(run):
     run("""
         b = torch.randn(16)

@@ -15,7 +15,7 @@ from torch_reformer.selector import replay, train, weights_file
 from torch_reformer.selector.dataset import fold_of, make_dataset
 from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.targets import optimality
-from torch_reformer.selector.timings import write_timings
+from torch_reformer.selector.timings import Timing, write_timings
 from torch_reformer.selector.training_loop import TrainingLoop, TrainingOptions
 
 
@@ -113,6 +113,29 @@ def test_bad_commands_end_with_a_sentence(arguments, sentence, database, tmp_pat
     error = capsys.readouterr().err
     assert sentence.format(db=database, tmp=tmp_path) in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_adapts_to_another_kernel(trained, tmp_path, capsys):
+    """Which is the fastest in a third of the records; for the others the weights' own choices stay."""
+    records, path, out = learnable(), tmp_path / "db.fdb.txt", tmp_path / "adapted.pt"
+    new = {r.key for r in records if r.problem.r == 5}
+    faster = [
+        r._replace(timings=(*r.timings, Timing("new", min(r.times.values()) / 2, 0, "x"))) if r.key in new else r
+        for r in records
+    ]
+    write_timings(path, faster)
+    command = ["adapt", "--weights", str(trained), "--timings", str(path), "--out", str(out)]
+    assert main([*command, "--epochs", "25"]) == 0
+    before, weights = weights_file.load(trained), weights_file.load(out)
+    assert weights.candidates == [*before.candidates, "new"]
+    assert weights.metadata["timings"][:1] == before.metadata["timings"]
+    assert weights.metadata["scores"]["top1"] > 0.8
+    for bad, sentence in (
+        ([*command, "--offered"], "is a candidate: leave --offered away"),
+        ([*command, "--epochs", "0"], "--epochs must be at least 1"),
+        ([*command[:4], f"gfx90a={path}", *command[5:]], "is for gfx906, and"),
+    ):
+        assert main(bad) == 2 and sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9, {"fingerprint": ""}, {"finished": 1, "current": 1}])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from .compiler import plan
 from .runtime import cache
-from .selector import replay, train
+from .selector import adapt, replay, train
 from .tuning import collect, explain, info, verify
 
 
@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", verify, "run every candidate on sample problems, and compare the results with exact ones"),
         ("plan", plan, "what the compiler makes of a model: kernels, bytes, expected times"),
         ("train", train, "train a selector on databases of timings"),
+        ("adapt", adapt, "train a selector further, on other timings"),
         ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),
         ("cache", cache, "the GPU kernels that were compiled at run time"),
     ):

@@ -357,11 +357,11 @@ def run(options: argparse.Namespace) -> int:
     weights.metadata["timings"] = sources
     weights.save(options.out)
     checkpoint.path.unlink(missing_ok=True)
-    _report(options.out, weights, time.monotonic() - begin)
+    report(options.out, weights, time.monotonic() - begin)
     return 0
 
 
-def _report(out: Path, weights: Weights, seconds: float) -> None:
+def report(out: Path, weights: Weights, seconds: float) -> None:
     scores = weights.metadata["scores"]
     count = sum(tensor.numel() for tensor in weights.tensors.values())
     print(f"{out}: {count:,} parameters, {seconds:.0f} s")

@@ -78,13 +78,14 @@ def training_set(
     invented = _invented(measured, count, devices, seed)
     likely = teachers.log_probabilities(invented).topk(invented.entries.shape[1], 1)
     invented.entries.copy_(likely.indices)
-    return _joined(measured, targets, invented, likely.values.softmax(1))
+    return joined(measured, targets, invented, likely.values.softmax(1))
 
 
 _WHOLE = ("rows", "weights", "best_ms", "device", "fold")
 
 
-def _joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tuple[Dataset, Tensor]:
+def joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tuple[Dataset, Tensor]:
+    """Both in one, whose candidates are the same."""
     width = max(a.entries.shape[1], b.entries.shape[1])
 
     def rows(x: Tensor, y: Tensor, fill: float) -> Tensor:
@@ -96,9 +97,6 @@ def _joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tup
         problems=a.problems + b.problems,
         entries=rows(a.entries, b.entries, -1),
         log_ratio=rows(a.log_ratio, b.log_ratio, 0),
-        **{
-            name: torch.cat([getattr(a, name), getattr(b, name)])
-            for name in ("rows", "weights", "best_ms", "device", "fold")
-        },
+        **{name: torch.cat([getattr(a, name), getattr(b, name)]) for name in _WHOLE},
     )
     return data, rows(a_targets, b_targets, 0)
