@@ -197,9 +197,7 @@ def test_collect(run, tmp_path):
 def test_verify(run, tmp_path):
     """Its status is 0 if all that is offered is right, and 1 if a solver fails; a problem that can't be run is left."""
     problems = tmp_path / "problems"
-    problems.write_text(
-        "8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F\n8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-INT8-F\n"
-    )
+    problems.write_text("8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F\n8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-INT8-F\n")
     done = run(f"""
         from torch_reformer.__main__ import main
         command = ["verify", "--device", "cuda", "--problems", "{problems}"]
