@@ -149,11 +149,14 @@ class _Program(Program):
         for place, variables in self.once.items():
             self.row(dict.fromkeys(variables, 1), int(place in anchors), 1)
         own = sum(1 << place for place in self.once)
+        alike: dict[tuple[int, int], list[int]] = {}  # operations of one kernel, one that is before -> of the former
         for z, one in enumerate(self.candidates):
             for place in places_of(one.before & own if one.once else 0):
-                others = [i for i in self.once[place] if self.candidates[i].before & one.once]
-                if others:
-                    self.row({z: 1} | dict.fromkeys(others, 1), high=1)
+                alike.setdefault((one.once, place), []).append(z)
+        for (once, place), several in alike.items():  # one of them at most, as of those that compute the place
+            others = [i for i in self.once[place] if self.candidates[i].before & once]
+            if others:
+                self.row(dict.fromkeys(several, 1) | dict.fromkeys(others, 1), high=1)
 
 
 def _spares(one: Candidate, other: Candidate) -> bool:
