@@ -131,10 +131,13 @@ class _Program(Program):
                 if value in self.s:
                     users = self._users[value] & candidate.operations & self.single
                     groups.setdefault((value, users & -users or ~z), []).append(z)
+        provided, once = [each.provided for each in self.candidates], [each.once for each in self.candidates]
         for (value, user), readers in groups.items():
             makers = self.makers.get(value, ())
             if user < 0:
-                makers = [i for i in makers if not _spares(self.candidates[i], self.candidates[~user])]
+                # Not those which leave it nothing to do, or can't be beside it.
+                left, alone = provided[~user], once[~user]
+                makers = [i for i in makers if left & ~provided[i] and not alone & once[i]]
             else:
                 makers = [i for i in makers if not self.candidates[i].operations & user]
             self.row(dict.fromkeys(readers, 1) | {self.s[value]: -1}, high=0)
@@ -157,8 +160,3 @@ class _Program(Program):
             others = [i for i in self.once[place] if self.candidates[i].before & once]
             if others:
                 self.row(dict.fromkeys(several, 1) | dict.fromkeys(others, 1), high=1)
-
-
-def _spares(one: Candidate, other: Candidate) -> bool:
-    """Whether the other is of no use beside the one, or can't be beside it."""
-    return not other.provided & ~one.provided or bool(one.once & other.once)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ class Layout:
     strides: tuple[int, ...]
     offset: int = 0
 
-    @property
+    @functools.cached_property  # the planner asks some 100,000 times
     def numel(self) -> int:
         return math.prod(self.sizes)
 
@@ -28,7 +29,7 @@ class Layout:
         strides = zip(self.sizes, self.strides, other.strides, strict=False)
         return self.sizes == other.sizes and all(a == b for size, a, b in strides if size != 1)
 
-    @property
+    @functools.cached_property
     def is_dense(self) -> bool:
         """Whether it has every element of its memory once."""
         expected = 1

@@ -154,7 +154,7 @@ class Space:
     def pixels(self) -> int:
         return self.height * self.width
 
-    @property
+    @functools.cached_property
     def numel(self) -> int:
         return self.images * self.channels * self.pixels
 
