@@ -1,6 +1,6 @@
 # Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
 #   make demo   trains a small network with torch_reformer and with PyTorch, side by side
-#   make test   the tests, in some twenty minutes on two cores; ARGS="-k conv2d -x" goes to pytest
+#   make test   the tests, in a quarter of an hour on two cores; ARGS="-k conv2d -x" goes to pytest
 #   make test-all  these and the slow ones, with more random examples
 #   make test-gpu  what needs a GPU
 #   make build  the native library and the kernels of this machine's GPUs, in place; REFORMER_ARCHS="gfx942 sm_90a" says
