@@ -16,7 +16,6 @@ operation. There are seven kinds:
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -72,7 +71,7 @@ class View:
     @property
     def elements(self) -> int:
         """How many it looks at: what is repeated counts once."""
-        return math.prod(n for n, s in zip(self.layout.sizes, self.layout.strides, strict=True) if s)
+        return self.layout.elements
 
     def __str__(self) -> str:
         return str(self.value) if self.layout == self.value.layout else f"{self.value}{self.layout}"

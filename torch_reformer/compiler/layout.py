@@ -19,6 +19,11 @@ class Layout:
     def numel(self) -> int:
         return math.prod(self.sizes)
 
+    @functools.cached_property
+    def elements(self) -> int:
+        """Without those that are repeated."""
+        return math.prod(n for n, s in zip(self.sizes, self.strides, strict=True) if s)
+
     def in_memory_order(self) -> list[tuple[int, int]]:
         """Sizes and strides of the dimensions that have more than one element, the outermost first."""
         pairs = [(size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if size != 1]
