@@ -326,7 +326,7 @@ def test_the_second_device_alone(run):
 
 
 def test_the_naive_solver_is_a_last_resort(run):
-    """It is the only one of MIOpen's that the weights know there, and takes a hundred times as long as others."""
+    """It is the only one of MIOpen's that the weights know there, and is often far slower than others."""
     run(
         """
         problem = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, groups=64, layout="NHWC")

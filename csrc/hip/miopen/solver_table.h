@@ -15,7 +15,7 @@ enum class Algorithm : int32_t { gemm = 0, direct = 1, fft = 2, winograd = 3, im
 // Who says whether a solver applies. MIOpen's immediate functions run what they are given, applicable or not.
 enum class Check : uint8_t {
   asked,      // MIOpen: its workspace query checks solvers that may need a workspace
-  ruled,      // conditions.cpp alone: the query answers 0 for every problem, so the rule is exact or stricter
+  ruled,      // its rule alone: the query answers 0 for every problem, so the rule is exact or stricter
   unchecked,  // nobody: never offered
 };
 
