@@ -37,6 +37,17 @@ def test_what_is_summed_by_segments():
     assert not takes((0, 4), (MANY,), (MANY, 4))
 
 
+@pytest.mark.parametrize("shape", [(9, 4), (9, 1), (9, 1, 3)], ids=str)
+def test_numbers_of_rows(shape):
+    """One column is all of its row, however its numbers are strided."""
+    numbers = torch.arange(9)
+    expanded = numbers.view(9, *(1 for _ in shape[1:])).expand(shape)
+    assert segments._of_rows(expanded).equal(numbers)
+    each = expanded.contiguous()
+    of_each = segments._of_rows(each)
+    assert of_each.equal(numbers) if each[0].numel() == 1 else of_each is None
+
+
 def edges(nodes, count, device="cpu"):
     """Sources, of which some are counted from the end, and targets: one node has many edges, some have none."""
     source = torch.randint(-nodes, nodes, (count,), device=device)

@@ -75,7 +75,9 @@ def _gather(tensor: Tensor, dim: int, numbers: Tensor, sparse_grad: bool = False
 
 def _of_rows(numbers: Tensor) -> Tensor | None:
     """The number of each row, if all its elements have the same by an expansion."""
-    if numbers.dim() < 2 or any(numbers.stride()[1:]) or numbers.numel() == 0:
+    if numbers.dim() < 2 or numbers.numel() == 0:
+        return None
+    if any(stride for size, stride in zip(numbers.shape[1:], numbers.stride()[1:], strict=True) if size > 1):
         return None
     return numbers.as_strided(numbers.shape[:1], numbers.stride()[:1])
 
