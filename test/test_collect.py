@@ -18,7 +18,7 @@ from torch_reformer.selector.problems import read_problems
 from torch_reformer.selector.timing_database import Database, merge, part_path
 from torch_reformer.selector.timings import Record, Timing, read_timings, write_timings
 from torch_reformer.tuning import collect
-from torch_reformer.tuning.measure import applicable, measure
+from torch_reformer.tuning.measure import ELIMINATIONS, applicable, measure
 from torch_reformer.tuning.timing import Disturbed
 from torch_reformer.tuning.workload import Workload
 
@@ -129,6 +129,24 @@ def test_interrupted_and_resumed(tmp_path, monkeypatch, measured, capsys):
     assert Database(out).complete
 
 
+def test_out_of_minutes_and_resumed(tmp_path, measured, capsys):
+    """No problem is begun after so long; ranks that end so are not merged, and the same command goes on."""
+    out = tmp_path / "db"
+    assert run(out, "--minutes", "0") == 0
+    assert not measured and not Database(out).complete
+    assert "goes on" in capsys.readouterr().out
+    assert run(out, "--minutes", "60") == 0
+    assert len(measured) == 9 and Database(out).complete
+    assert "goes on" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "soon"])
+def test_minutes_that_are_none(tmp_path, minutes, capsys):
+    with pytest.raises(SystemExit):
+        run(tmp_path / "db", "--minutes", minutes)
+    assert "--minutes" in capsys.readouterr().err
+
+
 def test_saves_now_and_then(tmp_path, monkeypatch):
     """Killed without notice, it loses what was measured since the last save and no more."""
     monkeypatch.setattr(collect, "SAVE_SECONDS", -1)
@@ -192,6 +210,25 @@ def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
     record = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1), repeats=3).record
     assert timed.pop("aten_nhwc") == 1 and min(timed.values()) >= 3
     assert (record.times["aten"], record.times["aten_nhwc"]) == (0.01, 0.101)
+
+
+def test_what_is_clearly_slower_is_timed_a_few_times_on_a_gpu(monkeypatch):
+    """By the rule for GPUs: one round shows who is three times as slow, three rounds who is a quarter slower."""
+    timed, us = Counter(), {"aten": 10.0, "aten_nhwc": 31.0, "reference": 12.0}
+
+    def stopwatches(calls, before, device):
+        def watch(name):
+            timed[name] += 1
+            return us.get(name, 13.0)
+
+        return {name: functools.partial(watch, name) for name in calls}
+
+    monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", stopwatches)
+    monkeypatch.setitem(ELIMINATIONS, "cpu", ELIMINATIONS["cuda"])
+    record = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1), repeats=6).record
+    assert timed.pop("aten_nhwc") == 1 and timed.pop("aten") >= 6
+    assert timed and set(timed.values()) == {3}
+    assert record.times.keys() == applicable(record.problem).keys()
 
 
 def watches(monkeypatch, times):

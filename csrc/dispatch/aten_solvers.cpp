@@ -32,8 +32,7 @@ bool has_idle_column(const ConvProblem& p) {
 // - Where all columns of the filter meet padding only, the forward pass with dilation ends in a segmentation fault.
 // - The weight gradient of a strided 1x1 filter over fewer than 16 channels writes outside its buffers; glibc then
 //   reports a corrupted heap.
-bool is_broken(const ConvProblem& p, const Device& device, Layout via) {
-  if (device.kind != DeviceKind::cpu) return false;
+bool is_broken_on_cpu(const ConvProblem& p, Layout via) {
   const bool weight_grad = p.direction == Direction::weight_grad, bf16 = p.dtype == DType::bf16;
   if (bf16 && !p.fits_32_bits()) return true;
   if (p.direction == Direction::input_grad) return false;
@@ -44,6 +43,14 @@ bool is_broken(const ConvProblem& p, const Device& device, Layout via) {
   const bool strided_1x1 = p.r == 1 && p.s == 1 && (p.stride_h > 1 || p.stride_w > 1);
   if (weight_grad && strided_1x1 && p.group_c() < 16) return true;
   return has_idle_column(p);
+}
+
+// What cuDNN 9 gets wrong on sm_90 in NHWC, if the tensors have been converted for it: some 16-bit 1x1 convolutions of
+// numbers of channels that 8 does not divide, in each direction (`wrong` in benchmarks/results/h100 and h200).
+bool is_broken(const ConvProblem& p, const Device& device, Layout via) {
+  if (device.kind == DeviceKind::cpu) return is_broken_on_cpu(p, via);
+  const bool odd = p.c % 8 != 0 || p.k % 8 != 0;
+  return device.is_nvidia() && via == Layout::nhwc && p.layout != via && element_size(p.dtype) == 2 && odd;
 }
 
 // How oneDNN sums in fp32 depends on the layout, and the error grows with the root of what it adds up one by one: in
@@ -58,6 +65,14 @@ bool is_as_accurate(const ConvProblem& p, Layout via) {
   }
   const int32_t channels = p.direction == Direction::forward ? p.group_c() : p.group_k(), taps = p.r * p.s;
   return nhwc ? taps * int64_t{channels} <= (in_blocks ? 320 : 128) : taps * std::min(channels, 16) <= 144;
+}
+
+// Why what is computed through a layout may be less accurate than PyTorch; null if it is not.
+const char* inaccuracy(const ConvProblem& p, const Device& device, Layout via) {
+  if (device.kind == DeviceKind::cpu) return p.dtype == DType::fp32 && !is_as_accurate(p, via) ? kInaccurate : nullptr;
+  // PyTorch's own kernel for depthwise NCHW adds up in fp16.
+  const bool adds_fp16 = p.dtype == DType::fp16 && p.kind() == Kind::depthwise && via == Layout::nchw;
+  return adds_fp16 && p.direction == Direction::weight_grad ? kInaccurate : nullptr;
 }
 
 // On a GPU, coarsely, what cuDNN reaches on an H200: half as much in NCHW, and a tenth or two of the bandwidth where it
@@ -104,8 +119,7 @@ class AtenThrough final : public Solver {
     ConvPlan plan;
     plan.us = estimate(cost_, p, device, kVia);
     plan.workspace_bytes = (p.input_numel() + p.weight_numel() + p.output_numel()) * element_size(p.dtype);
-    if (device.kind == DeviceKind::cpu && p.dtype == DType::fp32 && !is_as_accurate(p, kVia))
-      plan.inaccuracy = kInaccurate;
+    plan.inaccuracy = inaccuracy(p, device, kVia);
     plan.aten = kVia;
     return plan;
   }

@@ -1,13 +1,14 @@
 """Times every applicable candidate of each problem on this machine, into a database that a selector can learn from.
 
-Interrupted, it goes on where it was when the same command is given again. Under torchrun the problems are dealt out
-over the processes, which should have cores of their own; each writes ``DB.rankR``, and the last to finish merges them
-into DB (``--merge`` does so by hand).
+Interrupted, or out of the minutes that it was given, it goes on where it was when the same command is given again.
+Under torchrun the problems are dealt out over the processes, which should have cores of their own; each writes
+``DB.rankR``, and the last to finish merges them into DB (``--merge`` does so by hand).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -44,6 +45,16 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not minutes >= 0:  # NaN, too
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes")
+    return minutes
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--problems", type=Path, metavar="FILE", help="JSON lines, find-db keys or MIOpenDriver lines, one a line"
@@ -57,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_positive, help="of the CPU (default: torch's number)")
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N problems")
     parser.add_argument("--repeats", type=_positive, default=5, metavar="N", help="of each timing, at least (5)")
+    parser.add_argument(
+        "--minutes", type=_minutes, default=math.inf, metavar="M", help="begin no problem after so long"
+    )
     parser.add_argument("--merge", action="store_true", help="only merge the shares DB.rank* that are there into DB")
 
 
@@ -66,12 +80,18 @@ def _pending(problems: list[ConvProblem], known: Iterable[Database], device: tor
     return [problem for problem in problems if measured.get(str(problem)) != applicable(problem, device).keys()]
 
 
-def _collect(problems: list[ConvProblem], total: int, database: Database, repeats: int, device: torch.device) -> int:
-    """Measures the problems into the database. Returns how many could not be run."""
+def _collect(
+    problems: list[ConvProblem], total: int, database: Database, repeats: int, device: torch.device, seconds: float
+) -> int:
+    """Measures the problems into the database, as many as are begun in so many seconds. Returns how many could not be
+    run."""
     skipped, disturbed, saved = 0, 0, time.monotonic()
+    end = saved + seconds
     bar = tqdm(total=total, initial=total - len(problems), unit="problem", mininterval=0.5, dynamic_ncols=True)
     try:
         for problem in problems:
+            if time.monotonic() >= end:
+                break
             bar.set_postfix_str(str(problem))
             try:
                 found = measure(problem, repeats, device)
@@ -87,7 +107,8 @@ def _collect(problems: list[ConvProblem], total: int, database: Database, repeat
             if time.monotonic() - saved > SAVE_SECONDS:
                 database.save()
                 saved = time.monotonic()
-        database.complete = True
+        else:
+            database.complete = True
     finally:  # an interruption too
         bar.close()
         database.save()
@@ -137,14 +158,17 @@ def run(options: argparse.Namespace) -> int:
     database.complete = False
     database.save()  # finds out now whether it can
     try:
-        skipped = _collect(pending, len(share), database, options.repeats, device)
+        skipped = _collect(pending, len(share), database, options.repeats, device, 60 * options.minutes)
     except KeyboardInterrupt:
         print(f"interrupted; {database.path} has {len(database.records)} problems, the same command goes on")
         return 130
+    if not database.complete:
+        print(f"{database.path} has {len(database.records)} problems, and not all yet: the same command goes on")
     if world_size == 1:
         return _report(database, skipped)
     # Wrong results make the process that merges fail, not this one: torchrun would stop the others.
     if merged := merge(options.out, world_size, name):
         return _report(merged)
-    print(f"{database.path} is complete; whoever finishes last merges it into {options.out.name}")
+    if database.complete:
+        print(f"{database.path} is complete; whoever finishes last merges it into {options.out.name}")
     return 0

@@ -21,8 +21,10 @@ from .timing import in_turns, stopwatches, undisturbed
 from .workload import MEMORY_FORMATS, Workload, device_name
 
 _CPU = torch.device("cpu")
-# The GPU's time hardly differs from one replay to the next, and time on a GPU is dear.
-HOPELESS_ON_GPU, SETTLED_ON_GPU = 3, 0.01
+# After so many rounds whatever takes so many times as long as the fastest drops out. The GPU's time hardly differs from
+# one replay to the next, and time on a GPU is dear.
+ELIMINATIONS = {"cpu": ((1, 10.0),), "cuda": ((1, 3.0), (3, 1.25))}
+SETTLED_ON_GPU = 0.01
 _ALGORITHMS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}  # the find-db's third field, a word for people
 
 
@@ -126,25 +128,32 @@ def _failed(work: Workload, solvers: Collection[str]) -> dict[str, str]:
 
 
 def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[float]]:
-    """Microseconds of each solver's runs: one round of all shows who can win, and they go on. So do those that were
-    disturbed in it."""
-    on_cpu = work.device.type == "cpu"
+    """Microseconds of each solver's runs: first rounds show who can win, and they go on. So do those that were
+    disturbed in them."""
     with contextlib.ExitStack() as forced:
 
         def force(name: str) -> None:
             forced.close()
             forced.enter_context(config.config(force=name))
 
-        watches = stopwatches(dict.fromkeys(solvers, work.reformer), force, work.device)
-        times = in_turns(watches, seconds=0, least=1, most=1)
-        fastest = min((us[0] for us in times.values()), default=0.0)
-        hopeless = (10 if on_cpu else HOPELESS_ON_GPU) * fastest
-        out = {name for name, us in times.items() if undisturbed(us) and us[0] > hopeless}
-        contenders = {name: watch for name, watch in watches.items() if name not in out}
-        more = in_turns(
-            contenders, 0.02 * len(contenders), repeats - 1, 10 * repeats, settled=None if on_cpu else SETTLED_ON_GPU
-        )
-    return {name: times[name] + more.get(name, []) for name in solvers}
+        contenders = stopwatches(dict.fromkeys(solvers, work.reformer), force, work.device)
+        times: dict[str, list[float]] = {name: [] for name in solvers}
+
+        def rounds(seconds: float, least: int, most: int, settled: float | None = None) -> None:
+            for name, us in in_turns(contenders, seconds, least, most, settled).items():
+                times[name] += us
+
+        done = 0
+        for until, factor in ELIMINATIONS[work.device.type]:
+            rounds(0, until - done, until - done)
+            done = until
+            medians = {name: statistics.median(times[name]) for name in contenders}
+            slow = factor * min(medians.values(), default=0.0)
+            out = {name for name, us in medians.items() if us > slow and undisturbed(times[name])}
+            contenders = {name: watch for name, watch in contenders.items() if name not in out}
+        settled = None if work.device.type == "cpu" else SETTLED_ON_GPU
+        rounds(0.02 * len(contenders), max(repeats - done, 1), 10 * repeats, settled)
+    return times
 
 
 def operands(problem: ConvProblem, device: torch.device) -> Workload:
@@ -161,8 +170,8 @@ def operands(problem: ConvProblem, device: torch.device) -> Workload:
 
 def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU) -> Measurement:
     """Times each applicable solver, in turns, at least `repeats` times; the median of the runs that nothing disturbed
-    counts. A solver that is more than ten times slower than the fastest, on a GPU three times, is timed once. On a GPU
-    it is the time on the GPU (timing.py).
+    counts. A solver that is more than ten times slower than the fastest is timed once; on a GPU one that is three times
+    slower, and one that is a quarter slower three times. On a GPU it is the time on the GPU (timing.py).
 
     Raises ``ValueError`` with a sentence if the problem can't be run: a data type that PyTorch does not convolve, or
     tensors that are too large.
