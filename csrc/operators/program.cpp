@@ -53,6 +53,11 @@ Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
        "int32 for indices");
 }
 
+bool has_sizes(const Tensor& tensor, Sizes wanted) {
+  const auto sizes = tensor.sizes();
+  return std::equal(sizes.begin(), sizes.end(), wanted.begin(), wanted.end());
+}
+
 int64_t numel(Sizes sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<int64_t>());
 }
@@ -106,11 +111,11 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
     return tensor.stride(1) == 1 || result[1] == 1 ? tensor : contiguous_of(tensor);
   }
   const Ints expected = sizes_of(kind, result);
-  const Sizes wanted{expected.data(), expected.size()}, got = tensor.sizes();
+  const Sizes wanted{expected.data(), expected.size()};
   const bool is_placed =
       (kind == ProgramOp::full || kind == ProgramOp::row || kind == ProgramOp::index) && tensor.dim() > 4;
-  if (is_placed ? tensor.numel() != numel(wanted) : !std::equal(got.begin(), got.end(), wanted.begin(), wanted.end()))
-    fail(op, argument(), " has size ", shown(got), ", but the result of size ", shown(result), " needs ",
+  if (is_placed ? tensor.numel() != numel(wanted) : !has_sizes(tensor, wanted))
+    fail(op, argument(), " has size ", shown(tensor.sizes()), ", but the result of size ", shown(result), " needs ",
          shown(wanted));
   if (is_placed) {
     if (width) placement = placement_of(tensor, kind == ProgramOp::full ? width : 1);
@@ -184,8 +189,8 @@ struct Prepared {
     return int32_t(call.placements.size()) - 1;
   }
 
-  // The last outputs are written to tensors that are there: vectors of channels, and tensors of more than 4 dimensions,
-  // by their placements.
+  // The last outputs are written to tensors that are there: vectors of channels, tensors of more than 4 dimensions, by
+  // their placements, and such as the result is, unless it is not dense: then the output has memory of its own.
   void write_to(const char* op, const Tensor& like, const std::vector<Tensor>& into, int64_t width) {
     const size_t allocated = call.program.outputs.size() - into.size();
     call.outputs.resize(allocated);
@@ -195,15 +200,17 @@ struct Prepared {
       check_not_freed(op, "what is written to", into[i]);
       const bool is_vector =
           output.is_by_channel() && into[i].dim() == 1 && into[i].size(0) == like.size(1) && into[i].is_contiguous();
+      const bool is_result = output.is_by_element() && into[i].dim() == 4 && has_sizes(into[i], like.sizes());
       std::optional<Placement> placement;
       if (output.is_by_element() && into[i].dim() > 4 && into[i].numel() == like.numel() && width)
         placement = placement_of(into[i], width);
       if (placement && placement->repeats()) placement.reset();
       const Stored type = call.stored_type(output);
-      if ((!is_vector && !placement) || into[i].scalar_type() != torch_type(type))
+      if ((!is_vector && !is_result && !placement) || into[i].scalar_type() != torch_type(type))
         fail(op, "output ", allocated + i, " can't be written to a tensor of size ", shown(into[i].sizes()),
              " and data type ", toString(into[i].scalar_type()));
-      call.outputs.push_back(into[i].mutable_data_ptr());
+      const bool is_usable = !is_result || is_dense(into[i], call.shape.layout);
+      call.outputs.push_back(is_usable ? into[i].mutable_data_ptr() : nullptr);
       if (!placement) continue;
       call.places_of_outputs.resize(call.program.outputs.size(), -1);
       call.places_of_outputs[allocated + i] = add(*placement);
@@ -219,7 +226,7 @@ struct Prepared {
       const Ints wanted = sizes_of(output, {sizes.data(), sizes.size()});
       const Stored type = call.stored_type(output);
       const Layout layout = output.is_by_element() ? call.shape.layout : Layout::nchw;
-      if (i >= allocated) {
+      if (i >= allocated && call.outputs[i]) {
         outputs.push_back(into[i - allocated]);
       } else if (spare && output.is_by_element() && type == call.type) {
         outputs.push_back(*spare);

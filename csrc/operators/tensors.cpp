@@ -31,17 +31,6 @@ bool is_aligned(const Tensor& tensor) {
   return tensor.is_cpu() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
-bool is_dense(const Tensor& tensor, Layout layout) {
-  if (!is_aligned(tensor)) return false;
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
-  const auto wanted = dense_strides(sizes, layout);
-  for (size_t d = 0; d < 4; ++d)
-    if (sizes[d] == 0) return true;
-  for (size_t d = 0; d < 4; ++d)
-    if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
-  return true;
-}
-
 // The same dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
 // promise.
 Tensor with_strides_of(const Tensor& tensor, Layout layout) {
@@ -148,6 +137,17 @@ Tensor empty(const Tensor& like, Sizes sizes, Layout layout) {
 }
 Tensor empty(const Tensor& like, Sizes sizes, Layout layout, ScalarType type) {
   return empty_of(like, sizes, layout, number_of(type));
+}
+
+bool is_dense(const Tensor& tensor, Layout layout) {
+  if (!is_aligned(tensor)) return false;
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto wanted = dense_strides(sizes, layout);
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] == 0) return true;
+  for (size_t d = 0; d < 4; ++d)
+    if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
+  return true;
 }
 
 Tensor dense(const Tensor& tensor, Layout layout) {

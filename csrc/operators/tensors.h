@@ -19,8 +19,11 @@ Layout result_layout(const Tensor& first, const Tensor& second);
 // torch's current stream on its GPU of this index, as the driver knows it.
 void* current_stream(int32_t device);
 
-// The tensor itself if its elements are dense in this layout and, on a GPU, begin at a multiple of 16 bytes; else a
-// copy that is so.
+// Whether the elements of a tensor of 4 dimensions are dense in this layout and, on a GPU, begin at a multiple of 16
+// bytes.
+bool is_dense(const Tensor& tensor, Layout layout);
+
+// The tensor itself if it is dense in this layout, else a copy that is.
 Tensor dense(const Tensor& tensor, Layout layout);
 
 // The tensor itself if its elements are dense in the order of its dimensions, else a copy.

@@ -21,7 +21,7 @@ from .cached import Compiled, Uncached, reporting
 from .capture import capture
 from .cost import known_gpu
 from .fakes import Unsupported
-from .in_place import write_in_place
+from .in_place import write_in_place, write_over
 from .ir import Graph, View
 from .lower import Lowered, lower
 from .memory_formats import settle
@@ -89,6 +89,7 @@ class Executable(Compiled):
                 self.grouping = grouping.copy()
                 if in_place:
                     write_in_place(self.grouping)
+                    write_over(self.grouping)
                 try:
                     return lower(self.graph, self.grouping)
                 except Cyclic:

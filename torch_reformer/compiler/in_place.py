@@ -1,27 +1,22 @@
-"""Vectors of channels that a region computes to be copied into tensors that are there, as batch norm's running
-statistics: the region's kernel writes them there itself."""
+"""Results that need no memory of their own: vectors of channels that a region computes to be copied into tensors that
+are there, as batch norm's running statistics, and what lies as a tensor does that nobody reads afterwards."""
 
 from __future__ import annotations
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from .grouping import Grouping
-from .ir import Call, Map, View
-from .regions import Region
+from .ir import Call, Conv, ConvGrads, Map, Value, View
+from .regions import Leaf, Region
+from .schedule import needed_in_memory
 
 _copy = torch.ops.aten.copy_.default
 
 
 def write_in_place(grouping: Grouping) -> None:
     """Takes the copies away, and has the regions write (Region.into)."""
-    readers: dict[int, set[int]] = {}  # value (id) -> groups
-    for number, operation in grouping.alone.items():
-        for view in operation.operands:
-            readers.setdefault(id(view.value), set()).add(number)
-    for number, region in grouping.regions.items():
-        views = [*region.leaves.values(), *(region.anchor.operands if region.anchor else ())]
-        for view in views:
-            readers.setdefault(id(view.value), set()).add(number)
+    readers = _readers(grouping)
     outputs = {id(view.value) for view in grouping.graph.output_views()}
     for number, operation in list(grouping.alone.items()):
         if not (isinstance(operation, Call) and operation.operator is _copy and len(operation.args) == 2):
@@ -37,6 +32,71 @@ def write_in_place(grouping: Grouping) -> None:
             continue  # it reads the old values after the region
         region.into[id(source.value)] = to
         del grouping.alone[number]
+
+
+def write_over(grouping: Grouping) -> None:
+    """Has regions write results over what they alone read (Region.over): the peak of memory is lower by those. A
+    kernel's thread reads all that it computes an element of before it writes that."""
+    readers, outputs = _readers(grouping), {id(view.value) for view in grouping.graph.output_views()}
+    stored = needed_in_memory(grouping, (*grouping.regions, *grouping.alone))
+    shared = {id(view.value) for region in grouping.regions.values() for view in region.parts.values()}
+    for region in grouping.regions.values():
+        if region.anchor or region.copies:
+            continue
+        free = {
+            key: view
+            for key, view in region.leaves.items()
+            if readers[id(view.value)] == {region.number}
+            and id(view.value) not in outputs | shared | region.look_ups.keys()
+            and _is_by_itself(grouping, view)
+            and sum(value == id(view.value) for value, _, _ in region.leaves) == 1
+        }
+        for operation in region.operations:
+            result = operation.results[0]
+            if id(result) not in stored or id(result) in region.into:
+                continue
+            read = region.traced(operation)[1] if free else {}
+            over = next((key for key in free if key in read and _lie_alike(region, result, key, free[key])), None)
+            if over:
+                region.over[id(result)] = free.pop(over)
+
+
+def _readers(grouping: Grouping) -> dict[int, set[int]]:
+    """For each value (id) the groups that read it."""
+    readers: dict[int, set[int]] = {}
+    for number, operation in grouping.alone.items():
+        for view in operation.operands:
+            readers.setdefault(id(view.value), set()).add(number)
+    for number, region in grouping.regions.items():
+        views = [*region.leaves.values(), *(region.anchor.operands if region.anchor else ())]
+        looked_up = [view for each in region.look_ups.values() for view in (each.table, each.index)]
+        for view in [*views, *looked_up]:
+            readers.setdefault(id(view.value), set()).add(number)
+    return readers
+
+
+def _is_by_itself(grouping: Grouping, view: View) -> bool:
+    """Whether the graph makes its value, in memory that is no other's. A call's result may be what the call was given,
+    though its schema does not say so; that of a matrix product, a convolution or attention is not."""
+    maker = view.value.maker
+    region = grouping.regions.get(grouping.group_of.get(id(maker), -1))
+    if region is not None:
+        return id(view.value) not in region.into.keys() | region.parts.keys()
+    if isinstance(maker, Call):
+        return maker.operator.overloadpacket in flop_registry and not maker.parts
+    return isinstance(maker, Conv | ConvGrads)
+
+
+def _lie_alike(region: Region, result: Value, key: Leaf, view: View) -> bool:
+    """Whether a result's element is where that of the view is by which it is computed."""
+    return (
+        key[2] == region.whole
+        and view.is_whole
+        and result.layout == view.layout
+        and result.layout.numel == region.numel
+        and result.dtype == view.value.dtype
+        and result.memory is view.value.memory is None
+    )
 
 
 def _writer(grouping: Grouping, to: View, source: View) -> Region | None:

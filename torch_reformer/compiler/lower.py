@@ -116,7 +116,8 @@ class _Lowering:
     def _region(self, region: Region) -> None:
         stored = [each for each in region.members if id(each.results[0]) in self.needed]
         copies = region.copies.keys() & self.needed  # others only go on to reductions
-        into = [each for each in region.operations if id(each.results[0]) in region.into.keys() | copies]
+        there = region.into.keys() | region.over.keys() | copies
+        into = [each for each in region.operations if id(each.results[0]) in there]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return
@@ -143,6 +144,9 @@ class _Lowering:
 
     def _written(self, region: Region, value: Value, space: Space) -> int:
         """The tensor that is there and gets a region's result."""
+        if id(value) in region.over:
+            view = region.over[id(value)]
+            return self._number(view, space.layout_of("full", view.layout.offset))
         if id(value) not in region.copies:
             return self._number(region.into[id(value)])
         if id(value) in region.parts:

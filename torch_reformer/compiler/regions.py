@@ -46,6 +46,7 @@ class Region:
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
     into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
+    over: dict[int, View] = field(default_factory=dict)  # result (id) -> what it reads, in whose memory that is written
     copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
     parts: dict[int, View] = field(default_factory=dict)  # a copy (id) -> of which memory it is a part
     turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads

@@ -29,6 +29,7 @@ from .training_loop import logits_of
 from .weights_file import Weights, find, load
 
 TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
+SLOWER = (0.05, 0.2)  # than a peer by more than so much: how often
 
 
 class Replay:
@@ -87,6 +88,8 @@ class Replay:
             "speedup_mean": ratio.mean().item(),
             "speedup_trimmed_mean": ratio[cut : len(ratio) - cut].mean().item(),
             "speedup_total": (theirs.sum() / ours.sum()).item(),
+            **{f"slower_by_{share:.0%}": (ratio < 1 / (1 + share)).double().mean().item() for share in SLOWER},
+            "worst": 1 / ratio[0].item(),
         }
 
 
@@ -120,14 +123,23 @@ def read_peer(path: Path) -> Peer:
     return Peer(possible, len(times) - len(possible))
 
 
-def _peer(text: str) -> tuple[str, Path]:
+def peer_of(solver: str, records: Sequence[Record]) -> Peer:
+    """One that always takes this solver of the records. Raises ``ValueError`` if none has it."""
+    times = {record.key: record.times[solver] for record in records if solver in record.times}
+    if not times:
+        raise ValueError(f"no record has a time of {solver}: a peer is NAME=CSV, or a solver of the database")
+    return Peer(times, 0)
+
+
+def _peer(text: str) -> tuple[str, Path | None]:
     name, equals, path = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=CSV")
-    return name, Path(path)
+    return name, Path(path) if equals else None
 
 
-PEER_HELP = "another's choices, to compare with: a CSV with the columns key and ms (others are ignored)"
+PEER_HELP = (
+    "another's choices, to compare with: a CSV with the columns key and ms (others are ignored), or a solver of the "
+    "database, such as aten"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,7 +155,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--arch", metavar="NAME", help="replay the weights that decide for it here: cpu, gfx908, ...")
     which.add_argument("--weights", type=Path, metavar="FILE", help="replay these, which `train` wrote")
     parser.add_argument("--held-out", action="store_true", help="only problems of geometries never trained on")
-    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME=CSV", help=PEER_HELP)
+    parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME[=CSV]", help=PEER_HELP)
     parser.add_argument(
         "--offered",
         action="store_true",
@@ -159,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
     weights = load(path)
     given, timings = options.timings
     device, records = read_database(timings, given, weights.architecture)
-    peers = {name: read_peer(csv_path) for name, csv_path in options.peer}
+    peers = {name: read_peer(path) if path else peer_of(name, records) for name, path in options.peer}
     left_out: Counter[str] = Counter()
     if options.held_out:
         records, left_out = _held_out(records, weights, timings, path)
@@ -240,6 +252,8 @@ def _table(result: dict) -> str:
         lines.append(
             f"over {name} on {found['problems']} problems: {found['speedup_geomean']:.3f}x (geomean), "
             f"{found['speedup_mean']:.3f}x (mean), {found['speedup_trimmed_mean']:.3f}x (mean without "
-            f"{TRIM:.0%} at each end), {found['speedup_total']:.3f}x (total time){ignored}"
+            f"{TRIM:.0%} at each end), {found['speedup_total']:.3f}x (total time); slower "
+            + ", ".join(f"by over {share:.0%} in {found[f'slower_by_{share:.0%}']:.1%}" for share in SLOWER)
+            + f", {found['worst']:.2f} times as long at worst{ignored}"
         )
     return "\n".join(lines)

@@ -1,0 +1,128 @@
+"""Results that a plan's kernels write over what they alone read."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiled_steps import executables
+from marks import needs_aten
+from torch import nn
+
+from torch_reformer import program as p
+from torch_reformer.runtime import plan
+
+pytestmark = needs_aten
+
+
+class Of(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors):
+        return self.function(*tensors)
+
+
+def overwritten(executable) -> int:
+    """How many results of a plan's kernels are written over what the kernel reads."""
+    return sum(len(set(step.into) & set(step.inputs)) for step in executable.plan.steps if step.kind == "stitch")
+
+
+def step_of(function, *inputs, monkeypatch):
+    """How many results are written so, forward and backward; the gradients are PyTorch's."""
+    inputs = [each.clone().requires_grad_() for each in inputs]
+    found = [overwritten(each) for each in executables(Of(function), *inputs, monkeypatch=monkeypatch)]
+    expected = torch.autograd.grad(function(*inputs).square().sum(), inputs)
+    for each, wanted in zip(inputs, expected, strict=True):
+        torch.testing.assert_close(each.grad, wanted)
+    return found
+
+
+def matrices(*sizes):
+    torch.manual_seed(0)
+    return [torch.randn(size, dtype=torch.float64) for size in sizes]
+
+
+def test_what_follows_a_product(monkeypatch):
+    def function(activation):
+        return lambda x, weight, bias: activation(F.linear(x, weight, bias))
+
+    tensors = matrices((64, 32), (128, 32), (128,))
+    forward, _ = step_of(function(F.relu), *tensors, monkeypatch=monkeypatch)
+    assert forward == 1
+    # The backward of this one reads the product.
+    forward, _ = step_of(function(F.silu), *tensors, monkeypatch=monkeypatch)
+    assert forward == 0
+
+
+def test_several_kernels_in_a_row(monkeypatch):
+    """A perceptron: gradients take the place of those that they are computed of."""
+
+    def function(x, first, second, third):
+        return F.relu(F.relu(x @ first) @ second) @ third
+
+    tensors = matrices((64, 32), (32, 96), (96, 80), (80, 16))
+    assert step_of(function, *tensors, monkeypatch=monkeypatch) == [2, 2]
+
+
+def test_rows(monkeypatch):
+    """A softmax reads each row more than once before it writes it."""
+
+    def function(x, weight):
+        return (x @ weight).softmax(-1) @ weight.t()
+
+    forward, _ = step_of(function, *matrices((48, 32), (32, 600)), monkeypatch=monkeypatch)
+    assert forward == 1
+
+
+NOT = {
+    "read again": lambda x, weight: (scores := x @ weight).relu() @ scores.t(),
+    "given back": lambda x, weight: torch.cat([(scores := x @ weight).relu().sum(1), scores.flatten()]),
+    "given": lambda x, weight: x.relu() + weight.sum(),
+    "part": lambda x, weight: (x @ weight)[:, :64].relu(),
+    "repeated": lambda x, weight: (x @ weight)[:1].expand(64, 128).relu() * x.sum(),
+}
+
+
+@pytest.mark.parametrize("what", NOT)
+def test_what_stays_as_it_is(what, monkeypatch):
+    forward, _ = step_of(NOT[what], *matrices((64, 32), (32, 128)), monkeypatch=monkeypatch)
+    assert forward == 0
+
+
+def test_results_of_another_type(monkeypatch):
+    tensors = [each.float().requires_grad_() for each in matrices((64, 32), (32, 128))]
+    forward, _ = executables(Of(lambda x, weight: (x @ weight).relu().bfloat16()), *tensors, monkeypatch=monkeypatch)
+    assert overwritten(forward) == 0
+
+
+def test_backward_runs_twice(monkeypatch):
+    """What a forward saves is not written over."""
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)
+    x, first, second = (each.requires_grad_() for each in matrices((64, 32), (32, 96), (96, 16)))
+    result = torch.compile(lambda *t: (F.relu(t[0] @ t[1]) @ t[2]).exp().sum(), backend="reformer")(x, first, second)
+    once = torch.autograd.grad(result, (x, first, second), retain_graph=True)
+    again = torch.autograd.grad(result, (x, first, second))
+    for one, other in zip(once, again, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("place", ["acc", "input", "other", "turned", "part"])
+def test_a_program_writes_there(dtype, place):
+    """Whichever tensor it is, and where its elements lie in another order, in memory of its own."""
+    torch.manual_seed(0)
+    one, other = (torch.randn(6, 5, 4, 8).to(dtype) for _ in range(2))
+    into = {"acc": one, "input": other, "other": torch.empty_like(one)}.get(place)
+    if place == "turned":
+        into = torch.empty_like(one, memory_format=torch.channels_last)
+    elif place == "part":
+        into = torch.empty(6, 5, 4, 9, dtype=dtype)[..., :8]
+    expected = (one + other).relu(), one - other
+    program = p.Program(p.store(p.acc() - p.full("other")), p.store(p.relu(p.acc() + p.full("other"))))
+    steps = plan.Plan(3)
+    difference, written = steps.stitch(program.code, 0, (1,), (2,))
+    steps.give(difference, written)
+    found = plan.run(steps, [one, other, into])
+    for each, wanted in zip(found, expected[::-1], strict=True):
+        torch.testing.assert_close(each, wanted)
+    assert (found[1].data_ptr() == into.data_ptr()) == (place in ("acc", "input", "other"))
