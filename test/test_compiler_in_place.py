@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from compiled_steps import executables
 from marks import needs_aten
 from torch import nn
+from torch._functorch import config as functorch_config
 
 from torch_reformer import program as p
 from torch_reformer.runtime import plan
@@ -95,9 +96,9 @@ def test_results_of_another_type(monkeypatch):
     assert overwritten(forward) == 0
 
 
-def test_backward_runs_twice(monkeypatch):
+@functorch_config.patch(donated_buffer=False)
+def test_backward_runs_twice():
     """What a forward saves is not written over."""
-    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)
     x, first, second = (each.requires_grad_() for each in matrices((64, 32), (32, 96), (96, 16)))
     result = torch.compile(lambda *t: (F.relu(t[0] @ t[1]) @ t[2]).exp().sum(), backend="reformer")(x, first, second)
     once = torch.autograd.grad(result, (x, first, second), retain_graph=True)

@@ -198,7 +198,7 @@ def test_little_data_is_warned_of(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("place, advantage", [(0, 5.0), (1, 1.0)])
-def test_pytorchs_kernel_has_the_largest_advantage_that_costs_nothing(place, advantage, monkeypatch):
+def test_pytorchs_kernel_has_the_least_advantage_that_keeps_choices_from_being_slower(place, advantage, monkeypatch):
     """It is the better one of the first problem, where the other is preferred by a logit of 1, and the worse one of the
     second, where it would take 2. At the other place it is no candidate."""
     logits = torch.tensor([[0.0, 1.0], [0.0, 2.0]])

@@ -6,8 +6,10 @@ problem; one that was not timed is unknown, not slow, and takes no part.
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
+LEAST = 1e-15  # probability that is told from none
 ONE_HOT = float("inf")  # sharpness of targets that know only the best
 
 
@@ -28,14 +30,23 @@ def of_entries(logits: Tensor, entries: Tensor) -> Tensor:
 
 
 def loss(
-    logits: Tensor, entries: Tensor, targets: Tensor, log_ratio: Tensor, regret: float, membership: float
+    logits: Tensor,
+    entries: Tensor,
+    targets: Tensor,
+    log_ratio: Tensor,
+    regret: float,
+    membership: float,
+    differences: float,
 ) -> Tensor:
-    """The mean over problems of three terms:
+    """The mean over problems of four terms:
 
     * the cross-entropy between the targets and the model's probabilities among the entries;
     * ``regret`` times the model's expected log slow-down among the entries;
     * ``membership`` times minus the log of all probability that the entries have among all candidates. A record of the
-      four fastest does not say that the others are slow, but a model that knows nothing of them could choose anything.
+      four fastest does not say that the others are slow, but a model that knows nothing of them could choose anything;
+    * ``differences`` times the Huber error of the entries' logits against the targets' logarithms, each without their
+      mean. The cross-entropy learns next to nothing of those that are far from the best, and so of how much a choice
+      gains over another.
     """
     valid = entries >= 0
     known = of_entries(logits, entries)
@@ -43,4 +54,14 @@ def loss(
     log_p = (known - total[:, None]).masked_fill(~valid, 0.0)
     result = -(targets * log_p).sum(1)
     result = result + regret * (log_p.exp() * valid * log_ratio).sum(1)
+    wanted = targets.clamp_min(LEAST).log().to(known.dtype)
+    error = F.huber_loss(_centred(known, valid), _centred(wanted, valid), reduction="none")
+    result = result + differences * error.sum(1) / valid.sum(1).clamp_min(1)
     return (result + membership * (logits.logsumexp(1) - total)).mean()
+
+
+def _centred(values: Tensor, valid: Tensor) -> Tensor:
+    """Without the mean of those that are valid; others are 0."""
+    values = values.masked_fill(~valid, 0.0)
+    mean = values.sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp_min(1)
+    return (values - mean).masked_fill(~valid, 0.0)

@@ -29,8 +29,9 @@ class TrainingOptions:
     patience: float = 0.3  # it stops after this share of all epochs without a better validation figure
     learning_rate: float = 4e-3
     weight_decay: float = 0.1
-    regret: float = 10.0  # weights of the loss's second and third terms (targets.py)
+    regret: float = 10.0  # weights of the loss's second, third and fourth terms (targets.py)
     membership: float = 0.2
+    differences: float = 0.3
 
 
 @torch.no_grad()
@@ -90,11 +91,9 @@ class TrainingLoop:
         scale = min(1.0, (self.step + 1) / WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * self.step / total))
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.learning_rate * scale
-        entries = data.entries[which]
         logits = self.model(data.rows[which], data.weights[which], data.device[which])
-        value = loss(
-            logits, entries, targets[which], data.log_ratio[which], self.options.regret, self.options.membership
-        )
+        weights = self.options.regret, self.options.membership, self.options.differences
+        value = loss(logits, data.entries[which], targets[which], data.log_ratio[which], *weights)
         self.optimizer.zero_grad()
         value.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

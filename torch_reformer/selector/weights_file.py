@@ -57,6 +57,14 @@ class Weights:
             f"and {found['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
         )
 
+    def margin(self) -> str | None:
+        """What PyTorch's own kernel is given ahead of others, where it is given anything (train.favour)."""
+        advantage = self.metadata.get("advantage", 1)  # none in files of earlier versions
+        if advantage == 1:
+            return None
+        gain = advantage ** (1 / self.metadata["recipe"]["sharpness"]) - 1
+        return f"another kernel than PyTorch's has to seem {gain:.0%} faster, as guesses err"
+
     def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
         """Why nothing is known of such a problem on such a device; None if it is like those of the training."""
         sources = [source for source in self.metadata["timings"] if source["device"] == device]

@@ -114,7 +114,8 @@ def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
     lines += ["", f"choice   {chosen.name}: {reason}"]
     weights = weights_file.deciding(architecture(device))
     if weights and reason.startswith("the selector's"):
-        lines.append(f"         {weights.experience(chosen.probability, problem, device)}")
+        said = weights.experience(chosen.probability, problem, device), weights.margin()
+        lines += [f"         {sentence}" for sentence in said if sentence]
     return lines
 
 
