@@ -89,20 +89,20 @@ def _grouped(rng: random.Random) -> ConvProblem:
 
 
 def _depthwise(rng: random.Random) -> ConvProblem:
-    level, filter = rng.randint(1, 5), rng.choice((3, 3, 3, 5, 5, 7, 9, 11))
+    level, side = rng.randint(1, 5), rng.choice((3, 3, 3, 5, 5, 7, 9, 11))
     channels = _channels(rng, level + 1)
-    return _of(level, rng, filter, filter, rng.choice((1, 1, 2)), groups=channels, c=channels, k=channels)
+    return _of(level, rng, side, side, rng.choice((1, 1, 2)), groups=channels, c=channels, k=channels)
 
 
 def _patches(rng: random.Random) -> ConvProblem:
-    filter = rng.choice((2, 2, 4, 8, 14, 16))
-    level, first = (rng.randint(2, 4), {}) if filter == 2 else (0, {"c": 3, "k": 48 * rng.randint(1, 16)})
-    return _of(level, rng, filter, filter, filter, **first).replace(pad_h=0, pad_w=0)
+    side = rng.choice((2, 2, 4, 8, 14, 16))
+    level, first = (rng.randint(2, 4), {}) if side == 2 else (0, {"c": 3, "k": 48 * rng.randint(1, 16)})
+    return _of(level, rng, side, side, side, **first).replace(pad_h=0, pad_w=0)
 
 
 def _long(rng: random.Random) -> ConvProblem:
-    filter = rng.choice((3, 3, 7, 7, 5, 9))
-    r, s = rng.choice(((1, filter), (filter, 1)))
+    side = rng.choice((3, 3, 7, 7, 5, 9))
+    r, s = rng.choice(((1, side), (side, 1)))
     return _of(rng.randint(1, 5), rng, r, s)
 
 
@@ -112,8 +112,8 @@ def _few_channels(rng: random.Random) -> ConvProblem:
 
 
 def _stem(rng: random.Random) -> ConvProblem:
-    filter, k = rng.choice((3, 3, 7, 5, 11)), rng.choice((16, 24, 32, 40, 64, 96))
-    return _of(0, rng, filter, filter, rng.choice((1, 2, 2, 4)), c=rng.choice((1, 3, 3, 4)), k=k)
+    side, k = rng.choice((3, 3, 7, 5, 11)), rng.choice((16, 24, 32, 40, 64, 96))
+    return _of(0, rng, side, side, rng.choice((1, 2, 2, 4)), c=rng.choice((1, 3, 3, 4)), k=k)
 
 
 def _dilated(rng: random.Random) -> ConvProblem:
@@ -162,14 +162,17 @@ def forms_of(geometry: ConvProblem, rng: random.Random) -> list[ConvProblem]:
 
 def distinct(geometries: Iterable[ConvProblem]) -> list[ConvProblem]:
     """The first of each group of siblings."""
-    return list({geometry_group(geometry): geometry for geometry in reversed(list(geometries))}.values())
+    found: dict[tuple, ConvProblem] = {}
+    for geometry in geometries:
+        found.setdefault(geometry_group(geometry), geometry)
+    return list(found.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="", help="torchvision's and timm's, by names as in models.py")
     parser.add_argument("--lists", type=Path, nargs="*", default=[], help="files of problems, for their geometries")
-    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="so many of kinds that networks use")
+    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="about so many of kinds that networks use")
     parser.add_argument("--without", type=Path, nargs="*", default=[], help="no geometry that is in these lists")
     parser.add_argument("--geometries", type=int, metavar="N", help="at most so many, drawn at random")
     parser.add_argument("--batches", help="each geometry in each of these; else in one that is drawn for it")
@@ -178,7 +181,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    given = [geometry for name in filter(None, options.models.split(",")) for geometry in geometries_of(name)]
+    if options.forms and not options.batches:
+        parser.error("--forms is for --batches: without that they are drawn")
+    forms = [form.partition(":")[::2] for form in (options.forms or "BF16:NHWC").split(",")]
+    if unknown := [form for form in forms if form not in FORMS]:
+        parser.error(f"{':'.join(unknown[0])} is none of {', '.join(map(':'.join, FORMS))}")
+    given = [geometry for name in options.models.split(",") if name for geometry in geometries_of(name)]
     given += [problem for path in options.lists for problem in read_problems(path)]
     barred = {geometry_group(problem) for path in options.without for problem in read_problems(path)}
     given += drawn(options.drawn, rng)
@@ -187,7 +195,6 @@ def main() -> None:
     problems: list[ConvProblem] = []
     for geometry in all_geometries[: options.geometries]:
         if options.batches:
-            forms = [form.split(":") for form in (options.forms or "BF16:NHWC").split(",")]
             for n, (dtype, layout), direction in itertools.product(options.batches.split(","), forms, DIRECTIONS):
                 problem = geometry.replace(n=int(n), dtype=dtype, layout=layout, direction=direction)
                 problems += [problem] if fits(problem) else []

@@ -130,6 +130,7 @@ FUNCTIONS = {
     "a vector, then sums": lambda x: (lambda y: (y, (x[0, 0] * 2).sort().values, y.sum(1)))(x[0] * x[0, 0]),
     "a bias with gaps": lambda x: F.conv2d(x[None], torch.ones(4, 3, 1, 1, dtype=x.dtype), x[0, 0].repeat(2)[:8:2]),
     "nothing from somewhere": lambda x: (x[:0, 2:].reshape(-1), x[:0].transpose(1, 2)[:, 2:] * 2),
+    "a part's rows": lambda x: F.layer_norm(torch.cat([x[0], x[1].exp()])[5:], (7,)),
     "scatter": lambda x: torch.zeros(5, 7, dtype=x.dtype).index_add(0, torch.tensor([1, 3, 1]), x[:, 0]),
 }
 
@@ -142,6 +143,24 @@ def test_functions(name, dtype):
     found, eager = same(FUNCTIONS[name], x.clone().requires_grad_(), exact=dtype == torch.float64)
     _, exact = same(FUNCTIONS[name], x.double().requires_grad_())
     assert relative_error(found, exact) <= 1.5 * relative_error(eager, exact) + 1e-7
+
+
+@pytest.mark.parametrize("extreme", [torch.amax, torch.amin], ids=str)
+def test_gradients_of_extremes_of_products(extreme):
+    """They are found by comparing: what is compared must be what the forward computed."""
+
+    def function(x, y):
+        product = x * y
+        return product.sigmoid(), extreme(product + x, 1)
+
+    torch.manual_seed(1)
+    inputs = [torch.randn(33, 100, dtype=torch.float64).requires_grad_() for _ in range(2)]
+
+    def gradients(of):
+        return torch.autograd.grad(sum(each.square().sum() for each in of(*inputs)), inputs)
+
+    for one, other in zip(gradients(torch.compile(function, backend="reformer")), gradients(function), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_without_gradients():

@@ -80,6 +80,8 @@ NOT = {
     "given back": lambda x, weight: torch.cat([(scores := x @ weight).relu().sum(1), scores.flatten()]),
     "given": lambda x, weight: x.relu() + weight.sum(),
     "part": lambda x, weight: (x @ weight)[:, :64].relu(),
+    "a table": lambda x, weight: (y := x @ weight).relu() + F.embedding(torch.arange(63, -1, -1), y),
+    "a table by index_select": lambda x, weight: (y := x @ weight).relu() + y.index_select(0, torch.arange(63, -1, -1)),
     "repeated": lambda x, weight: (x @ weight)[:1].expand(64, 128).relu() * x.sum(),
 }
 
@@ -88,6 +90,26 @@ NOT = {
 def test_what_stays_as_it_is(what, monkeypatch):
     forward, _ = step_of(NOT[what], *matrices((64, 32), (32, 128)), monkeypatch=monkeypatch)
     assert forward == 0
+
+
+def test_several_results_of_rows(monkeypatch):
+    """Each takes the place of another tensor or has its own."""
+
+    def function(x, weight):
+        y = x @ weight
+        return torch.cat([y.relu(), y.softmax(1)], 1)
+
+    step_of(function, *matrices((48, 32), (32, 600)), monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("sizes", [((1, 3), (3, 2)), ((2, 3), (3, 1)), ((1, 3), (3, 1))], ids=str)
+def test_reductions_of_few_elements(sizes, monkeypatch):
+    """Moments of two elements are two numbers."""
+
+    def function(x, weight):
+        return torch.cat([each.view(1) for each in torch.var_mean((x @ weight).flatten(), 0, correction=0)])
+
+    step_of(function, *matrices(*sizes), monkeypatch=monkeypatch)
 
 
 def test_results_of_another_type(monkeypatch):

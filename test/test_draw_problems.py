@@ -62,3 +62,16 @@ def test_lists(monkeypatch, tmp_path):
     assert len(set(groups)) == len(groups) > 10 and not barred & set(groups)
     assert others == draw(monkeypatch, tmp_path / "c", *options)
     assert others != draw(monkeypatch, tmp_path / "d", *options, "--seed", "1")
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--forms", "BF16:NHWC"], "--forms is for --batches"),
+        (["--batches", "1", "--forms", "BF16"], "BF16: is none of BF16:NHWC, FP16:NHWC"),
+    ],
+)
+def test_wrong_options(monkeypatch, tmp_path, capsys, options, sentence):
+    with pytest.raises(SystemExit):
+        draw(monkeypatch, tmp_path / "a", *options)
+    assert sentence in capsys.readouterr().err

@@ -14,7 +14,7 @@ from torch_reformer.selector.dataset import fold_of, geometry_group, make_datase
 from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.scoring import confidence, figures, restricted, unmasked
 from torch_reformer.selector.synthetic import similar_problems
-from torch_reformer.selector.targets import ONE_HOT, loss, of_entries, optimality
+from torch_reformer.selector.targets import ONE_HOT, SHARPNESS, loss, of_entries, optimality
 from torch_reformer.selector.timings import Record, Timing
 from torch_reformer.selector.training_set import Teachers, training_set
 from torch_reformer.selector.versions import of_this_version
@@ -69,7 +69,7 @@ def test_what_was_not_timed_is_unknown_not_slow():
     assert torch.equal(gradient[0, 2:], torch.zeros(2, dtype=torch.double)) and gradient[0, :2].abs().min() > 0
     # The cross-entropy is least where the model's probabilities are the targets'.
     exact = torch.tensor([[0.75, 0.25, 1.0, 1.0]], dtype=torch.double).log().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss(exact, entries, targets, log_ratio, 0.0, 0.0, 0.5), exact)
+    (gradient,) = torch.autograd.grad(loss(exact, entries, targets, log_ratio, 0.0, 0.0, 0.0), exact)
     assert gradient.abs().max() < 1e-7
     doubles = targets.double(), log_ratio.double()
     assert torch.autograd.gradcheck(lambda z: loss(z, entries, *doubles, 2.0, 0.3, 0.5), logits)
@@ -78,14 +78,14 @@ def test_what_was_not_timed_is_unknown_not_slow():
 def test_how_much_slower_is_learnt_of_those_far_from_the_best():
     """The cross-entropy does not tell one that takes 1.5 times as long from one that takes twice as long."""
     log_ratio = torch.tensor([[0.0, math.log(1.5), math.log(2)]])
-    entries, targets = torch.tensor([[0, 1, 2]]), optimality(log_ratio, torch.ones(1, 3, dtype=torch.bool), 32.0)
+    entries, targets = torch.tensor([[0, 1, 2]]), optimality(log_ratio, torch.ones(1, 3, dtype=torch.bool), SHARPNESS)
     logits = torch.zeros(1, 3, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.1)
     for _ in range(1000):
         optimizer.zero_grad()
         loss(logits, entries, targets, log_ratio, 0.0, 0.0, 0.3).backward()
         optimizer.step()
-    expected = -32 * log_ratio
+    expected = -SHARPNESS * log_ratio
     assert torch.allclose(logits - logits.mean(), expected - expected.mean(), atol=0.5)
 
 

@@ -35,24 +35,29 @@ def write_in_place(grouping: Grouping) -> None:
 
 
 def write_over(grouping: Grouping) -> None:
-    """Has regions write results over what they alone read (Region.over): the peak of memory is lower by those. A
-    kernel's thread reads all that it computes an element of before it writes that."""
+    """Has regions write results over what they alone read (Region.over): the peak of memory is lower by those. Each
+    element is read by the thread that writes there, for the last time before it does: so not the rows of a table, which
+    others read."""
     readers, outputs = _readers(grouping), {id(view.value) for view in grouping.graph.output_views()}
     stored = needed_in_memory(grouping, (*grouping.regions, *grouping.alone))
     shared = {id(view.value) for region in grouping.regions.values() for view in region.parts.values()}
     for region in grouping.regions.values():
         if region.anchor or region.copies:
             continue
+        looked_up = {id(view.value) for each in region.look_ups.values() for view in (each.table, each.index)}
+        needed = outputs | shared | looked_up | region.look_ups.keys()
         free = {
             key: view
             for key, view in region.leaves.items()
             if readers[id(view.value)] == {region.number}
-            and id(view.value) not in outputs | shared | region.look_ups.keys()
+            and id(view.value) not in needed
             and _is_by_itself(grouping, view)
             and sum(value == id(view.value) for value, _, _ in region.leaves) == 1
         }
         for operation in region.operations:
             result = operation.results[0]
+            if not isinstance(operation, Map) or id(operation) in region.of_rows:
+                continue
             if id(result) not in stored or id(result) in region.into:
                 continue
             read = region.traced(operation)[1] if free else {}
@@ -83,7 +88,8 @@ def _is_by_itself(grouping: Grouping, view: View) -> bool:
     if region is not None:
         return id(view.value) not in region.into.keys() | region.parts.keys()
     if isinstance(maker, Call):
-        return maker.operator.overloadpacket in flop_registry and not maker.parts
+        is_known = maker.operator.namespace == "aten" and maker.operator.overloadpacket in flop_registry
+        return is_known and not maker.parts
     return isinstance(maker, Conv | ConvGrads)
 
 

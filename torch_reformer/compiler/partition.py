@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch.fx import GraphModule, Node
@@ -19,6 +20,8 @@ from .memory_formats import is_element_wise, settle
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
 
+aten = torch.ops.aten
+_EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
 _MUCH = 8  # elements of a result for each of its operands
 
 
@@ -34,6 +37,7 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     if is_static:
         align_products(joint)
     dropout.save_keys(joint)
+    _save_what_has_extremes(joint)
     _repeat_broadcasts(joint)
     _look_up_again(joint)
     share_sources(joint)
@@ -41,6 +45,22 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
     sum_early(forward, backward)
     pad_before_saving(forward, backward)
     return forward, backward
+
+
+def _save_what_has_extremes(joint: GraphModule) -> None:
+    """Has what a gradient compares with its maximum saved: computed again by another kernel, which may round products
+    that are added elsewhere, it might equal its maximum nowhere."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten.eq.Tensor):
+        one, other = (_viewed(each) for each in node.args)
+        for extreme, of in ((one, other), (other, one)):
+            if extreme.target in _EXTREMES and _viewed(extreme.args[0]) is of and of.op == "call_function":
+                of.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _viewed(node: Node) -> Node:
+    while _is_view(node):
+        node = node.args[0]
+    return node
 
 
 def _repeat_broadcasts(joint: GraphModule) -> None:
@@ -63,9 +83,7 @@ def _look_up_again(joint: GraphModule) -> None:
 
 
 def _given(node: Node) -> bool:
-    while _is_view(node):
-        node = node.args[0]
-    return node.op == "placeholder"
+    return _viewed(node).op == "placeholder"
 
 
 def _is_read_by_programs(node: Node) -> bool:

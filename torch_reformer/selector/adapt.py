@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -32,10 +33,19 @@ FIT = TrainingOptions(steps=1100, learning_rate=1e-3, patience=1.0, differences=
 SHARE = 0.3  # of what the weights held probable in the targets; the rest is measured
 
 
+def without_advantage(weights: Weights) -> torch.Tensor:
+    """The head's bias before PyTorch's kernel was favoured (train.favour)."""
+    bias = weights.tensors["head.bias"].clone()
+    if (advantage := weights.metadata.get("advantage", 1.0)) != 1:
+        bias[weights.candidates.index("aten")] -= math.log(advantage)
+    return bias
+
+
 def started(weights: Weights, candidates: list[str]) -> Reformer:
     """Its model for these candidates, of which the first are its own. The others begin as the average of those."""
     model = Reformer(weights.tensors["embedding"].shape[0], len(candidates), **weights.metadata["model"])
     state, further = dict(weights.tensors), len(candidates) - len(weights.candidates)
+    state["head.bias"] = without_advantage(weights)
     for name in ("head.weight", "head.bias"):
         own = state[name]
         state[name] = torch.cat([own, own.mean(0, keepdim=True).expand(further, *own.shape[1:])])

@@ -133,6 +133,8 @@ def peer_of(solver: str, records: Sequence[Record]) -> Peer:
 
 def _peer(text: str) -> tuple[str, Path | None]:
     name, equals, path = text.partition("=")
+    if equals and not path:
+        raise argparse.ArgumentTypeError(f"{text!r} names no CSV")
     return name, Path(path) if equals else None
 
 
@@ -171,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
     weights = load(path)
     given, timings = options.timings
     device, records = read_database(timings, given, weights.architecture)
-    peers = {name: read_peer(path) if path else peer_of(name, records) for name, path in options.peer}
+    peers = {name: read_peer(csv_path) if csv_path else peer_of(name, records) for name, csv_path in options.peer}
     left_out: Counter[str] = Counter()
     if options.held_out:
         records, left_out = _held_out(records, weights, timings, path)

@@ -6,10 +6,13 @@ problem; one that was not timed is unknown, not slow, and takes no part.
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
-LEAST = 1e-15  # probability that is told from none
+SHARPNESS = 32.0  # the same kernel timed twice differs by 2 to 3%: two that differ by no more are nearly as probable
+MUCH_SLOWER = math.log(3)  # how much slower what takes longer than that is does not matter
 ONE_HOT = float("inf")  # sharpness of targets that know only the best
 
 
@@ -38,15 +41,15 @@ def loss(
     membership: float,
     differences: float,
 ) -> Tensor:
-    """The mean over problems of four terms:
+    """The mean over problems of four terms, where targets are :func:`optimality` with SHARPNESS:
 
     * the cross-entropy between the targets and the model's probabilities among the entries;
     * ``regret`` times the model's expected log slow-down among the entries;
     * ``membership`` times minus the log of all probability that the entries have among all candidates. A record of the
       four fastest does not say that the others are slow, but a model that knows nothing of them could choose anything;
-    * ``differences`` times the Huber error of the entries' logits against the targets' logarithms, each without their
-      mean. The cross-entropy learns next to nothing of those that are far from the best, and so of how much a choice
-      gains over another.
+    * ``differences`` times the Huber error of the entries' logits against minus SHARPNESS times the logarithms of their
+      times, each without their mean; this one is the mean over the measured problems. The cross-entropy learns next to
+      nothing of kernels far from the best, and so of how much a choice gains over another.
     """
     valid = entries >= 0
     known = of_entries(logits, entries)
@@ -54,10 +57,12 @@ def loss(
     log_p = (known - total[:, None]).masked_fill(~valid, 0.0)
     result = -(targets * log_p).sum(1)
     result = result + regret * (log_p.exp() * valid * log_ratio).sum(1)
-    wanted = targets.clamp_min(LEAST).log().to(known.dtype)
-    error = F.huber_loss(_centred(known, valid), _centred(wanted, valid), reduction="none")
-    result = result + differences * error.sum(1) / valid.sum(1).clamp_min(1)
-    return (result + membership * (logits.logsumexp(1) - total)).mean()
+    measured = valid & (log_ratio > 0).any(1, keepdim=True)
+    wanted = -SHARPNESS * log_ratio.clamp_max(MUCH_SLOWER)
+    error = F.huber_loss(_centred(known, measured), _centred(wanted.to(known.dtype), measured), reduction="none")
+    error = error.sum(1) / measured.sum(1).clamp_min(1)
+    result = result + membership * (logits.logsumexp(1) - total)
+    return result.mean() + differences * error.sum() / measured.any(1).sum().clamp_min(1)
 
 
 def _centred(values: Tensor, valid: Tensor) -> Tensor:

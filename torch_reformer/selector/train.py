@@ -31,6 +31,7 @@ from . import weights_file
 from .dataset import FOLDS, Dataset, architecture, geometry_group, make_dataset, useless
 from .model import Reformer
 from .scoring import confidence, figures, restricted, unmasked
+from .targets import SHARPNESS
 from .timing_database import named_database, read_database
 from .timings import Record
 from .training_loop import TrainingLoop, TrainingOptions, logits_of
@@ -47,9 +48,7 @@ class Recipe:
     """All that training depends on besides the timings."""
 
     seed: int = 0
-    # See targets.py. The same kernel timed twice differs by 2 to 3%: two kernels that differ by no more
-    # should be nearly as probable as each other.
-    sharpness: float = 32.0
+    sharpness: float = SHARPNESS  # see targets.py
     width: int = 32
     hidden: int = 128
     blocks: int = 2
@@ -193,9 +192,9 @@ ADVANTAGES, LONGER, OFTEN = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0), 0.05, 0.02
 
 
 def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float:
-    """Gives PyTorch's own kernel the least advantage with which choices are rarely slower than that on the problems
-    that choose the epoch, or the largest there is, and returns it. Logits differ as the logarithms of times do, times
-    the sharpness: an advantage asks for a gain that a wrong guess may well eat up."""
+    """Gives PyTorch's own kernel the least advantage with which choices are rarely slower than that kernel on the
+    problems that choose the epoch, or the largest there is, and returns it. Logits differ as the logarithms of times
+    do, times the sharpness: an advantage asks for a gain that a wrong guess may well eat up."""
     if "aten" not in candidates:
         return 1.0
     place, logits = candidates.index("aten"), logits_of(model, validation)
@@ -206,7 +205,8 @@ def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float
         favoured = logits.clone()
         favoured[:, place] += math.log(advantage)
         ours = restricted(favoured, validation.entries, validation.log_ratio)
-        return ((ours - theirs > math.log1p(LONGER)) & is_theirs.any(1)).double().mean().item()
+        longer = (ours - theirs > math.log1p(LONGER))[is_theirs.any(1)]
+        return longer.double().mean().item() if len(longer) else 0.0
 
     advantage = next((each for each in ADVANTAGES if slower(each) <= OFTEN), ADVANTAGES[-1])
     with torch.no_grad():

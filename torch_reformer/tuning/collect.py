@@ -85,7 +85,7 @@ def _collect(
 ) -> int:
     """Measures the problems into the database, as many as are begun in so many seconds. Returns how many could not be
     run."""
-    skipped, disturbed, saved = 0, 0, time.monotonic()
+    skipped, measured, disturbed, saved = 0, 0, 0, time.monotonic()
     end = saved + seconds
     bar = tqdm(total=total, initial=total - len(problems), unit="problem", mininterval=0.5, dynamic_ncols=True)
     try:
@@ -100,6 +100,7 @@ def _collect(
                 tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
             else:
                 database.add(found.record, found.wrong)
+                measured += 1
                 disturbed += found.disturbed
                 for solver, what in found.wrong.items():
                     tqdm.write(f"WRONG: {problem}: {solver}: {what}", file=sys.stderr)
@@ -114,7 +115,7 @@ def _collect(
         database.save()
         if disturbed:
             print(
-                f"warning: other programs disturbed the timing of {disturbed} of {len(problems)} problems, whose times "
+                f"warning: other programs disturbed the timing of {disturbed} of {measured} problems, whose times "
                 "may be too long: stop them, and collect into a new database",
                 file=sys.stderr,
             )

@@ -24,8 +24,8 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
     over = _over(layout, dims)
-    if not view.is_whole and dataclasses.replace(layout, offset=0).is_dense:  # a part, read where it is
-        layout = dataclasses.replace(layout, offset=0)
+    if not view.is_whole and _by_itself(layout).is_dense:  # a part, read where it is
+        layout = _by_itself(layout)
         view = add_typed_map(graph, "clone", lambda x: x, [view], Typed(layout, dtype, view.value.device))
     if not layout.is_dense or not view.is_whole or not over:
         return None
@@ -50,6 +50,11 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     (made,) = graph.add(Reduce(kind, view, over), [(stacked, wide, view.value.device)])
     return [View(made, layout_of(like, i * expected)) for i in range(count)]
+
+
+def _by_itself(layout: Layout) -> Layout:
+    """The layout of a part of a tensor as a tensor of its own."""
+    return dataclasses.replace(layout, offset=0)
 
 
 def _of_one_element(view: View, dims, like: Tensor) -> list[View] | None:
@@ -109,7 +114,7 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
     divisor = count - (1 if correction is None else correction)
     if divisor <= 0 or mean.dtype != (torch.float64 if view.value.dtype == torch.float64 else torch.float32):
         return None
-    layout, over = view.layout, _over(view.layout, dims)
+    layout, over = _by_itself(view.layout), _over(view.layout, dims)
     if layout.is_dense and reduces_rows(layout.numel, without(layout, over)):
         return _var_mean_of_rows(graph, variance, mean, view, over, divisor)
     found = _reduce(graph, "moments", view, dims, mean)
@@ -123,7 +128,7 @@ def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, 
     if found is None:
         return None
     middle = _repeated(found, view.layout, over)
-    type = Typed(view.layout, mean.dtype, mean.device)
+    type = Typed(_by_itself(view.layout), mean.dtype, mean.device)
     squares = add_typed_map(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, middle], type)
     (made,) = _reduce(graph, "sum", squares, over, variance)
     return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [made], variance), found]
