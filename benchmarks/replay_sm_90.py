@@ -1,0 +1,89 @@
+"""The shipped selector of Hopper GPUs against cuDNN, on convolutions of geometries that it was not trained on: those of
+models on an H100 (`collect`), and those that conv2d.py timed on an H200.
+
+    python benchmarks/replay_sm_90.py --csv benchmarks/results/selector/replay_sm_90.csv
+    python benchmarks/replay_sm_90.py --weights OTHER.pt
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import lzma
+from pathlib import Path
+
+from results import Row, write_csv
+
+from torch_reformer.problem import ConvProblem
+from torch_reformer.selector.dataset import geometry_group
+from torch_reformer.selector.replay import Replay, peer_of
+from torch_reformer.selector.timings import Record, Timing, read_timings
+from torch_reformer.selector.weights_file import load, shipped
+
+RESULTS = Path(__file__).parent / "results"
+TRAINED_ON = [RESULTS / gpu / "timings.fdb.txt.xz" for gpu in ("h100", "h200")]
+COLUMNS = {
+    "problems": "n",
+    "speedup_geomean": "over cuDNN",
+    "best": "fastest over cuDNN",
+    "of_best": "chosen over fastest",
+    "slower_by_5%": "slower by over 5%",
+    "slower_by_20%": "by over 20%",
+    "worst": "worst",
+}
+
+
+def of_conv2d(path: Path) -> list[Record]:
+    """What conv2d.py timed, as records; not by way of PyTorch's own operator or of the choice."""
+    found: dict[str, list[Timing]] = {}
+    for row in csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode())):
+        if not row["provider"].startswith("torch"):
+            found.setdefault(row["case"], []).append(Timing(row["provider"], float(row["p50"]) / 1e3, 0, ""))
+    return [Record(key, tuple(timings)) for key, timings in found.items()]
+
+
+def groups_of(problem: ConvProblem) -> list[str]:
+    form = f"{problem.dtype} {problem.layout}"
+    if form != "BF16 NHWC":
+        return [form]
+    return [form, *(f"{form}, {each}" for each in (f"N={problem.n}", problem.direction, problem.kind))]
+
+
+def figures(weights, records: list[Record]) -> dict[str, float]:
+    replay, peer = Replay(weights, records, "sm_90"), peer_of("aten", records)
+    found = replay.against(peer)
+    of_best = 1 / replay.figures()["slowdown_geomean"]
+    return found | {"best": found["speedup_geomean"] / of_best, "of_best": of_best}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, default=shipped("sm_90"))
+    parser.add_argument("--csv", type=Path, help="write the figures here")
+    options = parser.parse_args()
+    weights = load(options.weights)
+    trained_on = {geometry_group(record.problem) for path in TRAINED_ON for record in read_timings(path)}
+    judged = {
+        "H100": read_timings(RESULTS / "h100/held_out.fdb.txt.xz"),
+        "H200": of_conv2d(RESULTS / "h200/conv2d-bf16-nhwc-advantage.csv.xz"),
+    }
+    rows: list[Row] = []
+    print(f"| | {' | '.join(COLUMNS.values())} |\n|---{'|---' * len(COLUMNS)}|")
+    for gpu, records in judged.items():
+        groups: dict[str, list[Record]] = {}
+        for record in records:
+            if len(record.times) > 1 and geometry_group(record.problem) not in trained_on:
+                for group in groups_of(record.problem):
+                    groups.setdefault(group, []).append(record)
+        for group, some in groups.items():
+            found = figures(weights, some)
+            rows += [Row.of("replay_sm_90", f"{gpu}, {group}", "chosen", c, [found[c]], "sm_90") for c in COLUMNS]
+            shown = [f"{found[column]:{'.0f' if column == 'problems' else '.3g'}}" for column in COLUMNS]
+            print(f"| {gpu}, {group} | {' | '.join(shown)} |")
+    if options.csv:
+        write_csv(options.csv, rows)
+
+
+if __name__ == "__main__":
+    main()
