@@ -54,7 +54,7 @@ def _save_what_has_extremes(joint: GraphModule) -> None:
         one, other = (_viewed(each) for each in node.args)
         for extreme, of in ((one, other), (other, one)):
             if extreme.target in _EXTREMES and _viewed(extreme.args[0]) is of and of.op == "call_function":
-                of.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                of.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)  # a checkpoint computes both again
 
 
 def _viewed(node: Node) -> Node:
