@@ -97,17 +97,22 @@ def stitch(
     return outputs
 
 
-def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, **options):
-    """That its outputs are those of the plain interpreter, on tensors of test_stitch.py."""
+def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, over=None, **options):
+    """That its outputs are those of the plain interpreter, on tensors of test_stitch.py. over: outputs, by their
+    numbers, that are written over one of these, or over acc."""
     acc = acc_for(size, dtype, layout)
     everything = tensors_for(size, dtype, layout)
     tensors = {name: everything[name] for name in tested.inputs}
     for name in ("half", "mask"):
         if name in tensors:
             tensors[name] = tensors[name].contiguous(memory_format=FORMATS[layout])
-    results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
     expected = interpret(tested, size, torch.float64, wide, acc.double())
+    if over:
+        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        acc = acc.clone()
+        options["into"] = {output: (tensors | {"acc": acc})[name] for output, name in over.items()}
+    results = stitch(tested, acc, [*tensors.values()], warp=warp, **options)
     for result, exact in zip(results, expected, strict=True):
         rounding = torch.finfo(result.dtype).eps if result.dtype in (torch.bfloat16, torch.float16) else 0
         torch.testing.assert_close(result.double(), exact.to(result.dtype).double(), rtol=rtol + rounding, atol=atol)

@@ -52,6 +52,16 @@ def test_reductions(dtype, size, layout):
         check(tested, size, dtype, layout, warp, atol=1e-6 * size[0] * size[1] * size[2] * size[3], seed=warp)
 
 
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_results_that_are_written_over_what_is_read(size, layout):
+    value = program.acc() * CHANNEL + FULL
+    sums = program.sum(value), program.sum(value, "all")
+    tested = Program(program.store(program.relu(value)), *sums, program.store(FULL - program.acc()))
+    tolerance = 1e-6 * size[0] * size[1] * size[2] * size[3]
+    check(tested, size, torch.float32, layout, over={0: "full", 3: "acc"}, atol=tolerance)
+
+
 KINDS = (program.sum, program.max, program.moments)
 
 

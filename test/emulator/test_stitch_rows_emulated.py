@@ -39,6 +39,23 @@ def test_rows_too_long_for_registers(name, shared_bytes):
         check(PROGRAMS[name], (1, width, 5, 1), torch.bfloat16, "nhwc", **options)
 
 
+OVER = {"softmax": {0: "acc"}, "layer_norm": {0: "full", 1: "acc"}, "classes": {0: "acc"}}
+
+
+@pytest.mark.parametrize("name, over", [*OVER.items(), ("layer_norm_backward", {0: "acc"})])
+def test_rows_that_are_written_over(name, over):
+    for size in SIZES[:3]:
+        check(PROGRAMS[name], size, torch.bfloat16, "nhwc", over=over, rtol=2e-5, atol=3e-5 * max(8, size[1]))
+
+
+# In shared memory, and read again in each pass.
+@pytest.mark.parametrize("shared_bytes", [160 << 10, 16 << 10])
+@pytest.mark.parametrize("name", OVER)
+def test_long_rows_that_are_written_over(name, shared_bytes):
+    options = {"shared_bytes": shared_bytes, "rtol": 2e-5, "atol": 1e-4}
+    check(PROGRAMS[name], (1, 16400, 5, 1), torch.bfloat16, "nhwc", over=OVER[name], **options)
+
+
 def test_masks_of_rows_in_shared_memory():
     """Tensors of several sizes of elements stay there, each where its vectors may begin."""
     above = program.select(program.full("mask"), program.full("half"), program.acc())
