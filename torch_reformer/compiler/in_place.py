@@ -9,7 +9,7 @@ from torch.utils.flop_counter import flop_registry
 from .grouping import Grouping
 from .ir import Call, Conv, ConvGrads, Map, Value, View
 from .regions import Leaf, Region
-from .schedule import needed_in_memory
+from .schedule import needed_in_memory, reads_of
 
 _copy = torch.ops.aten.copy_.default
 
@@ -49,7 +49,7 @@ def write_over(grouping: Grouping) -> None:
         free = {
             key: view
             for key, view in region.leaves.items()
-            if readers[id(view.value)] == {region.number}
+            if readers.get(id(view.value)) == {region.number}
             and id(view.value) not in needed
             and _is_by_itself(grouping, view)
             and sum(value == id(view.value) for value, _, _ in region.leaves) == 1
@@ -67,15 +67,10 @@ def write_over(grouping: Grouping) -> None:
 
 
 def _readers(grouping: Grouping) -> dict[int, set[int]]:
-    """For each value (id) the groups that read it."""
+    """For each value (id) the groups that read it in memory."""
     readers: dict[int, set[int]] = {}
-    for number, operation in grouping.alone.items():
-        for view in operation.operands:
-            readers.setdefault(id(view.value), set()).add(number)
-    for number, region in grouping.regions.items():
-        views = [*region.leaves.values(), *(region.anchor.operands if region.anchor else ())]
-        looked_up = [view for each in region.look_ups.values() for view in (each.table, each.index)]
-        for view in [*views, *looked_up]:
+    for number in (*grouping.regions, *grouping.alone):
+        for view in reads_of(grouping, number):
             readers.setdefault(id(view.value), set()).add(number)
     return readers
 
