@@ -22,12 +22,19 @@ from torch import nn
 
 from torch_reformer.problem import DIRECTIONS, ConvProblem
 from torch_reformer.selector.dataset import geometry_group
-from torch_reformer.selector.problems import read_problems
+from torch_reformer.selector.problems import Task, read_problems
 
 MOST_ELEMENTS, MOST_PRODUCTS = 1 << 29, 3e11  # of a tensor; of a problem: more takes too long to time
 IMAGE_SIZES = (160, 192, 224, 240, 256, 288, 299, 300, 320, 331, 384, 416, 512)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 USUAL_BATCH, USUAL_BATCH_SHARE = 32, 0.4
+# Programs behind convolutions (selector/epilogues.py), and how often each is drawn.
+EPILOGUES = {
+    **{"bias.relu": 6, "moments": 6, "bias.moments": 3, "bias.residual.relu": 4, "bias": 2, "residual": 2},
+    **{"scale.bias.relu": 3, "scale.bias.residual.relu": 2, "bias.silu": 3, "bias.gelu": 3, "bias.store.gelu": 2},
+    **{"bias.store.silu": 2, "bias.hardswish": 2, "bias.relu6": 1, "bias.relu.sum": 1, "bias.dropout": 1},
+    **{"bias.silu.gate": 1, "bias.gelu.dropout.residual": 1, "bias.gelu_tanh": 1, "scale.bias.gelu": 1},
+}
 # Data types with layouts, and how often each is drawn.
 FORMS = {
     ("BF16", "NHWC"): 10,
@@ -168,6 +175,13 @@ def distinct(geometries: Iterable[ConvProblem]) -> list[ConvProblem]:
     return list(found.values())
 
 
+def with_epilogues(problem: ConvProblem, count: int, rng: random.Random) -> list[Task]:
+    if problem.direction != "F":
+        return []
+    names = rng.choices(list(EPILOGUES), EPILOGUES.values(), k=count)
+    return [Task(problem, name) for name in dict.fromkeys(names)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="", help="torchvision's and timm's, by names as in models.py")
@@ -177,6 +191,9 @@ def main() -> None:
     parser.add_argument("--geometries", type=int, metavar="N", help="at most so many, drawn at random")
     parser.add_argument("--batches", help="each geometry in each of these; else in one that is drawn for it")
     parser.add_argument("--forms", help="such as BF16:NHWC,FP32:NCHW, with --batches; else drawn, too")
+    parser.add_argument(
+        "--epilogues", type=int, metavar="N", help="forward only, each with N programs behind it, drawn"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -200,6 +217,8 @@ def main() -> None:
                 problems += [problem] if fits(problem) else []
         else:
             problems += forms_of(geometry, rng)
+    if options.epilogues:
+        problems = [each for problem in problems for each in with_epilogues(problem, options.epilogues, rng)]
     options.out.write_text("".join(f"{problem}\n" for problem in problems))
     print(f"{options.out}: {len(problems)} problems", file=sys.stderr)
 

@@ -65,10 +65,42 @@ std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
                                 std::to_string(s.feature_version) + " of the features, and this is version " +
                                 std::to_string(kFeatureVersion) +
                                 ": train it anew with `python -m torch_reformer train` of this installation");
+  const auto decides = Decides(s.decides);
   std::vector<std::string> names;
-  for (const Solver* solver : solvers()) names.push_back(solver->name());
-  return std::make_shared<Selector>(SelectorShape{s.rows, s.width, s.hidden, s.blocks},
-                                    std::vector<std::string>(s.names, s.names + s.candidates), names, s.tensors);
+  if (decides == Decides::kernels)
+    for (const Solver* solver : solvers()) names.push_back(solver->name());
+  else
+    names.assign(std::begin(kEpilogueWays), std::end(kEpilogueWays));
+  auto selector =
+      std::make_shared<Selector>(decides, SelectorShape{s.rows, s.width, s.hidden, s.blocks},
+                                 std::vector<std::string>(s.names, s.names + s.candidates), names, s.tensors);
+  for (size_t way = 0; decides == Decides::epilogues && way < names.size(); ++way)
+    if (selector->candidate_of(way) < 0)
+      throw std::invalid_argument("a selector of epilogues must know the way \"" + names[way] + "\"");
+  return selector;
+}
+
+void copy(const Features& features, int32_t*& rows, float*& weights) {
+  for (const auto& token : features.tokens)
+    for (const Features::Term& term : token) {
+      *rows++ = term.row;
+      *weights++ = term.weight;
+    }
+}
+
+// A program's call behind the problem's convolution, without its tensors.
+ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
+  const auto type = Stored(int8_t(p.dtype));
+  ProgramCall call{program, {p.layout, p.n, p.k, int64_t{p.out_h()} * p.out_w()}, type, nullptr, {}, {}};
+  for (const ProgramInput& input : program.inputs) {
+    if (input.kind == ProgramOp::table || input.kind == ProgramOp::index)
+      throw std::invalid_argument("tables are looked up behind no convolution");
+    const Stored given = input.kind == ProgramOp::random ? Stored::key
+                         : input.kind == ProgramOp::full ? type
+                                                         : Stored::fp32;
+    call.inputs.push_back({nullptr, given});
+  }
+  return call;
 }
 
 }  // namespace
@@ -193,8 +225,23 @@ int32_t reformer_cost_terms(const ConvProblem* problem, const char* device, doub
   });
 }
 
-void reformer_feature_shape(int32_t shape[4]) {
-  const int32_t values[] = {kFeatureVersion, kTokens, kTerms, feature_rows()};
+int32_t reformer_epilogue(const ConvProblem* problem, const char* device, const int64_t* code, int64_t size,
+                          ReformerEpilogue* epilogue, int32_t* rows, float* weights) {
+  return guarded(-1, [&] {
+    problem->check();
+    const auto program = interned_program(code, size);
+    const ProgramCall call = call_without_tensors(program->whole, *problem);
+    const FusionChoice found = choose_fusion(*problem, device_of(device), call);
+    *epilogue = {index_of(found.separate), found.fused.solver ? index_of(found.fused) : -1, found.is_fused,
+                 found.features.has_value(), found.probability};
+    if (found.features) copy(*found.features, rows, weights);
+    return 0;
+  });
+}
+
+void reformer_feature_shape(int32_t decides, int32_t shape[4]) {
+  const int32_t count = Decides(decides) == Decides::kernels ? feature_rows() : epilogue_feature_rows();
+  const int32_t values[] = {kFeatureVersion, kTokens, kTerms, count};
   std::copy(std::begin(values), std::end(values), shape);
 }
 
@@ -204,11 +251,7 @@ int32_t reformer_features(const ConvProblem* problems, int64_t count, const char
     const Device device = device_of(device_text);
     for (const ConvProblem* problem = problems; problem < problems + count; ++problem) {
       problem->check();
-      for (const auto& token : features(*problem, device).tokens)
-        for (const Features::Term& term : token) {
-          *rows++ = term.row;
-          *weights++ = term.weight;
-        }
+      copy(features(*problem, device), rows, weights);
     }
     return 0;
   });
@@ -223,14 +266,14 @@ int32_t reformer_selector_check(const ReformerSelector* s) {
 
 int32_t reformer_selector_set(const ReformerSelector* s) {
   return guarded(-1, [&] {
-    set_selector(s->arch, selector_from(*s));
+    set_selector(s->arch, Decides(s->decides), selector_from(*s));
     return 0;
   });
 }
 
-int32_t reformer_selector_remove(const char* arch) {
+int32_t reformer_selector_remove(const char* arch, int32_t decides) {
   return guarded(-1, [&] {
-    set_selector(arch, nullptr);
+    set_selector(arch, Decides(decides), nullptr);
     return 0;
   });
 }
@@ -258,7 +301,7 @@ int32_t reformer_set_config(const ReformerConfig* c) {
     std::vector<bool> forbidden(solvers().size());
     for (int32_t i = 0; i < c->forbidden_count; ++i) forbidden.at(size_t(c->forbidden[i])) = true;
     set_config({std::move(forbidden), c->forced, c->workspace_limit, c->deterministic_only != 0,
-                c->allow_reduced_accuracy != 0});
+                c->allow_reduced_accuracy != 0, Epilogues(c->epilogues)});
     return 0;
   });
 }

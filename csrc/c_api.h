@@ -25,6 +25,7 @@ struct ReformerCandidate {
 
 struct ReformerSelector {
   const char* arch;  // "cpu", gfxNNN or sm_NN
+  int32_t decides;   // Decides (cpu/selector/selector.h)
   int32_t feature_version;
   int32_t rows, width, hidden, blocks, candidates;
   const char* const* names;     // of the candidates
@@ -38,6 +39,7 @@ struct ReformerConfig {
   int32_t forced;
   int32_t deterministic_only;
   int32_t allow_reduced_accuracy;
+  int32_t epilogues;  // Epilogues (dispatch/config.h)
 };
 
 REFORMER_API const char* reformer_error();
@@ -95,10 +97,23 @@ REFORMER_API void reformer_set_operator_calls(const ReformerOperatorCalls* calls
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
 REFORMER_API int32_t reformer_cost_terms(const reformer::ConvProblem* problem, const char* device, double* terms);
 
-// The sequence that the selector reads (cpu/selector/features.h): its version, the numbers of tokens, of terms in each,
-// and of rows of the embedding matrix; then, for each of `count` problems, the rows and weights of tokens * terms
-// terms.
-REFORMER_API void reformer_feature_shape(int32_t shape[4]);
+// Where the program of this code runs behind a problem's convolution, as choose_fusion() (dispatch/decide.h) has it:
+// solvers by their indices. The program's tensors are of the problem's data type, those of channels fp32.
+struct ReformerEpilogue {
+  int32_t separate;
+  int32_t fused;  // -1: no kernel runs the program
+  int32_t is_fused;
+  int32_t has_features;
+  double probability;
+};
+// Writes rows and weights of tokens * terms terms, too, where it has features.
+REFORMER_API int32_t reformer_epilogue(const reformer::ConvProblem* problem, const char* device, const int64_t* code,
+                                       int64_t size, ReformerEpilogue* epilogue, int32_t* rows, float* weights);
+
+// The sequence that a selector reads (cpu/selector/features.h): its version, the numbers of tokens, of terms in each,
+// and of rows of the embedding matrix, by what the selector decides; then, for each of `count` problems, the rows and
+// weights of tokens * terms terms.
+REFORMER_API void reformer_feature_shape(int32_t decides, int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                        int32_t* rows, float* weights);
 
@@ -106,10 +121,10 @@ REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, in
 // copied.
 REFORMER_API int32_t reformer_selector_check(const ReformerSelector* selector);
 REFORMER_API int32_t reformer_selector_set(const ReformerSelector* selector);
-REFORMER_API int32_t reformer_selector_remove(const char* arch);
+REFORMER_API int32_t reformer_selector_remove(const char* arch, int32_t decides);
 
-// How many candidates the selector of a device has, and their logits for each of `count` problems. `isa` is an index of
-// Isa (device.h) that this machine has, or -1 for the best.
+// How many candidates the selector of a device's kernels has, and their logits for each of `count` problems. `isa` is
+// an index of Isa (device.h) that this machine has, or -1 for the best.
 REFORMER_API int32_t reformer_selector_candidates(const char* device);
 REFORMER_API int32_t reformer_selector_logits(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                               int32_t isa, float* logits);

@@ -36,8 +36,9 @@ void set_weights() {
   const std::vector<const float*> tensors(size_t(selector_tensors(blocks)), zeros.data());
   std::vector<std::string> names;
   for (const Solver* solver : solvers()) names.push_back(solver->name());
-  set_selector("cpu", std::make_shared<Selector>(SelectorShape{feature_rows(), width, hidden, blocks}, names, names,
-                                                 tensors.data()));
+  set_selector("cpu", Decides::kernels,
+               std::make_shared<Selector>(Decides::kernels, SelectorShape{feature_rows(), width, hidden, blocks}, names,
+                                          names, tensors.data()));
 }
 
 int failures = 0;
@@ -49,7 +50,7 @@ void expect(size_t number) {
 }
 
 void forbid(std::initializer_list<size_t> numbers) {
-  Config config{{}, -1, kDefaultWorkspaceLimit, false, false};
+  Config config{{}, -1, kDefaultWorkspaceLimit};
   config.forbidden.resize(kSolvers);
   for (size_t number : numbers) config.forbidden[number] = true;
   set_config(config);

@@ -11,9 +11,11 @@ from torch_reformer.selector.model import Reformer
 from torch_reformer.selector.timings import Record, Timing
 
 
-def reformer(candidates: int, width: int = 16, hidden: int = 32, blocks: int = 1, scale: float = 0.1) -> Reformer:
+def reformer(
+    candidates: int, width: int = 16, hidden: int = 32, blocks: int = 1, scale: float = 0.1, decides: str = "kernels"
+) -> Reformer:
     """An untrained model without any parameter that is zero."""
-    model = Reformer(native.feature_shape().rows, candidates, width, hidden, blocks).eval()
+    model = Reformer(native.feature_shape(decides).rows, candidates, width, hidden, blocks).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * scale
@@ -29,7 +31,7 @@ def constant(logits: list[float]) -> Reformer:
     return model
 
 
-def description(model: Reformer, names: list[str]) -> dict:
+def description(model: Reformer, names: list[str], decides: str = "kernels") -> dict:
     """What native.set_selector() takes."""
     block = model.blocks[0]
     return {
@@ -39,6 +41,7 @@ def description(model: Reformer, names: list[str]) -> dict:
         "blocks": len(model.blocks),
         "candidates": names,
         "tensors": model.state_dict(),
+        "decides": decides,
     }
 
 

@@ -13,7 +13,7 @@ from selectors_for_tests import learnable
 
 from torch_reformer import ConvProblem, config
 from torch_reformer.runtime import native
-from torch_reformer.selector import train, weights_file
+from torch_reformer.selector import epilogues, train, weights_file
 from torch_reformer.tuning.explain import explain
 
 
@@ -172,7 +172,8 @@ def test_what_is_no_weights_file_is_an_error(content, trained, tmp_path):
 @pytest.mark.parametrize("path", sorted(weights_file.FOLDER.glob("*.pt")), ids=lambda path: path.stem)
 def test_shipped_weights_load(path):
     weights = weights_file.load(path)
-    assert weights.architecture == path.stem and set(weights.candidates) <= set(native.solver_names())
+    assert weights.name == path.stem
+    assert set(weights.candidates) <= {*native.solver_names(), *epilogues.WAYS}
 
 
 def test_import_starts_no_threads():

@@ -10,7 +10,7 @@
 namespace reformer {
 namespace {
 std::mutex mutex;
-Config current{{}, -1, kDefaultWorkspaceLimit, false, false};
+Config current{{}, -1, kDefaultWorkspaceLimit};
 std::atomic<uint64_t> epoch{1};
 // A child of a process that forks while another thread holds the mutex would wait for that thread for ever.
 [[maybe_unused]] const int at_fork =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "hip/gpu_model.h"
 #include "jit/gpu.h"
@@ -78,22 +79,54 @@ class Choice {
     return least_estimate();
   }
 
-  Decision with(const ProgramCall& program) const {
-    const Decision apart = alone();
-    if (PlanPointer plan = fused(*apart.solver, program)) return {apart.solver, std::move(plan)};
-    if (config_.forced >= 0) return apart;
-    const Decision best = least_estimate(program);
-    if (!best.solver) return apart;
-    const auto plan_of = [&](size_t index) {
-      return allowed(index) ? fused(*solvers()[index], program) : PlanPointer();
-    };
-    const Decision known = most_probable(plan_of);
-    if (known.solver) return known;
-    // A measured kernel, and a pass after it, before one that nobody has measured.
-    return is_known(*apart.solver) ? apart : best;
+  FusionChoice with(const ProgramCall& program) const {
+    FusionChoice found;
+    found.separate = alone();
+    if (PlanPointer plan = fused(*found.separate.solver, program)) {
+      found.fused = {found.separate.solver, std::move(plan)};
+      found.is_fused = true;
+      if (config_.forced < 0) by_selector(program, found);
+    } else if (config_.forced < 0) {
+      found.fused = most_probable(
+          [&](size_t index) { return allowed(index) ? fused(*solvers()[index], program) : PlanPointer(); });
+      if (!by_selector(program, found)) by_estimate(program, found);
+    }
+    if (found.fused.solver && config_.epilogues != Epilogues::chosen)
+      found.is_fused = config_.epilogues == Epilogues::fused;
+    return found;
   }
 
  private:
+  static size_t index_of(const Solver& solver) {
+    return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
+  }
+
+  // Whether the selector of epilogues has said which way is taken. It compares kernels that the device's other selector
+  // ranks.
+  bool by_selector(const ProgramCall& program, FusionChoice& choice) const {
+    if (!choice.fused.solver) return false;
+    const size_t separate = index_of(*choice.separate.solver), fused = index_of(*choice.fused.solver);
+    if (!is_known(separate) || !is_known(fused)) return false;
+    const float slower = scores()[separate] - scores()[fused];
+    choice.features = epilogue_features(problem_, device_, ProgramTraits(program), slower);
+    const auto selector = find_selector(device_, Decides::epilogues);
+    if (!selector) return false;
+    float logits[kMaxCandidates];
+    selector->logits(*choice.features, logits);
+    const float difference = logits[selector->candidate_of(0)] - logits[selector->candidate_of(1)];
+    if (std::isnan(difference)) return false;  // its weights are damaged
+    choice.probability = 1 / (1 + std::exp(double(difference)));
+    choice.is_fused = difference <= 0;
+    return true;
+  }
+
+  void by_estimate(const ProgramCall& program, FusionChoice& choice) const {
+    const Decision best = least_estimate(program);
+    // A measured kernel, and a pass after it, before one that nobody has measured.
+    choice.is_fused = best.solver && (choice.fused.solver || !is_known(index_of(*choice.separate.solver)));
+    if (!choice.fused.solver) choice.fused = best;
+  }
+
   // Null if the solver may not be chosen.
   PlanPointer allowed(size_t index) const {
     const Solver& solver = *solvers()[index];
@@ -110,9 +143,8 @@ class Choice {
   // The greatest logit of those that the device's selector knows and that have a plan; none if there are none.
   template <class PlanOf>
   Decision most_probable(const PlanOf& plan_of) const {
-    const auto selector = find_selector(device_);
-    if (!selector) return {};
-    Scores scores = scores_of(*selector, problem_, device_);
+    Scores scores = this->scores();
+    if (scores.empty()) return {};
     for (;;) {  // rarely more than twice
       const auto best = std::max_element(scores.begin(), scores.end());
       if (*best == kUnknown) return {};
@@ -133,12 +165,17 @@ class Choice {
     return false;
   }
 
-  // Whether the device's selector ranks it.
-  bool is_known(const Solver& solver) const {
-    const auto selector = find_selector(device_);
-    const auto index = std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin();
-    return selector && selector->candidate_of(size_t(index)) >= 0;
+  // Those of the device's selector; none if there is no selector.
+  const Scores& scores() const {
+    if (!scores_) {
+      const auto selector = find_selector(device_);
+      scores_ = selector ? scores_of(*selector, problem_, device_) : Scores();
+    }
+    return *scores_;
   }
+
+  // Whether the device's selector ranks the solver of this index.
+  bool is_known(size_t index) const { return !scores().empty() && scores()[index] != kUnknown; }
 
   Decision least_estimate() const {
     Decision best;
@@ -164,6 +201,7 @@ class Choice {
   const Config config_;
   const ConvProblem& problem_;
   const Device device_;
+  mutable std::optional<Scores> scores_;  // once they were asked for
 };
 
 // Fills in the probabilities: softmax of the logits over those that may be chosen.
@@ -196,7 +234,7 @@ class Decisions {
     }
     ++counts.misses;
     const Choice choice(problem, device);
-    return cache_.remember(key, hash, program ? choice.with(*program) : choice.alone());
+    return cache_.remember(key, hash, program ? choice.with(*program).chosen() : choice.alone());
   }
 
   CacheCounts counts{0, 0};
@@ -251,6 +289,10 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, 
   }
   if (const auto selector = find_selector(device)) add_probabilities(*selector, problem, device, result);
   return result;
+}
+
+FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program) {
+  return Choice(problem, device).with(program);
 }
 
 // Only kernels for GPUs run programs themselves.

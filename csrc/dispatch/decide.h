@@ -4,10 +4,12 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "config.h"
 #include "conv/solver.h"
+#include "cpu/selector/features.h"
 
 namespace reformer {
 
@@ -35,9 +37,25 @@ struct Decision {
 // device's selector; or, if there is no selector or it knows none of them, the one with the least estimate. Ties go to
 // the earlier solver. Remembered per thread with its plan, so that asking again costs tens of nanoseconds; good until
 // the thread asks again.
-// Where a program follows: of those that run it themselves (their plan has run_with), if the least of their estimates
-// says that this takes no longer than another kernel and a pass after it.
+// Where a program follows, as choose_fusion() has it.
 const Decision& decide(const ConvProblem& problem, const Device& device, const ProgramCall* program = nullptr);
+
+// The two ways to run a program behind a convolution: its kernel does (the plan has run_with), or a kernel of the
+// program's own does after it.
+struct FusionChoice {
+  Decision separate, fused;  // fused: none if no kernel that may be chosen runs the program
+  bool is_fused = false;
+  // That fused is the faster one, by the device's selector of epilogues; NaN if that was not asked.
+  double probability = std::numeric_limits<double>::quiet_NaN();
+  std::optional<Features> features;  // what such a selector reads, if kernels of both ways are ranked
+
+  const Decision& chosen() const { return is_fused ? fused : separate; }
+};
+
+// fused is the separate way's own kernel where that runs the program, else the one with the greatest logit of those
+// that do. Which way is taken the selector of epilogues says. Where it can't, that kernel runs the program itself, and
+// others do if their estimate says that this takes no longer than another kernel and a pass after it.
+FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
 // How often this thread's decide() found the answer in its cache, and how often it had to think.
 struct CacheCounts {

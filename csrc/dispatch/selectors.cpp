@@ -9,28 +9,30 @@
 namespace reformer {
 namespace {
 std::mutex mutex;
-std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors;
+std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors[2];  // by Decides
 }  // namespace
 
-void set_selector(const std::string& arch, std::shared_ptr<const Selector> selector) {
+void set_selector(const std::string& arch, Decides decides, std::shared_ptr<const Selector> selector) {
   if (arch != "cpu" && Device::parse(arch).arch != arch)
     throw std::invalid_argument("\"" + arch +
                                 "\" is no architecture that a selector is for: give cpu, gfxNNN or sm_NN");
   {
     const std::lock_guard<std::mutex> lock(mutex);
+    auto& mine = selectors[size_t(decides)];
     if (selector)
-      selectors[arch].swap(selector);  // the old one is freed outside the lock
+      mine[arch].swap(selector);  // the old one is freed outside the lock
     else
-      selectors.erase(arch);
+      mine.erase(arch);
   }
   forget_decisions();
 }
 
-std::shared_ptr<const Selector> find_selector(const Device& device) {
+std::shared_ptr<const Selector> find_selector(const Device& device, Decides decides) {
   const std::string_view arch = device.kind == DeviceKind::cpu ? std::string_view("cpu") : device.arch;
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = selectors.find(arch);
-  return found == selectors.end() ? nullptr : found->second;
+  const auto& mine = selectors[size_t(decides)];
+  const auto found = mine.find(arch);
+  return found == mine.end() ? nullptr : found->second;
 }
 
 }  // namespace reformer

@@ -7,6 +7,7 @@
 | ``workspace_limit`` | ``TORCH_REFORMER_WORKSPACE_LIMIT`` | 256 MiB | most temporary memory of one call, in bytes |
 | ``deterministic`` | ``TORCH_REFORMER_DETERMINISTIC`` | 0 | 1: only solvers whose results repeat bit for bit |
 | ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
+| ``epilogues`` | ``TORCH_REFORMER_EPILOGUES`` | none | programs behind convolutions: always ``fused`` or ``separate`` |
 | ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2 or avx512; environment only |
 
 Whether fp32 may be rounded to tf32 on NVIDIA's GPUs is PyTorch's own setting:
@@ -39,6 +40,7 @@ class Settings:
     workspace_limit: int = DEFAULT_WORKSPACE_LIMIT
     deterministic: bool = False
     reduced_accuracy: bool = False
+    epilogues: str | None = None
 
 
 # What config() has changed and no `with` has taken back yet, the latest last, each with the manager that will.
@@ -77,7 +79,10 @@ def _apply(base: Settings, overrides: list[tuple[weakref.ref, dict]]) -> None:
     if new.workspace_limit >= 2**63:  # which C++ would cut
         raise ValueError(f"the workspace limit must be below 2^63 bytes, got {new.workspace_limit}")
     forbidden = [_index(name) for name in new.forbid]
-    native.set_config(forbidden, forced, new.workspace_limit, new.deterministic, new.reduced_accuracy)
+    if new.epilogues not in native.EPILOGUES:
+        raise ValueError(f"epilogues must be 'fused', 'separate' or None, got {new.epilogues!r}")
+    flags = new.deterministic, new.reduced_accuracy, new.epilogues
+    native.set_config(forbidden, forced, new.workspace_limit, *flags)
     _base, _overrides, _settings = base, overrides, new
 
 
@@ -105,6 +110,7 @@ _TYPES = {
     "workspace_limit": (numbers.Integral, "a whole number of bytes, such as 64 << 20"),
     "deterministic": (bool, "True or False"),
     "reduced_accuracy": (bool, "True or False"),
+    "epilogues": (str | None, "'fused', 'separate' or None"),
 }
 
 
@@ -133,6 +139,7 @@ class _Config:
         workspace_limit: int | object = ...,
         deterministic: bool | object = ...,
         reduced_accuracy: bool | object = ...,
+        epilogues: str | None | object = ...,
     ) -> contextlib.AbstractContextManager[Settings]:
         given = dict(
             force=force,
@@ -140,6 +147,7 @@ class _Config:
             workspace_limit=workspace_limit,
             deterministic=deterministic,
             reduced_accuracy=reduced_accuracy,
+            epilogues=epilogues,
         )
         changes = {name: value for name, value in given.items() if value is not ...}
         if "forbid" in changes:
@@ -171,6 +179,8 @@ def _from_environment(environment) -> Settings:
         found = dataclasses.replace(found, force=force)
     if forbid := environment.get("TORCH_REFORMER_FORBID"):
         found = dataclasses.replace(found, forbid=tuple(name.strip() for name in forbid.split(",") if name.strip()))
+    if epilogues := environment.get("TORCH_REFORMER_EPILOGUES"):
+        found = dataclasses.replace(found, epilogues=epilogues)
     if limit := environment.get("TORCH_REFORMER_WORKSPACE_LIMIT"):
         if not limit.isdecimal():
             raise ValueError(f"TORCH_REFORMER_WORKSPACE_LIMIT must be a number of bytes, got {limit!r}")

@@ -6,7 +6,7 @@ Importing this module registers the operators' schemas and kernels with PyTorch.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class Selector(ctypes.Structure):
 
     _fields_ = [
         ("arch", ctypes.c_char_p),
-        *((name, ctypes.c_int32) for name in "feature_version rows width hidden blocks candidates".split()),
+        *((name, ctypes.c_int32) for name in "decides feature_version rows width hidden blocks candidates".split()),
         ("names", ctypes.POINTER(ctypes.c_char_p)),
         ("tensors", ctypes.POINTER(ctypes.c_void_p)),
     ]
@@ -72,6 +72,19 @@ class Config(ctypes.Structure):
         ("forced", ctypes.c_int32),
         ("deterministic_only", ctypes.c_int32),
         ("allow_reduced_accuracy", ctypes.c_int32),
+        ("epilogues", ctypes.c_int32),
+    ]
+
+
+class Epilogue(ctypes.Structure):
+    """Mirrors ReformerEpilogue (csrc/c_api.h)."""
+
+    _fields_ = [
+        ("separate", ctypes.c_int32),
+        ("fused", ctypes.c_int32),
+        ("is_fused", ctypes.c_int32),
+        ("has_features", ctypes.c_int32),
+        ("probability", ctypes.c_double),
     ]
 
 
@@ -109,7 +122,18 @@ _cost_class = _declare("reformer_cost_class", ctypes.c_int32, ctypes.POINTER(Pro
 _cost_terms = _declare(
     "reformer_cost_terms", ctypes.c_int32, ctypes.POINTER(Problem), ctypes.c_char_p, ctypes.POINTER(ctypes.c_double)
 )
-_feature_shape = _declare("reformer_feature_shape", None, ctypes.POINTER(ctypes.c_int32))
+_epilogue = _declare(
+    "reformer_epilogue",
+    ctypes.c_int32,
+    ctypes.POINTER(Problem),
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_int64,
+    ctypes.POINTER(Epilogue),
+    ctypes.POINTER(ctypes.c_int32),
+    ctypes.POINTER(ctypes.c_float),
+)
+_feature_shape = _declare("reformer_feature_shape", None, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32))
 _features = _declare(
     "reformer_features",
     ctypes.c_int32,
@@ -121,7 +145,7 @@ _features = _declare(
 )
 _selector_check = _declare("reformer_selector_check", ctypes.c_int32, ctypes.POINTER(Selector))
 _selector_set = _declare("reformer_selector_set", ctypes.c_int32, ctypes.POINTER(Selector))
-_selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p)
+_selector_remove = _declare("reformer_selector_remove", ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32)
 _selector_candidates = _declare("reformer_selector_candidates", ctypes.c_int32, ctypes.c_char_p)
 _selector_logits = _declare(
     "reformer_selector_logits",
@@ -238,9 +262,14 @@ class FeatureShape(NamedTuple):
     rows: int  # of the embedding matrix
 
 
-def feature_shape() -> FeatureShape:
+# What selectors decide, and whether programs behind convolutions run in their kernels, by the numbers of csrc.
+DECIDES = ("kernels", "epilogues")
+EPILOGUES = (None, "fused", "separate")
+
+
+def feature_shape(decides: str = "kernels") -> FeatureShape:
     shape = (ctypes.c_int32 * 4)()
-    _feature_shape(shape)
+    _feature_shape(DECIDES.index(decides), shape)
     return FeatureShape(*shape)
 
 
@@ -252,6 +281,20 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
     row_pointer = ctypes.cast(rows.data_ptr(), ctypes.POINTER(ctypes.c_int32))
     _check(_features(problems, len(problems), _text(device), row_pointer, _floats(weights)))
     return rows, weights
+
+
+def epilogue(
+    problem: Problem, device: str | None, code: Sequence[int]
+) -> tuple[Epilogue, tuple[torch.Tensor, torch.Tensor] | None]:
+    """Where the program of this code runs behind the problem's convolution; and what a selector of epilogues reads, as
+    features() has it (``[token, term]``), if there is something to choose."""
+    shape = feature_shape()[1:3]
+    found, rows, weights = Epilogue(), torch.empty(shape, dtype=torch.int32), torch.empty(shape)
+    numbers, row_pointer = (ctypes.c_int64 * len(code))(*code), rows.data_ptr()
+    row_pointer = ctypes.cast(row_pointer, ctypes.POINTER(ctypes.c_int32))
+    arguments = ctypes.byref(problem), _text(device), numbers, len(code), ctypes.byref(found)
+    _check(_epilogue(*arguments, row_pointer, _floats(weights)))
+    return found, (rows, weights) if found.has_features else None
 
 
 def _isa(name: str | None) -> int:
@@ -283,7 +326,7 @@ def _pointers(tensors: list[torch.Tensor]):
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
-_selectors: dict[str, dict[str, Any]] = {}
+_selectors: dict[tuple[str, str], dict[str, Any]] = {}  # by architecture and what they decide
 
 
 class _Described(NamedTuple):
@@ -302,6 +345,7 @@ def _describe(
     blocks: int,
     candidates: list[str],
     tensors: Mapping[str, torch.Tensor],
+    decides: str = "kernels",
 ) -> _Described:
     rows = len(tensors.get("embedding", ()))
     shapes = {
@@ -312,7 +356,8 @@ def _describe(
     dense = _dense(f"selector of {blocks} blocks", shapes, tensors)
     names = (ctypes.c_char_p * len(candidates))(*(name.encode() for name in candidates))
     pointers = _pointers(dense)
-    selector = Selector(arch.encode(), feature_version, rows, width, hidden, blocks, len(candidates), names, pointers)
+    sizes = rows, width, hidden, blocks, len(candidates)
+    selector = Selector(arch.encode(), DECIDES.index(decides), feature_version, *sizes, names, pointers)
     return _Described(selector, dense)
 
 
@@ -330,26 +375,28 @@ def set_selector(arch: str, **description) -> None:
         feature_version: of the features that it was trained on.
         width, hidden: multiples of 16.
         blocks: how many Γ-blocks.
-        candidates: what the rows of the head stand for, by solvers' names.
+        candidates: what the rows of the head stand for, by solvers' names, or ``separate`` and ``fused``.
         tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
+        decides: ``kernels`` (default), or ``epilogues``: whether a program behind a convolution runs in its kernel.
 
     Raises:
         ValueError: for anything that does not fit, another version of the features included.
     """
     described = _describe(arch, **description)
     _check(_selector_set(ctypes.byref(described.selector)))
-    _selectors[arch] = {**description, "candidates": list(description["candidates"])}
+    key = arch, description.get("decides", "kernels")
+    _selectors[key] = {**description, "candidates": list(description["candidates"])}
 
 
-def selector(arch: str) -> dict[str, Any] | None:
+def selector(arch: str, decides: str = "kernels") -> dict[str, Any] | None:
     """What set_selector() was last given for an architecture, to set it again; None if there is no selector."""
-    return _selectors.get(arch)
+    return _selectors.get((arch, decides))
 
 
-def remove_selector(arch: str) -> None:
+def remove_selector(arch: str, decides: str = "kernels") -> None:
     """Lets the static rule decide for an architecture again."""
-    _check(_selector_remove(arch.encode()))
-    _selectors.pop(arch, None)
+    _check(_selector_remove(arch.encode(), DECIDES.index(decides)))
+    _selectors.pop((arch, decides), None)
 
 
 def logits(problems: Problems, device: str | None = None, isa: str | None = None) -> torch.Tensor:
@@ -367,12 +414,13 @@ def set_config(
     workspace_limit: int,
     deterministic_only: bool,
     allow_reduced_accuracy: bool,
+    epilogues: str | None,
 ) -> None:
-    """As csrc/config.h; solvers by their indices in solver_names()."""
+    """As csrc/dispatch/config.h; solvers by their indices in solver_names()."""
     indices = list(forbidden)
     array = (ctypes.c_int32 * len(indices))(*indices)
-    values = Config(array, workspace_limit, len(indices), forced, deterministic_only, allow_reduced_accuracy)
-    _check(_set_config(ctypes.byref(values)))
+    flags = deterministic_only, allow_reduced_accuracy, EPILOGUES.index(epilogues)
+    _check(_set_config(ctypes.byref(Config(array, workspace_limit, len(indices), forced, *flags))))
 
 
 _readers = {}  # those that the library has, which must live

@@ -128,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
     device, records = read_database(path, given, weights.architecture)
     if architecture(device) != weights.architecture:
         raise ValueError(f"{options.weights} is for {weights.architecture}, and {path} is of {device}")
+    weights.check_records(records)
     offered_only = of_offered(records, device)[0] if options.offered else []
     if options.offered and not offered_only:
         raise ValueError(f"no solver of {path} is a candidate: leave --offered away")

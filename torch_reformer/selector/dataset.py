@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..problem import ConvProblem
 from ..runtime import native
+from . import epilogues
 from .timings import Record
 
 FOLDS = 20
@@ -56,6 +57,18 @@ def useless(record: Record, least: int = 2) -> str | None:
     return None
 
 
+def decided(records: Iterable[Record]) -> str:
+    """What a selector that learns from these records decides (``native.DECIDES``).
+
+    Raises:
+        ValueError: if some are of programs behind convolutions, and others are not.
+    """
+    found = {bool(record.epilogue) for record in records}
+    if len(found) > 1:
+        raise ValueError("some of these records are of programs behind convolutions, others are not: train on either")
+    return native.DECIDES[True in found]
+
+
 @dataclass
 class Dataset:
     """``n`` problems with the times of at most ``e`` solvers each."""
@@ -72,6 +85,7 @@ class Dataset:
     candidates: list[str]
     architectures: list[str]
     left_out: Counter[str]  # how many records of the databases, by the reason
+    decides: str = "kernels"  # what a selector that learns from it does (native.DECIDES)
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -115,6 +129,13 @@ def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tens
     return native.features((problem.native() for problem in problems), device)
 
 
+def _sequence_of_records(records: Sequence[Record], device: str) -> tuple[Tensor, Tensor]:
+    if not any(record.epilogue for record in records):
+        return sequence([record.problem for record in records], device)
+    found = [epilogues.features(record.problem, device, record.epilogue) for record in records]
+    return tuple(torch.stack(tensors) for tensors in zip(*found, strict=True))
+
+
 def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
     """What can be learnt from databases, each given with its device's name.
 
@@ -122,16 +143,20 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     architectures are in the order of their names.
     """
     left_out: Counter[str] = Counter()
-    used: dict[str, list[tuple[str, ConvProblem, dict[str, float]]]] = {}
+    used: dict[str, list[Record]] = {}
     for device, records in databases:
         for record in records:
-            if why := useless(record, least):
+            why = useless(record, least)
+            if not why and record.epilogue and epilogues.features(record.problem, device, record.epilogue) is None:
+                why = "of epilogues that no ranked kernel runs"
+            if why:
                 left_out[why] += 1
             else:
-                used.setdefault(device, []).append((record.key, record.problem, record.times))
+                used.setdefault(device, []).append(record)
     if not used:
         raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
-    keys, problems, all_times = zip(*(entry for records in used.values() for entry in records), strict=True)
+    in_order = [record for records in used.values() for record in records]
+    problems, all_times = [record.problem for record in in_order], [record.times for record in in_order]
     names = sorted({solver for times in all_times for solver in times})
     index = {name: i for i, name in enumerate(names)}
     entries = torch.full((len(all_times), max(map(len, all_times))), -1)
@@ -142,12 +167,12 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         ms = torch.tensor([times[solver] for solver in solvers])
         entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])
         log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
-    sequences = [sequence([problem for _, problem, _ in records], device) for device, records in used.items()]
+    sequences = [_sequence_of_records(records, device) for device, records in used.items()]
     architectures = sorted(set(map(architecture, used)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in used.items()]
     return Dataset(
-        keys=list(keys),
-        problems=list(problems),
+        keys=[record.key for record in in_order],
+        problems=problems,
         rows=torch.cat([rows for rows, _ in sequences]),
         weights=torch.cat([weights for _, weights in sequences]),
         entries=entries,
@@ -158,4 +183,5 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         candidates=names,
         architectures=architectures,
         left_out=left_out,
+        decides=decided(in_order),
     )

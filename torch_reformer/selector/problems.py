@@ -5,10 +5,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..problem import DIRECTIONS, ConvProblem
 from ..runtime.files import read_text
+from .epilogues import program_of
 from .miopen_driver import is_driver_line, parse_driver_line
+from .timings import EPILOGUE_SIGN
+
+
+class Task(NamedTuple):
+    """A problem, and the text of a program behind its convolution (epilogues.py); empty if there is none. Its text is
+    the key of its record."""
+
+    problem: ConvProblem
+    epilogue: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.problem}{EPILOGUE_SIGN}{self.epilogue}" if self.epilogue else str(self.problem)
+
 
 # members of a JSON line: ConvProblem's, except for the dilation; None: must be given
 _JSON_MEMBERS = {
@@ -54,6 +69,18 @@ def parse_problems(line: str) -> list[ConvProblem]:
     return problems
 
 
+def parse_tasks(line: str) -> list[Task]:
+    """The same; behind a key may stand a plus sign and an epilogue's text."""
+    key, _, epilogue = line.strip().partition("=")[0].partition(EPILOGUE_SIGN)
+    if line.strip().startswith("{") or is_driver_line(line) or not epilogue:
+        return [Task(problem) for problem in parse_problems(line)]
+    program_of(epilogue)  # raises if there is no such step
+    problem = ConvProblem.parse(key)
+    if problem.direction != "F":
+        raise ValueError(f"programs run behind forward convolutions, not behind gradients: {key}")
+    return [Task(problem, epilogue)]
+
+
 def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterator[ConvProblem]:
     changes = {name: value for name, value in (("n", batch), ("dtype", dtype)) if value is not None}
     for direction in directions or [problem.direction]:
@@ -64,15 +91,20 @@ def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterat
             yield variant
 
 
-def read_problems(
+def read_problems(path: str | os.PathLike, *changes, **named_changes) -> list[ConvProblem]:
+    """The distinct problems of a file, without programs behind them; as :func:`read_tasks`."""
+    return list(dict.fromkeys(task.problem for task in read_tasks(path, *changes, **named_changes)))
+
+
+def read_tasks(
     path: str | os.PathLike,
     batch: int | None = None,
     dtype: str | None = None,
     directions: Sequence[str] | None = None,
     layouts: Sequence[str] | None = None,
-) -> list[ConvProblem]:
-    """The distinct problems of a file, in its order. Each line is as for :func:`parse_problems`; empty lines and lines
-    that begin with ``#`` are skipped; ``.xz`` and ``.bz2`` are decompressed.
+) -> list[Task]:
+    """The distinct tasks of a file, in its order. Each line is as for :func:`parse_tasks`; empty lines and lines that
+    begin with ``#`` are skipped; ``.xz`` and ``.bz2`` are decompressed.
 
     Args:
         batch, dtype: replace what the lines say.
@@ -82,13 +114,14 @@ def read_problems(
         OSError: if there is no such file.
         ValueError: for a line that is no problem; names file and line.
     """
-    problems: dict[ConvProblem, None] = {}
+    tasks: dict[Task, None] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            for problem in parse_problems(line):
-                problems.update(dict.fromkeys(_variants(problem, batch, dtype, directions, layouts)))
+            for problem, epilogue in parse_tasks(line):
+                variants = _variants(problem, batch, dtype, directions, layouts)
+                tasks.update((Task(variant, epilogue), None) for variant in variants)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
-    return list(problems)
+    return list(tasks)

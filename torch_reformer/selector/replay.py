@@ -20,13 +20,13 @@ from pathlib import Path
 import torch
 
 from ..runtime.files import read_text
-from .dataset import IMPOSSIBLE, architecture, fold_of, make_dataset
+from .dataset import IMPOSSIBLE, architecture, decided, fold_of, make_dataset
 from .offered import mask, of_offered
 from .scoring import figures, restricted, unmasked
 from .timing_database import named_database, read_database
 from .timings import Record
 from .training_loop import logits_of
-from .weights_file import Weights, find, load
+from .weights_file import Weights, find, load, name_of
 
 TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
 SLOWER = (0.05, 0.2)  # than a peer by more than so much: how often
@@ -42,6 +42,7 @@ class Replay:
     """
 
     def __init__(self, weights: Weights, records: Sequence[Record], device: str, offered_only: bool = False):
+        weights.check_records(records)
         left_out: Counter[str] = Counter()
         if offered_only:
             records, left_out = of_offered(records, device)
@@ -167,12 +168,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    path = options.weights or find(architecture(options.arch))
+    weights = load(options.weights) if options.weights else None
+    given, timings = options.timings
+    device, records = read_database(timings, given, weights.architecture if weights else architecture(options.arch))
+    path = options.weights or find(name_of(architecture(options.arch), decided(records)))
     if path is None:
         raise ValueError(f"there are no weights for {options.arch}: make some with `python -m torch_reformer train`")
-    weights = load(path)
-    given, timings = options.timings
-    device, records = read_database(timings, given, weights.architecture)
+    weights = weights or load(path)
     peers = {name: read_peer(csv_path) if csv_path else peer_of(name, records) for name, csv_path in options.peer}
     left_out: Counter[str] = Counter()
     if options.held_out:

@@ -5,6 +5,8 @@ keeps what is there, questionable rows too: :func:`summary` counts them, and who
 
 * Times of 0 occur; they were not measured. :attr:`Record.times` leaves them out.
 * Entries stand in order of their times, so their places give the answer away. Never learn from the order.
+* A record of a program behind a convolution has the program's text behind the problem's key (epilogues.py), and for
+  its solvers the ways to run it; the kernel of each stands in the third field.
 * A record may hold only some of the solvers that apply (MIOpen ships the four fastest): a missing one is not slow by
   so and so much, it is unknown.
 """
@@ -19,6 +21,8 @@ from typing import NamedTuple
 
 from ..problem import ConvProblem
 from ..runtime.files import read_text, write_text
+
+EPILOGUE_SIGN = "+"  # between a problem's key and the text of a program behind it
 
 
 class Timing(NamedTuple):
@@ -39,7 +43,12 @@ class Record(NamedTuple):
     @property
     def problem(self) -> ConvProblem:
         """Raises ``ValueError`` if the key is no possible problem (MIOpen's databases have a few)."""
-        return ConvProblem.parse(self.key)
+        return ConvProblem.parse(self.key.partition(EPILOGUE_SIGN)[0])
+
+    @property
+    def epilogue(self) -> str:
+        """The text of the program behind it; empty if there is none."""
+        return self.key.partition(EPILOGUE_SIGN)[2]
 
     @property
     def times(self) -> dict[str, float]:

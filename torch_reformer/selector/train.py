@@ -28,7 +28,7 @@ from ..runtime import native
 from ..runtime.files import check_writable
 from ..version import VERSION
 from . import weights_file
-from .dataset import FOLDS, Dataset, architecture, geometry_group, make_dataset, useless
+from .dataset import FOLDS, Dataset, architecture, decided, geometry_group, make_dataset, useless
 from .model import Reformer
 from .scoring import confidence, figures, restricted, unmasked
 from .targets import SHARPNESS
@@ -61,6 +61,11 @@ class Recipe:
     invented: int = 100_000  # problems that only the teachers know
     teacher_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=5000))
     student_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=6000))
+
+    @classmethod
+    def of_epilogues(cls) -> Recipe:
+        """Two ways to choose from need no teachers, and a smaller model."""
+        return cls(hidden=64, blocks=1, teachers=0, student_fit=TrainingOptions(steps=4000))
 
     @classmethod
     def thorough(cls, **changes) -> Recipe:
@@ -232,7 +237,8 @@ def learn(
     data, validation, test = (replace(part, device=torch.zeros_like(part.device)) for part in (data, validation, test))
     seed = 1000 * recipe.seed
     torch.manual_seed(seed)
-    model = Reformer(native.feature_shape().rows, len(mine.candidates), recipe.width, recipe.hidden, recipe.blocks)
+    rows = native.feature_shape(everything.decides).rows
+    model = Reformer(rows, len(mine.candidates), recipe.width, recipe.hidden, recipe.blocks)
     model = trainer.train("selector", model, data, targets, validation, recipe.student_fit, seed).cpu()
     return scored(model, arch, mine, validation, test, recipe)
 
@@ -247,6 +253,7 @@ def scored(model: Reformer, arch: str, mine: Dataset, validation: Dataset, test:
 
     metadata = {
         "architecture": arch,
+        "decides": mine.decides,
         "feature_version": native.feature_shape().version,
         "candidates": mine.candidates,
         "model": {"width": recipe.width, "hidden": recipe.hidden, "blocks": recipe.blocks},
@@ -342,7 +349,9 @@ def run(options: argparse.Namespace) -> int:
             print(f"warning: {path}: {warning}", file=sys.stderr)
         databases.append((name, records))
         sources.append(source(path, name, records))
-    recipe = replace(Recipe.thorough() if options.thorough else Recipe(), seed=options.seed)
+    decides = decided(record for _, records in databases for record in records)
+    small = Recipe() if decides == "kernels" else Recipe.of_epilogues()
+    recipe = replace(Recipe.thorough() if options.thorough else small, seed=options.seed)
     fits = {name: replace(getattr(recipe, name), epochs=options.epochs) for name in ("teacher_fit", "student_fit")}
     recipe = replace(recipe, **fits)
     if options.teachers is not None:

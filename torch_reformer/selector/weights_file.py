@@ -12,7 +12,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from torch import Tensor
 from ..problem import ConvProblem
 from ..runtime import native
 from ..runtime.files import read_regular, write_bytes
-from .dataset import FOLDS, architecture
+from .dataset import FOLDS, architecture, decided
 from .model import Reformer
+from .timings import Record
 
 FOLDER = Path(__file__).parent / "weights"
 VARIABLE = "TORCH_REFORMER_WEIGHTS"
@@ -37,6 +38,21 @@ class Weights:
     @property
     def architecture(self) -> str:
         return self.metadata["architecture"]
+
+    @property
+    def decides(self) -> str:
+        """Kernels, or epilogues (``native.DECIDES``)."""
+        return self.metadata.get("decides", "kernels")  # files of earlier versions don't say
+
+    @property
+    def name(self) -> str:
+        """As the package names its own file of this kind: ``sm_90``, ``sm_90-epilogues``."""
+        return name_of(self.architecture, self.decides)
+
+    def check_records(self, records: Iterable[Record]) -> None:
+        """Raises ``ValueError`` if they are not of what these weights decide."""
+        if (found := decided(records)) != self.decides:
+            raise ValueError(f"these weights decide about {self.decides}, and the records are of {found}")
 
     @property
     def candidates(self) -> list[str]:
@@ -93,13 +109,14 @@ class Weights:
                 "solvers: train them on timings of `python -m torch_reformer collect`"
             )
         native.set_selector(self.architecture, **self._description())
-        _active[self.architecture] = self
+        _active[self.name] = self
 
     def _description(self) -> dict:
         return {
             "feature_version": self.metadata["feature_version"],
             "candidates": self.candidates,
             "tensors": self.tensors,
+            "decides": self.decides,
             **self.metadata["model"],
         }
 
@@ -113,6 +130,10 @@ class Weights:
 
     def save(self, path: str | os.PathLike) -> None:
         save(path, {"metadata": self.metadata, "tensors": self.tensors})
+
+
+def name_of(architecture: str, decides: str) -> str:
+    return architecture if decides == "kernels" else f"{architecture}-{decides}"
 
 
 def save(path: str | os.PathLike, content: dict) -> None:
@@ -186,13 +207,15 @@ def _check_metadata(metadata: dict) -> None:
             raise ValueError(f"its {name} can't be {str(metadata[name])[:80]}")
 
 
-_active: dict[str, Weights] = {}  # by architecture
+_active: dict[str, Weights] = {}  # by name
 
 
-def deciding(architecture: str) -> Weights | None:
-    """The weights that decide for an architecture in this process, if they came from a file."""
-    weights, current = _active.get(architecture), native.selector(architecture)
-    return weights if weights and current and current["tensors"] is weights.tensors else None
+def deciding(name: str) -> Weights | None:
+    """The weights of this name that decide in this process, if they came from a file."""
+    if (weights := _active.get(name)) is None:
+        return None
+    current = native.selector(weights.architecture, weights.decides)
+    return weights if current and current["tensors"] is weights.tensors else None
 
 
 def load(path: str | os.PathLike) -> Weights:
@@ -220,27 +243,27 @@ def load(path: str | os.PathLike) -> Weights:
     )
 
 
-def shipped(architecture: str) -> Path | None:
-    """The package's own weights for an architecture (``cpu``, ``gfx908``, ...), if there are any."""
-    path = FOLDER / f"{architecture}.pt"
+def shipped(name: str) -> Path | None:
+    """The package's own weights of this name (``cpu``, ``gfx908``, ``sm_90-epilogues``), if there are any."""
+    path = FOLDER / f"{name}.pt"
     return path if path.exists() else None
 
 
-_given: dict[str, Path] = {}  # by architecture: the files that TORCH_REFORMER_WEIGHTS named at import
+_given: dict[str, Path] = {}  # by name: the files that TORCH_REFORMER_WEIGHTS named at import
 
 
 def given() -> dict[str, Path]:
-    """The files that TORCH_REFORMER_WEIGHTS names, by their architecture, as far as they could be used."""
+    """The files that TORCH_REFORMER_WEIGHTS names, by their weights' names, as far as they could be used."""
     return dict(_given)
 
 
-def find(architecture: str) -> Path | None:
-    """The file that decides for an architecture: the user's own, or the package's, or none."""
-    return _given.get(architecture) or shipped(architecture)
+def find(name: str) -> Path | None:
+    """The file of weights of this name that decides: the user's own, or the package's, or none."""
+    return _given.get(name) or shipped(name)
 
 
 def activate() -> None:
-    """Makes the package's selectors decide, and all that the user names; of several for one architecture the last.
+    """Makes the package's selectors decide, and all that the user names; of several of one name the last.
 
     A file that can't be used is left out with a warning: the commands that would make another have to run.
     """
@@ -255,4 +278,4 @@ def activate() -> None:
             warnings.warn(f"{who} names {path} as weights, which is left out: {error}", stacklevel=2)
         else:
             if path in named:
-                _given[weights.architecture] = path
+                _given[weights.name] = path

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from ..problem import DIRECTIONS, LAYOUTS, TORCH_DTYPES, ConvProblem
+from ..problem import DIRECTIONS, LAYOUTS, TORCH_DTYPES
 from ..runtime.files import check_writable
-from ..selector.problems import read_problems
+from ..selector.problems import Task, read_tasks
 from ..selector.timing_database import Database, merge, part_path, parts
-from .measure import applicable, measure
+from .measure import Measurement, applicable, measure
+from .measure_epilogue import compile_kernels, measure_epilogue, ways
 from .workload import device_name, usable_device
 
 SAVE_SECONDS = 10  # at most so much work is lost
@@ -57,7 +58,11 @@ def _minutes(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--problems", type=Path, metavar="FILE", help="JSON lines, find-db keys or MIOpenDriver lines, one a line"
+        "--problems",
+        type=Path,
+        metavar="FILE",
+        help="JSON lines, find-db keys or MIOpenDriver lines, one a line; behind a key may stand a program behind the "
+        "convolution, such as +bias.relu: then that is timed in the convolution's kernel and in one of its own",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
@@ -74,36 +79,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--merge", action="store_true", help="only merge the shares DB.rank* that are there into DB")
 
 
-def _pending(problems: list[ConvProblem], known: Iterable[Database], device: torch.device) -> list[ConvProblem]:
-    """Those that no database has timings of for just the solvers that apply."""
+def _pending(tasks: list[Task], known: Iterable[Database], device: torch.device) -> list[Task]:
+    """Those that no database has timings of for just the solvers, or the ways, that apply."""
     measured = {key: set(record.times) for database in known for key, record in database.records.items()}
-    return [problem for problem in problems if measured.get(str(problem)) != applicable(problem, device).keys()]
+
+    def candidates(task: Task) -> Iterable[str]:
+        return ways(*task, device).keys() if task.epilogue else applicable(task.problem, device).keys()
+
+    return [task for task in tasks if measured.get(str(task)) != candidates(task)]
+
+
+def _measured(task: Task, repeats: int, device: torch.device) -> Measurement:
+    return measure_epilogue(*task, repeats, device) if task.epilogue else measure(task.problem, repeats, device)
 
 
 def _collect(
-    problems: list[ConvProblem], total: int, database: Database, repeats: int, device: torch.device, seconds: float
+    tasks: list[Task], total: int, database: Database, repeats: int, device: torch.device, seconds: float
 ) -> int:
-    """Measures the problems into the database, as many as are begun in so many seconds. Returns how many could not be
+    """Measures the tasks into the database, as many as are begun in so many seconds. Returns how many could not be
     run."""
     skipped, measured, disturbed, saved = 0, 0, 0, time.monotonic()
     end = saved + seconds
-    bar = tqdm(total=total, initial=total - len(problems), unit="problem", mininterval=0.5, dynamic_ncols=True)
+    bar = tqdm(total=total, initial=total - len(tasks), unit="problem", mininterval=0.5, dynamic_ncols=True)
     try:
-        for problem in problems:
+        for task in tasks:
             if time.monotonic() >= end:
                 break
-            bar.set_postfix_str(str(problem))
+            bar.set_postfix_str(str(task))
             try:
-                found = measure(problem, repeats, device)
+                found = _measured(task, repeats, device)
             except ValueError as error:
                 skipped += 1
-                tqdm.write(f"left out: {problem}: {error}", file=sys.stderr)
+                tqdm.write(f"left out: {task}: {error}", file=sys.stderr)
             else:
                 database.add(found.record, found.wrong)
                 measured += 1
                 disturbed += found.disturbed
                 for solver, what in found.wrong.items():
-                    tqdm.write(f"WRONG: {problem}: {solver}: {what}", file=sys.stderr)
+                    tqdm.write(f"WRONG: {task}: {solver}: {what}", file=sys.stderr)
             bar.update()
             if time.monotonic() - saved > SAVE_SECONDS:
                 database.save()
@@ -147,8 +160,8 @@ def run(options: argparse.Namespace) -> int:
         return _report(merge(options.out, device=name))
     if options.problems is None:
         raise ValueError("--problems is missing: which problems should be timed?")
-    problems = read_problems(options.problems, options.batch, options.dtype, options.directions, options.layouts)
-    share = problems[: options.limit][rank::world_size]
+    tasks = read_tasks(options.problems, options.batch, options.dtype, options.directions, options.layouts)
+    share = tasks[: options.limit][rank::world_size]
     check_writable(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     whole = Database(options.out, name)
@@ -158,6 +171,8 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # torchrun stops its processes so; saves on the way out
     database.complete = False
     database.save()  # finds out now whether it can
+    if behind := [task for task in pending if task.epilogue]:
+        compile_kernels(behind, device)
     try:
         skipped = _collect(pending, len(share), database, options.repeats, device, 60 * options.minutes)
     except KeyboardInterrupt:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 
 from ..problem import TORCH_DTYPES, ConvProblem
 from ..runtime import config, native
-from ..selector import weights_file
+from ..selector import epilogues, weights_file
 from ..selector.candidates import Candidate, candidates, check_problem
 from ..selector.dataset import architecture
-from ..selector.problems import parse_problems
+from ..selector.problems import parse_tasks
 
 _DIRECTION_WORDS = {"F": "forward", "B": "gradient of the input", "W": "gradient of the weight"}
 
@@ -60,7 +61,7 @@ def _reason(found: list[Candidate]) -> str:
     return f"{why}; {forced}, which the configuration forces, does not apply" if forced else why
 
 
-def explain(problem: ConvProblem, device: str | None = None) -> str:
+def explain(problem: ConvProblem, device: str | None = None, epilogue: str = "") -> str:
     """The problem, the candidates, and the choice.
 
     A candidate has its estimate and workspace, or the reason why it does not apply, and its probability where a
@@ -68,13 +69,30 @@ def explain(problem: ConvProblem, device: str | None = None) -> str:
 
     Args:
         device: as for :func:`candidates`; :class:`torch_reformer.record_problems` gives it with each problem.
+        epilogue: a program behind the convolution, such as ``bias.relu`` (selector/epilogues.py says which there are):
+            whether it runs in the convolution's kernel is said, too.
     """
     check_problem(problem)
     device = native.device(device)
     lines = [f"problem  {problem}"]
     lines += [f"         {line}" for line in in_words(problem).splitlines()]
     lines += [f"device   {device}", ""]
-    return "\n".join([*lines, *_candidate_lines(problem, device)])
+    lines += _candidate_lines(problem, device)
+    return "\n".join([*lines, _epilogue_line(problem, device, epilogue)] if epilogue else lines)
+
+
+def _epilogue_line(problem: ConvProblem, device: str, epilogue: str) -> str:
+    found, names = epilogues.choice(problem, device, epilogue), native.solver_names()
+    where = f"in {names[found.fused]}" if found.is_fused else f"in a kernel of its own, after {names[found.separate]}"
+    if found.fused < 0:
+        why = "no kernel of a convolution runs it"
+    elif config.settings().epilogues:
+        why = "the configuration says so"
+    elif math.isnan(found.probability):
+        why = "by the kernels' choice and estimates"
+    else:
+        why = f"that this is faster is {max(found.probability, 1 - found.probability):.0%} probable"
+    return f"epilogue {epilogue}: {where}; {why}"
 
 
 def _is_ours(name: str) -> bool:
@@ -123,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem",
         help="a find-db key, such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or a MIOpenDriver command "
-        "line in quotes",
+        "line in quotes; behind a key may stand a program behind the convolution, such as +bias.relu",
     )
     parser.add_argument(
         "--device",
@@ -133,6 +151,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    problems = parse_problems(options.problem)
-    print("\n\n".join(explain(problem, options.device) for problem in problems))
+    tasks = parse_tasks(options.problem)
+    print("\n\n".join(explain(problem, options.device, epilogue) for problem, epilogue in tasks))
     return 0

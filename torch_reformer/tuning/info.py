@@ -40,10 +40,10 @@ def _setting_line(name: str, shown: str) -> str:
 
 
 def weights_lines() -> list[str]:
-    """Which files decide, for the CPU and for each architecture that the user names or the package knows."""
+    """Which files decide: for the CPU, and all weights that the user names or the package has."""
     shipped = {path.stem for path in weights_file.FOLDER.glob("*.pt")}
-    found = {arch: weights_file.find(arch) for arch in sorted({"cpu", *shipped, *weights_file.given()})}
-    lines = [f"{arch}: {'the static rule decides' if path is None else _origin(path)}" for arch, path in found.items()]
+    found = {name: weights_file.find(name) for name in sorted({"cpu", *shipped, *weights_file.given()})}
+    lines = [f"{name}: {'the static rule decides' if path is None else _origin(path)}" for name, path in found.items()]
     return [f"{title:16}{line}" for title, line in zip(["weights", *[""] * len(lines)], lines, strict=False)]
 
 

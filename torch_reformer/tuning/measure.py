@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import statistics
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -127,31 +127,34 @@ def _failed(work: Workload, solvers: Collection[str]) -> dict[str, str]:
     return {each.name: f"it failed: {each.refusal}" for each in found if each.name in solvers and each.refusal}
 
 
-def _time(work: Workload, solvers: list[str], repeats: int) -> dict[str, list[float]]:
-    """Microseconds of each solver's runs: first rounds show who can win, and they go on. So do those that were
-    disturbed in them."""
+def time_each(
+    names: Iterable[str], call: Callable[[], object], setting: str, device: torch.device, repeats: int
+) -> dict[str, list[float]]:
+    """Microseconds of the call's runs with each of these names for a setting of the configuration: first rounds show
+    who can win, and they go on. So do those that were disturbed in them."""
+    names = list(names)
     with contextlib.ExitStack() as forced:
 
         def force(name: str) -> None:
             forced.close()
-            forced.enter_context(config.config(force=name))
+            forced.enter_context(config.config(**{setting: name}))
 
-        contenders = stopwatches(dict.fromkeys(solvers, work.reformer), force, work.device)
-        times: dict[str, list[float]] = {name: [] for name in solvers}
+        contenders = stopwatches(dict.fromkeys(names, call), force, device)
+        times: dict[str, list[float]] = {name: [] for name in names}
 
         def rounds(seconds: float, least: int, most: int, settled: float | None = None) -> None:
             for name, us in in_turns(contenders, seconds, least, most, settled).items():
                 times[name] += us
 
         done = 0
-        for until, factor in ELIMINATIONS[work.device.type]:
+        for until, factor in ELIMINATIONS[device.type]:
             rounds(0, until - done, until - done)
             done = until
             medians = {name: statistics.median(times[name]) for name in contenders}
             slow = factor * min(medians.values(), default=0.0)
             out = {name for name, us in medians.items() if us > slow and undisturbed(times[name])}
             contenders = {name: watch for name, watch in contenders.items() if name not in out}
-        settled = None if work.device.type == "cpu" else SETTLED_ON_GPU
+        settled = None if device.type == "cpu" else SETTLED_ON_GPU
         rounds(0.02 * len(contenders), max(repeats - done, 1), 10 * repeats, settled)
     return times
 
@@ -180,15 +183,28 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
     workspaces = applicable(problem, device)
     with torch.inference_mode():
         wrong = check(work, workspaces)
-        times = _time(work, [name for name in workspaces if name not in wrong], repeats)
+        times = time_each((n for n in workspaces if n not in wrong), work.reformer, "force", device, repeats)
     failed = _failed(work, times)
     wrong |= failed
+    release_memory(device)
+    timings = [
+        Timing(name, milliseconds(us), workspaces[name], _ALGORITHMS[problem.direction])
+        for name, us in times.items()
+        if name not in failed
+    ]
+    return Measurement(Record(str(problem), tuple(timings)), wrong, is_disturbed(times))
+
+
+def milliseconds(us: list[float]) -> float:
+    """The median of the runs that nothing disturbed, to six digits."""
+    return float(f"{statistics.median(undisturbed(us) or us) / 1e3:.6g}")
+
+
+def is_disturbed(times: dict[str, list[float]]) -> bool:
+    return any(len(undisturbed(us)) < len(us) for us in times.values())
+
+
+def release_memory(device: torch.device) -> None:
+    """Frees what graphs had, whose memory other problems don't get, once it is a quarter of the GPU's."""
     if device.type != "cpu" and torch.cuda.memory_reserved(device) > _memory(device) // 4:
-        torch.cuda.empty_cache()  # graphs have memory of their own, which other problems' don't get
-    medians = {name: statistics.median(undisturbed(us) or us) / 1e3 for name, us in times.items() if name not in failed}
-    timings = (
-        Timing(name, float(f"{ms:.6g}"), workspaces[name], _ALGORITHMS[problem.direction])
-        for name, ms in medians.items()
-    )
-    disturbed = any(len(undisturbed(us)) < len(us) for us in times.values())
-    return Measurement(Record(str(problem), tuple(timings)), wrong, disturbed)
+        torch.cuda.empty_cache()

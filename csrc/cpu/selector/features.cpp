@@ -16,14 +16,17 @@ constexpr int kAlignments = 7;              // divisible by 1, 2, 4, ... 64
 constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and what its edge is told to
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
+constexpr int kSlowerKnots = 33, kSlowerStep = 2;  // logits differ by 32 times the logarithm of times, mostly
+constexpr int kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;  // tokens that have room for a program
 
 // Adds terms to tokens in the order in which they are mentioned. Every problem mentions the same terms in the same
 // order, so that a term's rows begin where those of the one before end.
 class Writer {
  public:
-  void token() {
-    ++token_;
-    term_ = 0;
+  void token() { token(token_ + 1); }
+  void token(int number) {
+    token_ = number;
+    term_ = used_[size_t(number)];
   }
   void one_of(int64_t value, int32_t count) {
     put(first_ + int32_t(value), 1);
@@ -61,9 +64,13 @@ class Writer {
     while (x >> octave >= 2 * kSmall) ++octave;
     return kSmall + 4 * octave + 4 * (double(x) / double(int64_t{kSmall} << octave) - 1);
   }
-  void put(int32_t row, float weight) { result.tokens[size_t(token_)][size_t(term_++)] = {row, weight}; }
+  void put(int32_t row, float weight) {
+    result.tokens[size_t(token_)][size_t(term_++)] = {row, weight};
+    used_[size_t(token_)] = term_;
+  }
 
   int token_ = -1, term_ = 0;
+  std::array<int, kTokens> used_{};  // terms of each token
   int32_t first_ = 0;
 };
 
@@ -111,7 +118,7 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.small(p.stride_w);
   w.small(p.dilation_h);
   w.small(p.dilation_w);
-  w.token();  // groups
+  w.token();  // groups (kOfGroups)
   w.size(p.groups);
   w.token();  // output image
   w.size(p.out_h());
@@ -144,12 +151,44 @@ Writer write(const ConvProblem& p, const Device& device) {
   return w;
 }
 
+Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& program, double slower) {
+  const double elements = double(p.output_numel());
+  const double moved = double(program.read + program.written) + elements * double(element_size(p.dtype));
+  Writer w = write(p, device);
+  w.token(kOfGroups);
+  w.small(program.fulls);
+  w.small(program.channels);
+  w.small(program.outputs);
+  w.small(program.reductions);
+  w.token(kOfInput);
+  w.product(double(program.read));
+  w.product(double(program.written));
+  w.token(kOfWeight);
+  w.size(program.operations);
+  w.between(slower / kSlowerStep, kSlowerKnots);
+  w.token(kOfOutput);
+  w.small(program.functions);
+  w.one_of(program.is_random, 2);
+  w.product(16 * p.flops() / moved);  // the convolution's work for each byte that a kernel for the program moves
+  return w;
+}
+
 }  // namespace
 
 Features features(const ConvProblem& problem, const Device& device) { return write(problem, device).result; }
 
 int32_t feature_rows() {
   static const int32_t rows = write(ConvProblem{}, Device{}).rows();
+  return rows;
+}
+
+Features epilogue_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program,
+                           double slower) {
+  return write(problem, device, program, slower).result;
+}
+
+int32_t epilogue_feature_rows() {
+  static const int32_t rows = write(ConvProblem{}, Device{}, ProgramTraits{}, 0).rows();
   return rows;
 }
 

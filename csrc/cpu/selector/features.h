@@ -13,10 +13,12 @@
 
 #include "conv/problem.h"
 #include "device.h"
+#include "program/traits.h"
 
 namespace reformer {
 
-// Changes whenever the same problem would give other features: weights trained on another version are refused.
+// Changes whenever the same problem, or program behind it, would give other features: weights trained on another
+// version are refused.
 constexpr int32_t kFeatureVersion = 1;
 
 constexpr int32_t kTokens = 16, kTerms = 6;
@@ -32,5 +34,13 @@ struct Features {
 Features features(const ConvProblem& problem, const Device& device);
 
 int32_t feature_rows();  // of the embedding matrix
+
+// The sequence for a program behind a convolution: the same, and in its tokens what the program adds. slower: how much
+// longer the kernel that would run the program takes by itself than the fastest one, as the logarithm that logits
+// differ by.
+Features epilogue_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program,
+                           double slower);
+
+int32_t epilogue_feature_rows();
 
 }  // namespace reformer

@@ -6,9 +6,10 @@
 namespace reformer {
 namespace {
 
-void check(const SelectorShape& shape, const std::vector<std::string>& candidates) {
-  if (shape.rows != feature_rows())
-    throw std::invalid_argument("a selector's embedding must have " + std::to_string(feature_rows()) +
+void check(Decides decides, const SelectorShape& shape, const std::vector<std::string>& candidates) {
+  const int32_t rows = decides == Decides::kernels ? feature_rows() : epilogue_feature_rows();
+  if (shape.rows != rows)
+    throw std::invalid_argument("a selector's embedding must have " + std::to_string(rows) +
                                 " rows, as the features have, got " + std::to_string(shape.rows));
   check_blocks("a selector", shape.width, shape.hidden, shape.blocks);
   check_between("a selector", "candidates", int64_t(candidates.size()), kMaxCandidates);
@@ -19,10 +20,10 @@ void check(const SelectorShape& shape, const std::vector<std::string>& candidate
 
 }  // namespace
 
-Selector::Selector(const SelectorShape& shape, std::vector<std::string> candidates,
-                   const std::vector<std::string>& solvers, const float* const* tensors)
+Selector::Selector(Decides decides, const SelectorShape& shape, std::vector<std::string> candidates,
+                   const std::vector<std::string>& asked, const float* const* tensors)
     : shape_(shape), candidates_(std::move(candidates)) {
-  check(shape, candidates_);
+  check(decides, shape, candidates_);
   memory_ = pack_into_memory(tensors, [&](Packer& packer) {
     packed_.embedding = packer.copy(int64_t{shape.rows} * shape.width);
     packed_.device = packer.copy(shape.width);
@@ -30,8 +31,8 @@ Selector::Selector(const SelectorShape& shape, std::vector<std::string> candidat
     packed_.head = packer.linear(shape.width, int32_t(candidates_.size()));
   });
 
-  for (const std::string& solver : solvers) {
-    const auto found = std::find(candidates_.begin(), candidates_.end(), solver);
+  for (const std::string& name : asked) {
+    const auto found = std::find(candidates_.begin(), candidates_.end(), name);
     candidate_of_.push_back(found == candidates_.end() ? -1 : int32_t(found - candidates_.begin()));
   }
 }

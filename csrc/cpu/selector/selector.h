@@ -11,9 +11,14 @@
 namespace reformer {
 
 constexpr int32_t kMaxCandidates = 256;
+constexpr const char* kEpilogueWays[] = {"separate", "fused"};
+
+// Which kernel computes a problem; or whether a program behind it is run by the convolution's kernel or by one of its
+// own.
+enum class Decides : int8_t { kernels, epilogues };
 
 struct SelectorShape {
-  int32_t rows;  // of the embedding matrix: feature_rows()
+  int32_t rows;  // of the embedding matrix: feature_rows(), or epilogue_feature_rows()
   int32_t width, hidden, blocks;
 };
 
@@ -24,15 +29,15 @@ constexpr int32_t selector_tensors(int32_t blocks) { return 4 + 7 * blocks; }
 
 class Selector {
  public:
-  // Copies the tensors. candidates: the names of head.weight's rows. solvers: the names of those that may be asked for.
-  // Throws std::invalid_argument.
-  Selector(const SelectorShape& shape, std::vector<std::string> candidates, const std::vector<std::string>& solvers,
-           const float* const* tensors);
+  // Copies the tensors. candidates: the names of head.weight's rows. asked: the names of those that may be asked for:
+  // the solvers, or the ways of kEpilogueWays. Throws std::invalid_argument.
+  Selector(Decides decides, const SelectorShape& shape, std::vector<std::string> candidates,
+           const std::vector<std::string>& asked, const float* const* tensors);
 
   const SelectorShape& shape() const { return shape_; }
   const std::vector<std::string>& candidates() const { return candidates_; }
 
-  // The candidate that is solvers[index], or -1 if the weights don't know it.
+  // The candidate that is asked[index], or -1 if the weights don't know it.
   int32_t candidate_of(size_t index) const { return candidate_of_[index]; }
 
   // Writes one logit a candidate. Instruction sets differ in rounding only.

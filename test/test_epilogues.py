@@ -1,0 +1,191 @@
+"""Whether a program behind a convolution runs in its kernel: its text, the choice, and selectors that learn it."""
+
+import math
+
+import pytest
+import torch
+from selectors_for_tests import description, reformer
+
+from torch_reformer import ConvProblem, config
+from torch_reformer.__main__ import main
+from torch_reformer.program.interpreter import interpret
+from torch_reformer.runtime import native
+from torch_reformer.selector import epilogues, replay, weights_file
+from torch_reformer.selector.dataset import decided, make_dataset
+from torch_reformer.selector.problems import Task, parse_tasks, read_problems, read_tasks
+from torch_reformer.selector.timings import Record, Timing, write_timings
+
+PROBLEM = ConvProblem(32, 256, 14, 14, 256, 3, 3, 1, 1, dtype="BF16", layout="NHWC")  # gpu_tma_gemm is its fastest
+KEY = f"{PROBLEM}+bias.residual.relu"
+NAMES = native.solver_names()
+
+
+@pytest.fixture
+def no_epilogues():
+    """No selector of epilogues for Hopper GPUs; one that the test sets is removed after it."""
+    before = native.selector("sm_90", "epilogues")
+    native.remove_selector("sm_90", "epilogues")
+    yield
+    native.remove_selector("sm_90", "epilogues")
+    if before is not None:
+        native.set_selector("sm_90", **before)
+
+
+def install(fused: float, separate: float) -> None:
+    """A selector that has these logits for every program."""
+    model = reformer(2, decides="epilogues")
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([fused, separate]))
+    native.set_selector("sm_90", **description(model, ["fused", "separate"], "epilogues"))
+
+
+def test_a_text_names_a_program():
+    program = epilogues.program_of("bias.store.gelu.residual.moments")
+    assert program.kinds == ("channel", "full")
+    acc, bias, residual = torch.randn(2, 3, 4, 5), torch.randn(3), torch.randn(2, 3, 4, 5)
+    tensors = dict(zip(program.names, (bias, residual), strict=True))
+    result, stored, moments = interpret(program, acc.shape, acc.dtype, tensors, acc)
+    biased = acc + bias.view(1, -1, 1, 1)
+    expected = torch.nn.functional.gelu(biased) + residual
+    torch.testing.assert_close(stored, biased)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(moments[0], expected.mean((0, 2, 3)))
+
+
+@pytest.mark.parametrize("text", ["", "bais", "bias..relu", "bias.relu "])
+def test_an_unknown_step_is_an_error(text):
+    with pytest.raises(ValueError, match="an epilogue has no step .*there are bias, scale, residual"):
+        epilogues.program_of(text)
+
+
+def test_tasks_of_a_file(tmp_path):
+    path = tmp_path / "tasks.txt"
+    path.write_text(f"{KEY}\n{PROBLEM}\n{KEY}=fused:1.0,0,x\n{PROBLEM}+moments\n")
+    expected = [Task(PROBLEM, "bias.residual.relu"), Task(PROBLEM), Task(PROBLEM, "moments")]
+    assert read_tasks(path) == expected
+    assert [str(task) for task in expected] == [KEY, str(PROBLEM), f"{PROBLEM}+moments"]
+    assert read_problems(path) == [PROBLEM]
+    with pytest.raises(ValueError, match="behind forward convolutions, not behind gradients"):
+        parse_tasks(f"{PROBLEM.replace(direction='B')}+relu")
+
+
+def test_a_record_of_an_epilogue():
+    record = Record(KEY, ())
+    assert record.problem == PROBLEM and record.epilogue == "bias.residual.relu"
+    assert Record(str(PROBLEM), ()).epilogue == ""
+
+
+def test_the_selector_chooses_the_way(no_epilogues):
+    assert math.isnan(epilogues.choice(PROBLEM, "sm_90", "bias.relu").probability)
+    for difference in (-2.0, 2.0):
+        install(difference, 0.0)
+        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+        assert found.is_fused == (difference > 0)
+        assert found.probability == pytest.approx(1 / (1 + math.exp(-difference)), rel=1e-5)
+        assert NAMES[found.fused].startswith("gpu_")
+
+
+def test_settings_choose_the_way(no_epilogues):
+    install(5.0, 0.0)
+    with config(epilogues="separate"):
+        assert not epilogues.choice(PROBLEM, "sm_90", "bias.relu").is_fused
+    install(0.0, 5.0)
+    with config(epilogues="fused"):
+        assert epilogues.choice(PROBLEM, "sm_90", "bias.relu").is_fused
+    with pytest.raises(ValueError, match="epilogues must be 'fused', 'separate' or None, got 'both'"):
+        config(epilogues="both")
+
+
+def test_a_forced_solver_runs_the_program(no_epilogues):
+    install(0.0, 5.0)
+    with config(force="gpu_gemm_64x64"):
+        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+    assert found.is_fused and NAMES[found.fused] == "gpu_gemm_64x64" == NAMES[found.separate]
+
+
+def test_nothing_to_choose_on_a_cpu_and_where_no_kernel_runs_it(no_epilogues):
+    install(5.0, 0.0)
+    for problem, device, text in [
+        (PROBLEM, "cpu-avx2-2t", "bias.relu"),
+        (PROBLEM.replace(layout="NCHW"), "sm_90", "bias.relu"),
+        (PROBLEM, "sm_90", "moments.bias.sum"),  # two reductions
+    ]:
+        found = epilogues.choice(problem, device, text)
+        assert found.fused == -1 and not found.is_fused and epilogues.features(problem, device, text) is None
+
+
+def test_weights_of_epilogues_must_know_both_ways():
+    model = reformer(2, decides="epilogues")
+    with pytest.raises(ValueError, match='must know the way "separate"'):
+        native.check_selector("sm_90", **description(model, ["fused", "aten"], "epilogues"))
+    with pytest.raises(ValueError, match=r"embedding must have \d+ rows"):
+        native.check_selector("sm_90", **description(reformer(2), ["fused", "separate"], "epilogues"))
+
+
+def test_features_tell_programs_apart():
+    texts = ["bias", "bias.relu", "bias.gelu", "bias.residual", "bias.moments", "bias.store.relu", "dropout"]
+    found = [epilogues.features(PROBLEM, "sm_90", text) for text in texts]
+    numbers = {(tuple(rows.flatten().tolist()), tuple(weights.flatten().tolist())) for rows, weights in found}
+    assert len(numbers) == len(texts)
+    rows = native.feature_shape("epilogues").rows
+    assert all(0 <= each[0].min() and each[0].max() < rows for each in found)
+
+
+def test_features_of_a_program_that_does_nothing_are_the_problems():
+    plain, _ = native.features([PROBLEM.native()], "sm_90")
+    with_program, weights = epilogues.features(PROBLEM, "sm_90", "none")
+    counts = (plain[0] != 0).sum(1)
+    for token, count in enumerate(counts):
+        assert torch.equal(plain[0][token, :count], with_program[token, :count])
+    assert weights.shape == plain[0].shape
+
+
+def learnable() -> list[Record]:
+    """Records in which programs with GELU are faster in kernels of their own."""
+    found = []
+    for i in range(240):
+        c, size = 32 + 8 * (i % 30), 7 + i % 23
+        problem = ConvProblem(1 + i % 9, c, size, size, 64 + 8 * (i % 11), 3, 3, 1, 1, dtype="BF16", layout="NHWC")
+        for text in ("bias.relu", "bias.gelu", "moments", "bias.gelu.residual"):
+            ms = {"fused": 2.0 if "gelu" in text else 1.0, "separate": 1.5}
+            timings = tuple(Timing(way, time, 0, "gpu_gemm_64x64") for way, time in ms.items())
+            found.append(Record(f"{problem}+{text}", timings))
+    return found
+
+
+def test_learns_which_way_is_faster(no_epilogues, tmp_path, capsys):
+    database, out = tmp_path / "db.fdb.txt", tmp_path / "mine.pt"
+    write_timings(database, learnable())
+    arguments = ["--timings", f"sm_90={database}"]
+    assert main(["train", *arguments, "--arch", "sm_90", "--out", str(out), "--epochs", "25"]) == 0
+    weights = weights_file.load(out)
+    assert weights.name == "sm_90-epilogues" and weights.candidates == ["fused", "separate"]
+    assert weights.metadata["scores"]["top1"] > 0.95, "geometries that were never trained on"
+    weights.activate()
+    assert weights_file.deciding("sm_90-epilogues") is weights and weights_file.deciding("sm_90") is not weights
+    for text in ("bias.relu", "bias.gelu"):
+        assert epilogues.choice(PROBLEM, "sm_90", text).is_fused == ("gelu" not in text)
+    capsys.readouterr()
+    assert main(["explain", f"{PROBLEM}+bias.gelu", "--device", "sm_90"]) == 0
+    assert "epilogue bias.gelu: in a kernel of its own, after gpu_" in capsys.readouterr().out
+    assert main(["replay", *arguments, "--weights", str(out), "--held-out"]) == 0
+
+
+def test_records_of_either_kind_only():
+    plain = Record(str(PROBLEM), (Timing("aten", 1.0, 0, "x"), Timing("gpu_gemm_64x64", 2.0, 0, "x")))
+    with pytest.raises(ValueError, match="some of these records are of programs behind convolutions"):
+        decided([plain, *learnable()[:1]])
+    weights = weights_file.load(weights_file.shipped("sm_90"))
+    with pytest.raises(ValueError, match="decide about kernels, and the records are of epilogues"):
+        replay.Replay(weights, learnable(), "sm_90")
+
+
+def test_records_that_no_kernel_runs_are_left_out():
+    timings = learnable()[0].timings
+    unusable = [
+        Record(f"{PROBLEM.replace(layout='NCHW')}+relu", timings),
+        Record(f"{PROBLEM}+moments.bias.sum", timings),
+    ]
+    found = make_dataset([("sm_90", [*learnable()[:2], *unusable])])
+    assert len(found) == 2 and found.left_out == {"of epilogues that no ranked kernel runs": 2}
