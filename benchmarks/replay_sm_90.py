@@ -1,5 +1,6 @@
 """The shipped selector of Hopper GPUs against cuDNN, on convolutions of geometries that it was not trained on: those of
-models on an H100 (`collect`), and those that conv2d.py timed on an H200.
+models on an H100 (`collect`), and those that conv2d.py timed on an H200. And its selector of epilogues: programs behind
+convolutions by the way that it chooses, over the better way.
 
     python benchmarks/replay_sm_90.py --csv benchmarks/results/selector/replay_sm_90.csv
     python benchmarks/replay_sm_90.py --weights OTHER.pt
@@ -13,10 +14,11 @@ import io
 import lzma
 from pathlib import Path
 
-from results import Row, write_csv
+from results import Row, geomean, write_csv
 
 from torch_reformer.problem import ConvProblem
 from torch_reformer.selector.dataset import geometry_group
+from torch_reformer.selector.epilogues import WAYS
 from torch_reformer.selector.replay import Replay, peer_of
 from torch_reformer.selector.timings import Record, Timing, read_timings
 from torch_reformer.selector.weights_file import load, shipped
@@ -57,9 +59,39 @@ def figures(weights, records: list[Record]) -> dict[str, float]:
     return found | {"best": found["speedup_geomean"] / of_best, "of_best": of_best}
 
 
+def over_the_better(records: list[Record], ms: list[float]) -> dict[str, float]:
+    ratios = [mine / min(record.times.values()) for record, mine in zip(records, ms, strict=True)]
+    return {"problems": len(ratios), "geomean": geomean(ratios), "worst": max(ratios)}
+
+
+def of_epilogues(weights, records: list[Record]) -> list[Row]:
+    """Prints the time of the way that is chosen, and of always the same way, over the better one's."""
+    replay, of_key = Replay(weights, records, "sm_90"), {record.key: record for record in records}
+    records = [of_key[key] for key in replay.data.keys]
+    chosen = [
+        min(record.times.values()) * slow for record, slow in zip(records, replay.slow.exp().tolist(), strict=True)
+    ]
+    rows = []
+    print("\n| program | n | chosen over better | worst | always fused | worst | always separate | worst |")
+    print(f"|---{'|---' * 7}|")
+    for text in ["all", *sorted({record.epilogue for record in records})]:
+        which = [i for i, record in enumerate(records) if text in ("all", record.epilogue)]
+        some = [records[i] for i in which]
+        sides = {"chosen": [chosen[i] for i in which]} | {w: [each.times[w] for each in some] for w in WAYS}
+        found = {side: over_the_better(some, ms) for side, ms in sides.items()}
+        for side, values in found.items():
+            rows += [
+                Row.of("replay_sm_90", f"H100, {text}", side, what, [each], "sm_90") for what, each in values.items()
+            ]
+        shown = " | ".join(f"{values['geomean']:.3f} | {values['worst']:.2f}" for values in found.values())
+        print(f"| {text} | {len(some)} | {shown} |")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, default=shipped("sm_90"))
+    parser.add_argument("--epilogues", type=Path, default=shipped("sm_90-epilogues"))
     parser.add_argument("--csv", type=Path, help="write the figures here")
     options = parser.parse_args()
     weights = load(options.weights)
@@ -81,6 +113,7 @@ def main() -> None:
             rows += [Row.of("replay_sm_90", f"{gpu}, {group}", "chosen", c, [found[c]], "sm_90") for c in COLUMNS]
             shown = [f"{found[column]:{'.0f' if column == 'problems' else '.3g'}}" for column in COLUMNS]
             print(f"| {gpu}, {group} | {' | '.join(shown)} |")
+    rows += of_epilogues(load(options.epilogues), read_timings(RESULTS / "h100/epilogues-held_out.fdb.txt.xz"))
     if options.csv:
         write_csv(options.csv, rows)
 

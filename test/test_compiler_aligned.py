@@ -7,7 +7,7 @@ from marks import needs_aten
 from torch import nn
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import aligned, ir
+from torch_reformer.compiler import aligned, execute, ir
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.execute import Executable
 
@@ -92,6 +92,39 @@ def test_a_vocabulary(bias, tied, early, monkeypatch):
             assert_near(step(function, model, inputs), expected, exact)
     sizes = [size for graph in graphs for each in products(graph) for size in sizes_of(each)]
     assert sizes.count(1088) == 2 * 3 and WORDS not in sizes
+
+
+class Labels(nn.Module):
+    """Many labels, of which each text has some."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scores = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, texts, labels):
+        return F.binary_cross_entropy_with_logits(self.scores(F.relu(self.first(texts))).float(), labels)
+
+
+@pytest.mark.parametrize("of", ["labels", "classes"])
+def test_gradients_are_written_over_the_scores(of, monkeypatch):
+    """Both have zeros behind each row, and only the loss's kernel reads the scores."""
+    if of == "labels":
+        model, inputs = Labels(), (torch.randn(64, WIDTH), torch.rand(64, WORDS).round())
+    else:
+        model, inputs = Language(bias=False), batch()
+    over, write_over = [], execute.write_over
+
+    def noted(grouping):
+        write_over(grouping)
+        over.extend(view for region in grouping.regions.values() for view in region.over.values())
+
+    monkeypatch.setattr(execute, "write_over", noted)
+    exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
+    function, _ = compiled(model, monkeypatch)
+    with functorch_config.patch(donated_buffer=True):
+        for _ in range(2):
+            assert_near(step(function, model, inputs), expected, exact)
+    assert (1088, 1) in [view.layout.strides for view in over]
 
 
 @pytest.mark.parametrize("copied", [False, True])

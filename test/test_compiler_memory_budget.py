@@ -9,10 +9,11 @@ from marks import needs_aten
 from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
+from torch._functorch import partitioners
 from training_models import step
 from zoo import HEAVY, made
 
-from torch_reformer.compiler import backend, partition
+from torch_reformer.compiler import backend, memory_budget, partition
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.memory_budget import saved_bytes
 from torch_reformer.compiler.plan import planned
@@ -73,6 +74,30 @@ def test_dropout_is_repeated():
     result.sum().backward()
     # Where the last dropout has let nothing through, no gradient is let through either.
     assert ((x.grad == 0) == (result == 0)).all() and 0 < (result == 0).double().mean() < 1
+
+
+def test_assertions_have_no_size(monkeypatch):
+    """The partition of PyTorch 2.11 asks for the size of each operation; a loss's check has no result."""
+    cut, assertions = memory_budget.min_cut_rematerialization_partition, []
+
+    def asking(joint, inputs, **options):
+        assertions.extend(node for node in joint.graph.nodes if "assert_async" in str(node.target))
+        for node in joint.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_async.msg):
+            assert partitioners._size_of(node) == 0 and "val" in node.meta
+        return cut(joint, inputs, **options)
+
+    monkeypatch.setattr(memory_budget, "min_cut_rematerialization_partition", asking)
+    torch._dynamo.reset()
+    model, x = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 16), nn.Tanh()), torch.randn(4, 8)
+
+    def loss(x, target):
+        return nn.functional.cross_entropy(model(x), target)
+
+    target = torch.tensor([1, 2, 15, 0])
+    expected = torch.autograd.grad(loss(x, target), list(model.parameters()))
+    torch.compile(loss, backend=reformer, options={"memory_budget": 0.5})(x, target).backward()
+    torch.testing.assert_close([each.grad for each in model.parameters()], list(expected))
+    assert assertions
 
 
 @pytest.mark.parametrize("budget", [-0.1, 1.5, "half", None, True, float("nan")])

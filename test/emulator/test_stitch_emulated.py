@@ -159,6 +159,21 @@ def test_placements(dtype, size, way):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("way", PLACES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_placements_that_are_written_over(dtype, way):
+    size = (2, 24, 3, 5)
+    for tested in placed_programs():
+        acc, tensors, placed = placed_tensors(tested, size, dtype, way)
+        expected = stitch(tested, acc, tensors)
+        read = placed[list(tested.inputs).index("full")]
+        found = stitch(tested, acc, placed, into={0: read})
+        assert found[0].data_ptr() == read.data_ptr()
+        found[0] = in_sizes(found[0], size)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", TWO_SIZES, ids=str)
 def test_channels_are_stored_in_place(size, layout):

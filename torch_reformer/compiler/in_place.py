@@ -42,7 +42,7 @@ def write_over(grouping: Grouping) -> None:
     stored = needed_in_memory(grouping, (*grouping.regions, *grouping.alone))
     shared = {id(view.value) for region in grouping.regions.values() for view in region.parts.values()}
     for region in grouping.regions.values():
-        if region.anchor or region.copies:
+        if region.anchor or any(region.space.kind(each) == "turned" for each in region.copies.values()):
             continue
         looked_up = {id(view.value) for each in region.look_ups.values() for view in (each.table, each.index)}
         needed = outputs | shared | looked_up | region.look_ups.keys()
@@ -58,7 +58,7 @@ def write_over(grouping: Grouping) -> None:
             result = operation.results[0]
             if not isinstance(operation, Map) or id(operation) in region.of_rows:
                 continue
-            if id(result) not in stored or id(result) in region.into:
+            if id(result) not in stored or id(result) in region.into.keys() | region.parts.keys():
                 continue
             read = region.traced(operation)[1] if free else {}
             over = next((key for key in free if key in read and _lie_alike(region, result, key, free[key])), None)
@@ -89,14 +89,14 @@ def _is_by_itself(grouping: Grouping, view: View) -> bool:
 
 
 def _lie_alike(region: Region, result: Value, key: Leaf, view: View) -> bool:
-    """Whether a result's element is where that of the view is by which it is computed."""
+    """Whether a result's element is where that of the view is by which it is computed, in memory of one size: that of
+    rows with zeros behind them, say."""
     return (
-        key[2] == region.whole
-        and view.is_whole
+        key[2] == region.copies.get(id(result), region.whole)
         and result.layout == view.layout
         and result.layout.numel == region.numel
         and result.dtype == view.value.dtype
-        and result.memory is view.value.memory is None
+        and (result.memory or result.layout) == (view.value.memory or view.value.layout)
     )
 
 

@@ -144,15 +144,14 @@ class _Lowering:
 
     def _written(self, region: Region, value: Value, space: Space) -> int:
         """The tensor that is there and gets a region's result."""
-        if id(value) in region.over:
-            view = region.over[id(value)]
-            return self._number(view, space.layout_of("full", view.layout.offset))
+        over = region.over.get(id(value))
         if id(value) not in region.copies:
-            return self._number(region.into[id(value)])
+            view = over or region.into[id(value)]
+            return self._number(view, space.layout_of("full", view.layout.offset) if over else None)
         if id(value) in region.parts:
             return self._part(region.parts[id(value)], space.placement(region.copies[id(value)]))
         memory, own = value.memory or value.layout, value.layout
-        number = self._memory(memory, value.dtype, value.device)
+        number, _ = self.base[id(over.value)] if over else (self._memory(memory, value.dtype, value.device), memory)
         self._is(value, number, memory)
         if value.memory:
             rest = memory.sizes[-1] - own.sizes[-1]
