@@ -199,22 +199,28 @@ ADVANTAGES, LONGER, OFTEN = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0), 0.05, 0.01
 
 def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float:
     """Gives PyTorch's own kernel the least advantage with which choices are rarely slower than that kernel on the
-    problems that choose the epoch, or the largest there is, and returns it. Logits differ as the logarithms of times
-    do, times the sharpness: an advantage asks for a gain that a wrong guess may well eat up."""
+    problems that choose the epoch, and returns it. Where no advantage makes that rare, it is the least that is within
+    one standard error of the best, since these problems are few (the one-standard-error rule of Breiman et al.,
+    Classification and Regression Trees, 1984). Logits differ as the logarithms of times do, times the sharpness: an
+    advantage asks for a gain that a wrong guess may well eat up."""
     if "aten" not in candidates:
         return 1.0
     place, logits = candidates.index("aten"), logits_of(model, validation)
     is_theirs = validation.entries == place
     theirs = validation.log_ratio.masked_fill(~is_theirs, 0.0).sum(1)
 
+    problems = max(int(is_theirs.any(1).sum()), 1)
+
     def slower(advantage: float) -> float:
         favoured = logits.clone()
         favoured[:, place] += math.log(advantage)
         ours = restricted(favoured, validation.entries, validation.log_ratio)
-        longer = (ours - theirs > math.log1p(LONGER))[is_theirs.any(1)]
-        return longer.double().mean().item() if len(longer) else 0.0
+        return (ours - theirs > math.log1p(LONGER))[is_theirs.any(1)].sum().item() / problems
 
-    advantage = next((each for each in ADVANTAGES if slower(each) <= OFTEN), ADVANTAGES[-1])
+    shares = {each: slower(each) for each in ADVANTAGES}
+    best = min(shares.values())
+    enough = max(OFTEN, best + math.sqrt(best * (1 - best) / problems))
+    advantage = next(each for each, share in shares.items() if share <= enough)
     with torch.no_grad():
         model.head.bias[place] += math.log(advantage)
     return advantage
