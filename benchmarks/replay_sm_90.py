@@ -17,8 +17,8 @@ from pathlib import Path
 from results import Row, geomean, write_csv
 
 from torch_reformer.problem import ConvProblem
+from torch_reformer.runtime.native import WAYS
 from torch_reformer.selector.dataset import geometry_group
-from torch_reformer.selector.epilogues import WAYS
 from torch_reformer.selector.replay import Replay, peer_of
 from torch_reformer.selector.timings import Record, Timing, read_timings
 from torch_reformer.selector.weights_file import load, shipped

@@ -59,13 +59,19 @@ std::shared_ptr<const Selector> selector_of(const Device& device) {
   return selector;
 }
 
+Decides decides_of(int32_t number) {
+  if (number != int32_t(Decides::kernels) && number != int32_t(Decides::epilogues))
+    throw std::invalid_argument("selectors decide about kernels (0) or epilogues (1)");
+  return Decides(number);
+}
+
 std::shared_ptr<const Selector> selector_from(const ReformerSelector& s) {
   if (s.feature_version != kFeatureVersion)
     throw std::invalid_argument("the selector for " + std::string(s.arch) + " was trained on version " +
                                 std::to_string(s.feature_version) + " of the features, and this is version " +
                                 std::to_string(kFeatureVersion) +
                                 ": train it anew with `python -m torch_reformer train` of this installation");
-  const auto decides = Decides(s.decides);
+  const Decides decides = decides_of(s.decides);
   std::vector<std::string> names;
   if (decides == Decides::kernels)
     for (const Solver* solver : solvers()) names.push_back(solver->name());
@@ -266,14 +272,14 @@ int32_t reformer_selector_check(const ReformerSelector* s) {
 
 int32_t reformer_selector_set(const ReformerSelector* s) {
   return guarded(-1, [&] {
-    set_selector(s->arch, Decides(s->decides), selector_from(*s));
+    set_selector(s->arch, decides_of(s->decides), selector_from(*s));
     return 0;
   });
 }
 
 int32_t reformer_selector_remove(const char* arch, int32_t decides) {
   return guarded(-1, [&] {
-    set_selector(arch, Decides(decides), nullptr);
+    set_selector(arch, decides_of(decides), nullptr);
     return 0;
   });
 }
@@ -298,6 +304,8 @@ int32_t reformer_selector_logits(const ConvProblem* problems, int64_t count, con
 
 int32_t reformer_set_config(const ReformerConfig* c) {
   return guarded(-1, [&] {
+    if (c->epilogues < 0 || c->epilogues > int32_t(Epilogues::separate))
+      throw std::invalid_argument("epilogues are chosen (0), fused (1) or separate (2)");
     std::vector<bool> forbidden(solvers().size());
     for (int32_t i = 0; i < c->forbidden_count; ++i) forbidden.at(size_t(c->forbidden[i])) = true;
     set_config({std::move(forbidden), c->forced, c->workspace_limit, c->deterministic_only != 0,

@@ -55,6 +55,23 @@ def test_what_follows_a_product(monkeypatch):
     assert forward == 0
 
 
+@torch.no_grad()
+def test_rows_with_zeros_behind_them():
+    """Written over what another kernel made, whose elements the plan has in other sizes."""
+
+    def function(x, weight, other):
+        value = (x @ weight).relu()
+        padded = F.pad(value[:, :72].sigmoid(), (0, 8))
+        return padded, padded @ other
+
+    torch.manual_seed(0)
+    tensors = [torch.randn(size) for size in ((8, 12), (12, 80), (80, 3))]
+    found, expected = torch.compile(function, backend="reformer")(*tensors), function(*tensors)
+    for one, other in zip(found, expected, strict=True):
+        assert one.stride() == other.stride()
+        torch.testing.assert_close(one, other)
+
+
 def test_several_kernels_in_a_row(monkeypatch):
     """A perceptron: gradients take the place of those that they are computed of."""
 

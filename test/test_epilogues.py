@@ -1,6 +1,8 @@
 """Whether a program behind a convolution runs in its kernel: its text, the choice, and selectors that learn it."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -68,6 +70,12 @@ def test_tasks_of_a_file(tmp_path):
     assert read_problems(path) == [PROBLEM]
     with pytest.raises(ValueError, match="behind forward convolutions, not behind gradients"):
         parse_tasks(f"{PROBLEM.replace(direction='B')}+relu")
+    with pytest.raises(ValueError, match="the problem must have none"):
+        parse_tasks(f"{PROBLEM.replace(bias=True)}+relu")
+    with pytest.raises(ValueError, match="an epilogue has no step ''"):
+        parse_tasks(f"{PROBLEM}+")
+    both = [Task(PROBLEM), Task(PROBLEM.replace(direction="B"))]
+    assert read_tasks(path, directions=["F", "B"]) == [expected[0], *both, expected[2]]
 
 
 def test_a_record_of_an_epilogue():
@@ -95,6 +103,9 @@ def test_settings_choose_the_way(no_epilogues):
         assert epilogues.choice(PROBLEM, "sm_90", "bias.relu").is_fused
     with pytest.raises(ValueError, match="epilogues must be 'fused', 'separate' or None, got 'both'"):
         config(epilogues="both")
+    code = "import os; os.environ['TORCH_REFORMER_EPILOGUES'] = 'both'; import torch_reformer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "TORCH_REFORMER_EPILOGUES must be fused or separate, got 'both'" in done.stderr
 
 
 def test_a_forced_solver_runs_the_program(no_epilogues):
@@ -112,7 +123,22 @@ def test_nothing_to_choose_on_a_cpu_and_where_no_kernel_runs_it(no_epilogues):
         (PROBLEM, "sm_90", "moments.bias.sum"),  # two reductions
     ]:
         found = epilogues.choice(problem, device, text)
-        assert found.fused == -1 and not found.is_fused and epilogues.features(problem, device, text) is None
+        assert found.fused == -1 and not found.is_fused and epilogues.ways(problem, device, text) is None
+
+
+def test_damaged_weights_choose_nothing(no_epilogues):
+    """Logits that are no numbers: the kernels that have them are not ranked."""
+    install(5.0, 0.0)
+    before = native.selector("sm_90")
+    model = reformer(len(before["candidates"]))
+    with torch.no_grad():
+        model.head.bias.fill_(math.inf)
+    try:
+        native.set_selector("sm_90", **description(model, before["candidates"]))
+        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+        assert math.isnan(found.probability) and epilogues.ways(PROBLEM, "sm_90", "bias.relu") is None
+    finally:
+        native.set_selector("sm_90", **before)
 
 
 def test_weights_of_epilogues_must_know_both_ways():
@@ -125,20 +151,20 @@ def test_weights_of_epilogues_must_know_both_ways():
 
 def test_features_tell_programs_apart():
     texts = ["bias", "bias.relu", "bias.gelu", "bias.residual", "bias.moments", "bias.store.relu", "dropout"]
-    found = [epilogues.features(PROBLEM, "sm_90", text) for text in texts]
-    numbers = {(tuple(rows.flatten().tolist()), tuple(weights.flatten().tolist())) for rows, weights in found}
+    found = [epilogues.ways(PROBLEM, "sm_90", text) for text in texts]
+    numbers = {(tuple(each.rows.flatten().tolist()), tuple(each.weights.flatten().tolist())) for each in found}
     assert len(numbers) == len(texts)
     rows = native.feature_shape("epilogues").rows
-    assert all(0 <= each[0].min() and each[0].max() < rows for each in found)
+    assert all(0 <= each.rows.min() and each.rows.max() < rows for each in found)
 
 
 def test_features_of_a_program_that_does_nothing_are_the_problems():
     plain, _ = native.features([PROBLEM.native()], "sm_90")
-    with_program, weights = epilogues.features(PROBLEM, "sm_90", "none")
+    found = epilogues.ways(PROBLEM, "sm_90", "none")
     counts = (plain[0] != 0).sum(1)
     for token, count in enumerate(counts):
-        assert torch.equal(plain[0][token, :count], with_program[token, :count])
-    assert weights.shape == plain[0].shape
+        assert torch.equal(plain[0][token, :count], found.rows[token, :count])
+    assert found.weights.shape == plain[0].shape
 
 
 def learnable() -> list[Record]:
@@ -148,9 +174,11 @@ def learnable() -> list[Record]:
         c, size = 32 + 8 * (i % 30), 7 + i % 23
         problem = ConvProblem(1 + i % 9, c, size, size, 64 + 8 * (i % 11), 3, 3, 1, 1, dtype="BF16", layout="NHWC")
         for text in ("bias.relu", "bias.gelu", "moments", "bias.gelu.residual"):
-            ms = {"fused": 2.0 if "gelu" in text else 1.0, "separate": 1.5}
-            timings = tuple(Timing(way, time, 0, "gpu_gemm_64x64") for way, time in ms.items())
-            found.append(Record(f"{problem}+{text}", timings))
+            ways = epilogues.ways(problem, "sm_90", text)
+            if ways:
+                ms = {"fused": 2.0 if "gelu" in text else 1.0, "separate": 1.5}
+                timings = tuple(Timing(way, time, 0, ways.kernels[way]) for way, time in ms.items())
+                found.append(Record(f"{problem}+{text}", timings))
     return found
 
 
@@ -182,10 +210,30 @@ def test_records_of_either_kind_only():
 
 
 def test_records_that_no_kernel_runs_are_left_out():
-    timings = learnable()[0].timings
+    usable = learnable()[:2]
+    timings = usable[0].timings
     unusable = [
         Record(f"{PROBLEM.replace(layout='NCHW')}+relu", timings),
         Record(f"{PROBLEM}+moments.bias.sum", timings),
+        Record(f"{PROBLEM}+bais", timings),
+        Record(f"{PROBLEM}+relu", tuple(each._replace(algorithm="another") for each in timings)),
     ]
-    found = make_dataset([("sm_90", [*learnable()[:2], *unusable])])
-    assert len(found) == 2 and found.left_out == {"of epilogues that no ranked kernel runs": 2}
+    found = make_dataset([("sm_90", [*usable, *unusable])])
+    reasons = {"no ranked kernel runs": 2, "are not known": 1, "other kernels than the weights choose now": 1}
+    assert len(found) == 2 and len(found.left_out) == len(reasons)
+    for reason, count in found.left_out.items():
+        assert reasons[next(each for each in reasons if each in reason)] == count
+    with config(force="aten"):  # of no account
+        assert len(make_dataset([("sm_90", usable)])) == 2
+    with pytest.raises(ValueError, match="2 times above 0; 1 of programs that are not known"):
+        make_dataset([("sm_90", unusable[2:3])])
+
+
+def test_either_kind_is_told_of_options_for_the_other(tmp_path, capsys):
+    database = tmp_path / "db.fdb.txt"
+    write_timings(database, learnable()[:8])
+    arguments = ["--timings", f"sm_90={database}", "--arch", "sm_90"]
+    assert main(["train", *arguments, "--out", str(tmp_path / "x.pt"), "--teachers", "1"]) == 2
+    assert "without teachers" in capsys.readouterr().err
+    assert main(["replay", "--timings", f"sm_80={database}", "--arch", "sm_80"]) == 2
+    assert "there are no weights for sm_80-epilogues" in capsys.readouterr().err

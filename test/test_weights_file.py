@@ -13,7 +13,7 @@ from selectors_for_tests import learnable
 
 from torch_reformer import ConvProblem, config
 from torch_reformer.runtime import native
-from torch_reformer.selector import epilogues, train, weights_file
+from torch_reformer.selector import train, weights_file
 from torch_reformer.tuning.explain import explain
 
 
@@ -173,7 +173,7 @@ def test_what_is_no_weights_file_is_an_error(content, trained, tmp_path):
 def test_shipped_weights_load(path):
     weights = weights_file.load(path)
     assert weights.name == path.stem
-    assert set(weights.candidates) <= {*native.solver_names(), *epilogues.WAYS}
+    assert set(weights.candidates) <= {*native.solver_names(), *native.WAYS}
 
 
 def test_import_starts_no_threads():
@@ -198,7 +198,7 @@ def test_saving_weights_leaves_nothing_else(trained, tmp_path, monkeypatch):
 def test_experience_is_of_what_was_measured():
     weights = weights_file.load(weights_file.shipped("cpu"))
     p, here = ConvProblem(1, 64, 56, 56, 64, 3, 3), "cpu-avx512-2t"
-    assert "of 220 held-out problems" in weights.experience(0.95, p, here)
+    assert "of 284 held-out problems" in weights.experience(0.95, p, here)
     for problem, device, why in (
         (p, "cpu-avx512-64t", "it was not measured on cpu-avx512-64t"),
         (p.replace(dtype="INT8"), here, "no measurements of INT8 are noted"),

@@ -42,7 +42,7 @@ const char* refusal(const Solver& solver, size_t index, const ConvPlan& plan, co
   return solver.eligible() ? excluded(plan, index, config) : "it is the tests' oracle: it runs only when forced";
 }
 
-// For each of solvers() its logit, or kUnknown: the selector does not know it, or is damaged (NaN).
+// For each of solvers() its logit, or kUnknown: the selector does not know it, or is damaged (NaN, infinity).
 using Scores = std::vector<float>;
 constexpr float kUnknown = -std::numeric_limits<float>::infinity();
 
@@ -52,7 +52,7 @@ Scores scores_of(const Selector& selector, const ConvProblem& problem, const Dev
   Scores scores(solvers().size());
   for (size_t i = 0; i < scores.size(); ++i) {
     const int32_t candidate = selector.candidate_of(i);
-    scores[i] = candidate >= 0 && logits[candidate] > kUnknown ? logits[candidate] : kUnknown;
+    scores[i] = candidate >= 0 && std::isfinite(logits[candidate]) ? logits[candidate] : kUnknown;
   }
   return scores;
 }
@@ -113,7 +113,7 @@ class Choice {
     if (!selector) return false;
     float logits[kMaxCandidates];
     selector->logits(*choice.features, logits);
-    const float difference = logits[selector->candidate_of(0)] - logits[selector->candidate_of(1)];
+    const float difference = logits[selector->candidate_of(kSeparate)] - logits[selector->candidate_of(kFused)];
     if (std::isnan(difference)) return false;  // its weights are damaged
     choice.probability = 1 / (1 + std::exp(double(difference)));
     choice.is_fused = difference <= 0;

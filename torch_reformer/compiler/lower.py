@@ -151,7 +151,8 @@ class _Lowering:
         if id(value) in region.parts:
             return self._part(region.parts[id(value)], space.placement(region.copies[id(value)]))
         memory, own = value.memory or value.layout, value.layout
-        number, _ = self.base[id(over.value)] if over else (self._memory(memory, value.dtype, value.device), memory)
+        there = self._number(View(over.value, memory)) if over else None
+        number = self._memory(memory, value.dtype, value.device) if there is None else there
         self._is(value, number, memory)
         if value.memory:
             rest = memory.sizes[-1] - own.sizes[-1]

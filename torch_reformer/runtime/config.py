@@ -180,6 +180,8 @@ def _from_environment(environment) -> Settings:
     if forbid := environment.get("TORCH_REFORMER_FORBID"):
         found = dataclasses.replace(found, forbid=tuple(name.strip() for name in forbid.split(",") if name.strip()))
     if epilogues := environment.get("TORCH_REFORMER_EPILOGUES"):
+        if epilogues not in native.WAYS:
+            raise ValueError(f"TORCH_REFORMER_EPILOGUES must be fused or separate, got {epilogues!r}")
         found = dataclasses.replace(found, epilogues=epilogues)
     if limit := environment.get("TORCH_REFORMER_WORKSPACE_LIMIT"):
         if not limit.isdecimal():

@@ -264,7 +264,8 @@ class FeatureShape(NamedTuple):
 
 # What selectors decide, and whether programs behind convolutions run in their kernels, by the numbers of csrc.
 DECIDES = ("kernels", "epilogues")
-EPILOGUES = (None, "fused", "separate")
+WAYS = ("fused", "separate")
+EPILOGUES = (None, *WAYS)
 
 
 def feature_shape(decides: str = "kernels") -> FeatureShape:

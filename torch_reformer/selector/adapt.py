@@ -129,6 +129,8 @@ def run(options: argparse.Namespace) -> int:
     if architecture(device) != weights.architecture:
         raise ValueError(f"{options.weights} is for {weights.architecture}, and {path} is of {device}")
     weights.check_records(records)
+    if options.offered and weights.decides == "epilogues":
+        raise ValueError("--offered is for solvers: programs behind convolutions run one way or the other")
     offered_only = of_offered(records, device)[0] if options.offered else []
     if options.offered and not offered_only:
         raise ValueError(f"no solver of {path} is a candidate: leave --offered away")

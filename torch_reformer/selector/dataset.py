@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..problem import ConvProblem
-from ..runtime import native
+from ..runtime import config, native
 from . import epilogues
-from .timings import Record
+from .timings import EPILOGUE_SIGN, Record
 
 FOLDS = 20
 
@@ -58,14 +58,16 @@ def useless(record: Record, least: int = 2) -> str | None:
 
 
 def decided(records: Iterable[Record]) -> str:
-    """What a selector that learns from these records decides (``native.DECIDES``).
+    """What a selector of these records decides (``native.DECIDES``).
 
     Raises:
         ValueError: if some are of programs behind convolutions, and others are not.
     """
-    found = {bool(record.epilogue) for record in records}
+    found = {EPILOGUE_SIGN in record.key for record in records}
     if len(found) > 1:
-        raise ValueError("some of these records are of programs behind convolutions, others are not: train on either")
+        raise ValueError(
+            "some of these records are of programs behind convolutions, others are not: two selectors learn from them"
+        )
     return native.DECIDES[True in found]
 
 
@@ -129,11 +131,31 @@ def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tens
     return native.features((problem.native() for problem in problems), device)
 
 
-def _sequence_of_records(records: Sequence[Record], device: str) -> tuple[Tensor, Tensor]:
-    if not any(record.epilogue for record in records):
-        return sequence([record.problem for record in records], device)
-    found = [epilogues.features(record.problem, device, record.epilogue) for record in records]
-    return tuple(torch.stack(tensors) for tensors in zip(*found, strict=True))
+def _ways(record: Record, device: str) -> epilogues.Ways | str:
+    """Those of a program behind a convolution; or why nothing can be learnt from the record."""
+    try:
+        found = epilogues.ways(record.problem, device, record.epilogue)
+    except ValueError:
+        return "of programs that are not known"
+    if found is None:
+        return "of programs that no ranked kernel runs"
+    return found if found.kernels == record.algorithms else "of other kernels than the weights choose now"
+
+
+def _usable(records: Iterable[Record], device: str, least: int, left_out: Counter[str]) -> tuple[list[Record], list]:
+    """Those of one device that something can be learnt from, and their ways, if they are of epilogues."""
+    used, ways = [], []
+    for record in records:
+        why, found = useless(record, least), None
+        if not why and EPILOGUE_SIGN in record.key:
+            found = _ways(record, device)
+            why = found if isinstance(found, str) else None
+        if why:
+            left_out[why] += 1
+        else:
+            used.append(record)
+            ways.append(found)
+    return used, ways
 
 
 def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
@@ -143,18 +165,16 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     architectures are in the order of their names.
     """
     left_out: Counter[str] = Counter()
-    used: dict[str, list[Record]] = {}
+    of_device: dict[str, list[Record]] = {}
     for device, records in databases:
-        for record in records:
-            why = useless(record, least)
-            if not why and record.epilogue and epilogues.features(record.problem, device, record.epilogue) is None:
-                why = "of epilogues that no ranked kernel runs"
-            if why:
-                left_out[why] += 1
-            else:
-                used.setdefault(device, []).append(record)
+        of_device.setdefault(device, []).extend(records)
+    decides = decided(record for records in of_device.values() for record in records)
+    with config.config(**vars(config.Settings())):  # by the package's own rules, whatever the user has set
+        usable = {device: _usable(records, device, least, left_out) for device, records in of_device.items()}
+    used = {device: records for device, (records, _) in usable.items() if records}
     if not used:
-        raise ValueError(f"no record of these databases has a possible problem and {least} times above 0")
+        why = "".join(f"; {count} {reason}" for reason, count in left_out.items())
+        raise ValueError(f"no record of these databases has a possible problem and {least} times above 0{why}")
     in_order = [record for records in used.values() for record in records]
     problems, all_times = [record.problem for record in in_order], [record.times for record in in_order]
     names = sorted({solver for times in all_times for solver in times})
@@ -167,7 +187,11 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         ms = torch.tensor([times[solver] for solver in solvers])
         entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])
         log_ratio[row, : len(solvers)] = (ms / ms.min()).log()
-    sequences = [_sequence_of_records(records, device) for device, records in used.items()]
+    if decides == "kernels":
+        sequences = [sequence([record.problem for record in records], device) for device, records in used.items()]
+    else:
+        ways = [usable[device][1] for device in used]
+        sequences = [(torch.stack([w.rows for w in some]), torch.stack([w.weights for w in some])) for some in ways]
     architectures = sorted(set(map(architecture, used)))
     counts = [(architectures.index(architecture(device)), len(records)) for device, records in used.items()]
     return Dataset(
@@ -183,5 +207,5 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
         candidates=names,
         architectures=architectures,
         left_out=left_out,
-        decides=decided(in_order),
+        decides=decides,
     )

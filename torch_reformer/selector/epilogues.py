@@ -13,15 +13,15 @@ A text names what happens to the result, step by step, and the last value is sto
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
-import torch
+from torch import Tensor
 
 from .. import program
 from ..problem import ConvProblem
 from ..program import Program
-from ..runtime import native
+from ..runtime import config, native
 
-WAYS = ("fused", "separate")  # a program runs in the convolution's kernel, or in one of its own
 _DROPPED = 0.1
 
 
@@ -60,12 +60,43 @@ def program_of(text: str) -> Program:
     return Program(program.store(value), *outputs)
 
 
+class Ways(NamedTuple):
+    """The kernels of the two ways to run a program behind a convolution, by their solvers' names, and what a selector
+    reads to choose one: rows and weights ``[token, term]``."""
+
+    kernels: dict[str, str]  # for each of native.WAYS
+    rows: Tensor
+    weights: Tensor
+
+
+def check(problem: ConvProblem) -> None:
+    """Raises ``ValueError`` for a problem that no program stands behind."""
+    if problem.direction != "F":
+        raise ValueError(f"programs run behind forward convolutions, not behind gradients: {problem}")
+    if problem.bias:
+        raise ValueError(f"a program adds the bias itself (+bias): the problem must have none: {problem}")
+
+
 def choice(problem: ConvProblem, device: str | None, text: str) -> native.Epilogue:
-    """Where the epilogue runs behind the problem's convolution on such a device."""
+    """Where the epilogue runs behind the problem's convolution on such a device.
+
+    Raises:
+        ValueError: for a gradient or a problem with a bias, and for a step that there is not.
+    """
+    check(problem)
     return native.epilogue(problem.native(), device, program_of(text).code)[0]
 
 
-def features(problem: ConvProblem, device: str, text: str) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Rows and weights ``[token, term]`` of what a selector of epilogues reads, by the native library's definition and
-    the kernels' selector in force; None if no kernel that it ranks runs the epilogue."""
-    return native.epilogue(problem.native(), device, program_of(text).code)[1]
+def ways(problem: ConvProblem, device: str, text: str) -> Ways | None:
+    """The ways between which the selector of epilogues chooses, under the configuration and the kernels' weights in
+    force; None if no kernel that these rank runs the epilogue.
+
+    Raises:
+        ValueError: as choice().
+    """
+    check(problem)
+    found, features = native.epilogue(problem.native(), device, program_of(text).code)
+    if features is None:
+        return None
+    names = config.solvers()
+    return Ways({"fused": names[found.fused], "separate": names[found.separate]}, *features)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..problem import DIRECTIONS, ConvProblem
 from ..runtime.files import read_text
-from .epilogues import program_of
+from . import epilogues
 from .miopen_driver import is_driver_line, parse_driver_line
 from .timings import EPILOGUE_SIGN
 
@@ -70,14 +70,13 @@ def parse_problems(line: str) -> list[ConvProblem]:
 
 
 def parse_tasks(line: str) -> list[Task]:
-    """The same; behind a key may stand a plus sign and an epilogue's text."""
-    key, _, epilogue = line.strip().partition("=")[0].partition(EPILOGUE_SIGN)
-    if line.strip().startswith("{") or is_driver_line(line) or not epilogue:
+    """The same; a key may be followed by a plus sign and an epilogue's text."""
+    key, sign, epilogue = line.strip().partition("=")[0].partition(EPILOGUE_SIGN)
+    if line.strip().startswith("{") or is_driver_line(line) or not sign:
         return [Task(problem) for problem in parse_problems(line)]
-    program_of(epilogue)  # raises if there is no such step
     problem = ConvProblem.parse(key)
-    if problem.direction != "F":
-        raise ValueError(f"programs run behind forward convolutions, not behind gradients: {key}")
+    epilogues.check(problem)
+    epilogues.program_of(epilogue)  # raises if there is no such step
     return [Task(problem, epilogue)]
 
 
@@ -91,9 +90,15 @@ def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterat
             yield variant
 
 
-def read_problems(path: str | os.PathLike, *changes, **named_changes) -> list[ConvProblem]:
-    """The distinct problems of a file, without programs behind them; as :func:`read_tasks`."""
-    return list(dict.fromkeys(task.problem for task in read_tasks(path, *changes, **named_changes)))
+def read_problems(
+    path: str | os.PathLike,
+    batch: int | None = None,
+    dtype: str | None = None,
+    directions: Sequence[str] | None = None,
+    layouts: Sequence[str] | None = None,
+) -> list[ConvProblem]:
+    """The distinct problems of a file, without programs behind them; arguments and errors as :func:`read_tasks`."""
+    return list(dict.fromkeys(task.problem for task in read_tasks(path, batch, dtype, directions, layouts)))
 
 
 def read_tasks(
@@ -108,7 +113,8 @@ def read_tasks(
 
     Args:
         batch, dtype: replace what the lines say.
-        directions, layouts: each problem is taken in each of these, whatever its line says.
+        directions, layouts: each problem is taken in each of these, whatever its line says; one with an epilogue
+            forward only.
 
     Raises:
         OSError: if there is no such file.
@@ -120,7 +126,7 @@ def read_tasks(
             continue
         try:
             for problem, epilogue in parse_tasks(line):
-                variants = _variants(problem, batch, dtype, directions, layouts)
+                variants = _variants(problem, batch, dtype, ["F"] if epilogue else directions, layouts)
                 tasks.update((Task(variant, epilogue), None) for variant in variants)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None

@@ -171,9 +171,12 @@ def run(options: argparse.Namespace) -> int:
     weights = load(options.weights) if options.weights else None
     given, timings = options.timings
     device, records = read_database(timings, given, weights.architecture if weights else architecture(options.arch))
-    path = options.weights or find(name_of(architecture(options.arch), decided(records)))
+    name = None if options.weights else name_of(architecture(options.arch), decided(records))
+    path = options.weights or find(name)
     if path is None:
-        raise ValueError(f"there are no weights for {options.arch}: make some with `python -m torch_reformer train`")
+        raise ValueError(f"there are no weights for {name}: make some with `python -m torch_reformer train`")
+    if options.offered and decided(records) == "epilogues":
+        raise ValueError("--offered is for solvers: programs behind convolutions run one way or the other")
     weights = weights or load(path)
     peers = {name: read_peer(csv_path) if csv_path else peer_of(name, records) for name, csv_path in options.peer}
     left_out: Counter[str] = Counter()

@@ -51,6 +51,11 @@ class Record(NamedTuple):
         return self.key.partition(EPILOGUE_SIGN)[2]
 
     @property
+    def algorithms(self) -> dict[str, str]:
+        """The third field of each; of ways to run a program, the kernel's solver."""
+        return {timing.solver: timing.algorithm for timing in self.timings}
+
+    @property
     def times(self) -> dict[str, float]:
         """Milliseconds of each solver that was measured, in no order worth knowing."""
         return {timing.solver: timing.ms for timing in self.timings if timing.ms > 0}

@@ -347,15 +347,17 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to {MOST_SEED}, got {options.seed}")
     device, arch = _training_device(options.device), architecture(options.arch)
     check_writable(options.out)
+    read = [(path, *read_database(path, given, arch)) for given, path in options.timings]
+    decides = decided(record for _, _, records in read for record in records)
+    if decides == "epilogues" and (options.thorough or options.teachers):
+        raise ValueError("records of programs behind convolutions are learnt without teachers: leave these options out")
     databases, sources = [], []
-    for given, path in options.timings:
-        name, records = read_database(path, given, arch)
+    for path, name, records in read:
         records, warnings = of_this_version(records, name)
         for warning in warnings:
             print(f"warning: {path}: {warning}", file=sys.stderr)
         databases.append((name, records))
         sources.append(source(path, name, records))
-    decides = decided(record for _, records in databases for record in records)
     small = Recipe() if decides == "kernels" else Recipe.of_epilogues()
     recipe = replace(Recipe.thorough() if options.thorough else small, seed=options.seed)
     fits = {name: replace(getattr(recipe, name), epochs=options.epochs) for name in ("teacher_fit", "student_fit")}

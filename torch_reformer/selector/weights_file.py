@@ -12,7 +12,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +49,9 @@ class Weights:
         """As the package names its own file of this kind: ``sm_90``, ``sm_90-epilogues``."""
         return name_of(self.architecture, self.decides)
 
-    def check_records(self, records: Iterable[Record]) -> None:
+    def check_records(self, records: Collection[Record]) -> None:
         """Raises ``ValueError`` if they are not of what these weights decide."""
-        if (found := decided(records)) != self.decides:
+        if records and (found := decided(records)) != self.decides:
             raise ValueError(f"these weights decide about {self.decides}, and the records are of {found}")
 
     @property
@@ -202,6 +202,8 @@ _METADATA = {
 def _check_metadata(metadata: dict) -> None:
     if architecture(metadata["architecture"]) != metadata["architecture"]:
         raise ValueError(f"{metadata['architecture']} is a device, not an architecture")
+    if metadata.get("decides", "kernels") not in native.DECIDES:
+        raise ValueError(f"its decides can't be {str(metadata['decides'])[:80]}")
     for name, fits in _METADATA.items():
         if not fits(metadata[name]):
             raise ValueError(f"its {name} can't be {str(metadata[name])[:80]}")

@@ -24,10 +24,11 @@ from ..runtime.files import check_writable
 from ..selector.problems import Task, read_tasks
 from ..selector.timing_database import Database, merge, part_path, parts
 from .measure import Measurement, applicable, measure
-from .measure_epilogue import compile_kernels, measure_epilogue, ways
+from .measure_epilogue import compile_kernels, kernels, measure_epilogue
 from .workload import device_name, usable_device
 
 SAVE_SECONDS = 10  # at most so much work is lost
+COMPILED_AT_ONCE = 500  # tasks: the kernels of so many are compiled before the first of them is timed
 
 
 def _listed(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -61,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--problems",
         type=Path,
         metavar="FILE",
-        help="JSON lines, find-db keys or MIOpenDriver lines, one a line; behind a key may stand a program behind the "
-        "convolution, such as +bias.relu: then that is timed in the convolution's kernel and in one of its own",
+        help="JSON lines, find-db keys or MIOpenDriver lines, one a line; a key may be followed by + and a program "
+        "that runs after the convolution, such as +bias.relu: then that is timed in its kernel and in one of its own",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
@@ -80,13 +81,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pending(tasks: list[Task], known: Iterable[Database], device: torch.device) -> list[Task]:
-    """Those that no database has timings of for just the solvers, or the ways, that apply."""
-    measured = {key: set(record.times) for database in known for key, record in database.records.items()}
+    """Those that no database has timings of for just the solvers that apply, or for just the ways, in the kernels that
+    the choice takes for them now."""
+    measured = {key: record for database in known for key, record in database.records.items()}
 
-    def candidates(task: Task) -> Iterable[str]:
-        return ways(*task, device).keys() if task.epilogue else applicable(task.problem, device).keys()
+    def is_measured(task: Task) -> bool:
+        if (record := measured.get(str(task))) is None:
+            return False
+        if task.epilogue:
+            return record.algorithms == kernels(*task, device)
+        return record.times.keys() == applicable(task.problem, device).keys()
 
-    return [task for task in tasks if measured.get(str(task)) != candidates(task)]
+    return [task for task in tasks if not is_measured(task)]
 
 
 def _measured(task: Task, repeats: int, device: torch.device) -> Measurement:
@@ -102,9 +108,11 @@ def _collect(
     end = saved + seconds
     bar = tqdm(total=total, initial=total - len(tasks), unit="problem", mininterval=0.5, dynamic_ncols=True)
     try:
-        for task in tasks:
+        for number, task in enumerate(tasks):
             if time.monotonic() >= end:
                 break
+            if number % COMPILED_AT_ONCE == 0 and any(each.epilogue for each in tasks):
+                compile_kernels([each for each in tasks[number : number + COMPILED_AT_ONCE] if each.epilogue], device)
             bar.set_postfix_str(str(task))
             try:
                 found = _measured(task, repeats, device)
@@ -171,8 +179,6 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # torchrun stops its processes so; saves on the way out
     database.complete = False
     database.save()  # finds out now whether it can
-    if behind := [task for task in pending if task.epilogue]:
-        compile_kernels(behind, device)
     try:
         skipped = _collect(pending, len(share), database, options.repeats, device, 60 * options.minutes)
     except KeyboardInterrupt:

@@ -85,11 +85,13 @@ def _epilogue_line(problem: ConvProblem, device: str, epilogue: str) -> str:
     found, names = epilogues.choice(problem, device, epilogue), native.solver_names()
     where = f"in {names[found.fused]}" if found.is_fused else f"in a kernel of its own, after {names[found.separate]}"
     if found.fused < 0:
-        why = "no kernel of a convolution runs it"
+        why = "no kernel of a convolution that may be chosen runs it"
     elif config.settings().epilogues:
         why = "the configuration says so"
+    elif found.separate == found.fused and math.isnan(found.probability):
+        why = "the chosen kernel runs it itself, and no weights for epilogues say otherwise"
     elif math.isnan(found.probability):
-        why = "by the kernels' choice and estimates"
+        why = f"by the estimate for {names[found.fused]}, as no weights for epilogues say more"
     else:
         why = f"that this is faster is {max(found.probability, 1 - found.probability):.0%} probable"
     return f"epilogue {epilogue}: {where}; {why}"
@@ -141,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem",
         help="a find-db key, such as 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F, or a MIOpenDriver command "
-        "line in quotes; behind a key may stand a program behind the convolution, such as +bias.relu",
+        "line in quotes; a key may be followed by + and a program that runs after the convolution, such as +bias.relu",
     )
     parser.add_argument(
         "--device",

@@ -51,7 +51,7 @@ def _memory(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory
 
 
-def _check_size(p: ConvProblem, device: torch.device) -> None:
+def check_size(p: ConvProblem, device: torch.device) -> None:
     """Raises ``ValueError`` for what the operators refuse, or what would bring the machine down."""
     elements = [math.prod(size) for size in (p.input_size, p.weight_size, p.output_size)]
     if max(elements) >= 2**31:
@@ -64,7 +64,7 @@ def _check_size(p: ConvProblem, device: torch.device) -> None:
         raise ValueError(f"it needs about {amount(needed)}, more than half of the {amount(memory)} that are there")
 
 
-def _reduction_length(p: ConvProblem) -> int:
+def reduction_length(p: ConvProblem) -> int:
     """How many products are added up for one element of the result."""
     return {
         "F": p.c // p.groups * p.r * p.s + p.bias,
@@ -82,7 +82,7 @@ class _Expected:
         p = work.problem
         dtype = TORCH_DTYPES[p.dtype]
         accumulated = torch.promote_types(dtype, torch.float32)
-        absolute = 16 * torch.finfo(accumulated).eps * _reduction_length(p)
+        absolute = 16 * torch.finfo(accumulated).eps * reduction_length(p)
         self.result = _exact(work)
         self.allowed = self.result.abs() * (2 * torch.finfo(dtype).eps) + absolute
 
@@ -166,7 +166,7 @@ def operands(problem: ConvProblem, device: torch.device) -> Workload:
     """
     if problem.dtype not in TORCH_DTYPES:
         raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
-    _check_size(problem, device)
+    check_size(problem, device)
     work = Workload(problem, device)
     return work.tf32() if problem.dtype == "FP32" and native.allows_tf32(device_name(device)) else work
 

@@ -65,7 +65,7 @@ class Writer {
     return kSmall + 4 * octave + 4 * (double(x) / double(int64_t{kSmall} << octave) - 1);
   }
   void put(int32_t row, float weight) {
-    result.tokens[size_t(token_)][size_t(term_++)] = {row, weight};
+    result.tokens[size_t(token_)].at(size_t(term_++)) = {row, weight};
     used_[size_t(token_)] = term_;
   }
 
@@ -137,11 +137,11 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.product(double(depth));
   w.alignment(depth);
   w.edge(depth);
-  w.token();
+  w.token();  // (kOfInput)
   w.product(double(p.input_numel()));
-  w.token();
+  w.token();  // (kOfWeight)
   w.product(double(p.weight_numel()));
-  w.token();
+  w.token();  // (kOfOutput)
   w.product(double(p.output_numel()));
   w.token();  // work, and how much of it for each byte
   w.product(p.flops());

@@ -2,6 +2,7 @@
 // then allocates nothing, takes no lock and may be called by any number of threads.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 namespace reformer {
 
 constexpr int32_t kMaxCandidates = 256;
+// The candidates of a selector of epilogues.
+constexpr size_t kSeparate = 0, kFused = 1;
 constexpr const char* kEpilogueWays[] = {"separate", "fused"};
 
 // Which kernel computes a problem; or whether a program behind it is run by the convolution's kernel or by one of its
