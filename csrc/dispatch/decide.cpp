@@ -107,8 +107,9 @@ class Choice {
     if (!choice.fused.solver) return false;
     const size_t separate = index_of(*choice.separate.solver), fused = index_of(*choice.fused.solver);
     if (!is_known(separate) || !is_known(fused)) return false;
-    const float slower = scores()[separate] - scores()[fused];
-    choice.features = epilogue_features(problem_, device_, ProgramTraits(program), slower);
+    const FusionKernels kernels{choice.fused.solver->name(), choice.separate.solver->name(),
+                                scores()[separate] - scores()[fused]};
+    choice.features = epilogue_features(problem_, device_, ProgramTraits(program), kernels);
     const auto selector = find_selector(device_, Decides::epilogues);
     if (!selector) return false;
     float logits[kMaxCandidates];

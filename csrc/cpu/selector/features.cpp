@@ -17,7 +17,9 @@ constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix prod
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
 constexpr int kSlowerKnots = 33, kSlowerStep = 2;  // logits differ by 32 times the logarithm of times, mostly
-constexpr int kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;  // tokens that have room for a program
+constexpr int kNames = 128;                        // solvers are told apart by so many numbers
+// Tokens that have room for a program.
+constexpr int kOfFilter = 5, kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;
 
 // Adds terms to tokens in the order in which they are mentioned. Every problem mentions the same terms in the same
 // order, so that a term's rows begin where those of the one before end.
@@ -108,7 +110,7 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.token();  // output channels of a group
   w.size(p.group_k());
   w.alignment(p.group_k());
-  w.token();  // filter
+  w.token();  // filter (kOfFilter)
   w.small(p.r);
   w.small(p.s);
   w.token();  // how it moves
@@ -151,10 +153,20 @@ Writer write(const ConvProblem& p, const Device& device) {
   return w;
 }
 
-Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& program, double slower) {
+// A solver's number, which stays whatever other solvers there are (FNV-1a).
+int32_t number_of(const char* name) {
+  uint32_t hash = 2166136261u;
+  for (; *name; ++name) hash = (hash ^ uint8_t(*name)) * 16777619u;
+  return int32_t(hash % kNames);
+}
+
+Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& program, const FusionKernels& kernels) {
   const double elements = double(p.output_numel());
   const double moved = double(program.read + program.written) + elements * double(element_size(p.dtype));
   Writer w = write(p, device);
+  w.token(kOfFilter);
+  w.one_of(number_of(kernels.fused), kNames);
+  w.one_of(number_of(kernels.separate), kNames);
   w.token(kOfGroups);
   w.small(program.fulls);
   w.small(program.channels);
@@ -165,7 +177,7 @@ Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& pr
   w.product(double(program.written));
   w.token(kOfWeight);
   w.size(program.operations);
-  w.between(slower / kSlowerStep, kSlowerKnots);
+  w.between(kernels.slower / kSlowerStep, kSlowerKnots);
   w.token(kOfOutput);
   w.small(program.functions);
   w.one_of(program.is_random, 2);
@@ -183,12 +195,12 @@ int32_t feature_rows() {
 }
 
 Features epilogue_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program,
-                           double slower) {
-  return write(problem, device, program, slower).result;
+                           const FusionKernels& kernels) {
+  return write(problem, device, program, kernels).result;
 }
 
 int32_t epilogue_feature_rows() {
-  static const int32_t rows = write(ConvProblem{}, Device{}, ProgramTraits{}, 0).rows();
+  static const int32_t rows = write(ConvProblem{}, Device{}, ProgramTraits{}, FusionKernels{}).rows();
   return rows;
 }
 

@@ -35,11 +35,17 @@ Features features(const ConvProblem& problem, const Device& device);
 
 int32_t feature_rows();  // of the embedding matrix
 
-// The sequence for a program behind a convolution: the same, and in its tokens what the program adds. slower: how much
-// longer the kernel that would run the program takes by itself than the fastest one, as the logarithm that logits
-// differ by.
+// The solvers of the kernels that would run a program behind a convolution: in it, or the fastest one before it.
+// slower: how much longer the former takes by itself, as the logarithm that logits differ by.
+struct FusionKernels {
+  const char* fused = "";
+  const char* separate = "";
+  double slower = 0;
+};
+
+// The sequence for a program behind a convolution: the same, and in its tokens what the program adds.
 Features epilogue_features(const ConvProblem& problem, const Device& device, const ProgramTraits& program,
-                           double slower);
+                           const FusionKernels& kernels);
 
 int32_t epilogue_feature_rows();
 
