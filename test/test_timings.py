@@ -115,6 +115,13 @@ def test_malformed_entry(tmp_path, line):
         read_timings(path)
 
 
+def test_a_problem_without_right_results(tmp_path):
+    """`collect` leaves out times of wrong results, of which there may be no others."""
+    path = tmp_path / "db.txt"
+    write_timings(path, [Record("key", ())])
+    assert read_timings(path) == [Record("key", ())]
+
+
 @pytest.mark.parametrize("line", ["solver:1.0,0,a", "=solver:1.0,0,a"])
 def test_malformed_line(tmp_path, line):
     (tmp_path / "db").write_text(line)

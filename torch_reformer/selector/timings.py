@@ -79,7 +79,7 @@ def _record(line: str, where: str) -> Record:
     if not key or not equals:
         raise ValueError(f"{where}: a find-db line is key=solver:ms,workspace,algorithm;..., got {line[:80]!r}")
     timings = []
-    for entry in values.split(";"):
+    for entry in values.split(";") if values else ():  # none of whose results were right
         try:
             timings.append(_timing(entry))
         except ValueError:

@@ -65,7 +65,7 @@ class Recipe:
     @classmethod
     def of_epilogues(cls) -> Recipe:
         """Two ways to choose from need no teachers, and a smaller model."""
-        return cls(hidden=64, blocks=1, teachers=0, student_fit=TrainingOptions(steps=4000))
+        return cls(width=48, hidden=96, blocks=1, teachers=0, student_fit=TrainingOptions(steps=4000))
 
     @classmethod
     def thorough(cls, **changes) -> Recipe:

@@ -80,10 +80,14 @@ def compile_kernels(tasks: Iterable[Task], device: torch.device) -> None:
         compile_ahead(device_name(device), run)
 
 
-def _errors(results: list[Tensor], right: list[Tensor]) -> list[float]:
-    """The largest error of each output, in units of its largest number."""
-    pairs = zip(results, right, strict=True)
-    return [((result.double() - exactly).abs().max() / exactly.abs().max()).item() for result, exactly in pairs]
+def _errors(results: list[Tensor], right: list[Tensor], acc: Tensor) -> list[float]:
+    """The largest error of each output, in units of its largest number or of the convolution's, whose roundings reach
+    it."""
+    largest, pairs = acc.abs().max(), zip(results, right, strict=True)
+    return [
+        ((result.double() - exactly).abs().max() / exactly.abs().max().maximum(largest)).item()
+        for result, exactly in pairs
+    ]
 
 
 def _check(work: Workload, program: Program, tensors: list[Tensor], call: Callable[[], list[Tensor]]) -> dict[str, str]:
@@ -91,13 +95,14 @@ def _check(work: Workload, program: Program, tensors: list[Tensor], call: Callab
     roundings of the data type, some of them multiplied by a channel's number, and those of the convolution's sums."""
     wide = [each.double() if each.is_floating_point() else each for each in tensors]
     named = dict(zip(program.names, wide, strict=True))
-    right = interpret(program, work.problem.output_size, torch.float64, named, exact(work))
+    acc = exact(work)
+    right = interpret(program, work.problem.output_size, torch.float64, named, acc)
     sums = 16 * torch.finfo(torch.float32).eps * reduction_length(work.problem) ** 0.5
     allowed = 8 * torch.finfo(work.input.dtype).eps + sums
     errors = {}
     for way in native.WAYS:
         with config.config(epilogues=way):
-            errors[way] = _errors(call(), right)
+            errors[way] = _errors(call(), right, acc)
     wrong = {}
     for way, found in errors.items():
         excess = max(found) / allowed
