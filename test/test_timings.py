@@ -105,7 +105,6 @@ def test_form_of_older_miopen(tmp_path):
         "key=:1.0,0,a",
         "key=solver",
         "key=solver:1.0,0,a;",  # cut off
-        "key=",
     ],
 )
 def test_malformed_entry(tmp_path, line):
