@@ -9,7 +9,7 @@ from torch_reformer.runtime import gpu as gpu_runtime
 from torch_reformer.runtime import native
 from torch_reformer.selector.candidates import candidates
 from torch_reformer.tuning.measure import applicable, measure
-from torch_reformer.tuning.measure_epilogue import measure_epilogue, ways
+from torch_reformer.tuning.measure_epilogue import kernels, measure_epilogue
 from torch_reformer.tuning.workload import Workload, device_name
 
 pytestmark = pytest.mark.gpu
@@ -311,7 +311,7 @@ def test_second_device_while_the_first_is_current():
 @pytest.mark.parametrize("text", ["bias.relu", "moments", "bias.residual.gelu", "bias.store.silu", "bias.dropout"])
 def test_both_ways_of_an_epilogue_are_right(text, gpu):
     problem = dense("F", "BF16", 64, (28, 28), 128, 3).replace(bias=False)
-    if not ways(problem, text, gpu):
+    if not kernels(problem, text, gpu):
         pytest.skip("no kernel that a selector ranks runs programs here")
     found = measure_epilogue(problem, text, 2, gpu)
     assert not found.wrong and found.record.times.keys() == {"fused", "separate"}

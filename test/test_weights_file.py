@@ -20,9 +20,9 @@ from torch_reformer.tuning.explain import explain
 @pytest.fixture
 def named(monkeypatch):
     """What activates weights files as TORCH_REFORMER_WEIGHTS would at import, until the end of the test."""
-    before = native.selector("cpu")
+    before = dict(weights_file._active)
     monkeypatch.setattr(weights_file, "_given", {})
-    monkeypatch.setattr(weights_file, "_active", dict(weights_file._active))
+    monkeypatch.setattr(weights_file, "_active", dict(before))
 
     def activate(*paths) -> None:
         monkeypatch.setenv(weights_file.VARIABLE, os.pathsep.join(map(str, paths)))
@@ -30,7 +30,8 @@ def named(monkeypatch):
 
     yield activate
     native.remove_selector("gfx906")
-    native.set_selector("cpu", **before)
+    for weights in before.values():
+        weights.activate()
 
 
 def changed(trained, path, **metadata) -> str:
