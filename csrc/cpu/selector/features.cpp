@@ -17,7 +17,7 @@ constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix prod
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
 constexpr int kSlowerKnots = 33, kSlowerStep = 2;  // logits differ by 32 times the logarithm of times, mostly
-constexpr int kNames = 128;                        // solvers are told apart by so many numbers
+constexpr int kNames = 251;                        // solvers are told apart by so many numbers, a prime
 // Tokens that have room for a program.
 constexpr int kOfFilter = 5, kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;
 
