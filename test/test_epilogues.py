@@ -170,9 +170,9 @@ def test_features_of_a_program_that_does_nothing_are_the_problems():
 def learnable() -> list[Record]:
     """Records in which programs with GELU are faster in kernels of their own."""
     found = []
-    for i in range(240):
+    for i in range(480):
         c, size = 32 + 8 * (i % 30), 7 + i % 23
-        problem = ConvProblem(1 + i % 9, c, size, size, 64 + 8 * (i % 11), 3, 3, 1, 1, dtype="BF16", layout="NHWC")
+        problem = ConvProblem(1 + i % 37, c, size, size, 64 + 8 * (i % 11), 3, 3, 1, 1, dtype="BF16", layout="NHWC")
         for text in ("bias.relu", "bias.gelu", "moments", "bias.gelu.residual"):
             ways = epilogues.ways(problem, "sm_90", text)
             if ways:
@@ -189,7 +189,7 @@ def test_learns_which_way_is_faster(no_epilogues, tmp_path, capsys):
     assert main(["train", *arguments, "--arch", "sm_90", "--out", str(out), "--epochs", "40"]) == 0
     weights = weights_file.load(out)
     assert weights.name == "sm_90-epilogues" and weights.candidates == ["fused", "separate"]
-    assert weights.metadata["scores"]["top1"] > 0.8, "geometries that were never trained on"
+    assert weights.metadata["scores"]["top1"] > 0.95, "geometries that were never trained on"
     weights.activate()
     assert weights_file.deciding("sm_90-epilogues") is weights and weights_file.deciding("sm_90") is not weights
     for text in ("bias.relu", "bias.gelu"):
