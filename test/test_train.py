@@ -211,3 +211,15 @@ def test_pytorchs_kernel_has_the_least_advantage_that_keeps_choices_from_being_s
     before = model.head.bias.detach().clone()
     assert train.favour(model, candidates, validation) == advantage
     torch.testing.assert_close((model.head.bias - before).detach(), torch.tensor([math.log(advantage), 0.0]))
+
+
+@pytest.mark.parametrize("slow, advantage", [(2, 2.0), (10, 1.0)])
+def test_a_lesser_advantage_only_where_none_makes_slower_choices_rare(slow, advantage, monkeypatch):
+    """The other kernel is slower in so many of 200 problems whatever the advantage, and in one up to an advantage of 2.
+    Two are rare, three are not; ten are not, and eleven are within a standard error of them."""
+    logits = torch.tensor([[0.0, 100.0]] * 199 + [[0.0, 0.5]])
+    log_ratio = torch.tensor([[0.0, 0.5]] * slow + [[0.3, 0.0]] * (199 - slow) + [[0.0, 0.5]])
+    monkeypatch.setattr(train, "logits_of", lambda model, data: logits)
+    validation = SimpleNamespace(entries=torch.tensor([[0, 1]] * 200), log_ratio=log_ratio)
+    model = SimpleNamespace(head=torch.nn.Linear(3, 2))
+    assert train.favour(model, ["aten", "other"], validation) == advantage

@@ -219,7 +219,7 @@ def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float
 
     shares = {each: slower(each) for each in ADVANTAGES}
     best = min(shares.values())
-    enough = max(OFTEN, best + math.sqrt(best * (1 - best) / problems))
+    enough = OFTEN if best <= OFTEN else best + math.sqrt(best * (1 - best) / problems)
     advantage = next(each for each, share in shares.items() if share <= enough)
     with torch.no_grad():
         model.head.bias[place] += math.log(advantage)
