@@ -25,11 +25,11 @@ struct ReformerCandidate {
 
 struct ReformerSelector {
   const char* arch;  // "cpu", gfxNNN or sm_NN
-  int32_t decides;   // Decides (cpu/selector/selector.h)
+  int32_t decides;   // Decides (selector/selector.h)
   int32_t feature_version;
   int32_t rows, width, hidden, blocks, candidates;
   const char* const* names;     // of the candidates
-  const float* const* tensors;  // in the order of cpu/selector/selector.h
+  const float* const* tensors;  // in the order of selector/selector.h
 };
 
 struct ReformerConfig {
@@ -110,7 +110,7 @@ struct ReformerEpilogue {
 REFORMER_API int32_t reformer_epilogue(const reformer::ConvProblem* problem, const char* device, const int64_t* code,
                                        int64_t size, ReformerEpilogue* epilogue, int32_t* rows, float* weights);
 
-// The sequence that a selector reads (cpu/selector/features.h): its version, the numbers of tokens, of terms in each,
+// The sequence that a selector reads (selector/features.h): its version, the numbers of tokens, of terms in each,
 // and of rows of the embedding matrix, by what the selector decides; then, for each of `count` problems, the rows and
 // weights of tokens * terms terms.
 REFORMER_API void reformer_feature_shape(int32_t decides, int32_t shape[4]);

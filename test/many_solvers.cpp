@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string>
 
-#include "cpu/selector/features.h"
+#include "selector/features.h"
 #include "dispatch/decide.h"
 #include "dispatch/selectors.h"
 #include "dispatch/solver_list.h"

@@ -19,7 +19,7 @@ from torch_reformer.runtime.native import _block_shapes, _dense, _isa
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-LIBRARY_SOURCES = ["cpu/gemm/kernel.cpp", "cpu/selector/packing.cpp", "device.cpp"]
+LIBRARY_SOURCES = ["cpu/gemm/kernel.cpp", "selector/packing.cpp", "device.cpp"]
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast"]  # as in setup.py
 
 

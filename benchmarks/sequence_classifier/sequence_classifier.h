@@ -3,7 +3,7 @@
 // sequence, so that logits() allocates nothing: one call at a time.
 #pragma once
 
-#include "cpu/selector/packing.h"
+#include "selector/packing.h"
 #include "device.h"
 
 namespace reformer {

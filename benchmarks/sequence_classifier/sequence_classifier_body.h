@@ -1,5 +1,5 @@
 // The body of sequence_classifier.cpp, compiled once for each instruction set.
-#include "cpu/selector/gamma_body.h"
+#include "selector/gamma_body.h"
 
 namespace reformer::REFORMER_ISA {
 

@@ -68,7 +68,7 @@ class Solver {
 
   virtual bool runs_on(const Device& device) const { return device.kind == DeviceKind::cpu; }
 
-  // Whether it launches kernels of csrc/hip/kernels.
+  // Whether it launches kernels of csrc/hip.
   virtual bool has_gpu_kernels() const { return false; }
 
   // Whether its plans say what they take; if not, only a selector that knows the solver chooses it.

@@ -16,7 +16,7 @@ const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t rows,
 // each number's begin.
 void sort_rows(const int32_t* numbers, int32_t* order, int32_t* begins, int64_t count, int64_t rows);
 
-// As SegmentSumArgs (hip/kernels/segments.h) has it.
+// As SegmentSumArgs (hip/segment_reduce/segments_args.h) has it.
 struct SegmentSum {
   const void* source;
   const void* base;  // or null

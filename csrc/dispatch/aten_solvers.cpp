@@ -3,7 +3,7 @@
 
 #include "conv/solver.h"
 #include "cpu/cost.h"
-#include "hip/gpu_model.h"
+#include "hip/gpu_cost.h"
 
 namespace reformer {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "hip/gpu_model.h"
+#include "hip/gpu_cost.h"
 #include "jit/gpu.h"
 #include "program/program_key.h"
 #include "selectors.h"

@@ -9,7 +9,7 @@
 
 #include "config.h"
 #include "conv/solver.h"
-#include "cpu/selector/features.h"
+#include "selector/features.h"
 
 namespace reformer {
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "cpu/selector/selector.h"
 #include "device.h"
+#include "selector/selector.h"
 
 namespace reformer {
 

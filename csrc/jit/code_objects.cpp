@@ -50,8 +50,9 @@ const std::string* packaged_code(const std::string& file, const std::string& arc
   static std::mutex mutex;
   static std::map<std::string, std::string> read;  // whose addresses last
   const std::lock_guard<std::mutex> lock(mutex);
+  const std::string stem = fs::path(file).filename().string();
   for (const std::string& runnable : runnable_architectures(architecture)) {
-    const std::string path = kernels_folder() + "/" + file + suffix(runnable);
+    const std::string path = kernels_folder() + "/" + stem + suffix(runnable);
     if (const auto known = read.find(path); known != read.end()) return &known->second;
     if (std::ifstream stream(path, std::ios::binary); stream)
       return &read.emplace(path, std::string(std::istreambuf_iterator<char>(stream), {})).first->second;

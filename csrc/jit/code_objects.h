@@ -1,4 +1,5 @@
-// Compiled kernels that came with the package: <package>/kernels/<file>.<architecture>.cubin or .co, made by setup.py.
+// Compiled kernels that came with the package: <package>/kernels/<stem>.<architecture>.cubin or .co, made by setup.py.
+// A kernel file (Entry::file) is named with its folder, its code object without: no two files have one stem.
 #pragma once
 
 #include <string>

@@ -48,7 +48,7 @@ Job job_of(const Entry& entry, const std::string& architecture) {
   job.source.name = std::string(entry.file) + ".hip";
   job.source.text = (*entry.text ? std::string("#define REFORMER_TEXT_FOLLOWS")
                                  : std::string("#define REFORMER_ENTRY ") + entry.arguments) +
-                    "\n" + flatten(kernels_folder() + "/src/kernels/" + job.source.name) + entry.text;
+                    "\n" + flatten(kernels_folder() + "/src/" + job.source.name) + entry.text;
   job.key = "kernel: " + job.what + "\narchitecture: " + architecture +
             "\ncompiler: " + compiler_and_options(architecture) + "\nsource: " + digest(job.source.text) + "\n";
   return job;

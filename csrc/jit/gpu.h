@@ -18,10 +18,10 @@
 
 namespace reformer::gpu {
 
-// A kernel of csrc/hip/kernels. From the same three words it is found in the packaged code object of its file, or
+// A kernel of csrc/hip. From the same three words it is found in the packaged code object of its file, or
 // compiled alone at run time.
 struct Entry {
-  const char* file;       // the stem: "depthwise"
+  const char* file;       // its folder and stem: "gemm/implicit_gemm"
   const char* name;       // the extern "C" function's
   const char* arguments;  // what the file's macro X makes this one function of: "forward, bf16, 3, 1, 4, 4"
   const char* text = "";  // source that follows the file, for kernels that are generated; it is part of their name

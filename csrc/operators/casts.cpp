@@ -7,7 +7,7 @@
 #include <array>
 
 #include "checks.h"
-#include "hip/movement/casts.h"
+#include "hip/copy/casts.h"
 
 namespace reformer {
 namespace {

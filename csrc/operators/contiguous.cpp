@@ -4,7 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "checks.h"
-#include "hip/movement/transpose.h"
+#include "hip/copy/transpose.h"
 
 namespace reformer {
 

@@ -4,7 +4,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "checks.h"
-#include "hip/movement/embedding.h"
+#include "hip/embedding/embedding.h"
 
 namespace reformer {
 namespace {

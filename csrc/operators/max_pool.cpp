@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "checks.h"
-#include "hip/movement/max_pool.h"
+#include "hip/pooling/max_pool.h"
 
 namespace reformer {
 namespace {

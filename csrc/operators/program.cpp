@@ -8,8 +8,8 @@
 
 #include "checks.h"
 #include "cpu/programs/run.h"
-#include "hip/kernels/stitch.h"
-#include "hip/programs/stitch.h"
+#include "hip/pointwise/stitch.h"
+#include "hip/programs/stitch_args.h"
 
 namespace reformer {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "checks.h"
-#include "hip/movement/scale.h"
+#include "hip/pointwise/scale.h"
 
 namespace reformer {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "checks.h"
 #include "cpu/segments.h"
-#include "hip/movement/segments.h"
-#include "hip/movement/sorted_rows.h"
+#include "hip/segment_reduce/segments.h"
+#include "hip/segment_reduce/sorted_rows.h"
 
 namespace reformer {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cpu/gemm/kernel.h"
 
-#define REFORMER_ISA_BODY "cpu/selector/infer_body.h"
+#define REFORMER_ISA_BODY "selector/infer_body.h"
 #include "cpu/simd/foreach_isa.h"
 
 namespace reformer {

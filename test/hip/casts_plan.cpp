@@ -1,5 +1,5 @@
 // For the emulator's tests: how many casts are launched.
-#include "hip/movement/casts.cpp"
+#include "hip/copy/casts.cpp"
 
 #include <cstring>
 

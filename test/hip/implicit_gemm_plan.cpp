@@ -1,5 +1,5 @@
 // implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
-#include "hip/kernels/implicit_gemm_plan.h"
+#include "hip/gemm/implicit_gemm_launch.h"
 
 #include "plan_program.h"
 

@@ -1,5 +1,5 @@
 // For the emulator's tests: how max pooling is launched.
-#include "hip/movement/max_pool.cpp"
+#include "hip/pooling/max_pool.cpp"
 
 #include <cstring>
 

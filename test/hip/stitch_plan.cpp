@@ -1,5 +1,6 @@
 // For the emulator's tests: the source and the launches of a program's kernels.
-#include "hip/kernels/stitch_plan.h"
+#include "hip/pointwise/stitch_launch.h"
+#include "hip/pointwise/stitch_needs.cpp"
 #include "hip/programs/stitch_contents.cpp"
 #include "hip/programs/stitch_rows_source.cpp"
 #include "hip/programs/stitch_source.cpp"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "../emulator/emulated_tensor_map.h"
-#include "hip/kernels/tma_depthwise_plan.h"
-#include "hip/kernels/tma_gemm_plan.h"
+#include "hip/depthwise/tma_depthwise_launch.h"
+#include "hip/tma_gemm/tma_gemm_launch.h"
 #include "plan_program.h"
 
 using namespace reformer;

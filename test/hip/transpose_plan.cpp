@@ -1,5 +1,5 @@
 // For the emulator's tests: how a copy in another order is launched.
-#include "hip/movement/transpose.cpp"
+#include "hip/copy/transpose.cpp"
 
 #include <cstring>
 

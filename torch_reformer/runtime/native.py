@@ -254,7 +254,7 @@ def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, floa
 
 
 class FeatureShape(NamedTuple):
-    """The shape of the sequence that the selector reads (csrc/cpu/selector/features.h)."""
+    """The shape of the sequence that the selector reads (csrc/selector/features.h)."""
 
     version: int
     tokens: int
@@ -303,7 +303,7 @@ def _isa(name: str | None) -> int:
 
 
 def _block_shapes(width: int, hidden: int, blocks: int) -> dict[str, tuple[int, ...]]:
-    """The parameters of selector.model.GammaBlock, in the order of csrc/cpu/selector/packing.h."""
+    """The parameters of selector.model.GammaBlock, in the order of csrc/selector/packing.h."""
     shapes: dict[str, tuple[int, ...]] = {}
     for block in (f"blocks.{index}." for index in range(blocks)):
         shapes[block + "taps"] = 3, width

@@ -64,7 +64,7 @@ class GammaBlock(nn.Module):
 class Reformer(nn.Module):
     """Scores kernels for a convolution problem: the logits of how probable each is to be the fastest.
 
-    The problem is the sequence of csrc/cpu/selector/features.h. Every token is a weighted sum of rows of the embedding
+    The problem is the sequence of csrc/selector/features.h. Every token is a weighted sum of rows of the embedding
     matrix; the first stands for the device too, and what it has become after the last block decides.
 
     Args:

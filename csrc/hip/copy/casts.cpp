@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "typed_kernel.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -13,8 +13,8 @@ constexpr int64_t kMostElements = int64_t{1} << 30;  // of an entry; larger tens
 
 const gpu::Kernel* casts_kernel(DType from, DType to) {
   static const TypedKernel kernels[] = {
-#define X(From, To) {#From, #To, kCastVector, gpu::Kernel({"casts", "casts_" #From "_" #To, #From ", " #To})},
-#include "hip/kernels/casts.inc"
+#define X(From, To) {#From, #To, kCastVector, gpu::Kernel({"copy/casts", "casts_" #From "_" #To, #From ", " #To})},
+#include "casts.inc"
 #undef X
   };
   return find_kernel(kernels, kernel_type(from), kernel_type(to), kCastVector);

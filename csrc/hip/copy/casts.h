@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "hip/kernels/casts.h"
+#include "casts_args.h"
 #include "jit/gpu.h"
 #include "types.h"
 

@@ -2,7 +2,7 @@
 // elements, and looks up whose they are.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
-#include "casts.h"
+#include "casts_args.h"
 
 namespace reformer {
 namespace {

@@ -29,8 +29,8 @@ std::vector<Dimension> joined(const int64_t* sizes, const int64_t* strides, int6
 
 const gpu::Kernel& kernel_of(int64_t bytes, bool by_vectors) {
   static const gpu::Kernel kernels[] = {
-#define X(bits, count) gpu::Kernel({"transpose", "transpose_" #bits "_" #count, #bits ", " #count}),
-#include "hip/kernels/transpose.inc"
+#define X(bits, count) gpu::Kernel({"copy/transpose", "transpose_" #bits "_" #count, #bits ", " #count}),
+#include "transpose.inc"
 #undef X
   };
   return kernels[(bytes == 4 ? 2 : 0) + (by_vectors ? 0 : 1)];

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "hip/kernels/transpose.h"
 #include "jit/gpu.h"
 #include "planned.h"
+#include "transpose_args.h"
 
 namespace reformer {
 

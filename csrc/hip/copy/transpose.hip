@@ -2,7 +2,7 @@
 // sides are read and written by whole lines of the cache.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
-#include "transpose.h"
+#include "transpose_args.h"
 
 namespace reformer {
 namespace {

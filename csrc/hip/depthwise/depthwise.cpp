@@ -1,13 +1,14 @@
-// Host side of hip/kernels/depthwise.hip.
-#include "hip/kernels/depthwise.h"
+// Host side of depthwise.hip.
+#include "depthwise.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "depthwise_finish.h"
-#include "gpu_solver.h"
-#include "hip/gpu_model.h"
+#include "hip/devices.h"
+#include "hip/gpu_cost.h"
+#include "hip/gpu_solver.h"
 #include "jit/gpu.h"
 #include "rounding.h"
 
@@ -25,16 +26,16 @@ struct Kernel {
 
 constexpr DType bf16 = DType::bf16, fp16 = DType::fp16, fp32 = DType::fp32;
 constexpr Kernel kKernels[] = {
-#define X(what, T, R, ST, V, TW)                                          \
-  {{"depthwise", "depthwise_" #what "_" #T "_" #R "_" #ST "_" #V "_" #TW, \
-    #what ", " #T ", " #R ", " #ST ", " #V ", " #TW},                     \
-   #what,                                                                 \
-   T,                                                                     \
-   R,                                                                     \
-   ST,                                                                    \
-   V,                                                                     \
+#define X(what, T, R, ST, V, TW)                                                    \
+  {{"depthwise/depthwise", "depthwise_" #what "_" #T "_" #R "_" #ST "_" #V "_" #TW, \
+    #what ", " #T ", " #R ", " #ST ", " #V ", " #TW},                               \
+   #what,                                                                           \
+   T,                                                                               \
+   R,                                                                               \
+   ST,                                                                              \
+   V,                                                                               \
    TW},
-#include "hip/kernels/depthwise.inc"
+#include "depthwise.inc"
 #undef X
 };
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "conv/solver.h"
-#include "hip/kernels/depthwise.h"
+#include "depthwise.h"
 #include "jit/gpu.h"
 
 namespace reformer {

@@ -1,13 +1,14 @@
-// Host side of hip/kernels/depthwise_planes.hip.
-#include "hip/kernels/depthwise_planes.h"
+// Host side of depthwise_planes.hip.
+#include "depthwise_planes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "depthwise_finish.h"
-#include "gpu_solver.h"
-#include "hip/gpu_model.h"
+#include "hip/devices.h"
+#include "hip/gpu_cost.h"
+#include "hip/gpu_solver.h"
 #include "jit/gpu.h"
 #include "rounding.h"
 
@@ -25,16 +26,16 @@ constexpr Direction forward = Direction::forward, input_grad = Direction::input_
                     weight_grad = Direction::weight_grad;
 constexpr DType bf16 = DType::bf16, fp16 = DType::fp16, fp32 = DType::fp32;
 constexpr Kernel kKernels[] = {
-#define X(what, T, R, ST, TR, TW)                                                        \
-  {{"depthwise_planes", "depthwise_planes_" #what "_" #T "_" #R "_" #ST "_" #TR "x" #TW, \
-    #what ", " #T ", " #R ", " #ST ", " #TR ", " #TW},                                   \
-   what,                                                                                 \
-   T,                                                                                    \
-   R,                                                                                    \
-   ST,                                                                                   \
-   TR,                                                                                   \
+#define X(what, T, R, ST, TR, TW)                                                                  \
+  {{"depthwise/depthwise_planes", "depthwise_planes_" #what "_" #T "_" #R "_" #ST "_" #TR "x" #TW, \
+    #what ", " #T ", " #R ", " #ST ", " #TR ", " #TW},                                             \
+   what,                                                                                           \
+   T,                                                                                              \
+   R,                                                                                              \
+   ST,                                                                                             \
+   TR,                                                                                             \
    TW},
-#include "hip/kernels/depthwise_planes.inc"
+#include "depthwise_planes.inc"
 #undef X
 };
 

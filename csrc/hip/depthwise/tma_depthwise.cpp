@@ -1,12 +1,12 @@
-// Host side of hip/kernels/tma_depthwise.hip.
+// Host side of tma_depthwise.hip.
 #include <limits>
 
 #include "depthwise_finish.h"
-#include "gpu_solver.h"
-#include "hip/gpu_model.h"
-#include "hip/kernels/tma_depthwise_plan.h"
+#include "hip/devices.h"
+#include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
+#include "tma_depthwise_launch.h"
 
 namespace reformer {
 namespace {
@@ -16,7 +16,7 @@ class GpuTmaDepthwise final : public GpuSolver {
   const char* name() const override { return "gpu_tma_depthwise"; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
-    if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";
+    if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
     if (const char* why = refuse_tma_depthwise(p)) return why;
     const TmaDepthwisePlan made = best(p, usual_units(device.arch));
     if (made.launch.threads == 0) return "its tiles take more shared memory than there is";

@@ -27,7 +27,7 @@ inline const std::vector<TmaDepthwiseKernel>& tma_depthwise_kernels() {
    R,                                \
    ST,                               \
    kTmaDepthwiseOccupancy_##what<R>, \
-   {"tma_depthwise", "tma_depthwise_" #what "_" #T "_" #R "_" #ST, #what ", " #T ", " #R ", " #ST}},
+   {"depthwise/tma_depthwise", "tma_depthwise_" #what "_" #T "_" #R "_" #ST, #what ", " #T ", " #R ", " #ST}},
   static const std::vector<TmaDepthwiseKernel> all = {
 #include "tma_depthwise.inc"
   };

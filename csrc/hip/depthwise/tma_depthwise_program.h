@@ -4,7 +4,7 @@
 
 #include "../device/tma.h"
 #include "../device/warp.h"
-#include "column_reductions.h"
+#include "../programs/column_reductions.h"
 #include "tma_depthwise.h"
 
 namespace reformer {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "hip/gpu_model.h"
-#include "typed_kernel.h"
+#include "hip/devices.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -18,8 +18,9 @@ constexpr int64_t kUsualHits = 128;
 const gpu::Kernel* kernel_of(const char* type, const char* ids, int elements) {
   static const TypedKernel kernels[] = {
 #define X(T, Id, count) \
-  {#T, #Id, count, gpu::Kernel({"embedding", "embedding_grad_" #T "_" #Id "_" #count, #T ", " #Id ", " #count})},
-#include "hip/kernels/embedding.inc"
+  {#T, #Id, count,      \
+   gpu::Kernel({"embedding/embedding", "embedding_grad_" #T "_" #Id "_" #count, #T ", " #Id ", " #count})},
+#include "embedding.inc"
 #undef X
   };
   return find_kernel(kernels, type, ids, elements);

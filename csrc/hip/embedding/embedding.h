@@ -1,7 +1,7 @@
 // The gradient of an embedding's table on a GPU: how its kernel is launched, without a GPU.
 #pragma once
 
-#include "hip/kernels/embedding.h"
+#include "embedding_args.h"
 #include "jit/gpu.h"
 #include "planned.h"
 #include "types.h"

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "device.h"
-#include "hip/gpu_model.h"
-#include "hip/kernels/implicit_gemm_plan.h"
+#include "hip/devices.h"
+#include "implicit_gemm_launch.h"
 #include "planned.h"
 
 namespace reformer {
@@ -63,7 +63,7 @@ class GemmTiles {
     plan_implicit_gemm(p, kernel, {}, warp, whole);
     ImplicitGemmSchedule best;
     double least = std::numeric_limits<double>::infinity();
-    for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(whole, units, is_hopper(device))) {
+    for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(whole, units, has_tma(device.arch))) {
       const double us = implicit_gemm_us(kernel, whole, schedule, units);
       if (us < least) least = us, best = schedule;
     }
@@ -73,14 +73,12 @@ class GemmTiles {
     return plan;
   }
 
-  // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
-  static bool is_hopper(const Device& device) { return device.arch == "sm_90"; }
-
   const ImplicitGemmKernel* kernel(const ConvProblem& p, const Device& device) const {
     const bool pointwise =
         p.is_1x1() && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
     const auto& found = table_[size_t(p.direction)][size_t(p.dtype)][pointwise];
-    const bool groups = is_hopper(device) && p.dtype != DType::fp32;
+    // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
+    const bool groups = has_tma(device.arch) && p.dtype != DType::fp32;
     return groups && found[true] ? found[true] : groups && !is_small(found[false]) ? nullptr : found[false];
   }
   // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).

@@ -1,6 +1,6 @@
-// Host side of hip/kernels/implicit_gemm.hip: one solver for each size of tiles.
-#include "gemm_launch.h"
-#include "gpu_solver.h"
+// Host side of implicit_gemm.hip: one solver for each size of tiles.
+#include "gemm_tiles.h"
+#include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 
 namespace reformer {

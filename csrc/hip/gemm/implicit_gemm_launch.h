@@ -42,16 +42,17 @@ static_assert(int(ImplicitGemmPart::weight_grad) == int(Direction::weight_grad))
 
 inline const std::vector<ImplicitGemmKernel>& implicit_gemm_kernels() {
   constexpr bool pointwise = true, general = false;
-#define X(what, T, kind, rows, columns, down, across, stages)                                                          \
-  {ImplicitGemmPart::what,                                                                                             \
-   DType::T,                                                                                                           \
-   kind,                                                                                                               \
-   rows,                                                                                                               \
-   columns,                                                                                                            \
-   down,                                                                                                               \
-   across,                                                                                                             \
-   stages,                                                                                                             \
-   {"implicit_gemm", "implicit_gemm_" #what "_" #T "_" #kind "_" #rows "x" #columns "_" #down "x" #across "_" #stages, \
+#define X(what, T, kind, rows, columns, down, across, stages)                                         \
+  {ImplicitGemmPart::what,                                                                            \
+   DType::T,                                                                                          \
+   kind,                                                                                              \
+   rows,                                                                                              \
+   columns,                                                                                           \
+   down,                                                                                              \
+   across,                                                                                            \
+   stages,                                                                                            \
+   {"gemm/implicit_gemm",                                                                             \
+    "implicit_gemm_" #what "_" #T "_" #kind "_" #rows "x" #columns "_" #down "x" #across "_" #stages, \
     #what ", " #T ", " #kind ", " #rows ", " #columns ", " #down ", " #across ", " #stages}},
 #define X_GROUPS(...) X(__VA_ARGS__)
 #define X_WARPS(...) X(__VA_ARGS__)

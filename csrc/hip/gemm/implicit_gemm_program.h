@@ -1,7 +1,7 @@
 // A program (docs/programs.md) on the sums of implicit_gemm.hip, in place of the bias.
 #pragma once
 
-#include "program.h"
+#include "../programs/program.h"
 
 namespace reformer {
 namespace {

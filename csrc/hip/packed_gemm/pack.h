@@ -1,5 +1,5 @@
 // What the packing kernels and their host share: where the elements of a convolution's operands lie in those of the
-// inner problem, an implicit GEMM's, which wants channels in multiples of 16 bytes. pack_plan.h says which that is.
+// inner problem, an implicit GEMM's, which wants channels in multiples of 16 bytes. pack_launch.h says which that is.
 #pragma once
 
 #include "../device/divide.h"

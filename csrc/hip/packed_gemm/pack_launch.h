@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "conv/problem.h"
-#include "implicit_gemm_plan.h"
+#include "hip/gemm/implicit_gemm_launch.h"
 #include "jit/gpu.h"
 #include "pack.h"
 
@@ -29,7 +29,8 @@ inline const gpu::Entry* pack_kernel(PackPart part, DType dtype, int channels) {
     gpu::Entry entry;
   };
   static const Kernel all[] = {
-#define X(what, T, C) {PackPart::what, DType::T, C, {"pack", "pack_" #what "_" #T "_" #C, #what ", " #T ", " #C}},
+#define X(what, T, C) \
+  {PackPart::what, DType::T, C, {"packed_gemm/pack", "pack_" #what "_" #T "_" #C, #what ", " #T ", " #C}},
 #include "pack.inc"
 #undef X
   };

@@ -1,11 +1,11 @@
-// Host side of hip/kernels/pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
+// Host side of pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
 #include <optional>
 
-#include "gemm_launch.h"
-#include "gpu_solver.h"
-#include "hip/kernels/pack_plan.h"
+#include "hip/gemm/gemm_tiles.h"
+#include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
+#include "pack_launch.h"
 
 namespace reformer {
 namespace {

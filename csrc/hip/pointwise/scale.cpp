@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
-#include "hip/gpu_model.h"
-#include "typed_kernel.h"
+#include "hip/devices.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -12,8 +12,9 @@ namespace {
 const gpu::Kernel* kernel_of(const char* type, const char* factor, int elements) {
   static const TypedKernel kernels[] = {
 #define X(T, Factor, count) \
-  {#T, #Factor, count, gpu::Kernel({"scale", "scale_" #T "_" #Factor "_" #count, #T ", " #Factor ", " #count})},
-#include "hip/kernels/scale.inc"
+  {#T, #Factor, count,      \
+   gpu::Kernel({"pointwise/scale", "scale_" #T "_" #Factor "_" #count, #T ", " #Factor ", " #count})},
+#include "scale.inc"
 #undef X
   };
   return find_kernel(kernels, type, factor, elements);

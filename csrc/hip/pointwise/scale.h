@@ -1,9 +1,9 @@
 // Multiplying a tensor in place by a number on the GPU: how its kernel is launched, without a GPU.
 #pragma once
 
-#include "hip/kernels/scale.h"
 #include "jit/gpu.h"
 #include "planned.h"
+#include "scale_args.h"
 #include "types.h"
 
 namespace reformer {

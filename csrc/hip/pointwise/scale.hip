@@ -2,7 +2,7 @@
 // number.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
-#include "scale.h"
+#include "scale_args.h"
 
 namespace reformer {
 namespace {

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 
-#include "hip/gpu_model.h"
-#include "hip/kernels/stitch_plan.h"
+#include "hip/devices.h"
+#include "hip/programs/program_text.h"
 #include "program/accesses.h"
 #include "program/program_key.h"
-#include "program_text.h"
 #include "set_cache.h"
-#include "stitch_source.h"
+#include "stitch_launch.h"
 
 namespace reformer {
 namespace {
@@ -44,8 +44,9 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);
-  std::string name = std::string(launches.file()) + (launches.channels_along ? "_nhwc_" : "_nchw_") +
-                     std::to_string(launches.count) + "_" + program.digest;
+  std::string name = std::filesystem::path(launches.file()).filename().string() +
+                     (launches.channels_along ? "_nhwc_" : "_nchw_") + std::to_string(launches.count) + "_" +
+                     program.digest;
   if (launches.tails) name += "_tails";
   if (launches.tile_lines) name += "_" + std::to_string(launches.tile_lines);
   if (launches.lanes)

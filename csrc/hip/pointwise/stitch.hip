@@ -4,7 +4,7 @@
 // end of this file applied to it. What it holds is said in programs/stitch_source.h, which writes it.
 #include "../device/grid_dependency.h"
 #include "../device/last_block.h"
-#include "column_reductions.h"
+#include "../programs/column_reductions.h"
 
 namespace reformer {
 namespace {

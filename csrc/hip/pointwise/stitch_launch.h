@@ -5,9 +5,11 @@
 #include <cmath>
 #include <string>
 
+#include "hip/programs/stitch_args.h"
+#include "hip/programs/stitch_finish.h"
 #include "jit/gpu.h"
 #include "program/program.h"
-#include "stitch.h"
+#include "stitch_needs.h"
 
 namespace reformer {
 
@@ -46,7 +48,9 @@ struct StitchPlan {
   int arrivals = 0;
 
   // The kernel's file, and what follows there, after the program's text, for one of this name.
-  const char* file() const { return lanes ? "stitch_rows" : tile_lines ? "stitch_tiles" : "stitch"; }
+  const char* file() const {
+    return lanes ? "pointwise/stitch_rows" : tile_lines ? "pointwise/stitch_tiles" : "pointwise/stitch";
+  }
   std::string text(const std::string& name) const {
     const std::string each = std::to_string(count), of_row = std::to_string(lanes);
     if (tile_lines)
@@ -62,21 +66,6 @@ struct StitchPlan {
     return "REFORMER_STITCH_ROWS(" + name + ", Program, " + of_row + ", " + std::to_string(launch.threads) + ", " +
            std::to_string(blocks) + ", " + row + next(tails) + ">)\n";
   }
-};
-
-// What a plan needs to know of a program.
-struct StitchNeeds {
-  size_t reductions;
-  int numbers;               // floats that a partial result has for each channel and part
-  int loaded;                // tensors that are read element by element
-  int bytes;                 // of an element of all of these
-  int stored;                // tensors that are written element by element
-  bool rows;                 // whether rows are reduced
-  bool planes;               // whether something is known of each channel of each image
-  bool draws;                // whether there are random numbers, of which aligned groups have some in common
-  int lines;                 // lines_per_access() of turned tensors; 0: there are none
-  int period;                // of lines, after which a tensor's elements are read again; 0: they are not
-  size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
 };
 
 // What a plan needs to know of a GPU.
@@ -249,24 +238,6 @@ inline void launch_columns(StitchPlan& plan, const ProgramShape& shape, const St
   }
   launch_lines(plan, shape, needs, multiprocessors, kMost);
 }
-
-}  // namespace stitch_plan
-
-// How the kernel that adds up the parts of so many reductions is launched, if it needs so many blocks for any of them.
-// A block has one reduction: parts take long to arrive, and so those of all reductions are under way at once.
-inline gpu::Launch stitch_finish_launch(size_t reductions, int blocks) {
-  gpu::Launch launch;
-  launch.blocks_x = uint32_t(blocks);
-  launch.blocks_y = uint32_t(reductions);
-  launch.threads = kStitchThreads;
-  launch.pdl = true;
-  return launch;
-}
-
-// The blocks that reductions of channels need.
-inline int stitch_finish_blocks(int channels) { return stitch_plan::ceil_div(channels, kStitchFinishChannels); }
-
-namespace stitch_plan {
 
 inline void plan_finish(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs) {
   StitchArgs& a = plan.args;

@@ -8,7 +8,7 @@
 //
 // The text of a program follows the file, as it does stitch.hip.
 #include "../device/grid_dependency.h"
-#include "column_reductions.h"
+#include "../programs/column_reductions.h"
 
 namespace reformer {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "typed_kernel.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -14,8 +14,8 @@ const gpu::Kernel* kernel_of(const char* type, bool is_forward, int elements) {
   static const TypedKernel kernels[] = {
 #define X(direction, T, count) \
   {#T, #direction, count,      \
-   gpu::Kernel({"max_pool", "max_pool_" #direction "_" #T "_" #count, #direction ", " #T ", " #count})},
-#include "hip/kernels/max_pool.inc"
+   gpu::Kernel({"pooling/max_pool", "max_pool_" #direction "_" #T "_" #count, #direction ", " #T ", " #count})},
+#include "max_pool.inc"
 #undef X
   };
   return find_kernel(kernels, type, is_forward ? "forward" : "backward", elements);

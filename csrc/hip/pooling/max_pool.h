@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "hip/kernels/max_pool.h"
 #include "jit/gpu.h"
+#include "max_pool_args.h"
 #include "planned.h"
 #include "types.h"
 

@@ -2,7 +2,7 @@
 // element adds up the gradients of those windows that name it: no atomics, one order.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
-#include "max_pool.h"
+#include "max_pool_args.h"
 
 namespace reformer {
 namespace {

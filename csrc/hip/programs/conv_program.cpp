@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "hip/kernels/stitch_plan.h"
 #include "program/accesses.h"
 #include "program_text.h"
+#include "stitch_finish.h"
 #include "stitch_source.h"
 
 namespace reformer {

@@ -4,9 +4,9 @@
 
 #include <optional>
 
-#include "hip/kernels/stitch.h"
 #include "jit/gpu.h"
 #include "program/program.h"
+#include "stitch_args.h"
 
 namespace reformer {
 

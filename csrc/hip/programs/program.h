@@ -6,7 +6,7 @@
 #include "../device/functions.h"
 #include "../device/types.h"
 #include "../device/warp.h"
-#include "stitch.h"
+#include "stitch_args.h"
 
 namespace reformer {
 namespace {

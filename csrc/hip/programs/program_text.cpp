@@ -1,9 +1,9 @@
 #include "program_text.h"
 
-#include "hip/kernels/stitch.h"
 #include "jit/cache.h"
 #include "program/program_key.h"
 #include "set_cache.h"
+#include "stitch_args.h"
 #include "stitch_source.h"
 
 namespace reformer {
@@ -22,7 +22,7 @@ const ProgramText& program_text(const ProgramCall& call) {
 
 gpu::Kernel stitch_finish(const ProgramText& program) {
   const std::string name = "stitch_finish_" + program.digest;
-  return {"stitch", name, "0", program.source + "REFORMER_STITCH_FINISH(" + name + ", Program)\n"};
+  return {"pointwise/stitch", name, "0", program.source + "REFORMER_STITCH_FINISH(" + name + ", Program)\n"};
 }
 
 }  // namespace reformer

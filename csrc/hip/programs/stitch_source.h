@@ -35,7 +35,6 @@
 #include <string>
 #include <vector>
 
-#include "hip/kernels/stitch_plan.h"
 #include "program/program.h"
 
 namespace reformer {
@@ -44,6 +43,5 @@ std::string stitch_source(const ProgramCall& call);
 
 // How many numbers a partial result of all its reductions is.
 int stitch_numbers(const Program& program);
-StitchNeeds stitch_needs(const ProgramCall& call);
 
 }  // namespace reformer

@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
-#include "hip/gpu_model.h"
-#include "typed_kernel.h"
+#include "hip/devices.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
@@ -15,8 +15,9 @@ constexpr int kUsualEntries = 16;   // of a row, that a lane adds up one after t
 
 const gpu::Kernel* kernel_of(const char* type, int elements) {
   static const TypedKernel kernels[] = {
-#define X(T, count) {#T, "", count, gpu::Kernel({"segments", "segment_sum_" #T "_" #count, #T ", " #count})},
-#include "hip/kernels/segments.inc"
+#define X(T, count) \
+  {#T, "", count, gpu::Kernel({"segment_reduce/segments", "segment_sum_" #T "_" #count, #T ", " #count})},
+#include "segments.inc"
 #undef X
   };
   return find_kernel(kernels, type, "", elements);

@@ -1,9 +1,9 @@
 // Sums of rows by segments on a GPU: how their kernel is launched, without a GPU.
 #pragma once
 
-#include "hip/kernels/segments.h"
 #include "jit/gpu.h"
 #include "planned.h"
+#include "segments_args.h"
 #include "types.h"
 
 namespace reformer {

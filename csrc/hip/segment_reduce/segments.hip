@@ -3,7 +3,7 @@
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "../device/warp.h"
-#include "segments.h"
+#include "segments_args.h"
 
 namespace reformer {
 namespace {

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <string>
 
-#include "typed_kernel.h"
+#include "hip/typed_kernel.h"
 
 namespace reformer {
 namespace {
 
 const gpu::Kernel* kernel_of(const char* what, const char* numbers) {
   static const TypedKernel kernels[] = {
-#define X(what, Id) {#what, #Id, 1, gpu::Kernel({"sorted_rows", #what "_" #Id, #what ", " #Id})},
-#include "hip/kernels/sorted_rows.inc"
+#define X(what, Id) {#what, #Id, 1, gpu::Kernel({"segment_reduce/sorted_rows", #what "_" #Id, #what ", " #Id})},
+#include "sorted_rows.inc"
 #undef X
   };
   return find_kernel(kernels, what, numbers, 1);

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "hip/kernels/sorted_rows.h"
 #include "jit/gpu.h"
 #include "planned.h"
+#include "sorted_rows_args.h"
 
 namespace reformer {
 

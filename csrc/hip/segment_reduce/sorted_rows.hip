@@ -2,7 +2,7 @@
 // row's begin among the sorted ones.
 #include "../device/grid_dependency.h"
 #include "../device/platform.h"
-#include "sorted_rows.h"
+#include "sorted_rows_args.h"
 
 namespace reformer {
 namespace {

@@ -1,11 +1,11 @@
-// Host side of hip/kernels/tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
+// Host side of tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
 #include <limits>
 
-#include "gpu_solver.h"
-#include "hip/gpu_model.h"
-#include "hip/kernels/tma_gemm_plan.h"
+#include "hip/devices.h"
+#include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
+#include "tma_gemm_launch.h"
 
 namespace reformer {
 namespace {
@@ -20,7 +20,7 @@ class GpuTmaGemm final : public GpuSolver {
   const char* name() const override { return name_; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
-    if (device.arch != "sm_90") return "it is for Hopper GPUs (sm_90)";
+    if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
     if (const char* why = refuse_tma_gemm(p)) return why;
     const Choice chosen = best(p, device, false);
     ConvPlan plan;

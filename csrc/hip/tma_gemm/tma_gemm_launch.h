@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "implicit_gemm_plan.h"
+#include "hip/gemm/implicit_gemm_launch.h"
 #include "tma_gemm.h"
-#include "tma_windows_plan.h"
+#include "tma_windows_launch.h"
 
 namespace reformer {
 
@@ -55,13 +55,13 @@ struct TmaGemmKernel {
 };
 
 inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
-#define KERNEL_OF(file, what, T, rows, columns, stages)               \
-  {file##_what::what,                                                 \
-   DType::T,                                                          \
-   rows,                                                              \
-   columns,                                                           \
-   stages,                                                            \
-   {#file, #file "_" #what "_" #T "_" #rows "x" #columns "_" #stages, \
+#define KERNEL_OF(file, what, T, rows, columns, stages)                           \
+  {file##_what::what,                                                             \
+   DType::T,                                                                      \
+   rows,                                                                          \
+   columns,                                                                       \
+   stages,                                                                        \
+   {"tma_gemm/" #file, #file "_" #what "_" #T "_" #rows "x" #columns "_" #stages, \
     #what ", " #T ", " #rows ", " #columns ", " #stages}},
   static const std::vector<TmaGemmKernel> all = {
 #define X(...) KERNEL_OF(tma_gemm, __VA_ARGS__)
@@ -204,7 +204,7 @@ inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
   return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * (kernel.rows / 64);
 }
 
-// Sets the pointers, as bind() of implicit_gemm_plan.h does.
+// Sets the pointers, as bind() of implicit_gemm_launch.h does.
 inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
   TmaWindowsArgs& a = plan.args;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../device/tma.h"
-#include "column_reductions.h"
+#include "../programs/column_reductions.h"
 
 namespace reformer {
 namespace {

@@ -1,12 +1,12 @@
 // What the TMA kernels for filters of any size read and write: windows, classes and taps of a problem in NHWC. Pure
-// functions; tma_gemm_plan.h launches these kernels as the others of their family.
+// functions; tma_gemm_launch.h launches these kernels as the others of their family.
 #pragma once
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "implicit_gemm_plan.h"
+#include "hip/gemm/implicit_gemm_launch.h"
 #include "tma_windows.h"
 
 namespace reformer {
@@ -110,7 +110,7 @@ inline const char* refuse_tma_windows(const ConvProblem& p) {
   return refusal ? refusal : tma_windows_plan::refuse_axis(axes.w);
 }
 
-// Fills in what the problem alone decides. tma_gemm_plan.h decides rows, columns, steps and the schedule.
+// Fills in what the problem alone decides. tma_gemm_launch.h decides rows, columns, steps and the schedule.
 inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsPlan& plan) {
   using gemm_plan::ceil_div;
   const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
@@ -157,7 +157,7 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
   }
 }
 
-// The tensor maps; see bind() of tma_gemm_plan.h.
+// The tensor maps; see bind() of tma_gemm_launch.h.
 inline void bind_tma_windows(const TmaWindowsPlan& plan, Direction direction, int tile_rows, int tile_columns,
                              const void* x, const void* y, const void* filter, const void* result, TmaWindowsArgs& a) {
   const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;

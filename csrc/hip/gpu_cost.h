@@ -1,35 +1,11 @@
-// What plans and cost models assume of a GPU. A plan depends on the architecture's name alone, not on the device that
-// it runs on: the same choice, and the same bits, on every GPU of a kind.
+// Expected times of kernels on a GPU of which no timings are known.
 #pragma once
 
 #include <algorithm>
-#include <string>
 
 #include "conv/problem.h"
 
 namespace reformer {
-
-// Multiprocessors or compute units of the architecture's usual GPU. Work is cut into parts for so many.
-inline int32_t usual_units(const std::string& arch) {
-  struct Entry {
-    const char* arch;
-    int32_t units;
-  };
-  for (const Entry& entry : {Entry{"sm_80", 108}, Entry{"sm_86", 84}, Entry{"sm_89", 128}, Entry{"sm_90", 132},
-                             Entry{"sm_100", 148}, Entry{"gfx908", 120}, Entry{"gfx90a", 110}, Entry{"gfx942", 304}})
-    if (arch == entry.arch) return entry.units;
-  return 100;
-}
-
-// Threads of a warp.
-inline int32_t warp_size(const std::string& arch) { return arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
-
-// Bytes of shared memory that a block may have.
-inline int32_t most_shared_bytes(const std::string& arch) {
-  if (arch == "sm_80" || arch == "sm_87") return 163 << 10;
-  if (arch == "sm_90" || arch == "sm_100") return 227 << 10;
-  return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
-}
 
 // Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic, and starts in 3: for
 // ranking until weights exist for a GPU.

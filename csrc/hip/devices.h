@@ -1,0 +1,51 @@
+// What is known of GPUs by their architecture's name alone (devices.def). Launches and cost models ask for nothing else
+// of a device: the same choice, and the same bits, on every GPU of an architecture.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace reformer {
+
+struct GpuSpec {
+  const char *architecture, *name, *code;
+  int32_t units, shared_kib;
+  bool has_tma;
+  double gb_per_s, tflops;
+};
+
+inline constexpr GpuSpec kGpuSpecs[] = {
+#define REFORMER_GPU(...) {__VA_ARGS__},
+#include "devices.def"
+#undef REFORMER_GPU
+};
+
+// The architecture's usual GPU; null if it is not known.
+inline const GpuSpec* usual_gpu(const std::string& arch) {
+  for (const GpuSpec& spec : kGpuSpecs)
+    if (arch == spec.architecture) return &spec;
+  return nullptr;
+}
+
+// Multiprocessors or compute units of the architecture's usual GPU.
+inline int32_t usual_units(const std::string& arch) {
+  const GpuSpec* const spec = usual_gpu(arch);
+  return spec && spec->units ? spec->units : 100;
+}
+
+// Threads of a warp.
+inline int32_t warp_size(const std::string& arch) { return arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
+
+// Bytes of shared memory that a block may have.
+inline int32_t most_shared_bytes(const std::string& arch) {
+  if (const GpuSpec* const spec = usual_gpu(arch)) return spec->shared_kib << 10;
+  return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
+}
+
+// Whether kernels that are made of bulk copies (TMA) and wgmma run.
+inline bool has_tma(const std::string& arch) {
+  const GpuSpec* const spec = usual_gpu(arch);
+  return spec && spec->has_tma;
+}
+
+}  // namespace reformer

@@ -1,0 +1,44 @@
+#include "stitch_needs.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hip/programs/stitch_contents.h"
+#include "hip/programs/stitch_source.h"
+#include "program/placement.h"
+
+namespace reformer {
+
+StitchNeeds stitch_needs(const ProgramCall& call) {
+  const Program& program = call.program;
+  const StitchContents contents(call);
+  int64_t bytes = 0, period = 0;
+  int loaded = 0;
+  for (int32_t i : contents.loaded) {
+    const ProgramNode& node = contents.node(i);
+    if (node.op == ProgramOp::row) continue;
+    ++loaded;
+    if (node.op != ProgramOp::random)
+      bytes += element_size(node.op == ProgramOp::acc ? call.type : call.inputs[size_t(node.input)].type);
+  }
+  for (const Placement& each : call.placements) period = std::max(period, each.period());
+  const auto reductions = [&](Per per) {
+    return size_t(std::count_if(program.reductions.begin(), program.reductions.end(),
+                                [&](size_t o) { return program.outputs[o].per == per; }));
+  };
+  return {program.reductions.size(),
+          stitch_numbers(program),
+          loaded,
+          int(bytes),
+          int(contents.stored.size()),
+          program.needs_rows,
+          program.has_planes,
+          std::any_of(program.inputs.begin(), program.inputs.end(),
+                      [](const ProgramInput& input) { return input.kind == ProgramOp::random; }),
+          lines_per_access(call),
+          int(period),
+          reductions(Per::plane),
+          reductions(Per::all)};
+}
+
+}  // namespace reformer
