@@ -8,6 +8,7 @@
 #include "conv/problem.h"
 #include "dispatch/config.h"
 #include "dispatch/pytorch_settings.h"
+#include "hip/devices.h"
 #include "jit/gpu.h"
 #include "plan/operator_calls.h"
 
@@ -162,6 +163,9 @@ struct ReformerLaunch {
   uint32_t threads, shared_bytes, cluster_z, pdl;
 };
 
+// The table of GPUs that are known (hip/devices.def), and its length.
+REFORMER_API const reformer::GpuSpec* reformer_gpu_specs(int32_t* count);
+
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.
 REFORMER_API void reformer_gpu_kernels(const char* folder);
 REFORMER_API const char* reformer_gpu_architecture(int32_t device);
@@ -195,10 +199,3 @@ REFORMER_API int32_t reformer_gpu_add_compiled(const ReformerEntry* entry, const
 
 // The folder of that cache, or an empty text.
 REFORMER_API const char* reformer_gpu_cache_folder();
-
-namespace reformer {
-
-// Makes a sentence what reformer_error() gives.
-void report_error(const char* sentence);
-
-}  // namespace reformer

@@ -1,8 +1,6 @@
 // The operators: all schemas and all registrations.
 #include <torch/csrc/stable/library.h>
 
-#include "c_api.h"
-#include "dispatch/config.h"
 #include "jit/current_stream.h"
 #include "operators/casts.h"
 #include "operators/contiguous.h"
@@ -13,7 +11,7 @@
 #include "operators/run_plan.h"
 #include "operators/scale.h"
 #include "operators/segments.h"
-#include "plan/operator_calls.h"
+#include "operators/tensors.h"
 
 STABLE_TORCH_LIBRARY(reformer, m) {
   m.def(
@@ -81,54 +79,8 @@ STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
   m.impl("_run_held", TORCH_BOX(&reformer::run_plan_of_held));
 }
 
-// For csrc/aten, which has tensors in C++ (c_api.h).
 namespace {
 
 const bool has_stream_reader = (reformer::gpu::set_stream_reader(&reformer::current_stream), true);
 
-template <class Body>
-int32_t guarded(const Body& body) {
-  try {
-    body();
-    return 0;
-  } catch (const std::out_of_range& error) {
-    reformer::report_error(error.what());
-    return -2;
-  } catch (const std::exception& error) {
-    reformer::report_error(error.what());
-    return -1;
-  }
-}
-
 }  // namespace
-
-int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* call) {
-  bool ran = true;
-  const int32_t failed = guarded([&] {
-    const reformer::gpu::Queue queue{call->device, call->device < 0 ? nullptr : reformer::current_stream(call->device)};
-    try {
-      static_cast<const reformer::ConvPlan*>(plan->plan)
-          ->run({call->x, call->w, call->y, call->bias, call->workspace, queue});
-    } catch (const reformer::NotRun& why) {
-      ran = false;
-      reformer::report_error(why.what());
-      if (why.is_stale) reformer::forget_decisions();
-    }
-  });
-  return ran ? failed : 1;
-}
-
-void reformer_set_operator_calls(const ReformerOperatorCalls* calls) { reformer::set_operator_calls(*calls); }
-
-int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs) {
-  return guarded([&] {
-    std::vector<reformer::Tensor> given;
-    given.reserve(size_t(count));
-    for (int64_t i = 0; i < count; ++i) given.emplace_back(static_cast<AtenTensorHandle>(tensors[i]));
-    for (const reformer::Tensor& output : reformer::run_plan(given, plan)) {
-      AtenTensorHandle handle;
-      TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(output.get(), &handle));
-      *outputs++ = handle;
-    }
-  });
-}

@@ -109,8 +109,9 @@ def code_object(compiler: str, architecture: str, source: Path, *flags: object) 
 
 
 def one_kernel(file: str, entry: str) -> Path:
-    """A source with one kernel of csrc/hip/kernels/<file>.hip: `entry` is what X makes it of."""
-    return written(f"{file}.hip", f'#define REFORMER_ENTRY {entry}\n#include "{ROOT}/csrc/hip/kernels/{file}.hip"\n')
+    """A source with one kernel of csrc/hip/<file>.hip: `entry` is what X makes it of."""
+    text = f'#define REFORMER_ENTRY {entry}\n#include "{ROOT}/csrc/hip/{file}.hip"\n'
+    return written(f"{Path(file).name}.hip", text)
 
 
 def written(name: str, text: str) -> Path:

@@ -14,14 +14,14 @@ from torch_reformer.runtime import gpu
 
 TEST = Path(__file__).parent
 HIP = TEST.parent / "csrc" / "hip"
-SCALE = gpu.Entry("scale", "scale_fp32_3", "fp32, 3")
+SCALE = gpu.Entry("test/scale", "scale_fp32_3", "fp32, 3")
 
 
 def make(folder: Path) -> Path:
     shutil.copytree(HIP / "device", folder / "src" / "device")
-    (folder / "src" / "kernels").mkdir()
+    (folder / "src" / "test").mkdir()
     for path in (TEST / "hip").glob("scale.*"):
-        shutil.copy(path, folder / "src" / "kernels")
+        shutil.copy(path, folder / "src" / "test")
     return folder
 
 

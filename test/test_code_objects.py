@@ -18,11 +18,11 @@ MOST_SHARED = {"gfx": 64 << 10, "sm_": 49 << 10}  # bytes, static; NVIDIA's 48 K
 FEWER_REGISTERS: dict[str, int] = {}  # file: what its occupancy needs
 UNFINISHED = {  # file.architecture: what test_registers still finds there. Whoever mends it has to remove the line
     f"{file}.{arch}": "scalar registers spill into lanes of vector ones; wide filters take too many"
-    for file in ("depthwise", "depthwise_planes")
+    for file in ("depthwise/depthwise", "depthwise/depthwise_planes")
     for arch in ("gfx908", "gfx90a", "gfx942")
 }
 # File whose kernels multiply matrices, but for those that add up partial sums: the AMD opcode's beginning.
-MATRIX_OPCODES = {"implicit_gemm": "v_mfma"}
+MATRIX_OPCODES = {"gemm/implicit_gemm": "v_mfma"}
 
 # In CI (CI=1) what is missing is a failure: .ci/run installs it.
 needs_llvm = pytest.mark.skipif(
@@ -54,7 +54,7 @@ def check_registers(path: Path, file: str | None = None) -> None:
 
 def compiled(file: str, arch: str, part: str = "all") -> Path:
     compiler = compile_kernels.find_clang() if arch.startswith("gfx") else compile_kernels.find_nvcc()
-    source = ROOT / f"csrc/hip/kernels/{file}.hip" if part == "all" else one_kernel(file, ONE[file])
+    source = ROOT / f"csrc/hip/{file}.hip" if part == "all" else one_kernel(file, ONE[file])
     return code_object(compiler, arch, source)
 
 
@@ -63,28 +63,28 @@ def for_architectures(file: str) -> list:
     return [
         pytest.param(file, arch, marks=[needs_clang, needs_llvm] if arch.startswith("gfx") else [needs_nvcc])
         for arch in compile_kernels.ARCHITECTURES
-        if arch in compile_kernels.ONLY.get(file, (arch,))
+        if compile_kernels.is_packaged(Path(file).name, arch)
     ]
 
 
 # What X makes one kernel of each file of.
 ONE = {
-    "casts": "fp32, bf16",
-    "depthwise": "weight_grad, bf16, 7, 2, 2, 7",
-    "depthwise_planes": "forward, bf16, 3, 1, 4, 8",
-    "embedding": "bf16, int64, 8",
-    "implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
-    "max_pool": "backward, bf16, 8",
-    "pack": "pack, bf16, 4",
-    "scale": "bf16, fp32, 8",
-    "segments": "bf16, 8",
-    "sorted_rows": "row_numbers, int64",
-    "tma_depthwise": "forward, bf16, 3, 1",
-    "tma_gemm": "forward, bf16, 128, 128, 6",
-    "tma_windows": "input_grad, bf16, 128, 128, 6",
-    "transpose": "16, 8",
+    "copy/casts": "fp32, bf16",
+    "depthwise/depthwise": "weight_grad, bf16, 7, 2, 2, 7",
+    "depthwise/depthwise_planes": "forward, bf16, 3, 1, 4, 8",
+    "embedding/embedding": "bf16, int64, 8",
+    "gemm/implicit_gemm": "forward, bf16, general, 128, 128, 2, 2, 3",
+    "pooling/max_pool": "backward, bf16, 8",
+    "packed_gemm/pack": "pack, bf16, 4",
+    "pointwise/scale": "bf16, fp32, 8",
+    "segment_reduce/segments": "bf16, 8",
+    "segment_reduce/sorted_rows": "row_numbers, int64",
+    "depthwise/tma_depthwise": "forward, bf16, 3, 1",
+    "tma_gemm/tma_gemm": "forward, bf16, 128, 128, 6",
+    "tma_gemm/tma_windows": "input_grad, bf16, 128, 128, 6",
+    "copy/transpose": "16, 8",
 }
-FILES = [file.stem for file in sorted((ROOT / "csrc/hip/kernels").glob("*.hip"))]
+FILES = [f"{file.parent.name}/{file.stem}" for file in compile_kernels.kernels()]
 FILES = [file for file in FILES if for_architectures(file)]
 ALL = [each for file in FILES for each in for_architectures(file)]
 

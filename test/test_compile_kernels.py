@@ -24,7 +24,7 @@ in_sight = compile_kernels.in_sight
 
 @pytest.fixture(autouse=True)
 def tree(tmp_path, monkeypatch):
-    """The kernel of test/hip in place of csrc/hip/kernels, and a compiler for AMD's GPUs only."""
+    """The kernel of test/hip in place of those of csrc/hip, and a compiler for AMD's GPUs only."""
     kernel_folders.make(tmp_path)
     monkeypatch.setattr(compile_kernels, "HERE", tmp_path / "src")
     compiler = tmp_path / "compiler"
@@ -56,7 +56,7 @@ def test_what_there_is_a_compiler_for(package, capsys):
     assert names(package) == ["scale.gfx908.co", "scale.gfx90a.co", "scale.gfx942.co"]
     line = "GPU kernels: gfx908, gfx90a, gfx942 (3 compiled, 0 up to date); no compiler for sm_80, sm_90a: compiled at"
     assert line in capsys.readouterr().out
-    assert (package / "src/kernels/scale.hip").exists() and (package / "src/device/types.h").exists()
+    assert (package / "src/test/scale.hip").exists() and (package / "src/device/types.h").exists()
 
 
 def test_everything_is_packaged(package, tree, monkeypatch):
@@ -67,25 +67,25 @@ def test_everything_is_packaged(package, tree, monkeypatch):
     compile_kernels.build(package)
     assert names(package) == sorted(
         f"{file.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"
-        for file in (kernel_folders.HIP / "kernels").glob("*.hip")
+        for file in kernel_folders.HIP.glob("*/*.hip")
         for arch in compile_kernels.ARCHITECTURES
-        if arch in compile_kernels.ONLY.get(file.stem, (arch,))
+        if compile_kernels.is_packaged(file.stem, arch)
     )
 
 
-@pytest.mark.parametrize("changed", ["kernels/scale.hip", "kernels/scale.inc", "device/types.h"])
+@pytest.mark.parametrize("changed", ["test/scale.hip", "test/scale.inc", "device/types.h"])
 def test_only_what_changed(package, tree, capsys, changed):
-    shutil.copy(tree / "kernels/scale.hip", tree / "kernels/other.hip")
+    shutil.copy(tree / "test/scale.hip", tree / "test/other.hip")
     compile_kernels.build(package)
     compile_kernels.build(package)
     assert "(6 compiled, 0 up to date)" in (shown := capsys.readouterr().out) and "(0 compiled, 6 up to date)" in shown
     change(tree / changed)
     compile_kernels.build(package)
     assert f"({3 if changed.endswith('.hip') else 6} compiled, " in capsys.readouterr().out
-    (tree / "kernels/other.hip").unlink()
+    (tree / "test/other.hip").unlink()
     compile_kernels.build(package)
     assert not any(name.startswith("other") for name in names(package))
-    assert not (package / "src/kernels/other.hip").exists()
+    assert not (package / "src/test/other.hip").exists()
 
 
 def test_architectures_asked_for(package, monkeypatch):
@@ -104,7 +104,7 @@ def test_nothing_without_a_gpu(package, monkeypatch, capsys):
     compile_kernels.build(package)
     monkeypatch.setattr(compile_kernels, "in_sight", lambda: ())
     compile_kernels.build(package)  # what is up to date stays
-    change(compile_kernels.HERE / "kernels/scale.hip")
+    change(compile_kernels.HERE / "test/scale.hip")
     compile_kernels.build(package)
     assert names(package) == []
     line = "GPU kernels: none (0 compiled, 0 up to date); no GPU in sight: compiled at first use on a machine with one"
@@ -152,7 +152,7 @@ def test_what_was_made_elsewhere_stays_while_it_is_new(package, tree):
 
 
 def test_errors_show_the_compilers_words(package, tree):
-    (tree / "kernels/FAIL.hip").write_text("")
+    (tree / "test/FAIL.hip").write_text("")
     with pytest.raises(SystemExit, match="compiler can't compile FAIL.hip for gfx908 .*\n.*no such thing"):
         compile_kernels.build(package)
     assert not any("FAIL" in name for name in names(package))

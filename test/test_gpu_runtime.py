@@ -128,7 +128,7 @@ def test_threads_load_once(cuda, kernels):
     names = " ".join(f"k{i}" for i in range(50))
     (kernels / "scale.sm_90a.cubin").write_bytes(b"\x7fELFfake " + names.encode())
     cuda("""
-        entries = [gpu.Entry("scale", f"k{i}", "") for i in range(50)]
+        entries = [gpu.Entry("test/scale", f"k{i}", "") for i in range(50)]
         def work():
             for _ in range(20):
                 for entry in entries:
@@ -149,7 +149,7 @@ def test_what_the_driver_refuses_is_compiled(cuda, kernels):
         fake.fake_refuse_loads(1)
         if kernel_folders.load_nvrtc():
             launch()
-            launch(gpu.Entry("scale", "scale_bf16_2", "bf16, 2"))  # not in the packaged code
+            launch(gpu.Entry("test/scale", "scale_bf16_2", "bf16, 2"))  # not in the packaged code
             assert (fake.fake_loads(), fake.fake_launches()) == (3, 2)  # the packaged code was tried again
         elif gpu.unavailable("sm_120"):  # no NVRTC at all
             with pytest.raises(ValueError, match="CUDA: cuLibraryLoadData: no kernel image is available .209."):
@@ -166,6 +166,6 @@ def test_hip(hip, kernels):
         assert fake.fake_launches() == 2
         with pytest.raises(ValueError, match="HIP: hipModuleLaunchKernel: illegal address .700."):
             gpu.launch(SCALE, (ctypes.c_int * 4)(7), threads=2048)
-        with pytest.raises(ValueError, match="scale scale_fp32_3 is not packaged for gfx90a, and hipRTC"):
+        with pytest.raises(ValueError, match="test/scale scale_fp32_3 is not packaged for gfx90a, and hipRTC"):
             launch(device=1)
     """)

@@ -60,7 +60,7 @@ def test_is_cached():
     assert not first.from_cache
     assert compile_scale() == (first.code, True)
     assert not compile_scale("sm_80").from_cache
-    other = gpu.compile_entry(gpu.Entry("scale", "scale_fp32_4", "fp32, 4"), "sm_90")
+    other = gpu.compile_entry(gpu.Entry("test/scale", "scale_fp32_4", "fp32, 4"), "sm_90")
     assert not other.from_cache and b"scale_fp32_4\0" in other.code
 
 
@@ -74,7 +74,7 @@ def test_the_key_knows_every_source_and_no_folder(kernels, tmp_path):
 
 
 def test_the_log_names_file_and_line(kernels):
-    path = kernels / "src/kernels/scale.h"
+    path = kernels / "src/test/scale.h"
     path.write_text(path.read_text().replace("int count;", "int count;\n  Nonsense more;"))
     line = path.read_text().splitlines().index("  Nonsense more;") + 1
     sentence = rf'kernel scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
@@ -169,7 +169,7 @@ def test_command_line(capsys, folder):
     (folder / "damaged.code").write_text("?")
     assert main(["cache"]) == 0
     shown = capsys.readouterr().out
-    assert "scale scale_fp32_3  sm_90  NVRTC" in shown and "damaged" in shown and "2 kernels, " in shown
+    assert "test/scale scale_fp32_3  sm_90  NVRTC" in shown and "damaged" in shown and "2 kernels, " in shown
     assert main(["cache", "--clear"]) == 0
     assert "removed 2 kernels" in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
@@ -282,7 +282,7 @@ class Arguments(ctypes.Structure):
 
 
 def scales(*counts) -> list[gpu.Entry]:
-    return [gpu.Entry("scale", f"scale_fp32_{count}", f"fp32, {count}") for count in counts]
+    return [gpu.Entry("test/scale", f"scale_fp32_{count}", f"fp32, {count}") for count in counts]
 
 
 def launch_all(entries):
@@ -306,7 +306,7 @@ def test_of_another_process_they_are_in_the_cache():
 
 
 def test_what_can_not_be_compiled_ahead_fails_when_it_is_launched():
-    broken = gpu.Entry("scale", "broken", "fp32, not a number")
+    broken = gpu.Entry("test/scale", "broken", "fp32, not a number")
     assert compile_ahead.compile_ahead("sm_90", lambda: launch_all([*scales(8), broken])) == 2
     assert [each.entry for each in gpu.note_launches("sm_90", lambda: launch_all([*scales(8), broken]))] == [broken]
     with pytest.raises(ValueError, match="the kernel scale broken can't be compiled"):

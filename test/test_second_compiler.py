@@ -13,8 +13,8 @@ from torch.utils.cpp_extension import include_paths
 
 ROOT = Path(__file__).parent.parent
 CSRC, BENCHMARKS = ROOT / "csrc", ROOT / "benchmarks"
-SOURCES = sorted([*CSRC.glob("cpu/**/*.cpp"), *BENCHMARKS.rglob("*.cpp")])
-FOLDERS = [CSRC, BENCHMARKS / "sequence_classifier"]
+SOURCES = sorted([*CSRC.glob("cpu/**/*.cpp"), *CSRC.glob("selector/*.cpp"), *BENCHMARKS.rglob("*.cpp")])
+FOLDERS = [CSRC, BENCHMARKS / "gamma_block/sequence_classifier"]
 CLANG = shutil.which("clang++")
 CLANG_19 = shutil.which("clang++-19")
 FLAGS = ["-fsyntax-only", "-Wall", "-Werror", "-Wno-unknown-warning-option", "-DTORCH_EXTENSION_NAME=extension"]

@@ -11,7 +11,7 @@ from torch import nn
 from torch_reformer.runtime import native
 from torch_reformer.selector.model import GammaBlock
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks/gamma_block"))
 from sequence_classifier import SequenceClassifier  # noqa: E402
 
 ISAS = native.ISAS[: native.ISAS.index(native.device(None).split("-")[1]) + 1]
@@ -19,7 +19,7 @@ WORDS, LONGEST = 100, 512
 
 
 class Classifier(nn.Module):
-    """That of benchmarks/gamma_block.py, without dropout."""
+    """That of benchmarks/gamma_block/gamma_block.py, without dropout."""
 
     def __init__(self, width: int = 64, hidden: int = 256, blocks: int = 2, classes: int = 46):
         super().__init__()

@@ -1,7 +1,8 @@
 """Γ-blocks against transformer blocks on text: test accuracy, parameters, multiply-adds, and latency at batch 1.
 
-python benchmarks/gamma_block.py --data ../shared/data/text --device cuda --jobs 16 --accuracy-only --csv accuracy.csv
-python benchmarks/gamma_block.py --data ../shared/data/text --latency-only --csv latency.csv
+cd benchmarks/gamma_block
+python gamma_block.py --data ../../../shared/data/text --device cuda --jobs 16 --accuracy-only --csv accuracy.csv
+python gamma_block.py --data ../../../shared/data/text --latency-only --csv latency.csv
 
 Both models are word embedding + learned positions, blocks, mean over the words, linear layer; they differ in the blocks
 alone. Each takes what suits it best of the learning rates and dropouts in `GRID`; all else in training is the same.
@@ -19,6 +20,7 @@ import functools
 import itertools
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
@@ -28,7 +30,6 @@ import numpy as np
 import torch
 import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
-from results import Row, geomean, write_csv
 from sequence_classifier import SequenceClassifier
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -36,6 +37,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torch_reformer.selector.model import GammaBlock, TransformerBlock
 from torch_reformer.tuning.timing import interleaved
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from results import Row, geomean, write_csv  # noqa: E402
 
 PAD, UNKNOWN, WORDS, LONGEST = 0, 2, 20_000, 512
 SETS = {"reuters": 30, "imdb": 6}  # epochs of each

@@ -1,11 +1,12 @@
-"""Plots benchmarks/gamma_block.py's CSVs: test accuracy of every seed over latency at batch 1 on one thread.
+"""Plots gamma_block.py's CSVs: test accuracy of every seed over latency at batch 1 on one thread.
 
-python benchmarks/plot_gamma_block.py accuracy.csv latency.csv docs/gamma-block.png
+python benchmarks/gamma_block/plot_gamma_block.py accuracy.csv latency.csv docs/gamma-block.png
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from results import geomean, read_csv
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from results import geomean, read_csv  # noqa: E402
 
 ACCURACIES = {"test_accuracy_percent": "", "clean_test_accuracy_percent": ", clean"}
 

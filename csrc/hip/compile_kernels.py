@@ -1,6 +1,6 @@
-"""Compiles csrc/hip/kernels/*.hip into the package: for this machine's GPUs, or for those that REFORMER_ARCHS names.
+"""Compiles csrc/hip/*/*.hip into the package: for this machine's GPUs, or for those that REFORMER_ARCHS names.
 
-setup.py calls build(). Beside the code objects (<package>/kernels/<file>.<architecture>.co or .cubin) go the sources,
+setup.py calls build(). Beside the code objects (<package>/kernels/<stem>.<architecture>.co or .cubin) go the sources,
 from which kernels that were not compiled here are compiled at run time. What is up to date, by the time of its last
 change, is left alone.
 """
@@ -15,29 +15,41 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ARCHITECTURES = ("gfx908", "gfx90a", "gfx942", "sm_80", "sm_90a")
+# Architectures that kernels are packaged for, and whether they have TMA (devices.def).
+HAS_TMA = {
+    code: tma == "true"
+    for code, tma in re.findall(
+        r'^REFORMER_GPU\("\w+", "[^"]+", "(\w+)", \d+, \d+, (true|false), ',
+        (HERE / "devices.def").read_text(),
+        re.MULTILINE,
+    )
+}
+ARCHITECTURES = tuple(sorted(HAS_TMA))
 VARIABLE = "REFORMER_ARCHS"
 DEVICE_FILES = {"gfx": Path("/dev/kfd"), "sm_": Path("/dev/nvidia0")}  # the driver makes these for a vendor's GPUs
 AMD_FLAGS = (
     "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
     "-mcode-object-version=5"
 ).split()
-# File: the architectures that have what it is made of. All other files are for all of them. None for those that are
-# compiled with a text after them, at run time.
-ONLY = {
-    "stitch": (),
-    "stitch_rows": (),
-    "stitch_tiles": (),
-    "tma_depthwise": ("sm_90a",),
-    "tma_gemm": ("sm_90a",),
-    "tma_windows": ("sm_90a",),
-}
+# Files that are not for all architectures: some are compiled with a program's text after them, at run time only.
+NEEDS_TMA = {"tma_depthwise", "tma_gemm", "tma_windows"}
+NEEDS_TEXT = {"stitch", "stitch_rows", "stitch_tiles"}
 NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
 
 
+def kernels() -> list[Path]:
+    """The files of kernels; no two have the same stem."""
+    return sorted(HERE.rglob("*.hip"))
+
+
 def sources() -> list[Path]:
-    """All that device code is made of."""
-    return sorted(path for folder in ("device", "kernels") for path in (HERE / folder).iterdir() if path.is_file())
+    """Everything that device code is made of: the kernels' files and all that they include."""
+    return sorted(set().union(*map(_files_of, kernels())))
+
+
+def is_packaged(stem: str, arch: str) -> bool:
+    """Whether the package can have the file's code object for the architecture."""
+    return stem not in NEEDS_TEXT and (stem not in NEEDS_TMA or HAS_TMA.get(arch, False))
 
 
 def architectures() -> tuple[str, ...]:
@@ -114,7 +126,7 @@ def _files_of(source: Path) -> set[Path]:
     """The file and all that it includes."""
     found, left = set(), [source]
     while left:
-        path = left.pop().resolve()
+        path = Path(os.path.normpath(left.pop()))
         if path.exists() and path not in found:  # the emulator's is not among them
             found.add(path)
             left += [path.parent / name for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)]
@@ -145,12 +157,11 @@ def build(folder: Path) -> None:
         )
     _copy_sources(folder / "src")
 
-    kernels = [source for source in sources() if source.suffix == ".hip"]
     expected, jobs = set(), []
-    for source in kernels:
+    for source in kernels():
         newest = max(path.stat().st_mtime for path in [Path(__file__), *_files_of(source)])
         for arch in allowed:
-            if arch not in ONLY.get(source.stem, (arch,)):
+            if not is_packaged(source.stem, arch):
                 continue
             compiler = compilers.get(arch[:3]) if arch in wanted else None
             result = folder / f"{source.stem}.{arch}.{'co' if arch.startswith('gfx') else 'cubin'}"

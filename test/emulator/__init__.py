@@ -1,6 +1,6 @@
 """Runs the package's `.hip` kernels on the CPU.
 
-    emulator.launch("csrc/hip/kernels/depthwise.hip", "depthwise_forward_...", grid=(4, 1, 1), threads=128,
+    emulator.launch("csrc/hip/depthwise/depthwise.hip", "depthwise_forward_...", grid=(4, 1, 1), threads=128,
                     arguments=bytes_or_ctypes_structure, shared_bytes=0, seed=0, warp=32)
 
 The file is compiled with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64 (AMD's), once

@@ -103,10 +103,10 @@ def _prepare(problem, kernel, tested, tensors, outputs) -> tuple[list[_Launch], 
     assert sentence is None, sentence
     launches, planner = [], kernel.planner
     for i in range(planner.started_count()):
-        stem, text = planner.started_file(i).decode(), planner.started_text(i).decode()
-        source = emulator.ROOT / f"csrc/hip/kernels/{stem}.hip"
+        name, text = planner.started_file(i).decode(), planner.started_text(i).decode()
+        source = emulator.ROOT / f"csrc/hip/{name}.hip"
         text = f'#define REFORMER_TEXT_FOLLOWS\n#include "{source}"\n' + text
-        file = written(f"{stem}-program.hip", text)
+        file = written(f"{source.stem}-program.hip", text)
         numbers = (ctypes.c_int64 * 6)()
         planner.started_shape(i, numbers)
         *grid, threads, shared_bytes, cluster = numbers

@@ -71,7 +71,7 @@ def launch(file, name, entry, arguments, numbers, **options):
     """numbers: blocks x, y, z, threads, shared bytes."""
     *grid, threads, shared_bytes = numbers
     emulator.launch(
-        f"csrc/hip/kernels/{file}.hip",
+        f"csrc/hip/{file}.hip",
         name,
         grid=tuple(grid),
         threads=threads,

@@ -27,7 +27,7 @@ def result_of(solver: str, problem: ConvProblem, x, weight, y, bias=None, *, war
 
     def launch(entry, blocks, threads, shared_bytes, arguments):
         emulator.launch(
-            f"csrc/hip/kernels/{entry.file}.hip",
+            f"csrc/hip/{entry.file}.hip",
             entry.name,
             grid=blocks,
             threads=threads,

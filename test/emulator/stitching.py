@@ -59,7 +59,7 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
         shared_bytes,
     )
     assert sentence is None, sentence
-    kernels = f"{emulator.ROOT}/csrc/hip/kernels"
+    kernels = f"{emulator.ROOT}/csrc/hip/pointwise"
     text = "".join(f'#include "{kernels}/{name}.hip"\n' for name in ("stitch", "stitch_rows", "stitch_tiles"))
     text += planner().source().decode()
     return written("stitch.hip", text)

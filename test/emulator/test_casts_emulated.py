@@ -39,7 +39,7 @@ def cast(sources, results, *, warp=32, seed=0):
     launches, name, each = planned(pointers, counts, types)
     for arguments, blocks in each:
         emulator.launch(
-            "csrc/hip/kernels/casts.hip",
+            "csrc/hip/copy/casts.hip",
             name,
             grid=(blocks, 1, 1),
             threads=THREADS,

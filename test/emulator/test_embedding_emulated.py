@@ -35,7 +35,7 @@ def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, c
     columns_each = chunks_each * warp * count
     numbers = len(ids), rows, columns, padding, by_frequency, rows_each, columns_each
     emulator.launch(
-        "csrc/hip/kernels/embedding.hip",
+        "csrc/hip/embedding/embedding.hip",
         f"embedding_grad_{name}_{IDS[ids.dtype]}_{count}",
         grid=(-(-rows // rows_each), -(-columns // columns_each), 1),
         threads=THREADS,

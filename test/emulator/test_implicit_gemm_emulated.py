@@ -39,7 +39,7 @@ def run(problem, kernel, splits, *, warp, tiles=1, seed=0, defines=()):
         launches.append((planner().finish_name(problem.type[1]).decode(), finish, numbers[6:11]))
     for name, arguments, shape in launches:
         entry = planner().kernel_arguments(kernels()[name]).decode()
-        plans.launch("implicit_gemm", name, entry, arguments, shape, seed=seed, warp=warp, defines=defines)
+        plans.launch("gemm/implicit_gemm", name, entry, arguments, shape, seed=seed, warp=warp, defines=defines)
     return result
 
 

@@ -51,7 +51,7 @@ class Pool:
             struct.pack_into("i", arguments, plans.library("max_pool_plan").place_of_images_each(), self.images_each)
             shape[1] = -(-count // self.images_each)
         *grid, threads = shape
-        file = "csrc/hip/kernels/max_pool.hip"
+        file = "csrc/hip/pooling/max_pool.hip"
         emulator.launch(file, name, grid=tuple(grid), threads=threads, arguments=bytes(arguments), **options)
         return name
 

@@ -16,7 +16,7 @@ def scaled(values, factor, count, blocks, seed=0, warp=32):
     result = values.clone()
     pointers = [ctypes.c_void_p(each.data_ptr()).value for each in (factor, result)]
     emulator.launch(
-        "csrc/hip/kernels/scale.hip",
+        "csrc/hip/pointwise/scale.hip",
         f"scale_{NAMES[values.dtype]}_{NAMES[factor.dtype]}_{count}",
         grid=(blocks, 1, 1),
         threads=256,

@@ -38,7 +38,7 @@ class BeginsArguments(ctypes.Structure):
 
 
 def launch_rows(name, count, arguments):
-    file, grid = "csrc/hip/kernels/sorted_rows.hip", (-(-count // THREADS), 1, 1)
+    file, grid = "csrc/hip/segment_reduce/sorted_rows.hip", (-(-count // THREADS), 1, 1)
     emulator.launch(file, name, grid=grid, threads=THREADS, arguments=arguments)
 
 
@@ -65,7 +65,7 @@ def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks
     columns_each = chunks_each * count << log_across
     pointers = [None if each is None else each.data_ptr() for each in (source, base, order, begins, factors, result)]
     emulator.launch(
-        "csrc/hip/kernels/segments.hip",
+        "csrc/hip/segment_reduce/segments.hip",
         f"segment_sum_{name}_{count}",
         grid=(-(-rows // (THREADS >> log_across + log_side)), -(-columns // columns_each), 1),
         threads=THREADS,

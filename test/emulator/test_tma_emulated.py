@@ -141,7 +141,7 @@ def run_depthwise(problem, tile, *, multiprocessors=1, seed=0):
     partial = torch.full([numbers[6] // 4], torch.nan)
     plan(partial.data_ptr())
     name, entry = (f(problem.numbers).decode() for f in (planner().depthwise_name, planner().depthwise_arguments))
-    plans.launch("tma_depthwise", name, entry, args, numbers[:5], seed=seed)
+    plans.launch("depthwise/tma_depthwise", name, entry, args, numbers[:5], seed=seed)
     if problem.direction == 2:  # of blocks, for each tap and channel
         channels, _, r, s = problem.filter.shape
         result = partial.view(-1, r, s, channels).double().sum(0).permute(2, 0, 1)[:, None].to(problem.type[0])

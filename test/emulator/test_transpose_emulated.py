@@ -32,7 +32,7 @@ def contiguous(tensor, warp=32, seed=0):
     *grid, threads = shape
     name = name.value.decode()
     emulator.launch(
-        "csrc/hip/kernels/transpose.hip",
+        "csrc/hip/copy/transpose.hip",
         name,
         grid=tuple(grid),
         threads=threads,

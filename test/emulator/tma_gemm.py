@@ -88,6 +88,6 @@ def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed
     plans.launch(file, kernel, entry, args, numbers[:5], seed=seed, cluster=numbers[5])
     if splits > 1:
         name, entry = (f(problem.type[1]).decode() for f in (planner().finish_name, planner().finish_arguments))
-        plans.launch("implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
+        plans.launch("gemm/implicit_gemm", name, entry, finish, numbers[6:11], seed=seed)
     problem.check(result)
     return bool(numbers[13])

@@ -1,4 +1,4 @@
-// A kernel for tests of the runtime: y = factor * x, laid out as those of csrc/hip/kernels are.
+// A kernel for tests of the runtime: y = factor * x, laid out as those of csrc/hip are.
 #include "../device/types.h"
 #include "scale.h"
 

@@ -87,8 +87,11 @@ def test_nvidia(architecture, file):
 
 # A kernel's file, what X makes one of its kernels of, and instructions that it is made for.
 HOPPER = {
-    "tma_gemm": ("forward, bf16, 128, 128, 6", ["wgmma.mma_async.sync.aligned.m64n128k16", ".multicast::cluster"]),
-    "tma_windows": (
+    "tma_gemm/tma_gemm": (
+        "forward, bf16, 128, 128, 6",
+        ["wgmma.mma_async.sync.aligned.m64n128k16", ".multicast::cluster"],
+    ),
+    "tma_gemm/tma_windows": (
         "input_grad, bf16, 128, 128, 6",
         [
             "wgmma.mma_async.sync.aligned.m64n128k16",
@@ -97,7 +100,7 @@ HOPPER = {
             ".multicast::cluster",
         ],
     ),
-    "tma_depthwise": ("forward, bf16, 3, 1", ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4"]),
+    "depthwise/tma_depthwise": ("forward, bf16, 3, 1", ["mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4"]),
 }
 OF_BOTH = ["cp.async.bulk.tensor", "mbarrier.try_wait", "stmatrix.sync", "griddepcontrol.wait"]
 

@@ -198,12 +198,12 @@ def test_compiles_at_run_time(name):
     acc = torch.empty((1, 50304, 64, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     source(tested, acc, [tensor(kind, acc.shape) for kind in tested.inputs.values()], shared_bytes=227 << 10)
     text = planner().source().decode().partition("REFORMER_STITCH_FINISH")[0]
-    entry = gpu.Entry("stitch_rows" if name in OF_ROWS else "stitch", "stitch_test", "0", text)
+    entry = gpu.Entry(f"pointwise/{'stitch_rows' if name in OF_ROWS else 'stitch'}", "stitch_test", "0", text)
     assert gpu.compile_entry(entry, "sm_90").code.startswith(b"\x7fELF")
 
 
 def test_is_what_the_package_compiles():
     """The text of a kernel follows the packaged source's, so what the test compiles is what a user's GPU gets."""
     for name in ("stitch.hip", "stitch_rows.hip", "stitch_tiles.hip"):
-        packaged = Path(torch_reformer.__file__).parent / "kernels/src/kernels" / name
-        assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/kernels" / name).read_text()
+        packaged = Path(torch_reformer.__file__).parent / "kernels/src/pointwise" / name
+        assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/pointwise" / name).read_text()

@@ -18,7 +18,7 @@ from torch.utils import cpp_extension
 from torch_reformer.runtime.native import _block_shapes, _dense, _isa
 
 FOLDER = Path(__file__).parent
-ROOT = FOLDER.parents[1]
+ROOT = FOLDER.parents[2]
 LIBRARY_SOURCES = ["cpu/gemm/kernel.cpp", "selector/packing.cpp", "device.cpp"]
 FLAGS = ["-O3", "-std=c++17", "-fvisibility=hidden", "-ffp-contract=fast"]  # as in setup.py
 
