@@ -30,6 +30,7 @@ CXX_FLAGS = [
     "-g0",
     "-Wall",
     "-Wextra",
+    "-Werror=switch",  # a switch over types has no default: a new type is an error wherever it is missing
     "-Wno-maybe-uninitialized",  # GCC 12 reports its own AVX-512 intrinsics
     "-ffp-contract=fast",
     "-fvisibility=hidden",

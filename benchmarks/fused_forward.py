@@ -62,7 +62,7 @@ def main() -> None:
         calls |= {
             INSIDE + solver: forced(solver, calls[MOMENTS])
             for solver in native.solver_names()
-            if solver.startswith("gpu_tma_gemm_") and name == "sm_90" and c % 8 == 0
+            if solver.startswith("gpu_tma_gemm_") and native.has_tma(name) and c % 8 == 0
         }
         with torch.inference_mode():
             times = interleaved(calls, seconds=0.1, device=device)

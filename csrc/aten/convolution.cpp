@@ -11,23 +11,15 @@
 
 #include <limits>
 
+#include "conv/layout.h"
 #include "core.h"
 #include "program/add_bias.h"
+#include "torch_types.h"
 
 namespace reformer {
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-
-std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat: return DType::fp32;
-    case at::kDouble: return DType::fp64;
-    case at::kHalf: return DType::fp16;
-    case at::kBFloat16: return DType::bf16;
-    default: return std::nullopt;
-  }
-}
 
 at::MemoryFormat format_of(Layout layout) {
   return layout == Layout::nhwc ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
@@ -47,14 +39,6 @@ bool fits(at::IntArrayRef sizes) {
 }
 
 int32_t index_of(const at::Tensor& tensor) { return tensor.is_cpu() ? -1 : int32_t(tensor.device().index()); }
-
-std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
-  switch (p.direction) {
-    case Direction::forward: return {p.n, p.k, p.out_h(), p.out_w()};
-    case Direction::input_grad: return {p.n, p.c, p.h, p.w};
-    default: return {p.k, p.group_c(), p.r, p.s};
-  }
-}
 
 at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::ScalarType type, at::MemoryFormat format) {
   if (like.is_cpu()) return at::detail::empty_cpu(sizes, type, /*pin_memory=*/false, format);
@@ -80,7 +64,7 @@ at::Tensor by_aten(const ConvProblem& p, const at::Tensor& first, const at::Tens
                                                         stride, padding, dilation, false, zeros, p.groups);
   } else {
     const bool of_input = p.direction == Direction::input_grad;
-    const at::Tensor shape = empty(result_sizes(p), first, first.scalar_type(), format);  // of which sizes are read
+    const at::Tensor shape = empty(p.result_sizes(), first, first.scalar_type(), format);  // of which sizes are read
     const auto grads = at::compositeexplicitautograd::convolution_backward(
         b, of_input ? shape : a, of_input ? a : shape, std::nullopt, stride, padding, dilation, false, zeros, p.groups,
         {of_input, !of_input, false});
@@ -98,9 +82,9 @@ at::Tensor with_bias(const at::Tensor& result, const at::Tensor& bias) {
 
 }  // namespace
 
-std::optional<Geometry> geometry_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                    int64_t groups) {
-  Geometry geometry{{}, {}, {}, groups};
+std::optional<ConvGeometry> geometry_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                                        int64_t groups) {
+  ConvGeometry geometry{{}, {}, {}, groups};
   const auto copy = [](at::IntArrayRef from, int64_t least, std::array<int64_t, 2>& to) {
     if (from.size() != 2) return false;
     for (size_t i = 0; i < 2; ++i)
@@ -114,15 +98,15 @@ std::optional<Geometry> geometry_of(at::IntArrayRef stride, at::IntArrayRef padd
 }
 
 Layout layout_of(const at::Tensor& first, const at::Tensor& second) {
-  if (first.is_cuda() && first.scalar_type() == at::kDouble) return Layout::nchw;
-  const auto is_nhwc = [](const at::Tensor& tensor) {
-    return tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  const auto has_strides = [](const at::Tensor& tensor) {
+    return tensor.dim() == 4 && tensor.layout() == at::kStrided;
   };
-  return is_nhwc(first) || is_nhwc(second) ? Layout::nhwc : Layout::nchw;
+  if (!has_strides(first) || !has_strides(second)) return Layout::nchw;  // this package computes nothing of it
+  return result_layout(first, second, first.scalar_type() == at::kDouble);
 }
 
 std::optional<ConvProblem> problem_of(Direction direction, at::IntArrayRef input, at::IntArrayRef weight,
-                                      const Geometry& geometry, const at::Tensor& first, const at::Tensor& second,
+                                      const ConvGeometry& geometry, const at::Tensor& first, const at::Tensor& second,
                                       Layout layout) {
   if (input.size() != 4 || weight.size() != 4 || !fits(input) || !fits(weight)) return std::nullopt;
   const auto dtype = dtype_of(first.scalar_type());
@@ -131,15 +115,9 @@ std::optional<ConvProblem> problem_of(Direction direction, at::IntArrayRef input
   if (weight[0] % geometry.groups || input[1] != weight[1] * geometry.groups) return std::nullopt;
   for (size_t d = 0; d < 2; ++d)
     if (geometry.dilation[d] * (weight[2 + d] - 1) + 1 > input[2 + d] + 2 * geometry.padding[d]) return std::nullopt;
-  ConvProblem p;
-  p.n = int32_t(input[0]), p.c = int32_t(input[1]), p.h = int32_t(input[2]), p.w = int32_t(input[3]);
-  p.k = int32_t(weight[0]), p.r = int32_t(weight[2]), p.s = int32_t(weight[3]);
-  p.stride_h = int32_t(geometry.stride[0]), p.stride_w = int32_t(geometry.stride[1]);
-  p.pad_h = int32_t(geometry.padding[0]), p.pad_w = int32_t(geometry.padding[1]);
-  p.dilation_h = int32_t(geometry.dilation[0]), p.dilation_w = int32_t(geometry.dilation[1]);
-  p.groups = int32_t(geometry.groups);
-  p.direction = direction, p.dtype = *dtype, p.layout = layout;
-  if (!fits({p.n, p.k, p.out_h(), p.out_w()})) return std::nullopt;
+  ConvProblem p = ConvProblem::of(direction, input.data(), weight.data(), geometry);
+  p.dtype = *dtype, p.layout = layout;
+  if (!fits(p.output_sizes())) return std::nullopt;
   return p;
 }
 
@@ -148,9 +126,7 @@ bool is_bias_of(const at::Tensor& bias, const at::Tensor& input, const at::Tenso
          bias.device() == input.device() && has_memory(bias);
 }
 
-bool is_result_of(const at::Tensor& tensor, const ConvProblem& p) {
-  return tensor.sizes().equals(std::array<int64_t, 4>{p.n, p.k, p.out_h(), p.out_w()});
-}
+bool is_result_of(const at::Tensor& tensor, const ConvProblem& p) { return tensor.sizes().equals(p.output_sizes()); }
 
 bool is_aten(const ConvProblem& problem, const at::Tensor& operand) {
   return core::conv_plan(problem, index_of(operand)).aten == int32_t(problem.layout);
@@ -167,7 +143,7 @@ at::Tensor convolve(const ConvProblem& p, const at::Tensor& first, const at::Ten
   at::Tensor dense_bias, workspace;
   if (bias) dense_bias = dense(*bias, at::MemoryFormat::Contiguous);
   if (plan.workspace_bytes > 0) workspace = empty(plan.workspace_bytes, a, at::kByte, at::MemoryFormat::Contiguous);
-  const at::Tensor result = empty(result_sizes(p), a, a.scalar_type(), format);
+  const at::Tensor result = empty(p.result_sizes(), a, a.scalar_type(), format);
   const auto data = [](const at::Tensor& tensor) {
     return tensor.defined() ? const_cast<void*>(tensor.const_data_ptr()) : nullptr;
   };

@@ -3,29 +3,23 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <optional>
 
 #include "conv/problem.h"
 
 namespace reformer {
 
-struct Geometry {
-  std::array<int64_t, 2> stride, padding, dilation;
-  int64_t groups;
-};
-
 // The geometry of PyTorch's arguments; nothing if they are not those of a two-dimensional convolution.
-std::optional<Geometry> geometry_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                    int64_t groups);
+std::optional<ConvGeometry> geometry_of(at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                                        int64_t groups);
 
-// Which tensors decide the layout of the result, NHWC or NCHW: either of them, as in PyTorch. On a GPU fp64 is NCHW.
+// The layout of the result (conv/layout.h).
 Layout layout_of(const at::Tensor& first, const at::Tensor& second);
 
 // The problem of an input and a weight of these sizes, whose operands are these two tensors; nothing if this package
 // has no kernels for it, or if it is none: PyTorch's own convolution then computes it, or says what is wrong.
 std::optional<ConvProblem> problem_of(Direction direction, at::IntArrayRef input, at::IntArrayRef weight,
-                                      const Geometry& geometry, const at::Tensor& first, const at::Tensor& second,
+                                      const ConvGeometry& geometry, const at::Tensor& first, const at::Tensor& second,
                                       Layout layout);
 
 // Whether a forward pass of these two can add it.

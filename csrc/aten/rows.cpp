@@ -32,8 +32,9 @@ at::Tensor Rows::of_conv(const at::Tensor& tensor, Form form) const {
     case Form::row: return tensor.reshape(pixels_);
     case Form::row_moments: return tensor.reshape(moments(pixels_));
     case Form::filter: return tensor.reshape({tensor.size(0), tensor.size(1), 1, 1});
-    default: return tensor;
+    case Form::same: break;
   }
+  return tensor;
 }
 
 at::Tensor Rows::of_product(const at::Tensor& tensor, Form form) const {
@@ -43,8 +44,9 @@ at::Tensor Rows::of_product(const at::Tensor& tensor, Form form) const {
     case Form::row: return tensor.reshape(size_);
     case Form::row_moments: return tensor.reshape(moments(size_));
     case Form::filter: return tensor.reshape({tensor.size(0), tensor.size(1)});
-    default: return tensor;
+    case Form::same: break;
   }
+  return tensor;
 }
 
 }  // namespace reformer

@@ -31,7 +31,7 @@ struct Sizes {
 };
 
 Tensor contract(Place place, const Tensor& first, const Tensor& second, const Tensor& bias, const Sizes& sizes,
-                const Geometry& geometry);
+                const ConvGeometry& geometry);
 
 std::atomic<int64_t> sums_plan{-1};
 
@@ -45,7 +45,7 @@ Tensor bias_grad(const Tensor& grad) {
 struct ConvBackward final : torch::autograd::Node {
   Place place;
   Sizes sizes;
-  Geometry geometry;
+  ConvGeometry geometry;
   SavedVariable operands[2];
 
   std::string name() const override {
@@ -75,7 +75,7 @@ struct ConvBackward final : torch::autograd::Node {
 };
 
 std::optional<Tensor> try_contract(Place place, const Tensor& first, const Tensor& second, const Tensor& bias,
-                                   const Sizes& sizes, const Geometry& geometry) {
+                                   const Sizes& sizes, const ConvGeometry& geometry) {
   if (!is_eager() || !is_plain(first) || !is_plain(second) || !is_plain(bias)) return std::nullopt;
   if (place == Y && bias.defined() && !is_bias_of(bias, first, second)) return std::nullopt;
   auto problem =
@@ -100,7 +100,8 @@ std::optional<Tensor> try_contract(Place place, const Tensor& first, const Tenso
 }
 
 // By the public operators, which batches, transforms and tangents see.
-Tensor by_dispatcher(Place place, const Tensor& first, const Tensor& second, const Sizes& sizes, const Geometry& g) {
+Tensor by_dispatcher(Place place, const Tensor& first, const Tensor& second, const Sizes& sizes,
+                     const ConvGeometry& g) {
   using Gradient = Tensor(c10::SymIntArrayRef, const Tensor&, const Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
                           c10::SymIntArrayRef, c10::SymInt);
   using Forward = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, c10::SymIntArrayRef,
@@ -119,7 +120,7 @@ Tensor by_dispatcher(Place place, const Tensor& first, const Tensor& second, con
 }
 
 Tensor contract(Place place, const Tensor& first, const Tensor& second, const Tensor& bias, const Sizes& sizes,
-                const Geometry& geometry) {
+                const ConvGeometry& geometry) {
   const auto found = try_contract(place, first, second, bias, sizes, geometry);
   return found ? *found : by_dispatcher(place, first, second, sizes, geometry);
 }
@@ -128,7 +129,8 @@ Tensor contract(Place place, const Tensor& first, const Tensor& second, const Te
 
 void set_sums_plan(int64_t number) { sums_plan = number; }
 
-std::optional<Tensor> conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Geometry& geometry) {
+std::optional<Tensor> conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                             const ConvGeometry& geometry) {
   if (input.dim() != 4 || weight.dim() != 4 || !(input.is_cpu() || input.is_cuda())) return std::nullopt;
   RECORD_FUNCTION("reformer::conv2d", c10::ArrayRef<const c10::IValue>{});
   Sizes sizes;

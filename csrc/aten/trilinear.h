@@ -12,7 +12,7 @@ namespace reformer {
 // conv2d of plain tensors, cast as autocast casts them. Nothing where PyTorch's dispatcher has to see the call, or
 // where this package has no kernels: torch.ops.reformer.conv2d then computes it, or says what is wrong.
 std::optional<at::Tensor> conv2d(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                                 const Geometry& geometry);
+                                 const ConvGeometry& geometry);
 
 // The plan by which gradients of biases are computed where nobody differentiates them again: the sums over each
 // channel.

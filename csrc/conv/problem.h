@@ -2,6 +2,7 @@
 // Its text form is MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +15,12 @@ namespace reformer {
 enum class Direction : uint8_t { forward, input_grad, weight_grad };
 // The families that tables and cost models are grouped by.
 enum class Kind : uint8_t { pointwise, depthwise, grouped, stem, filter_3x3, other };
+
+// What an operator is told besides the tensors: (height, width) each, and groups.
+struct ConvGeometry {
+  std::array<int64_t, 2> stride, padding, dilation;
+  int64_t groups;
+};
 
 // Sizes in elements. Plain data with no padding between members: caches hash and compare its bytes,
 // and torch_reformer/problem.py mirrors it member by member.
@@ -30,6 +37,9 @@ struct ConvProblem {
   Layout layout = Layout::nchw;  // of input, filter and output alike
   uint8_t bias = 0;              // 1: a bias of k elements is added (forward only)
 
+  // The problem of an input [N, C, H, W] and a weight [K, C / groups, R, S] of these sizes, in fp32 and NCHW. All
+  // numbers fit 32 bits, and the sizes the geometry.
+  static ConvProblem of(Direction direction, const int64_t* input, const int64_t* weight, const ConvGeometry& geometry);
   // Parses a find-db key. Throws std::invalid_argument with a sentence if it is malformed or inconsistent.
   static ConvProblem parse(std::string_view key);
   // The find-db key; parse(p.str()) == p for every valid p.
@@ -44,6 +54,17 @@ struct ConvProblem {
   int32_t out_w() const { return output_size(w, s, pad_w, stride_w, dilation_w); }
   int32_t group_c() const { return c / groups; }
   int32_t group_k() const { return k / groups; }
+
+  std::array<int64_t, 4> output_sizes() const { return {n, k, out_h(), out_w()}; }
+  // Of the tensor that is computed.
+  std::array<int64_t, 4> result_sizes() const {
+    switch (direction) {
+      case Direction::forward: return output_sizes();
+      case Direction::input_grad: return {n, c, h, w};
+      case Direction::weight_grad: break;
+    }
+    return {k, group_c(), r, s};
+  }
 
   int64_t input_numel() const { return int64_t{n} * c * h * w; }
   int64_t weight_numel() const { return int64_t{k} * group_c() * r * s; }

@@ -26,7 +26,9 @@ int cost_class(const ConvProblem& p) {
     case Kind::pointwise: second = p.h * p.w == 1; break;  // a matrix times a few vectors
     case Kind::depthwise: second = p.r * p.s > 9 || p.group_k() > 1; break;
     case Kind::filter_3x3: second = p.stride_h > 1 || p.dilation_h > 1; break;
-    default: break;
+    case Kind::grouped:
+    case Kind::stem:
+    case Kind::other: break;
   }
   return 2 * int(p.kind()) + second;
 }

@@ -2,6 +2,7 @@
 
 #include "cpu/parallel.h"
 #include "jit/gpu.h"
+#include "torch_types.h"
 
 namespace reformer {
 
@@ -16,14 +17,8 @@ std::string shown(Sizes sizes) {
 }
 
 DType dtype_of(const char* op, const char* argument, ScalarType type) {
-  switch (type) {
-    case ScalarType::Float: return DType::fp32;
-    case ScalarType::Double: return DType::fp64;
-    case ScalarType::Half: return DType::fp16;
-    case ScalarType::BFloat16: return DType::bf16;
-    default:
-      fail(op, argument, " has data type ", toString(type), "; float32, float64, float16 and bfloat16 are supported");
-  }
+  if (const auto dtype = dtype_of(type)) return *dtype;
+  fail(op, argument, " has data type ", toString(type), "; float32, float64, float16 and bfloat16 are supported");
 }
 
 void check_same_device(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {

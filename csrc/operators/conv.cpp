@@ -13,19 +13,20 @@
 namespace reformer {
 namespace {
 
+// As the caller has it, not yet checked.
 struct Geometry {
   Sizes stride, padding, dilation;
   int64_t groups;
 };
-// Refers to the numbers.
-Geometry geometry_of(const GeometryNumbers& numbers) {
-  return {{&numbers[0], 2}, {&numbers[2], 2}, {&numbers[4], 2}, numbers[6]};
+// Refers to the other's numbers.
+Geometry geometry_of(const ConvGeometry& g) {
+  return {{g.stride.data(), 2}, {g.padding.data(), 2}, {g.dilation.data(), 2}, g.groups};
 }
 Geometry geometry_of(const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups) {
   const auto sizes = [](const Ints& values) { return Sizes{values.data(), values.size()}; };
   return {sizes(stride), sizes(padding), sizes(dilation), groups};
 }
-GeometryNumbers unpacked(const char* op, int64_t number) {
+ConvGeometry unpacked(const char* op, int64_t number) {
   try {
     return unpacked_geometry(number);
   } catch (const std::invalid_argument& error) {
@@ -84,20 +85,13 @@ ConvProblem checked_problem(const char* op, Direction direction, Sizes input, Si
   const Ints output = {input[0], weight[0], out[0], out[1]};
   check_numel(op, "the output", {output.data(), 4});
 
-  const auto i32 = [](int64_t value) { return static_cast<int32_t>(value); };
-  ConvProblem p;
-  p.n = i32(input[0]), p.c = i32(input[1]), p.h = i32(input[2]), p.w = i32(input[3]);
-  p.k = i32(weight[0]), p.r = i32(weight[2]), p.s = i32(weight[3]);
-  p.pad_h = i32(g.padding[0]), p.pad_w = i32(g.padding[1]);
-  p.stride_h = i32(g.stride[0]), p.stride_w = i32(g.stride[1]);
-  p.dilation_h = i32(g.dilation[0]), p.dilation_w = i32(g.dilation[1]);
-  p.groups = i32(g.groups);
-  p.direction = direction;
-  return p;
+  return ConvProblem::of(
+      direction, input.data(), weight.data(),
+      {{g.stride[0], g.stride[1]}, {g.padding[0], g.padding[1]}, {g.dilation[0], g.dilation[1]}, g.groups});
 }
 
 void check_output_grad(const char* op, const ConvProblem& p, const Tensor& grad) {
-  const std::array<int64_t, 4> expected = {p.n, p.k, p.out_h(), p.out_w()};
+  const std::array<int64_t, 4> expected = p.output_sizes();
   bool same = grad.dim() == 4;
   for (size_t d = 0; same && d < 4; ++d) same = grad.size(int64_t(d)) == expected[d];
   if (!same)
@@ -106,7 +100,7 @@ void check_output_grad(const char* op, const ConvProblem& p, const Tensor& grad)
 
 // An empty sum: the result is empty, zero, or the bias alone.
 Tensor without_work(const ConvProblem& p, const Tensor& like, const Tensor* bias) {
-  const auto sizes = result_sizes(p);
+  const auto sizes = p.result_sizes();
   Tensor result = empty(like, {sizes.data(), 4}, p.layout);
   if (result.numel() == 0) return result;
   torch::stable::zero_(result);
@@ -195,13 +189,13 @@ Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Te
 
 Tensor conv2d_of_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                           int64_t geometry) {
-  const GeometryNumbers numbers = unpacked("conv2d", geometry);
+  const ConvGeometry numbers = unpacked("conv2d", geometry);
   return forward(input, weight, bias, geometry_of(numbers));
 }
 
 std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,
                                  int64_t wanted) {
-  const GeometryNumbers numbers = unpacked("conv2d", geometry);
+  const ConvGeometry numbers = unpacked("conv2d", geometry);
   const Geometry g = geometry_of(numbers);
   std::vector<Tensor> grads;
   if (wanted & 1) grads.push_back(input_grad(input.sizes(), weight, grad_output, g));

@@ -37,8 +37,10 @@ ScalarType torch_type(Stored type) {
     case Stored::bf16: return ScalarType::BFloat16;
     case Stored::key: return ScalarType::Long;
     case Stored::index32: return ScalarType::Int;
-    default: return ScalarType::Bool;
+    case Stored::mask: return ScalarType::Bool;
+    case Stored::result: break;
   }
+  throw std::logic_error("what a result is stored as is known by its call");
 }
 
 // argument(): the tensor's name.
@@ -306,7 +308,7 @@ class ProgramEpilogue final : public ConvEpilogue {
 
   void prepare(Sizes sizes, Layout layout) { prepared.emplace(op_, program_, like_, sizes, layout, tensors_); }
   const ProgramCall& call(const ConvProblem& problem) override {
-    const auto sizes = result_sizes(problem);
+    const auto sizes = problem.result_sizes();
     prepare({sizes.data(), sizes.size()}, problem.layout);
     return prepared->call;
   }
@@ -391,8 +393,9 @@ std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, c
 std::vector<Tensor> conv2d_epilogue_interned(const Tensor& input, const Tensor& weight,
                                              const std::vector<Tensor>& tensors, const InternedProgram& program,
                                              int64_t geometry) {
-  const GeometryNumbers g = unpacked_geometry(geometry);
-  return conv2d_and(program, input, weight, tensors, {g[0], g[1]}, {g[2], g[3]}, {g[4], g[5]}, g[6]);
+  const ConvGeometry g = unpacked_geometry(geometry);
+  const auto pair = [](const std::array<int64_t, 2>& sizes) { return Ints(sizes.begin(), sizes.end()); };
+  return conv2d_and(program, input, weight, tensors, pair(g.stride), pair(g.padding), pair(g.dilation), g.groups);
 }
 
 }  // namespace reformer

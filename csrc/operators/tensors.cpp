@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "conv/layout.h"
 #include "dispatch/config.h"
 #include "program/add_bias.h"
 
@@ -46,21 +47,6 @@ void call_aten(const char* op, StableIValue* stack) {
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION));
 }
 
-// NHWC if the strides of a tensor that is not empty say channels_last, by PyTorch's own rule and in its order of tests
-// (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
-Layout suggested_layout(const Tensor& tensor) {
-  const auto sizes = tensor.sizes(), strides = tensor.strides();
-  if (strides[1] == 0) return Layout::nchw;
-  int64_t least = 0;
-  for (size_t d : {1, 3, 2, 0}) {
-    if (strides[d] < least) return Layout::nchw;
-    if (d == 0 && least == strides[1]) return Layout::nchw;
-    least = strides[d];
-    if (sizes[d] > 1) least *= sizes[d];
-  }
-  return Layout::nhwc;
-}
-
 }  // namespace
 
 // torch 2.13 has a function for any accelerator; before that each build has one of its own, of one name.
@@ -89,11 +75,7 @@ void* current_stream(int32_t device) {
 }
 
 Layout result_layout(const Tensor& first, const Tensor& second) {
-  // cuDNN's fp64 convolutions, unlike those on the CPU, are NCHW.
-  if (first.is_cuda() && first.scalar_type() == torch::headeronly::ScalarType::Double) return Layout::nchw;
-  if (first.numel() == 0 || second.numel() == 0) return Layout::nchw;
-  const bool nhwc = suggested_layout(first) == Layout::nhwc || suggested_layout(second) == Layout::nhwc;
-  return nhwc ? Layout::nhwc : Layout::nchw;
+  return result_layout(first, second, first.scalar_type() == ScalarType::Double);
 }
 
 namespace {
@@ -176,14 +158,6 @@ Tensor aligned(const Tensor& tensor) {
   return torch::stable::copy_(copy, contiguous);
 }
 
-std::array<int64_t, 4> result_sizes(const ConvProblem& p) {
-  switch (p.direction) {
-    case Direction::forward: return {p.n, p.k, p.out_h(), p.out_w()};
-    case Direction::input_grad: return {p.n, p.c, p.h, p.w};
-    default: return {p.k, p.group_c(), p.r, p.s};
-  }
-}
-
 ConvBuffers buffers_of(const ConvOperands& of) {
   ConvBuffers buffers{};
   const auto data = [](const Tensor& tensor) { return const_cast<void*>(tensor.const_data_ptr()); };
@@ -216,7 +190,7 @@ Tensor run_aten(Layout via, const ConvOperands& of) {
     result = to<Tensor>(stack[0]);
   } else {
     // PyTorch reads only the sizes of the tensor that is computed.
-    const auto sizes = result_sizes(p);
+    const auto sizes = p.result_sizes();
     const Tensor shape = empty(of.first, {sizes.data(), 4}, via);
     const bool for_input = p.direction == Direction::input_grad;
     const std::optional<std::vector<int64_t>> no_bias;
@@ -256,7 +230,7 @@ Tensor with_bias(const Tensor& result, const Tensor& bias) {
 Tensor run(const ConvPlan& plan, const ConvOperands& of) {
   if (plan.aten) return run_aten(*plan.aten, of);
   const ConvProblem& p = of.problem;
-  const auto sizes = result_sizes(p);
+  const auto sizes = p.result_sizes();
   const Tensor result = empty(of.first, {sizes.data(), 4}, p.layout);
   ConvBuffers buffers = buffers_of(of);
   void** const results[] = {&buffers.y, &buffers.x, &buffers.w};

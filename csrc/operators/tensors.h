@@ -11,9 +11,7 @@ namespace reformer {
 using torch::stable::Tensor;
 using Sizes = torch::headeronly::IntHeaderOnlyArrayRef;
 
-// Layout of what a convolution makes of two operands, as PyTorch decides it: NHWC if the strides of either say
-// channels_last, but not in fp64 on a GPU, and not where there is nothing to compute. The fake kernels have the same
-// rule.
+// As conv/layout.h.
 Layout result_layout(const Tensor& first, const Tensor& second);
 
 // torch's current stream on its GPU of this index, as the driver knows it.
@@ -55,8 +53,5 @@ ConvBuffers buffers_of(const ConvOperands& operands);
 // Allocates what the plan needs, and runs it or, where it says so, PyTorch's own convolution. The result is dense in
 // the problem's layout. Not for plans with a program.
 Tensor run(const ConvPlan& plan, const ConvOperands& operands);
-
-// Sizes of the tensor that the problem computes.
-std::array<int64_t, 4> result_sizes(const ConvProblem& problem);
 
 }  // namespace reformer

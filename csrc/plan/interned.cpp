@@ -62,12 +62,10 @@ std::shared_ptr<const InternedProgram> interned_program(const int64_t* code, int
   return programs().of({code, code + size});
 }
 
-GeometryNumbers unpacked_geometry(int64_t number) {
+ConvGeometry unpacked_geometry(int64_t number) {
   if (number < 0) throw std::invalid_argument(std::to_string(number) + " is not a geometry");
-  GeometryNumbers geometry;
-  for (size_t i = 0; i < 6; ++i) geometry[i] = number >> (8 * i) & 0xff;
-  geometry[6] = number >> 48;
-  return geometry;
+  const auto size = [number](int i) { return number >> (8 * i) & 0xff; };
+  return {{size(0), size(1)}, {size(2), size(3)}, {size(4), size(5)}, number >> 48};
 }
 
 int64_t intern_plan(const int64_t* code, int64_t size) {

@@ -3,10 +3,10 @@
 // longer than it is in use, but for some programs, and no number is given twice.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 
+#include "conv/problem.h"
 #include "plan.h"
 #include "program/program.h"
 
@@ -20,12 +20,10 @@ struct InternedProgram {
 // The program of this code, which is the same one as long as anybody holds it. Throws as Program::decode.
 std::shared_ptr<const InternedProgram> interned_program(const int64_t* code, int64_t size);
 
-// Stride, padding and dilation, (height, width) each, and groups.
-using GeometryNumbers = std::array<int64_t, 7>;
-
-// From the number that torch_reformer/runtime/plan.py makes of it: 8 bits each, the first lowest, and 15 for groups.
+// From the number that torch_reformer/runtime/plan.py makes of it: 8 bits each for stride, padding and
+// dilation, the first lowest, and 15 for groups.
 // Throws std::invalid_argument if it is negative.
-GeometryNumbers unpacked_geometry(int64_t number);
+ConvGeometry unpacked_geometry(int64_t number);
 
 // A new number for the plan of this code, until that is released. Throws as Plan::decode.
 int64_t intern_plan(const int64_t* code, int64_t size);

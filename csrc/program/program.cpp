@@ -53,9 +53,12 @@ int64_t element_size(Stored type) {
     case Stored::key: return 8;
     case Stored::fp32:
     case Stored::index32: return 4;
-    case Stored::mask: return 1;
-    default: return 2;
+    case Stored::fp16:
+    case Stored::bf16: return 2;
+    case Stored::mask:
+    case Stored::result: break;
   }
+  return 1;
 }
 
 Program Program::decode(const int64_t* code, int64_t size) {
@@ -174,8 +177,9 @@ int64_t ProgramShape::count(Per per) const {
     case Per::row: return rows();
     case Per::plane: return images * channels;
     case Per::all: return 1;
-    default: return numel();
+    case Per::element: break;
   }
+  return numel();
 }
 
 bool ProgramShape::operator==(const ProgramShape& other) const {

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..runtime.dtypes import NARROW
 from .early_gradients import SPENT
 from .memory_formats import ANY_ORDER, OF_MATRICES, apply, given_again, is_element_wise, with_choice
 from .rules.padding import constant_pad
@@ -23,7 +24,6 @@ from .sources import VIEWS
 aten = torch.ops.aten
 
 DEVICES = {"cuda"}
-_TYPES = (torch.bfloat16, torch.float16)
 _BYTES = 16
 ALIGNED = 64  # elements: long rows begin at lines of caches, too; short ones would have many zeros
 _IN_FORWARD = "reformer_in_forward"  # in a node's meta: zeros that the forward adds to what it saves
@@ -66,7 +66,7 @@ def pad_before_saving(forward: GraphModule, backward: GraphModule) -> None:
 
 def _missing(value) -> int:
     """The zeros that a matrix's rows need; 0 for matrices that are good, or small."""
-    if not isinstance(value, Tensor) or value.dim() < 2 or value.dtype not in _TYPES:
+    if not isinstance(value, Tensor) or value.dim() < 2 or value.dtype not in NARROW:
         return 0
     columns = value.shape[-1]
     if value.device.type not in DEVICES or columns < LEAST_WIDTH or value.numel() < LEAST:

@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from ..runtime.dtypes import NARROW
 from .memory_formats import is_element_wise
 from .regions import SMALL
 from .sources import SUMS, VIEWS, size_of
@@ -35,7 +36,7 @@ def leave_biases(joint: GraphModule) -> None:
 
 def _is_known(node: Node) -> bool:
     value, bias = node.meta["val"], node.args[0].meta["val"]
-    if value.device.type != "cuda" or value.dtype not in (torch.float16, torch.bfloat16) or bias.dim() != 1:
+    if value.device.type != "cuda" or value.dtype not in NARROW or bias.dim() != 1:
         return False
     depth, columns = node.args[2].meta["val"].shape
     return size_of(node) > SMALL and (columns > depth or depth <= _SHALLOW) and columns <= LONGEST_ROW

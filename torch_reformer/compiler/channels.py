@@ -7,19 +7,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..runtime.dtypes import NARROW
 from .convolution_rules import Numbers, decompositions_of
 
 aten = torch.ops.aten
 
 _MULTIPLE, _MANY = 8, 64
-_TYPES = (torch.bfloat16, torch.float16)
 
 
 def _takes(input: Tensor, numbers: Numbers) -> bool:
     return (
         input.device.type == "cuda"
         and input.dim() == 4
-        and input.dtype in _TYPES
+        and input.dtype in NARROW
         and not numbers.transposed
         and numbers.groups == 1
         and input.numel() > 0

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from ..runtime.native import gpu_specs
 from .ir import Call, Casts, Conv, ConvGrads, Operation, Reduce, View, replaced
 from .regions import Region
 
@@ -30,15 +31,17 @@ class Gpu(NamedTuple):
     arithmetic: float
 
 
-GPUS = {  # by their architecture, or by their name where the architecture's usual one is another
-    "sm_80": Gpu(2039, 312),  # A100 80GB
-    "sm_90": Gpu(4800, 989),  # H200
-    "H100": Gpu(3352, 989),
-    "sm_100": Gpu(8000, 2250),  # B200
-    "gfx908": Gpu(1229, 185),  # MI100
-    "gfx90a": Gpu(3277, 383),  # MI250X, both dies
-    "gfx942": Gpu(5300, 1307),  # MI300X
-}
+def _known() -> dict[str, Gpu]:
+    """By their architecture, or by their name where the architecture's usual one is another."""
+    known = {}
+    for spec in gpu_specs():
+        if spec.gb_per_s:
+            architecture = spec.architecture.decode()
+            known[spec.name.decode() if architecture in known else architecture] = Gpu(spec.gb_per_s, spec.tflops)
+    return known
+
+
+GPUS = _known()
 
 
 class Fitted(NamedTuple):

@@ -6,10 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..runtime.dtypes import SUMMED_IN_FP32
+
 aten = torch.ops.aten
 
 _FEW = 4  # rows: of more, each element would be compared with too many numbers
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def _dense_backward(grad: Tensor, ids: Tensor, rows: int, padding: int, by_frequency: bool) -> Tensor:
@@ -20,7 +21,7 @@ def _dense_backward(grad: Tensor, ids: Tensor, rows: int, padding: int, by_frequ
         zero = torch.zeros_like(flat[0])
         sums = [torch.where(of_element == r, flat, 0.0).sum(0) if r != padding else zero for r in range(rows)]
         return torch.stack(sums)
-    if grad.device.type != "cuda" or grad.dtype not in _TYPES:
+    if grad.device.type != "cuda" or grad.dtype not in SUMMED_IN_FP32:
         return NotImplemented
     return torch.ops.reformer._embedding_grad(grad, ids, rows, padding, by_frequency)
 

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..program import Value as Expression
+from ..runtime.dtypes import FLOATS as FLOATS
 from .layout import Layout, span
-
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)  # that programs compute with
 
 
 class Typed(NamedTuple):

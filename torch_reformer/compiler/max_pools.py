@@ -10,12 +10,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ..operators import fake
+from ..runtime.dtypes import SUMMED_IN_FP32
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
 _MOST_PLACES = 255  # of a window
 _DEVICES = ("cuda",)  # on CPUs PyTorch's kernels stay
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 _GEOMETRY = "kernel_size", "stride", "padding", "dilation"
 _FORWARD = aten.max_pool2d_with_indices.default
 _BACKWARD = aten.max_pool2d_with_indices_backward.default
@@ -47,7 +47,7 @@ def _pair(values) -> tuple[int, int]:
 
 def _takes(node: Node, given: dict) -> bool:
     images, result = given["self"].meta["val"], node.meta["val"][0]
-    if images.device.type not in _DEVICES or images.dtype not in _TYPES or images.dim() != 4:
+    if images.device.type not in _DEVICES or images.dtype not in SUMMED_IN_FP32 or images.dim() != 4:
         return False
     if not all(isinstance(each, int) for each in images.shape) or images.numel() == 0:
         return False

@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..runtime.dtypes import SUMMED_IN_FP32
+
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
 _FEWEST = 1 << 14  # numbers: fewer are added faster than they are sorted
-_TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def takes(into: Tensor, numbers: Tensor, source: Tensor) -> bool:
@@ -20,7 +21,7 @@ def takes(into: Tensor, numbers: Tensor, source: Tensor) -> bool:
         source.device.type == into.device.type
         and source.device.type in ("cpu", "cuda")
         and source.dtype == into.dtype
-        and (source.dtype in _TYPES or (source.dtype == torch.float64 and source.device.type == "cpu"))
+        and (source.dtype in SUMMED_IN_FP32 or (source.dtype == torch.float64 and source.device.type == "cpu"))
         and numbers.dtype in (torch.int64, torch.int32)
         and numbers.dim() == 1
         and numbers.numel() >= _FEWEST

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from ..program.derivative import derivative
 from ..program.program import Program
+from ..runtime.dtypes import NARROW
 from .dispatch import has_batched
 from .fallback import decoded, unfused
 from .rows import Rows
-
-NARROW = {torch.float16, torch.bfloat16}
 
 
 class BackwardRule:

@@ -11,8 +11,9 @@ import torch
 
 from ..runtime import aten
 from ..runtime import plan as plans
+from ..runtime.dtypes import NARROW
 from . import conv, one_step
-from .backward_rule import NARROW, BackwardRule, backward_rule
+from .backward_rule import BackwardRule, backward_rule
 
 MOST = 60  # tensors, or results: bits of a number tell which
 

@@ -88,6 +88,21 @@ class Epilogue(ctypes.Structure):
     ]
 
 
+class GpuSpec(ctypes.Structure):
+    """Mirrors reformer::GpuSpec (csrc/hip/devices.h)."""
+
+    _fields_ = [
+        ("architecture", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_char_p),
+        ("units", ctypes.c_int32),
+        ("shared_kib", ctypes.c_int32),
+        ("has_tma", ctypes.c_bool),
+        ("gb_per_s", ctypes.c_double),
+        ("tflops", ctypes.c_double),
+    ]
+
+
 def _declare(name: str, result: type | None, *arguments: type):
     function = getattr(_lib, name)
     function.restype, function.argtypes = result, arguments
@@ -161,6 +176,7 @@ _SettingReader = ctypes.CFUNCTYPE(ctypes.c_int32)
 _set_tf32_reader = _declare("reformer_set_tf32_reader", None, _SettingReader)
 _set_deterministic_reader = _declare("reformer_set_deterministic_reader", None, _SettingReader)
 _allows_tf32 = _declare("reformer_allows_tf32", ctypes.c_int32, ctypes.c_char_p)
+_gpu_specs = _declare("reformer_gpu_specs", ctypes.POINTER(GpuSpec), ctypes.POINTER(ctypes.c_int32))
 _operation_count = _declare("reformer_operation_count", ctypes.c_int32)
 _operation_name = _declare("reformer_operation_name", ctypes.c_char_p, ctypes.c_int32)
 _operation_operands = _declare("reformer_operation_operands", ctypes.c_int32, ctypes.c_int32)
@@ -449,6 +465,18 @@ def cache_counts() -> tuple[int, int]:
     hits, misses = ctypes.c_int64(), ctypes.c_int64()
     _cache_counts(ctypes.byref(hits), ctypes.byref(misses))
     return hits.value, misses.value
+
+
+def gpu_specs() -> list[GpuSpec]:
+    """The GPUs that are known (csrc/hip/devices.def); the first of an architecture is its usual one."""
+    count = ctypes.c_int32()
+    specs = _gpu_specs(ctypes.byref(count))
+    return specs[: count.value]
+
+
+def has_tma(architecture: str) -> bool:
+    """Whether kernels that are made of Hopper's bulk copies and wgmma run."""
+    return any(spec.has_tma for spec in gpu_specs() if spec.architecture.decode() == architecture)
 
 
 def operations() -> dict[str, int]:

@@ -55,7 +55,7 @@ CorrelatePlan plan_correlate(const ConvProblem& p, int threads, int lanes) {
   const int64_t planes = p.n * plan.result.channels;
   plan.blocks = Blocks(p.layout, p.layout == Layout::nchw ? planes : plan.result.channels, lanes);
   plan.block_count = planes / plan.blocks.segment * plan.blocks.per_segment;
-  const int64_t pixel_bytes = plan.blocks.planes * (p.dtype == DType::fp64 ? 8 : 4);
+  const int64_t pixel_bytes = plan.blocks.planes * sum_size(p.dtype);
   const int64_t halo = plan.rows.source({0, 1}).size();
   const double sources = double(plan.source.height) / double(plan.result.height);
   const double row_bytes = (sources * double(plan.source_pitch) + double(plan.result_pitch)) * double(pixel_bytes);

@@ -22,7 +22,7 @@ WeightGradPlan plan_weight_grad(const ConvProblem& p, int threads, int lanes) {
   plan.lead = p.pad_w;
   plan.x_pitch =
       plan.lead + std::max(plan.x.width, plan.columns.in(plan.columns.out_count - 1, plan.columns.tap_count - 1) + 1);
-  const int64_t vector_bytes = lanes * (p.dtype == DType::fp64 ? 8 : 4);
+  const int64_t vector_bytes = lanes * sum_size(p.dtype);
   const int64_t row_bytes = (p.stride_h * plan.x_pitch + plan.y.width) * vector_bytes;
   const int64_t most =
       std::max<int64_t>(1, kScratchBandBytes / (row_bytes * plan.blocks.vectors) - plan.source({0, 1}).size());
@@ -45,7 +45,7 @@ void WeightGradPlan::place_pixels() {
 
 // For the lanes of any instruction set, also one that this machine does not have.
 int64_t weight_grad_workspace_bytes(const ConvProblem& p, const Device& device) {
-  const int sum_bytes = p.dtype == DType::fp64 ? 8 : 4, vector_bytes = 16 << int(device.isa);
+  const int sum_bytes = int(sum_size(p.dtype)), vector_bytes = 16 << int(device.isa);
   const WeightGradPlan plan = plan_weight_grad(p, device.threads, vector_bytes / sum_bytes);
   return plan.parts > 1 ? plan.blocks.per_segment * plan.parts * plan.blocks.planes * plan.taps() * sum_bytes : 0;
 }

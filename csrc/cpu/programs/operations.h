@@ -117,7 +117,10 @@ void read(S* to, const ProgramOperand& from, int64_t at, int64_t count) {
     case Stored::fp64: return widen(to, static_cast<const double*>(from.data) + at, count);
     case Stored::fp16: return widen(to, static_cast<const Half*>(from.data) + at, count);
     case Stored::bf16: return widen(to, static_cast<const BFloat16*>(from.data) + at, count);
-    default:
+    case Stored::mask:
+    case Stored::key:
+    case Stored::index32:
+    case Stored::result:
       for (int64_t i = 0; i < count; ++i) to[i] = S(static_cast<const uint8_t*>(from.data)[at + i] != 0);
   }
 }
@@ -129,7 +132,10 @@ void write(void* to, Stored type, int64_t at, const S* from, int64_t count) {
     case Stored::fp64: return narrow(static_cast<double*>(to) + at, from, count);
     case Stored::fp16: return narrow(static_cast<Half*>(to) + at, from, count);
     case Stored::bf16: return narrow(static_cast<BFloat16*>(to) + at, from, count);
-    default:
+    case Stored::mask:
+    case Stored::key:
+    case Stored::index32:
+    case Stored::result:
       for (int64_t i = 0; i < count; ++i) static_cast<uint8_t*>(to)[at + i] = from[i] != 0;
   }
 }

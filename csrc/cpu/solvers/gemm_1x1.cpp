@@ -37,7 +37,7 @@ class Gemm1x1 final : public Solver {
     const int64_t parts = p.direction == Direction::weight_grad ? sum_parts(p, device) : 1;
     ConvPlan plan;
     plan.us = cost_.estimate_us(p, device);
-    if (parts > 1) plan.workspace_bytes = parts * p.weight_numel() * (p.dtype == DType::fp64 ? 8 : 4);
+    if (parts > 1) plan.workspace_bytes = parts * p.weight_numel() * sum_size(p.dtype);
     plan.run = [p, device, parts](const ConvBuffers& buffers) {
       dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, device, parts, buffers); });
     };

@@ -39,7 +39,7 @@ class ImplicitGemm final : public Solver {
     plan.us = cost_.estimate_us(p, device);
     // input_grad: the filter in the order of its sums. weight_grad: the parts of its sums.
     if (p.direction == Direction::input_grad || parts > 1)
-      plan.workspace_bytes = parts * p.weight_numel() * (p.dtype == DType::fp64 ? 8 : 4);
+      plan.workspace_bytes = parts * p.weight_numel() * sum_size(p.dtype);
     plan.run = [p, device, parts](const ConvBuffers& buffers) {
       dispatch(p.dtype, [&](auto element) { run_as<decltype(element)>(p, device, parts, buffers); });
     };

@@ -50,7 +50,7 @@ inline const TmaDepthwiseKernel* tma_depthwise_kernel(const ConvProblem& p) {
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_tma_depthwise(const ConvProblem& p) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
-  if (p.dtype != DType::bf16 && p.dtype != DType::fp16) return "it computes fp16 and bf16 only";
+  if (!is_16_bit(p.dtype)) return "it computes fp16 and bf16 only";
   if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
   if (p.r != p.s || p.stride_h != p.stride_w) return "the filter is not square, or its strides differ";
   if (p.dilation_h != 1 || p.dilation_w != 1) return "the filter is dilated";

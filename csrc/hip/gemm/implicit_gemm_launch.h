@@ -190,8 +190,7 @@ inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& 
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_implicit_gemm(const ConvProblem& p) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
-  if (p.dtype != DType::bf16 && p.dtype != DType::fp16 && p.dtype != DType::fp32)
-    return "it computes fp32, fp16 and bf16 only";
+  if (!is_fp32_or_16_bit(p.dtype)) return "it computes fp32, fp16 and bf16 only";
   const int elements = p.dtype == DType::fp32 ? 4 : 8;
   if (p.group_c() % elements || p.group_k() % elements)
     return "the channels of a group, of input and output, are no multiples of 16 bytes";

@@ -42,8 +42,9 @@ InOrder<T> in_order(Direction direction, T x, T w, T y) {
   switch (direction) {
     case Direction::forward: return {w, x, y};
     case Direction::input_grad: return {y, w, x};
-    default: return {y, x, w};
+    case Direction::weight_grad: break;
   }
+  return {y, x, w};
 }
 
 // A problem's. They don't change, and threads may share them.

@@ -50,8 +50,9 @@ Seen seen(const ConvProblem& p) {
   switch (p.direction) {
     case Direction::forward: return {p.n, c, p.h, p.w, k, p.r, p.s, out_h, out_w};
     case Direction::input_grad: return {p.n, k, out_h, out_w, c, p.r, p.s, p.h, p.w};
-    default: return {c, p.n, p.h, p.w, k, out_h, out_w, p.r, p.s};
+    case Direction::weight_grad: break;
   }
+  return {c, p.n, p.h, p.w, k, out_h, out_w, p.r, p.s};
 }
 
 bool all_below(int64_t limit, std::initializer_list<int64_t> sizes) { return std::max(sizes) < limit; }

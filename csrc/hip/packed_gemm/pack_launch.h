@@ -67,8 +67,7 @@ inline int joined_groups(const ConvProblem& p, int columns, int chunk) {
 // For tiles of so many columns. Returns a sentence that says why the problem isn't packed, or null.
 inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& plan) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
-  if (p.dtype != DType::bf16 && p.dtype != DType::fp16 && p.dtype != DType::fp32)
-    return "it computes fp32, fp16 and bf16 only";
+  if (!is_fp32_or_16_bit(p.dtype)) return "it computes fp32, fp16 and bf16 only";
   const int chunk = p.dtype == DType::fp32 ? 4 : 8;
   if (p.input_numel() >= int64_t{1} << 31) return "it counts elements by 32 bits";
 

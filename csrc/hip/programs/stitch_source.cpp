@@ -25,8 +25,13 @@ const char* StitchWriter::type_name(Stored type) {
     case Stored::fp32: return "fp32";
     case Stored::fp16: return "fp16";
     case Stored::bf16: return "bf16";
-    default: return "mask8";
+    case Stored::mask: return "mask8";
+    case Stored::fp64:
+    case Stored::key:
+    case Stored::index32:
+    case Stored::result: break;
   }
+  throw std::logic_error("kernels have no tensors of this type");
 }
 
 std::string StitchWriter::expression(const ProgramNode& node) {

@@ -151,7 +151,7 @@ inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
 
 // Why no kernel of this family computes the problem, or null.
 inline const char* refuse_tma_gemm(const ConvProblem& p) {
-  if (p.dtype != DType::bf16 && p.dtype != DType::fp16) return "it computes fp16 and bf16 only";
+  if (!is_16_bit(p.dtype)) return "it computes fp16 and bf16 only";
   if (p.groups != 1) return "it computes one group only";
   if (has_tma_windows(p) && p.layout != Layout::nhwc)
     return "in NCHW it is for filters of 1x1 without padding and strides";

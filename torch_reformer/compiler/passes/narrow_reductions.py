@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.dtypes import NARROW
 from ..ir import Graph, Map, Operation, Reduce, Value, View, is_cast
-
-_NARROW = (torch.bfloat16, torch.float16)
 
 
 def narrow_reductions(graph: Graph) -> None:
@@ -40,4 +39,4 @@ def _only_cast(value: Value, readers: list[Operation | None]) -> Map | None:
     (cast,) = readers
     ((view,), (result,)) = cast.inputs, cast.results
     same = view.is_whole and view.layout.matches(result.layout) and result.device == value.device
-    return cast if same and result.dtype in _NARROW else None
+    return cast if same and result.dtype in NARROW else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import torch
 
+from ...runtime.dtypes import NARROW
 from ..ir import Call, Graph, Map, Operation, Value, View, is_cast
 from ..layout import Layout
 
 _mm = torch.ops.aten.mm
-_NARROW = (torch.bfloat16, torch.float16)
 
 
 def widen_products(graph: Graph) -> None:
@@ -39,7 +39,7 @@ def _only_cast(value: Value, readers: dict[int, list[Operation | None]]) -> Map 
     """The cast to fp32 that alone reads a GPU's product, as it lies in memory, and that only the graph's caller needs:
     what else reads it reads fewer bytes of a narrow one."""
     cast, *others = readers.get(id(value), [None])
-    if others or not is_cast(cast) or value.dtype not in _NARROW or value.device.type != "cuda" or torch.version.hip:
+    if others or not is_cast(cast) or value.dtype not in NARROW or value.device.type != "cuda" or torch.version.hip:
         return None
     ((view,), (result,)) = cast.inputs, cast.results
     same = result.layout.matches(view.layout) and result.layout.is_dense

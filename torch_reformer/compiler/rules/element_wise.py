@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ... import program as p
 from ...program import Value as Expression
+from ...runtime.dtypes import NARROW
 from ..fakes import is_plain, layout_of, real_tensors, typed
 from ..ir import FLOATS, Graph, Map, Typed, View
 from ..layout import Layout
@@ -140,7 +141,6 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 }
 
 
-_NARROW = (torch.bfloat16, torch.float16)
 EQUALITIES = {getattr(getattr(aten, name), kind) for name in ("eq", "ne") for kind in ("Tensor", "Scalar")}
 COMPARISONS = {
     each
@@ -199,7 +199,7 @@ def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **
         return None
     if not layout.is_dense or layout.numel == 0:
         return None
-    if target in EQUALITIES and any(isinstance(each, View) and each.value.dtype in _NARROW for each in args):
+    if target in EQUALITIES and any(isinstance(each, View) and each.value.dtype in NARROW for each in args):
         return None  # unrounded in a program, the greatest of some numbers would equal none of them
     inputs, places = [], []
     for place, each in enumerate(args):
