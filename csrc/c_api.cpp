@@ -74,7 +74,7 @@ int32_t reformer_candidates(const ConvProblem* problem, const char* device_text,
     const auto found = candidates(*problem, device_of(device_text), config());
     *count = static_cast<int32_t>(found.size());
     for (const Candidate& candidate : found)
-      *result++ = {candidate.solver->name(), candidate.refusal,     candidate.estimate_us, candidate.workspace_bytes,
+      *result++ = {candidate.solver->name(), candidate.reason,      candidate.estimate_us, candidate.workspace_bytes,
                    int32_t(candidate.index), candidate.probability, candidate.condition};
     return reformer_decide(problem, device_text);
   });

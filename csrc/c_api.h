@@ -1,5 +1,5 @@
-// What Python reads of the choice without going through tensors: torch_reformer/runtime/native.py calls these with
-// ctypes. Functions that can fail return a negative number or null; reformer_error() then has the sentence. Strings
+// The library's functions for callers without tensors of C++: torch_reformer/runtime/native.py calls these with
+// ctypes. Functions that can fail return a negative number or null; reformer_error() then has the message. Strings
 // belong to the library and are good until the thread's next call.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 struct ReformerCandidate {
   const char* name;
-  const char* refusal;  // null if it may be chosen
+  const char* reason;  // why it may not be chosen; null if it may
   double estimate_us;
   int64_t workspace_bytes;
   int32_t solver;         // its index among all solvers
@@ -67,7 +67,7 @@ REFORMER_API int32_t reformer_decide_all(const reformer::ConvProblem* problems, 
 REFORMER_API int32_t reformer_candidates(const reformer::ConvProblem* problem, const char* device,
                                          ReformerCandidate* candidates, int32_t* count);
 
-// What computes a problem on torch's GPU of this index, or on the CPU (-1), as decided for this thread.
+// The plan for a problem on torch's GPU of this index, or on the CPU (-1), as decided for this thread.
 struct ReformerConvPlan {
   const void* plan;  // good until the thread decides again
   int64_t workspace_bytes;
@@ -118,7 +118,7 @@ REFORMER_API void reformer_feature_shape(int32_t decides, int32_t shape[4]);
 REFORMER_API int32_t reformer_features(const reformer::ConvProblem* problems, int64_t count, const char* device,
                                        int32_t* rows, float* weights);
 
-// Whether a selector could decide. Makes one decide for an architecture from now on, or no longer; the tensors are
+// True if a selector could decide. Makes one decide for an architecture from now on, or no longer; the tensors are
 // copied.
 REFORMER_API int32_t reformer_selector_check(const ReformerSelector* selector);
 REFORMER_API int32_t reformer_selector_set(const ReformerSelector* selector);

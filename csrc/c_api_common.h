@@ -1,5 +1,4 @@
-// What the files of the C API share: how strings and errors are returned, which belong to the thread, and how Python's
-// words are read.
+// Shared by the files of the C API: strings and errors, which belong to the calling thread, and devices by their text.
 #pragma once
 
 #include <exception>
@@ -17,7 +16,7 @@ void set_error(const char* message);
 // The text, until the thread's next call.
 const char* keep(std::string value);
 
-// What the body returns; `failed`, with the error set, if it throws.
+// The body's result; `failed`, with the error set, if it throws.
 template <class Result, class Body>
 Result guarded(Result failed, const Body& body) {
   try {

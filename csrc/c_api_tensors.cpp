@@ -1,4 +1,4 @@
-// What needs torch: its tensors and streams.
+// Calls that need torch: its tensors and streams.
 #include <torch/csrc/stable/tensor.h>
 
 #include <stdexcept>

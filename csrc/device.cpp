@@ -22,7 +22,7 @@ Isa detected_isa() {
 #endif
 }
 
-// What TORCH_REFORMER_ISA allows; torch_reformer/runtime/config.py complains of values that mean nothing.
+// The best that TORCH_REFORMER_ISA allows; torch_reformer/runtime/config.py complains of values that mean nothing.
 Isa allowed_isa() {
   const char* name = std::getenv("TORCH_REFORMER_ISA");
   for (size_t i = 0; name && i < kIsas.size(); ++i)
@@ -34,7 +34,7 @@ bool has_only(std::string_view text, const char* allowed) {
   return text.find_first_not_of(allowed) == std::string_view::npos;
 }
 
-// Whether they are an AMD GPU's features, as in :sramecc+:xnack-; none are fine too.
+// True if they are an AMD GPU's features, as in :sramecc+:xnack-; none are fine too.
 bool are_features(std::string_view text) {
   while (!text.empty()) {
     const size_t sign = text.find_first_of("+-");

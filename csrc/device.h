@@ -1,5 +1,5 @@
-// What the choice may know of the machine. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an architecture name
-// (gfx942, sm_90).
+// The machine, as far as the choice may know it. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an architecture
+// name (gfx942, sm_90).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Device {
   bool is_nvidia() const { return arch.compare(0, 3, "sm_") == 0; }
   bool is_amd() const { return arch.compare(0, 3, "gfx") == 0; }
   static Device cpu(int32_t threads);  // this machine's CPU
-  // Throws std::invalid_argument, a sentence, for text of another form. Features of an AMD GPU, as in
+  // Throws std::invalid_argument for text of another form. Features of an AMD GPU, as in
   // gfx90a:sramecc+:xnack-, are taken off.
   static Device parse(std::string_view text);
   std::string str() const;

@@ -43,11 +43,11 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_cast_all(Tensor[] tensors, Tensor(a!)[] to) -> ()");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
-  // What autograd's rules of plain tensors run, which have none of their own: few arguments, cheap to hand over.
+  // For autograd's rules of plain tensors; these have no rules of their own: few arguments, cheap to hand over.
   // geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
   m.def("_run(Tensor[] tensors, int plan) -> Tensor[]");
-  // The same in two calls, between which the caller lets go of the tensors: held is what _hold gives.
+  // _run in two calls, between which the caller lets go of the tensors: held is what _hold gives.
   m.def("_hold(Tensor[] tensors) -> int");
   m.def("_run_held(int held, int plan) -> Tensor[]");
 }

@@ -1,4 +1,4 @@
-// What a thread remembers of results that depend on a key alone. Sets of four entries, so that it is bounded, and
+// A thread's cache of results that depend on a key alone. Sets of four entries, so that it is bounded, and
 // allocates at the first use only. A network of a few hundred problems fits without any that displace each other.
 #pragma once
 

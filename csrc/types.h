@@ -9,7 +9,7 @@ enum class DType : uint8_t { fp32, fp64, fp16, bf16, int8 };
 enum class Layout : uint8_t { nchw, nhwc };
 
 constexpr bool is_16_bit(DType dtype) { return dtype == DType::fp16 || dtype == DType::bf16; }
-// What matrix cores multiply.
+// The types that matrix cores multiply.
 constexpr bool is_fp32_or_16_bit(DType dtype) { return dtype == DType::fp32 || is_16_bit(dtype); }
 
 // Bytes of one element.

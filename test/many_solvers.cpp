@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <string>
 
-#include "selector/features.h"
 #include "dispatch/decide.h"
 #include "dispatch/selectors.h"
 #include "dispatch/solver_list.h"
+#include "selector/features.h"
 
 using namespace reformer;
 

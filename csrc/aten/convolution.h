@@ -22,13 +22,13 @@ std::optional<ConvProblem> problem_of(Direction direction, at::IntArrayRef input
                                       const ConvGeometry& geometry, const at::Tensor& first, const at::Tensor& second,
                                       Layout layout);
 
-// Whether a forward pass of these two can add it.
+// True if a forward pass of these two can add it.
 bool is_bias_of(const at::Tensor& bias, const at::Tensor& input, const at::Tensor& weight);
 
-// Whether the tensor has the size of the problem's y.
+// True if the tensor has the size of the problem's y.
 bool is_result_of(const at::Tensor& tensor, const ConvProblem& problem);
 
-// Whether the choice is PyTorch's own convolution on the operands as they are.
+// True if the choice is PyTorch's own convolution on the operands as they are.
 bool is_aten(const ConvProblem& problem, const at::Tensor& operand);
 
 // The result, dense in the problem's layout. The operands are those of the trilinear form <conv(x, w), y>, x before w

@@ -1,4 +1,4 @@
-// What this library calls of the package's other one, which has the kernels and is built for every torch: its C API.
+// The C API of the package's other library, which has the kernels and is built for every torch.
 // Found at run time, in the file that Python loaded before.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace reformer::core {
 
-// Throws std::runtime_error, a sentence, if the file is not loaded or has no such functions.
+// Throws std::runtime_error if the file is not loaded or has no such functions.
 void connect(const char* file);
 
-// The functions of c_api.h of these names. What fails throws std::runtime_error with its sentence.
+// The functions of c_api.h of these names. What fails throws std::runtime_error with its message.
 ReformerConvPlan conv_plan(const ConvProblem& problem, int32_t device);
 // False where PyTorch's own convolution has to run instead.
 bool conv_run(const ReformerConvPlan& plan, const ReformerConvCall& call);

@@ -5,13 +5,13 @@
 
 namespace reformer {
 
-// Whether this thread neither traces nor transforms operators, and no mode sees them.
+// True if this thread neither traces nor transforms operators, and no mode sees them.
 bool is_eager();
 
-// Whether autograd records what this thread computes: not in inference mode, nor below autograd.
+// True if autograd records what this thread computes: not in inference mode, nor below autograd.
 bool records_gradients();
 
-// Whether this is a dense tensor of a CPU or a GPU, not lazily conjugated or negated, of no batch and with no tangent;
+// True if this is a dense tensor of a CPU or a GPU, not lazily conjugated or negated, of no batch and with no tangent;
 // undefined tensors are.
 bool is_plain(const at::Tensor& tensor);
 

@@ -121,7 +121,7 @@ const BackwardPlan* Differentiated::backward(uint64_t given, uint64_t wanted) {
     const auto found = backwards_.find({given, wanted});
     if (found != backwards_.end()) return found->second.get();
   }
-  // What is written is freed before Python's lock is given back, should another thread have been faster. Nobody waits
+  // Unused results are freed before Python's lock is given back, should another thread have been faster. Nobody waits
   // for Python's lock who has the other one.
   const py::gil_scoped_acquire acquire;
   std::unique_ptr<BackwardPlan> written;

@@ -29,7 +29,7 @@ class OperatorCall {
   // By which a plan's code names it.
   int64_t number() const { return number_; }
 
-  // What the executor of plans calls; they throw nothing.
+  // For the executor of plans; they throw nothing.
   static ReformerOperatorCalls functions();
   // The exception of this thread's last run that failed, or null; from then on null.
   static std::exception_ptr take_exception();

@@ -97,7 +97,7 @@ std::string inconsistency(const ConvProblem& p) {
   };
   if (!fits(p.h, p.r, p.pad_h, p.dilation_h) || !fits(p.w, p.s, p.pad_w, p.dilation_w))
     return "the filter is larger than the padded input";
-  if (p.bias && p.direction != Direction::forward) return "only the forward direction takes a bias";
+  if (p.bias && p.direction != Direction::forward) return "only the forward direction has a bias";
   return {};
 }
 

@@ -16,7 +16,7 @@ enum class Direction : uint8_t { forward, input_grad, weight_grad };
 // The families that tables and cost models are grouped by.
 enum class Kind : uint8_t { pointwise, depthwise, grouped, stem, filter_3x3, other };
 
-// What an operator is told besides the tensors: (height, width) each, and groups.
+// The arguments of an operator besides the tensors: (height, width) each, and groups.
 struct ConvGeometry {
   std::array<int64_t, 2> stride, padding, dilation;
   int64_t groups;
@@ -40,13 +40,13 @@ struct ConvProblem {
   // The problem of an input [N, C, H, W] and a weight [K, C / groups, R, S] of these sizes, in fp32 and NCHW. All
   // numbers fit 32 bits, and the sizes the geometry.
   static ConvProblem of(Direction direction, const int64_t* input, const int64_t* weight, const ConvGeometry& geometry);
-  // Parses a find-db key. Throws std::invalid_argument with a sentence if it is malformed or inconsistent.
+  // Parses a find-db key. Throws std::invalid_argument if it is malformed or inconsistent.
   static ConvProblem parse(std::string_view key);
   // The find-db key; parse(p.str()) == p for every valid p.
   std::string str() const;
-  // Throws std::invalid_argument with a sentence if the members don't make a convolution. What parse() gives passes.
+  // Throws std::invalid_argument if the members don't make a convolution. What parse() gives passes.
   void check() const;
-  // Whether 32 bits hold the pixels of a padded image, and the rows and columns that windows reach. Kernels count with
+  // True if 32 bits hold the pixels of a padded image, and the rows and columns that windows reach. Kernels count with
   // them; PyTorch's own do not.
   bool fits_32_bits() const;
 
@@ -56,7 +56,7 @@ struct ConvProblem {
   int32_t group_k() const { return k / groups; }
 
   std::array<int64_t, 4> output_sizes() const { return {n, k, out_h(), out_w()}; }
-  // Of the tensor that is computed.
+  // Sizes of the tensor that is computed.
   std::array<int64_t, 4> result_sizes() const {
     switch (direction) {
       case Direction::forward: return output_sizes();

@@ -28,9 +28,9 @@ struct ConvBuffers {
 // Nothing was computed, for a reason that was not known when the plan was made: PyTorch's own convolution can compute
 // it.
 struct NotRun : std::runtime_error {
-  // sentence: what the user should hear of it; empty if there is nothing wrong. stale: the solver would plan otherwise
+  // message: for the user; empty if there is nothing wrong. stale: the solver would plan otherwise
   // by now, so that decisions are to be forgotten.
-  NotRun(const std::string& sentence, bool stale) : std::runtime_error(sentence), is_stale(stale) {}
+  NotRun(const std::string& message, bool stale) : std::runtime_error(message), is_stale(stale) {}
   const bool is_stale;
 };
 
@@ -41,7 +41,7 @@ struct ConvPlan {
   int64_t workspace_bytes = 0;       // of temporary memory beyond the result
   bool deterministic = true;         // bitwise the same result for the same input, device and thread count
   const char* condition = nullptr;   // what else has to hold, unknown on this machine ("MIOpen agrees"), or null
-  const char* inaccuracy = nullptr;  // why it may be too inaccurate, as a sentence to refuse with; null if it is not
+  const char* inaccuracy = nullptr;  // the reason why it may be too inaccurate; null if it is not
 
   // It is PyTorch's own convolution, with the operands converted to this layout first: for whoever owns the tensors.
   std::optional<Layout> aten;
@@ -68,16 +68,16 @@ class Solver {
 
   virtual bool runs_on(const Device& device) const { return device.kind == DeviceKind::cpu; }
 
-  // Whether it launches kernels of csrc/hip.
+  // True if it launches kernels of csrc/hip.
   virtual bool has_gpu_kernels() const { return false; }
 
-  // Whether its plans say what they take; if not, only a selector that knows the solver chooses it.
+  // True if its plans have estimates; if not, only a selector that knows the solver chooses it.
   virtual bool estimates() const { return true; }
 
   // False for the tests' oracle, which runs only when forced.
   virtual bool eligible() const { return true; }
 
-  // Its plan for the problem on this device, where it runs; or the reason, a sentence, why it
+  // Its plan for the problem on this device, where it runs; or the reason why it
   // can't compute that.
   virtual Planned<ConvPlan> plan(const ConvProblem& problem, const Device& device) const = 0;
 

@@ -12,7 +12,7 @@
 
 namespace reformer {
 
-// What the multiplications of the direct algorithm and the bytes of the three tensors take at the nominal rates.
+// Times of the direct algorithm's multiplications and of the three tensors' bytes at the nominal rates.
 struct CostTerms {
   double flop_us;
   double bytes_us;

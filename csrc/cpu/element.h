@@ -33,7 +33,7 @@ void dispatch(DType dtype, const Body& body) {
     case DType::fp64: return body(double{});
     case DType::fp16: return body(Half{});
     case DType::bf16: return body(BFloat16{});
-    case DType::int8: return;  // every CPU solver refuses it
+    case DType::int8: return;  // no CPU solver supports it
   }
 }
 

@@ -12,7 +12,7 @@ const Solver& reference();      // cpu/solvers/reference.cpp
 
 namespace {
 
-// Whether some column of the filter meets padding only, wherever the filter is placed.
+// True if some column of the filter meets padding only, wherever the filter is placed.
 bool has_idle_column(const ConvProblem& p) {
   for (int32_t s = 0; p.pad_w > 0 && s < p.s; ++s) {
     const int64_t start = int64_t{s} * p.dilation_w - p.pad_w;  // the input's column it meets first; then every stride
@@ -22,7 +22,7 @@ bool has_idle_column(const ConvProblem& p) {
   return false;
 }
 
-// What oneDNN (as in PyTorch 2.11 to 2.13) gets wrong:
+// Known errors of oneDNN (as in PyTorch 2.11 to 2.13):
 // - bf16 weight gradients with a stride along rows are left uninitialised where a column of the filter meets padding
 //   only, and for some outputs of one column.
 // - bf16 input gradients with a stride near 2^31 end in a segmentation fault.
@@ -45,7 +45,7 @@ bool is_broken_on_cpu(const ConvProblem& p, Layout via) {
   return has_idle_column(p);
 }
 
-// What cuDNN 9 gets wrong on sm_90 in NHWC, if the tensors have been converted for it: some 16-bit 1x1 convolutions of
+// Known errors of cuDNN 9 on sm_90 in NHWC, if the tensors have been converted for it: some 16-bit 1x1 convolutions of
 // numbers of channels that 8 does not divide, in each direction (`wrong` in benchmarks/results/h100 and h200).
 bool is_broken(const ConvProblem& p, const Device& device, Layout via) {
   if (device.kind == DeviceKind::cpu) return is_broken_on_cpu(p, via);

@@ -1,4 +1,4 @@
-// What the user allows the choice to do. One process-wide value; torch_reformer/runtime/config.py sets it.
+// Options of the choice that the user may set. One process-wide value; torch_reformer/runtime/config.py sets it.
 #pragma once
 
 #include <atomic>

@@ -38,7 +38,7 @@ Planned<ConvPlan> planned(const Solver& solver, const ConvProblem& problem, cons
 }
 
 // Why a solver that has this plan may not be chosen without being forced; null if it may.
-const char* refusal(const Solver& solver, size_t index, const ConvPlan& plan, const Config& config) {
+const char* forbidden_because(const Solver& solver, size_t index, const ConvPlan& plan, const Config& config) {
   return solver.eligible() ? excluded(plan, index, config) : "it is the tests' oracle: it runs only when forced";
 }
 
@@ -101,8 +101,8 @@ class Choice {
     return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
   }
 
-  // Whether the selector of epilogues has said which way is taken. It compares kernels that the device's other selector
-  // ranks.
+  // True if the selector of epilogues has chosen between fused and separate. It compares kernels that the device's
+  // other selector ranks.
   bool by_selector(const ProgramCall& program, FusionChoice& choice) const {
     if (!choice.fused.solver) return false;
     const size_t separate = index_of(*choice.separate.solver), fused = index_of(*choice.fused.solver);
@@ -132,7 +132,7 @@ class Choice {
   PlanPointer allowed(size_t index) const {
     const Solver& solver = *solvers()[index];
     PlanPointer plan = planned(solver, problem_, device_).plan;
-    return plan && !refusal(solver, index, *plan, config_) ? plan : nullptr;
+    return plan && !forbidden_because(solver, index, *plan, config_) ? plan : nullptr;
   }
 
   // The plan of a solver that may be chosen to run the program itself; null if it does not.
@@ -158,7 +158,7 @@ class Choice {
     }
   }
 
-  // Whether one that the selector knows has a plan.
+  // True if one that the selector knows has a plan.
   template <class PlanOf>
   static bool has_plan(const Scores& scores, const PlanOf& plan_of) {
     for (size_t i = 0; i < scores.size(); ++i)
@@ -175,7 +175,7 @@ class Choice {
     return *scores_;
   }
 
-  // Whether the device's selector ranks the solver of this index.
+  // True if the device's selector ranks the solver of this index.
   bool is_known(size_t index) const { return !scores().empty() && scores()[index] != kUnknown; }
 
   Decision least_estimate() const {
@@ -187,7 +187,7 @@ class Choice {
     return best;
   }
 
-  // The same among those that run the program, if it is less than that of another kernel and a pass; else none.
+  // The least among those that run the program, if it is less than that of another kernel and a pass; else none.
   Decision least_estimate(const ProgramCall& program) const {
     Decision best;
     double least = gpu_unfused_us(problem_);
@@ -210,7 +210,7 @@ void add_probabilities(const Selector& selector, const ConvProblem& problem, con
                        std::vector<Candidate>& candidates) {
   const Scores scores = scores_of(selector, problem, device);
   const auto known = [&](const Candidate& candidate) {
-    return !candidate.refusal && scores[candidate.index] != kUnknown;
+    return !candidate.reason && scores[candidate.index] != kUnknown;
   };
   double most = kUnknown, sum = 0;
   for (const Candidate& candidate : candidates)
@@ -282,7 +282,7 @@ std::vector<Candidate> candidates(const ConvProblem& problem, const Device& of, 
     if (!solver.runs_on(device)) continue;
     Candidate& candidate = result.emplace_back(Candidate{i, &solver});
     const Planned<ConvPlan> found = planned(solver, problem, device);
-    candidate.refusal = found.plan ? refusal(solver, i, *found.plan, config) : found.reason;
+    candidate.reason = found.plan ? forbidden_because(solver, i, *found.plan, config) : found.reason;
     if (!found.plan) continue;
     candidate.estimate_us = found.plan->us;
     candidate.workspace_bytes = found.plan->workspace_bytes;

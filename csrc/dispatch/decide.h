@@ -16,15 +16,15 @@ namespace reformer {
 struct Candidate {
   size_t index;  // in solvers()
   const Solver* solver;
-  const char* refusal = nullptr;    // null if it may be chosen
-  double estimate_us = 0;           // from the solver's cost model; 0 if it refused
-  int64_t workspace_bytes = 0;      // 0 if it refused
+  const char* reason = nullptr;     // why it may not be chosen; null if it may
+  double estimate_us = 0;           // from the solver's cost model; 0 if it has no plan
+  int64_t workspace_bytes = 0;      // 0 if it has no plan
   const char* condition = nullptr;  // ConvPlan's
   // To be the fastest of those that may be chosen; NaN if there is no selector, or it does not know this solver.
   double probability = std::numeric_limits<double>::quiet_NaN();
 };
 
-// What every solver that runs on such a device says of the problem: its estimate, or the reason why it does not apply.
+// Each solver that runs on such a device, for the problem: its estimate, or the reason why it does not apply.
 // In the order of solvers(). One that the configuration excludes has that for its reason.
 std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
 
@@ -53,8 +53,8 @@ struct FusionChoice {
 };
 
 // fused is the separate way's own kernel where that runs the program, else the one with the greatest logit of those
-// that do. Which way is taken the selector of epilogues says. Where it can't, that kernel runs the program itself, and
-// others do if their estimate says that this takes no longer than another kernel and a pass after it.
+// that do. The epilogue selector chooses between fused and separate. Where it can't, that kernel runs the program
+// itself, and others do if their estimate says that this takes no longer than another kernel and a pass after it.
 FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
 // How often this thread's decide() found the answer in its cache, and how often it had to think.

@@ -17,7 +17,7 @@ void set_tf32_reader(SettingReader reader);
 // Asked before every choice on an AMD GPU, for the vendor's kernels; this package's own repeat anyhow.
 void set_deterministic_reader(SettingReader reader);
 
-// What these say now of the device; no as long as nobody can read it.
+// The settings of now for the device; false as long as nobody can read them.
 bool allows_tf32(const Device& device);
 bool asks_for_determinism(const Device& device);
 

@@ -1,4 +1,4 @@
-// What is known of GPUs by their architecture's name alone (devices.def). Launches and cost models ask for nothing else
+// GPUs by their architecture's name alone (devices.def). Launches and cost models ask for nothing else
 // of a device: the same choice, and the same bits, on every GPU of an architecture.
 #pragma once
 
@@ -42,7 +42,7 @@ inline int32_t most_shared_bytes(const std::string& arch) {
   return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
 }
 
-// Whether kernels that are made of bulk copies (TMA) and wgmma run.
+// True if kernels that are made of bulk copies (TMA) and wgmma run.
 inline bool has_tma(const std::string& arch) {
   const GpuSpec* const spec = usual_gpu(arch);
   return spec && spec->has_tma;

@@ -1,4 +1,4 @@
-// What solvers of this package's GPU kernels have in common.
+// The base of solvers by this package's GPU kernels.
 #pragma once
 
 #include "conv/solver.h"

@@ -77,7 +77,7 @@ class Descriptor {
   }
   explicit operator bool() const { return number_ >= 0; }
   int operator*() const { return number_; }
-  // Whether it could be closed: some file systems write only then.
+  // True if it could be closed: some file systems write only then.
   bool closed() { return close(std::exchange(number_, -1)) == 0; }
 
  private:

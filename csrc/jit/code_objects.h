@@ -19,7 +19,7 @@ std::vector<std::string> runnable_architectures(const std::string& architecture)
 // The code object of a kernel file for a GPU; null if none was packaged. It is read once and never freed.
 const std::string* packaged_code(const std::string& file, const std::string& architecture);
 
-// Whether there is any for this GPU.
+// True if there is any for this GPU.
 bool has_packaged_code(const std::string& architecture);
 
 }  // namespace reformer::gpu

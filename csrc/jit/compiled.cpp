@@ -36,7 +36,7 @@ Codes& codes() {
 }
 
 struct Job {
-  std::string what, key;  // for sentences; of the cache
+  std::string what, key;  // for messages; of the cache
   Source source;
 };
 

@@ -20,14 +20,14 @@ struct Compiled {
 // A kernel from the sources that came with the package. Throws std::runtime_error with the compiler's log.
 Compiled compile_entry(const Entry& entry, const std::string& architecture);
 
-// The same, once in this process: the code object is never freed, as modules may point to it.
+// Compiles it once in this process: the code object is never freed, as modules may point to it.
 const std::string& compiled_once(const Entry& entry, const std::string& architecture);
 
-// What somebody else has to compile, so that launching the kernel only loads it. None if its code is there: packaged,
+// Source for somebody else to compile, so that launching the kernel only loads it. None if its code is there: packaged,
 // compiled before in this process, or in the cache.
 std::optional<Source> missing_source(const Entry& entry, const std::string& architecture);
 
-// What somebody else made of that.
+// Adds the code that somebody else made of that.
 void add_compiled(const Entry& entry, const std::string& architecture, std::string code);
 
 }  // namespace reformer::gpu

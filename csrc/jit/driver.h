@@ -11,7 +11,7 @@
 
 namespace reformer::gpu {
 
-// What fails throws std::runtime_error with the driver's words.
+// Failures throw std::runtime_error with the driver's message.
 class Driver {
  public:
   using Module = void*;

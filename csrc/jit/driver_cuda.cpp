@@ -145,7 +145,7 @@ class CudaDriver final : public Driver {
                              std::to_string(error) + ")");
   }
 
-  // Whether the device has programmatic dependent launch: from sm_90 on.
+  // True if the device has programmatic dependent launch: from sm_90 on.
   bool supports_pdl(int device) const {
     static std::array<std::atomic<int>, 64> majors{};
     const size_t slot = size_t(device) % majors.size();

@@ -47,7 +47,7 @@ class Functions {
   }
 
  private:
-  // Packaged code may be of a newer CUDA than the driver takes: what torch's own NVRTC makes fits it.
+  // Packaged code may be of a newer CUDA than the driver supports: what torch's own NVRTC makes fits it.
   Driver::Function prepare(const Entry& entry, int32_t device) {
     const std::string& architecture = gpu::architecture(device);
     std::string refused;

@@ -18,7 +18,7 @@
 
 namespace reformer::gpu {
 
-// A kernel of csrc/hip. From the same three words it is found in the packaged code object of its file, or
+// A kernel of csrc/hip. By the same three names it is found in the packaged code object of its file, or
 // compiled alone at run time.
 struct Entry {
   const char* file;       // its folder and stem: "gemm/implicit_gemm"
@@ -27,7 +27,7 @@ struct Entry {
   const char* text = "";  // source that follows the file, for kernels that are generated; it is part of their name
 };
 
-// The same, with the words.
+// An Entry that owns its names.
 struct OwnedEntry {
   std::string file, name, arguments, text;
 
@@ -38,10 +38,10 @@ struct OwnedEntry {
 };
 
 // A kernel that is launched again and again: it remembers what the driver calls it on each device where it was
-// launched, so that it is looked up by its words once. A copy is the same kernel.
+// launched, so that it is looked up by its names once. A copy is the same kernel.
 class Kernel {
  public:
-  // Words that stay where they are: constants.
+  // Names that stay where they are: constants.
   explicit Kernel(const Entry& entry) : known_(std::make_shared<Known>()) { known_->entry = entry; }
   // A name and a text that are generated.
   Kernel(const char* file, std::string name, const char* arguments, std::string text)
@@ -78,14 +78,14 @@ const std::string& architecture(int32_t device);
 // As the choice sees it.
 inline Device device(int32_t index) { return {DeviceKind::cuda, Isa::plain, 1, architecture(index), index}; }
 
-// The same with the features of an AMD GPU: "gfx90a:sramecc+:xnack-".
+// With the features of an AMD GPU: "gfx90a:sramecc+:xnack-".
 const std::string& target(int32_t device);
 
-// Whether kernels for this architecture are packaged or can be compiled here. A sentence that says why not, or null.
+// Null if kernels for this architecture are packaged or can be compiled here; or the reason why not.
 const char* unavailable(const std::string& architecture);
 
 // Starts the kernel with one argument, a structure of that many bytes, passed by value. Returns before it has run.
-// Throws std::runtime_error with the driver's words, or with the compiler's log.
+// Throws std::runtime_error with the driver's message, or with the compiler's log.
 void launch(const Kernel& kernel, const Launch& shape, const Queue& queue, const void* arguments, size_t bytes);
 
 template <class Arguments>

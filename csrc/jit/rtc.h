@@ -6,7 +6,7 @@
 
 namespace reformer::gpu {
 
-// Null if there is a compiler for kernels of this architecture; else a sentence's rest: "NVRTC ... is not found".
+// Null if there is a compiler for kernels of this architecture; else the rest of a message: "NVRTC ... is not found".
 const char* no_compiler(const std::string& architecture);
 
 // The compiler as a process of its own can use it: NVRTC and hipRTC have the same functions under two prefixes.

@@ -1,4 +1,4 @@
-// A kernel's source as one text, as run-time compilers take it, wherever its files lie.
+// A kernel's source as one text, for run-time compilers, wherever its files lie.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ void check_sizes(size_t i, const Tensor& from, const Tensor& to) {
 
 bool has_more(const Tensor& from, const Tensor& to) { return to.dim() > 0 && from.size(0) < to.size(0); }
 
-// Whether the elements fill memory without a gap, in any order of the dimensions.
+// True if the elements fill memory without a gap, in any order of the dimensions.
 bool is_dense(const Tensor& tensor) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const int64_t count = tensor.numel();
@@ -37,7 +37,7 @@ bool is_dense(const Tensor& tensor) {
   return filled >= count;
 }
 
-// Whether what is adjacent is so on both sides, and what the result has more follows it.
+// True if what is adjacent is so on both sides, and what the result has more follows it.
 bool are_alike(const Tensor& from, const Tensor& to) {
   const auto sizes = from.sizes(), strides = from.strides(), wanted = to.strides();
   for (size_t d = 0; d < sizes.size(); ++d)

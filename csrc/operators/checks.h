@@ -1,4 +1,4 @@
-// What operators say of their arguments: sentences that begin with the operator's name.
+// Checks of operators' arguments. Messages begin with the operator's name.
 #pragma once
 
 #include <sstream>
@@ -30,7 +30,7 @@ void check_same_device(const char* op, const char* a_name, const Tensor& a, cons
 // Data types and devices.
 void check_same(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b);
 
-// Whether a tensor's elements have no memory (any more), as FSDP leaves parameters between their uses. PyTorch's own
+// True if a tensor's elements have no memory (any more), as FSDP leaves parameters between their uses. PyTorch's own
 // copies end in a segmentation fault then, so operators ask before they do anything.
 bool is_freed(const Tensor& tensor);
 void check_not_freed(const char* op, const char* argument, const Tensor& tensor);

@@ -29,8 +29,8 @@ Tensor contiguous_copy(const Tensor& tensor) {
   if (tensor.is_cpu() || tensor.numel() == 0) return torch::stable::copy_(result, tensor);
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  const Planned<TransposePlan> planned = plan_transpose(sizes.data(), strides.data(), tensor.dim(),
-                                                        bytes_of(tensor.scalar_type()), int64_t(address & -address));
+  const Planned<TransposeConfig> planned = configure_transpose(
+      sizes.data(), strides.data(), tensor.dim(), bytes_of(tensor.scalar_type()), int64_t(address & -address));
   if (!planned.plan || gpu::unavailable(device_of(tensor).arch)) return torch::stable::copy_(result, tensor);
   TransposeArgs args = planned.plan->args;
   args.from = tensor.const_data_ptr(), args.to = result.mutable_data_ptr();

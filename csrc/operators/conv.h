@@ -31,7 +31,7 @@ Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Ten
 Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
                           const Ints& padding, const Ints& dilation, int64_t groups);
 
-// The same by a packed geometry (plan/interned.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2.
+// By a packed geometry (plan/interned.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2.
 Tensor conv2d_of_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                           int64_t geometry);
 std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,

@@ -34,8 +34,8 @@ Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64
   const std::array<int64_t, 2> sizes = {rows, columns};
   if (rows == 0 || columns == 0) return empty(grad, {sizes.data(), 2}, Layout::nchw);
   const Device device = device_of(grad);
-  const Planned<EmbeddingGradPlan> planned =
-      plan_embedding_grad(dtype_of(op, "grad", grad), wide, count, rows, columns, device.arch);
+  const Planned<EmbeddingGradConfig> planned =
+      configure_embedding_grad(dtype_of(op, "grad", grad), wide, count, rows, columns, device.arch);
   if (!planned.plan) return by_aten(grad, ids, rows, padding, by_frequency);
   const Tensor from = aligned(grad), numbers = contiguous_of(ids);
   const Tensor result = empty(grad, {sizes.data(), 2}, Layout::nchw);

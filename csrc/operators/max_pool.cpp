@@ -56,7 +56,7 @@ PoolSizes axis_of(const Geometry& g, size_t d, int64_t size, int64_t outputs) {
   return {size, outputs, g.window[d], g.stride[d], g.padding[d], g.dilation[d]};
 }
 
-void launch(const MaxPoolPlan& plan, const Tensor& like, const void* from, void* places, void* to) {
+void launch(const MaxPoolConfig& plan, const Tensor& like, const void* from, void* places, void* to) {
   MaxPoolArgs args = plan.args;
   args.from = from, args.places = places, args.to = to;
   const int32_t index = like.get_device_index();
@@ -77,9 +77,9 @@ std::tuple<Tensor, Tensor> max_pool2d(const Tensor& input, const Ints& window, c
   const Layout layout = result_layout(input, input);
   const Device device = device_of(input);
   const bool by_kernel = !input.is_cpu() && input.numel() != 0;
-  const Planned<MaxPoolPlan> planned =
-      by_kernel ? plan_max_pool(true, dtype_of(op, "input", input), layout, sizes[0], sizes[1],
-                                axis_of(g, 0, sizes[2], out[2]), axis_of(g, 1, sizes[3], out[3]), device.arch)
+  const Planned<MaxPoolConfig> planned =
+      by_kernel ? configure_max_pool(true, dtype_of(op, "input", input), layout, sizes[0], sizes[1],
+                                     axis_of(g, 0, sizes[2], out[2]), axis_of(g, 1, sizes[3], out[3]), device.arch)
                 : "there is nothing to do, or no GPU";
   if (!planned.plan) {
     std::array<StableIValue, 6> stack{from(input),   from(window),   from(stride),
@@ -108,9 +108,9 @@ Tensor max_pool2d_grad(const Tensor& grad, const Tensor& places, const Ints& siz
   const Layout layout = result_layout(places, places);
   const Device device = device_of(grad);
   const bool by_kernel = !grad.is_cpu() && grad.numel() != 0 && size[0] != 0 && size[1] != 0;
-  const Planned<MaxPoolPlan> planned =
-      by_kernel ? plan_max_pool(false, dtype_of(op, "grad", grad), layout, out[0], out[1],
-                                axis_of(g, 0, size[0], out[2]), axis_of(g, 1, size[1], out[3]), device.arch)
+  const Planned<MaxPoolConfig> planned =
+      by_kernel ? configure_max_pool(false, dtype_of(op, "grad", grad), layout, out[0], out[1],
+                                     axis_of(g, 0, size[0], out[2]), axis_of(g, 1, size[1], out[3]), device.arch)
                 : "there is nothing to do, or no GPU";
   if (!planned.plan) {
     std::array<StableIValue, 7> stack{from(grad),   from(places),  from(size),    from(window),

@@ -64,7 +64,7 @@ int64_t numel(Sizes sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<int64_t>());
 }
 
-// Sizes of what has an element for each of these of a result.
+// Shape of an operand of this kind for a result of shape [N, C, H, W].
 Ints sizes_of(ProgramOp kind, Sizes result) {
   switch (kind) {
     case ProgramOp::full: return {result[0], result[1], result[2], result[3]};
@@ -92,7 +92,7 @@ std::optional<Placement> placement_of(const Tensor& tensor, int64_t width) {
 
 // The tensor as a program reads it: checked, and dense or with a placement. A full or row one of more than 4 dimensions
 // has the result's elements in the order of its memory. like: a tensor where the result of these sizes will be. width:
-// columns of a line where placements are taken, else 0.
+// columns of a line where placements are supported, else 0.
 Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
                Layout layout, int64_t width, std::optional<Placement>& placement) {
   const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
@@ -151,14 +151,15 @@ std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const
   return outputs;
 }
 
-void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc, Arrivals* arrivals) {
+void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor& acc, Semaphores* semaphores) {
   const int32_t index = acc.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(index);
   const gpu::Queue queue{index, current_stream(index)};
   const int64_t floats = plan.workspace_bytes / 4;
   if (!floats) return plan.run(call, queue, nullptr, nullptr);
   const Tensor workspace = empty(acc, {&floats, 1}, Layout::nchw, ScalarType::Float);
-  plan.run(call, queue, workspace.mutable_data_ptr(), plan.arrivals && arrivals ? arrivals->counters(acc) : nullptr);
+  plan.run(call, queue, workspace.mutable_data_ptr(),
+           plan.semaphores && semaphores ? semaphores->counters(acc) : nullptr);
 }
 
 // A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
@@ -168,7 +169,7 @@ struct Prepared {
   std::vector<Tensor> inputs, outputs;
   ProgramCall call;
 
-  // width: columns of a line where placements are taken, else 0.
+  // width: columns of a line where placements are supported, else 0.
   Prepared(const char* op, const Program& program, const Tensor& like, Sizes of, Layout layout,
            const std::vector<Tensor>& tensors, int64_t width = 0)
       : sizes(of.begin(), of.end()),
@@ -248,14 +249,14 @@ void check_indices(const ProgramCall& call) {
     const int64_t rows = call.tables[size_t(call.program.inputs[i].table)].rows;
     for (int64_t line = 0; line < call.shape.rows(); ++line)
       if (const int64_t row = call.number(call.inputs[i], line); row < 0 || row >= rows)
-        throw std::out_of_range("index out of range in self");  // PyTorch's words
+        throw std::out_of_range("index out of range in self");  // PyTorch's message
   }
 }
 
-// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory. arrivals: or
+// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory. semaphores: or
 // null.
 std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
-                        bool reusable, const std::vector<Tensor>& into = {}, Arrivals* arrivals = nullptr) {
+                        bool reusable, const std::vector<Tensor>& into = {}, Semaphores* semaphores = nullptr) {
   ProgramCall& call = prepared.call;
   call.acc = acc.const_data_ptr();
   const bool is_empty = call.shape.numel() == 0;
@@ -271,7 +272,7 @@ std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, c
   if (is_empty || !has_kernel) return run_unfused(call.program, acc, tensors, into);
   prepared.allocate_outputs(acc, reusable ? &acc : nullptr, into);
   if (plan) {
-    run_on_gpu(*plan, call, acc, arrivals);
+    run_on_gpu(*plan, call, acc, semaphores);
   } else {
     check_indices(call);
     run_program(call, device);
@@ -288,7 +289,7 @@ std::shared_ptr<const InternedProgram> program_of(const char* op, const Ints& co
 }
 
 std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& acc, const std::vector<Tensor>& tensors,
-                                const std::vector<Tensor>& into, Arrivals* arrivals) {
+                                const std::vector<Tensor>& into, Semaphores* semaphores) {
   const char* op = "stitch";
   if (acc.dim() != 4) fail(op, "acc must have 4 dimensions, got ", acc.dim(), " (", shown(acc.sizes()), ")");
   check_not_freed(op, "acc", acc);
@@ -297,7 +298,7 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   const int64_t width = rows_are_lines ? acc.size(1) : 0;
   Prepared prepared(op, program.whole, acc, acc.sizes(), layout, tensors, width);
   prepared.write_to(op, acc, into, width);
-  return run(op, prepared, dense(acc, layout), tensors, false, into, arrivals);
+  return run(op, prepared, dense(acc, layout), tensors, false, into, semaphores);
 }
 
 // That follows a convolution.
@@ -365,9 +366,9 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
 
 }  // namespace
 
-unsigned* Arrivals::counters(const Tensor& like) {
+unsigned* Semaphores::counters(const Tensor& like) {
   if (!counters_) {
-    const int64_t most = kStitchMostArrivals;
+    const int64_t most = kStitchMostSemaphores;
     counters_ = empty(like, {&most, 1}, Layout::nchw, ScalarType::Int);
     torch::stable::zero_(*counters_);
   }
@@ -380,8 +381,8 @@ std::vector<Tensor> stitch(const Tensor& acc, const std::vector<Tensor>& tensors
 
 std::vector<Tensor> stitch_interned(const Tensor& acc, const std::vector<Tensor>& tensors,
                                     const InternedProgram& program, const std::vector<Tensor>& into,
-                                    Arrivals* arrivals) {
-  return stitch_with(program, acc, tensors, into, arrivals);
+                                    Semaphores* semaphores) {
+  return stitch_with(program, acc, tensors, into, semaphores);
 }
 
 std::vector<Tensor> conv2d_epilogue(const Tensor& input, const Tensor& weight, const std::vector<Tensor>& tensors,

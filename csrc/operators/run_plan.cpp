@@ -44,7 +44,7 @@ class Run {
   void run(const PlanStep& step) {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);
-    } catch (const std::out_of_range&) {  // PyTorch has words for it, and a type
+    } catch (const std::out_of_range&) {  // PyTorch has a message for it, and a type
       throw;
     } catch (const std::exception& error) {
       if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what)) throw;  // it names itself
@@ -60,7 +60,7 @@ class Run {
   // Counters cost a kernel, that sets them to 0, and save one for each program that reduces.
   void run(const StitchStep& stitch, const PlanStep& step) {
     append(stitch_interned(input(step, 0), tensors(step.inputs, 1), *stitch.program, tensors(step.into, 0),
-                           plan_.reducing > 1 ? &arrivals_ : nullptr));
+                           plan_.reducing > 1 ? &semaphores_ : nullptr));
   }
   void run(const Conv2dGradsStep& grads, const PlanStep& step) {
     append(conv2d_grads(input(step, 0), input(step, 1), input(step, 2), grads.geometry, grads.wanted));
@@ -94,7 +94,7 @@ class Run {
   const Plan& plan_;
   std::vector<Tensor> there_;
   std::vector<void*> handles_;  // of one call's inputs and results
-  Arrivals arrivals_;
+  Semaphores semaphores_;
 };
 
 std::shared_ptr<const Plan> plan_of(int64_t number) {

@@ -38,8 +38,8 @@ Tensor scale_in_place(Tensor tensor, const Tensor& factor) {
     return one ? tensor : by_aten(tensor, factor);
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
-  const Planned<ScalePlan> planned =
-      plan_scale(type, of_factor, tensor.numel(), int64_t(address & -address), device_of(tensor).arch);
+  const Planned<ScaleConfig> planned =
+      configure_scale(type, of_factor, tensor.numel(), int64_t(address & -address), device_of(tensor).arch);
   if (!planned.plan) return by_aten(tensor, factor);
   const ScaleArgs args{factor.const_data_ptr(), tensor.mutable_data_ptr(), tensor.numel(),
                        int(planned.plan->launch.blocks_x)};

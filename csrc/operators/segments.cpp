@@ -46,16 +46,16 @@ void check_count(const char* op, int64_t count) {
   if (count > std::numeric_limits<int32_t>::max() / 2) fail(op, "there are too many rows: ", count);
 }
 
-// On the CPU. PyTorch's words and types of errors.
+// On the CPU. PyTorch's messages and types of errors.
 template <class Id>
 void number_rows(const Id* index, Tensor& to, int64_t rows, const std::string& of) {
   const Id* const wrong = cpu::row_numbers(index, new_ints(to), to.numel(), rows, of == "index");
   if (!wrong) return;
   if (of == "index_select") throw std::out_of_range("index out of range in self");
-  const std::string words =
+  const std::string message =
       "index " + std::to_string(*wrong) + " is out of bounds for dimension 0 with size " + std::to_string(rows);
-  if (of == "index") throw std::out_of_range(words);
-  throw std::runtime_error(words);
+  if (of == "index") throw std::out_of_range(message);
+  throw std::runtime_error(message);
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ Tensor row_numbers(const Tensor& index, int64_t rows, std::string of) {
     return result;
   }
   const RowNumbersArgs args{numbers, new_ints(result), int(count), int(rows), of == "index"};
-  launch(op, plan_row_numbers(wide, count, device_of(index).arch), args, index);
+  launch(op, configure_row_numbers(wide, count, device_of(index).arch), args, index);
   return result;
 }
 
@@ -97,7 +97,7 @@ std::tuple<Tensor, Tensor> sort_rows(const Tensor& numbers, int64_t rows) {
   const SegmentBeginsArgs args{ints(ordered),   static_cast<const long long*>(places.const_data_ptr()),
                                new_ints(order), new_ints(begins),
                                int(count),      int(rows)};
-  launch(op, plan_segment_begins(count, rows, device_of(numbers).arch), args, numbers);
+  launch(op, configure_segment_begins(count, rows, device_of(numbers).arch), args, numbers);
   return {order, begins};
 }
 
@@ -135,8 +135,8 @@ Tensor segment_sum(const Tensor& source, const Tensor& order, const Tensor& begi
                              result.mutable_data_ptr(), sizes[0], sizes[1]});
     return result;
   }
-  const Planned<SegmentSumPlan> planned =
-      plan_segment_sum(type, order.numel(), sizes[0], sizes[1], device_of(source).arch);
+  const Planned<SegmentSumConfig> planned =
+      configure_segment_sum(type, order.numel(), sizes[0], sizes[1], device_of(source).arch);
   if (!planned.plan) fail(op, planned.reason);
   SegmentSumArgs args = planned.plan->args;
   args.source = from.const_data_ptr(), args.base = data(start), args.factors = data(by);

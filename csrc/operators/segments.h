@@ -10,7 +10,7 @@
 namespace reformer {
 
 // Numbers of rows, int64 or int32, in int32. of: "index", "index_select" or "index_add", the operator of PyTorch that
-// says which are allowed ("index": negative ones, too, which count from the end), and with which words others are an
+// says which are allowed ("index": negative ones, too, which count from the end), and with which message others are an
 // error on the CPU: std::out_of_range, or std::runtime_error of "index_add". On a GPU the kernel ends with a trap.
 Tensor row_numbers(const Tensor& index, int64_t rows, std::string of);
 

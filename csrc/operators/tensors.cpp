@@ -32,7 +32,7 @@ bool is_aligned(const Tensor& tensor) {
   return tensor.is_cpu() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
-// The same dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
+// A view of a dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
 // promise.
 Tensor with_strides_of(const Tensor& tensor, Layout layout) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();

@@ -1,4 +1,4 @@
-// What the operators need of PyTorch's tensors, over its stable C ABI only.
+// PyTorch's tensors for operators, over its stable C ABI only.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -17,7 +17,7 @@ Layout result_layout(const Tensor& first, const Tensor& second);
 // torch's current stream on its GPU of this index, as the driver knows it.
 void* current_stream(int32_t device);
 
-// Whether the elements of a tensor of 4 dimensions are dense in this layout and, on a GPU, begin at a multiple of 16
+// True if the elements of a tensor of 4 dimensions are dense in this layout and, on a GPU, begin at a multiple of 16
 // bytes.
 bool is_dense(const Tensor& tensor, Layout layout);
 
@@ -47,7 +47,7 @@ struct ConvOperands {
   const Tensor* bias;  // or null
 };
 
-// What a plan is run with, but without result and workspace.
+// The buffers of a plan's run, without result and workspace.
 ConvBuffers buffers_of(const ConvOperands& operands);
 
 // Allocates what the plan needs, and runs it or, where it says so, PyTorch's own convolution. The result is dense in

@@ -1,4 +1,4 @@
-// What operators are given again and again: programs, by their code, geometries, packed into a number, and plans,
+// Arguments that operators get again and again: programs, by their code, geometries, packed into a number, and plans,
 // by a number. To hand lists over, or to decode them, takes longer than to decide what to run. Nothing is held for
 // longer than it is in use, but for some programs, and no number is given twice.
 #pragma once

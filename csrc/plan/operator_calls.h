@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-// hold: what the other functions take, from the number of a call; null if there is none. run: null, or a sentence that
+// hold: what the other functions take, from the number of a call; null if there is none. run: null, or a message that
 // is good until the thread's next call.
 struct ReformerOperatorCalls {
   void* (*hold)(int64_t number);
@@ -20,12 +20,12 @@ void set_operator_calls(const ReformerOperatorCalls& calls);
 
 class OperatorStep {
  public:
-  // number: the call's in that library. Throws std::invalid_argument with a sentence.
+  // number: the call's in that library. Throws std::invalid_argument.
   static OperatorStep of(int64_t number);
 
   const char* name() const;
   // inputs: handles of torch's C API, which stay the caller's. results: new ones. Throws std::runtime_error with the
-  // operator's words.
+  // operator's message.
   void run(void* const* inputs, void** results) const;
 
  private:

@@ -51,7 +51,7 @@ ViewStep read_view(CodeReader& reader) {
   return view;
 }
 
-// What a step does, and how many inputs that takes, and makes. The reader holds nothing else.
+// Reads a step, and how many inputs and results it has. The reader holds nothing else.
 struct Read {
   decltype(PlanStep::what) what;
   int64_t inputs, results;

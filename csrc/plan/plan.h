@@ -47,7 +47,7 @@ struct PlanStep {
   std::vector<int32_t> frees;  // what nobody needs after it
   int32_t results;             // how many it makes
 
-  const char* name() const;  // the operator's, for sentences
+  const char* name() const;  // the operator's, for messages
 };
 
 struct Plan {
@@ -66,7 +66,7 @@ struct Plan {
   //   parts         how many
   //   view          the offset, the number of dimensions, the sizes, the strides
   //   aten          the call's number (operator_calls.h), how many inputs it takes, and how many results it makes
-  // Throws std::invalid_argument with a sentence.
+  // Throws std::invalid_argument.
   static Plan decode(const int64_t* code, int64_t size);
 };
 

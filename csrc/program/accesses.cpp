@@ -22,14 +22,14 @@ uint64_t row_places(const void* data, int64_t pitch, int64_t size) {
 
 // The bits of the addresses at which adjacent elements begin.
 uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
-  const int turned = placement.is_turned();
+  const int transposed = placement.is_transposed();
   int64_t elements = 0;
-  for (int i = turned; i < placement.line_digits; ++i) elements |= placement.of_line[size_t(i)].stride;
-  for (int i = 1 - turned; i < placement.column_digits; ++i) elements |= placement.of_column[size_t(i)].stride;
+  for (int i = transposed; i < placement.line_digits; ++i) elements |= placement.of_line[size_t(i)].stride;
+  for (int i = 1 - transposed; i < placement.column_digits; ++i) elements |= placement.of_column[size_t(i)].stride;
   return row_places(data, elements, size);
 }
 
-// The same of a tensor that has an element for each of the result's: dense, or with this placement.
+// For a tensor that has an element for each of the result's: dense, or with this placement.
 uint64_t places_of(const ProgramCall& call, const void* data, int32_t place, int64_t size) {
   if (place >= 0) return places_of(data, call.placements[size_t(place)], size);
   return row_places(data, call.shape.rows_are_lines() ? call.shape.channels : call.shape.pixels, size);
@@ -66,14 +66,16 @@ int most(const ProgramCall& call) { return int(16 / element_size(call.type)); }
 }  // namespace
 
 Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements), inputs{} {
-  const auto is_turned = [&](int32_t place) { return place >= 0 && call.placements[size_t(place)].is_turned(); };
+  const auto is_transposed = [&](int32_t place) {
+    return place >= 0 && call.placements[size_t(place)].is_transposed();
+  };
   each_placed(call, [&](const void*, const Placement& placement, int64_t) {
     if (placement.column_digits > 1)  // a thread's elements go on in no other digit
       while (placement.of_column[0].count % elements) elements /= 2;
   });
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {
     const ProgramOutput& output = call.program.outputs[i];
-    if (const int32_t place = call.place_of_output(i); output.is_by_element() && !is_turned(place)) {
+    if (const int32_t place = call.place_of_output(i); output.is_by_element() && !is_transposed(place)) {
       const int64_t size = element_size(call.stored_type(output));
       elements = aligned(elements, places_of(call, place < 0 ? nullptr : call.outputs[i], place, size), size);
     }
@@ -87,7 +89,7 @@ Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements
     acc = read(places_of(call, nullptr, -1, element_size(call.type)), element_size(call.type));
   for (size_t i = 0; i < std::min(call.inputs.size(), kMostInputs); ++i)
     inputs[i] =
-        is_turned(call.inputs[i].place) ? elements : read(places_of(call, i), element_size(call.inputs[i].type));
+        is_transposed(call.inputs[i].place) ? elements : read(places_of(call, i), element_size(call.inputs[i].type));
 }
 
 int channels_per_access(const ProgramCall& call) {
@@ -101,7 +103,7 @@ int channels_per_access(const ProgramCall& call) {
 int lines_per_access(const ProgramCall& call) {
   int lines = 0;
   each_placed(call, [&](const void* data, const Placement& placement, int64_t size) {
-    if (!placement.is_turned()) return;
+    if (!placement.is_transposed()) return;
     lines = aligned(lines ? lines : most(call), places_of(data, placement, size), size);
     while (placement.adjacent_lines() % lines) lines /= 2;
   });

@@ -23,7 +23,7 @@ struct Accesses {
 
 // How many adjacent channels' numbers a kernel may read at once, for 16 bytes of the result.
 int channels_per_access(const ProgramCall& call);
-// How many adjacent elements of turned tensors, which are of as many lines; 0 if there are none.
+// How many adjacent elements of transposed tensors, which are of as many lines; 0 if there are none.
 int lines_per_access(const ProgramCall& call);
 
 }  // namespace reformer

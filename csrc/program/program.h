@@ -1,5 +1,5 @@
 // Program programs: what happens to each element of a result before, or instead of, its being stored. Written in
-// Python (torch_reformer/program), which also says what each operation means; taken by the operators as numbers. No
+// Python (torch_reformer/program), which also says what each operation means; passed to the operators as numbers. No
 // torch, no HIP.
 #pragma once
 
@@ -74,7 +74,7 @@ struct ProgramOutput {
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
   bool is_by_row() const { return kind == Reduction::none && per == Per::row; }
   bool is_by_plane() const { return kind == Reduction::none && per == Per::plane; }
-  // Whether all rows, or all of an image, have it in common.
+  // True if all rows, or all of an image, have it in common.
   bool is_common() const { return is_by_channel() || is_by_plane(); }
   bool reduces_like(const ProgramOutput& other) const {
     return kind == other.kind && per == other.per && node == other.node;
@@ -86,7 +86,7 @@ struct ProgramOutput {
 // where either does.
 enum class Varies : uint8_t { nowhere = 0, channels = 1, rows = 2, images = 4, planes = channels | images };
 constexpr Varies operator|(Varies a, Varies b) { return Varies(uint8_t(a) | uint8_t(b)); }
-// Whether it differs at most from one of these to the other.
+// True if it differs at most from one of these to the other.
 constexpr bool only(Varies varies, Varies by) { return (varies | by) == by; }
 constexpr bool by_row(Varies varies) { return !only(varies, Varies::planes); }
 
@@ -97,13 +97,13 @@ struct Program {
   std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
   std::vector<int64_t> code;       // from which decode() makes it
   int64_t number = -1;             // its own, of an interned one (plan/interned.h)
-  // Whether a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
+  // True if a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
   bool needs_rows = false;
-  // Whether something is known of each channel of each image: what belongs to an image is computed apart from others.
+  // True if something is known of each channel of each image: what belongs to an image is computed apart from others.
   bool has_planes = false;
   int32_t tables = 0;
 
-  // From Program.code. Throws std::invalid_argument with a sentence if it is malformed.
+  // From Program.code. Throws std::invalid_argument if it is malformed.
   static Program decode(const int64_t* code, int64_t size);
   bool has_acc() const;
   // If the first thing that happens to acc is that a channel's input is added: that input's number, else -1.
@@ -121,7 +121,7 @@ struct ProgramShape {
   Layout layout = Layout::nchw;
   int64_t images = 0, channels = 0, pixels = 0;
   int64_t rows() const { return images * pixels; }
-  // Whether the elements of a row are adjacent in memory.
+  // True if the elements of a row are adjacent in memory.
   bool rows_are_lines() const { return layout == Layout::nhwc || pixels == 1; }
   int64_t numel() const { return rows() * channels; }
   // Elements of what has one for each of these.
@@ -160,7 +160,7 @@ struct ProgramCall {
     if (output.type != Stored::result) return output.type;
     return output.kind == Reduction::none || type == Stored::fp64 ? type : Stored::fp32;
   }
-  // What an index has for a line of the result.
+  // The row number that an index has for a line of the result.
   int64_t number(const ProgramOperand& index, int64_t line) const {
     const int64_t at = index.place < 0 ? line : placements[size_t(index.place)].line(line);
     return index.type == Stored::key ? static_cast<const int64_t*>(index.data)[at]

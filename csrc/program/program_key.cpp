@@ -17,7 +17,7 @@ ProgramKey::ProgramKey(const ProgramCall& call)
   put(accesses, kMostInputs, uint64_t(access.acc));
   for (size_t i = 0; i < std::min<size_t>(call.placements.size(), 16); ++i) {
     const Placement& placement = call.placements[i];
-    placements |= uint64_t(placement.line_digits - 1 + 4 * (placement.is_turned() ? 3 : placement.column_digits))
+    placements |= uint64_t(placement.line_digits - 1 + 4 * (placement.is_transposed() ? 3 : placement.column_digits))
                   << 4 * i;
   }
   for (size_t i = 0; i < std::min<size_t>(call.places_of_outputs.size(), 32); ++i)

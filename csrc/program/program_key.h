@@ -1,4 +1,4 @@
-// What a plan for a program's call depends on, besides the shape and the device.
+// The key of plans for a program's call, besides the shape and the device.
 #pragma once
 
 #include <array>
@@ -13,10 +13,10 @@ struct ProgramKey {
   int64_t number = -1;                                    // the program's own; -1: there is none
   Stored result = Stored::result;                         // the result's type
   int32_t elements_per_thread = 0, lines_per_access = 0;  // as accesses.h has them
-  // 4 bits for each of the first kMostInputs: the type, and whether it has a placement. Kernels take no more.
+  // 4 bits for each of the first kMostInputs: the type, and whether it has a placement. Kernels support no more.
   std::array<uint64_t, 2> input_types{};
   std::array<uint64_t, 3> accesses{};  // 4 bits for each of these and for acc: elements per access
-  uint64_t placements = 0;             // 4 bits for each of the first 16: how many digits, and whether it is turned
+  uint64_t placements = 0;             // 4 bits for each of the first 16: how many digits, and whether it is transposed
   uint32_t placed_outputs = 0;         // a bit for each of the first 32
 
   static constexpr size_t kMostInputs = Accesses::kMostInputs;

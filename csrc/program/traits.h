@@ -1,4 +1,4 @@
-// What a program adds to the work of the kernel that it follows: what a choice may depend on.
+// A program's work beside that of the kernel that it follows, as far as a choice may depend on it.
 #pragma once
 
 #include <cstdint>

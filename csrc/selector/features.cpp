@@ -13,11 +13,11 @@ constexpr int kSizeKnots = kSmall + 1 + 4 * kSizeOctaves;
 constexpr int kProductKnots = 44;           // 1, 2, 4, ... 2^43
 constexpr int kSmallKnots = 12;             // 0, 1, ... 11
 constexpr int kAlignments = 7;              // divisible by 1, 2, 4, ... 64
-constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and what its edge is told to
+constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and to what its edge is known
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
 constexpr int kSlowerKnots = 33, kSlowerStep = 2;  // logits differ by 32 times the logarithm of times, mostly
-constexpr int kNames = 251;                        // solvers are told apart by so many numbers, a prime
+constexpr int kNames = 251;                        // solvers are distinguished by so many numbers, a prime
 // Tokens that have room for a program.
 constexpr int kOfFilter = 5, kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;
 

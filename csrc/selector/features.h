@@ -18,7 +18,7 @@
 namespace reformer {
 
 // Changes whenever the same problem, or program behind it, would give other features: weights trained on another
-// version are refused.
+// version are rejected.
 constexpr int32_t kFeatureVersion = 1;
 
 constexpr int32_t kTokens = 16, kTerms = 6;

@@ -18,9 +18,9 @@ const char* finish_name(int dtype) { return implicit_gemm_finish(static_cast<DTy
 const char* plan(const int32_t* problem, int kernel, int splits, int cluster, int tiles, int warp,
                  void* const* pointers, void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
-  ImplicitGemmPlan plan;
+  ImplicitGemmConfig plan;
   if (const char* sentence =
-          plan_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster, tiles}, warp, plan))
+          configure_implicit_gemm(p, implicit_gemm_kernels()[size_t(kernel)], {splits, cluster, tiles}, warp, plan))
     return sentence;
   bind(plan, p.direction, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   *static_cast<ImplicitGemmArgs*>(args) = plan.args;
@@ -38,8 +38,8 @@ const char* plan_with_program(const int32_t* problem, const void* const* tensors
                               int tiles, int warp) {
   const ConvProblem p = problem_of(problem);
   const ImplicitGemmKernel& of = implicit_gemm_kernels()[size_t(kernel)];
-  ImplicitGemmPlan plan;
-  if (const char* sentence = plan_implicit_gemm(p, of, {1, 1, tiles}, warp, plan)) return sentence;
+  ImplicitGemmConfig plan;
+  if (const char* sentence = configure_implicit_gemm(p, of, {1, 1, tiles}, warp, plan)) return sentence;
   const auto start = [&](const ProgramCall& call) {
     const KernelWithProgram kernel(of.entry, call);
     bind(plan, p.direction, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
@@ -56,8 +56,8 @@ int tiles_worth_trying(const int32_t* problem, int kernel, int warp, int multipr
 // Fills `to` with pairs, splits and clusters, at most 16 of them, and returns how many; 0 if the kernel is not for
 // this.
 int cuts_worth_trying(const int32_t* problem, int kernel, int warp, int multiprocessors, int clusters, int32_t* to) {
-  ImplicitGemmPlan plan;
-  if (plan_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], {}, warp, plan)) return 0;
+  ImplicitGemmConfig plan;
+  if (configure_implicit_gemm(problem_of(problem), implicit_gemm_kernels()[size_t(kernel)], {}, warp, plan)) return 0;
   int count = 0;
   for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(plan, multiprocessors, clusters != 0)) {
     *to++ = schedule.splits;

@@ -17,8 +17,8 @@ extern "C" const char* plan(int is_forward, int type, int layout, int64_t images
                             const int64_t* columns, void* const* pointers, void* arguments, uint32_t* shape,
                             char* name) {
   const auto sizes = [](const int64_t* n) { return PoolSizes{n[0], n[1], n[2], n[3], n[4], n[5]}; };
-  const auto planned =
-      plan_max_pool(is_forward, DType(type), Layout(layout), images, channels, sizes(rows), sizes(columns), "sm_90");
+  const auto planned = configure_max_pool(is_forward, DType(type), Layout(layout), images, channels, sizes(rows),
+                                          sizes(columns), "sm_90");
   if (!planned.plan) return planned.reason;
   MaxPoolArgs args = planned.plan->args;
   args.from = pointers[0], args.places = pointers[1], args.to = pointers[2];

@@ -12,7 +12,7 @@
 using namespace reformer;
 
 static Program program;
-static StitchPlan plan;
+static StitchConfig plan;
 static std::string text;
 
 // The placement of a tensor of these dimensions, sizes and strides among the call's, or -1 for one that has none.
@@ -52,7 +52,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
     call.outputs[i] = address(tensor);
     call.places_of_outputs.push_back(placed(call, tensor, shape[2]));
   }
-  plan = plan_stitch(call.shape, Accesses(call).elements, stitch_needs(call), {multiprocessors, shared_bytes});
+  plan = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call), {multiprocessors, shared_bytes});
   for (size_t i = 0; i < call.placements.size(); ++i) plan.args.placed[i] = stitch_placement(call.placements[i]);
   for (size_t i = 0; i < call.tables.size(); ++i) plan.args.tables[i] = stitch_table(call.tables[i]);
   text = stitch_source(call) + plan.text("stitch_test") + "REFORMER_STITCH_FINISH(stitch_test_finish, Program)\n";

@@ -76,11 +76,11 @@ const char* plan_gemm(const int32_t* problem, int kernel, int shared, int row_bl
                       void* args, void* finish_args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
-  if (const char* sentence = refuse_tma_gemm(p)) return sentence;
+  if (const char* sentence = unsupported_by_tma_gemm(p)) return sentence;
   if (!of.computes(p)) return "the kernel is for other problems";
-  TmaGemmPlan plan;
+  TmaGemmConfig plan;
   row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
-  plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
+  configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, splits}, plan);
   bind(plan, of, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4], pointers[5]);
   memcpy(args, &plan.args, of.args_bytes());
   memcpy(finish_args, &plan.finish_args, sizeof(plan.finish_args));
@@ -96,9 +96,9 @@ const char* plan_gemm_program(const int32_t* problem, const void* const* tensors
                               int shared, int row_blocks) {
   const ConvProblem p = problem_of(problem);
   const TmaGemmKernel& of = tma_gemm_kernels()[size_t(kernel)];
-  TmaGemmPlan plan;
+  TmaGemmConfig plan;
   row_blocks = std::min(row_blocks, tma_gemm_sizes(p).row_tiles(of.rows, shared == int(TmaShared::kColumns) ? 2 : 1));
-  plan_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
+  configure_tma_gemm(p, of, {static_cast<TmaShared>(shared), row_blocks, 1}, plan);
   const auto start = [&](const ProgramCall& call) {
     const KernelWithProgram kernel(of.entry, call, tma_gemm_parts(of, plan.args));
     bind(plan, of, tensors[0], nullptr, tensors[1], nullptr, kernel.result_of(call), nullptr);
@@ -137,9 +137,9 @@ int depthwise_tiles(const int32_t* problem, int most, int32_t* to) {
 const char* plan_depthwise(const int32_t* problem, const int32_t* tile, int multiprocessors, void* const* pointers,
                            void* args, int64_t* numbers) {
   const ConvProblem p = problem_of(problem);
-  if (const char* sentence = refuse_tma_depthwise(p)) return sentence;
-  TmaDepthwisePlan plan;
-  if (!plan_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
+  if (const char* sentence = unsupported_by_tma_depthwise(p)) return sentence;
+  TmaDepthwiseConfig plan;
+  if (!configure_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
     return "the tile doesn't fit";
   bind(plan, p, pointers[0], pointers[1], pointers[2], pointers[3], pointers[4]);
   memcpy(args, &plan.args, sizeof(plan.args));
@@ -154,8 +154,8 @@ const char* plan_depthwise(const int32_t* problem, const int32_t* tile, int mult
 const char* plan_depthwise_program(const int32_t* problem, const void* const* tensors, const GivenProgram* given,
                                    const int32_t* tile, int multiprocessors) {
   const ConvProblem p = problem_of(problem);
-  TmaDepthwisePlan plan;
-  if (!plan_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
+  TmaDepthwiseConfig plan;
+  if (!configure_tma_depthwise(p, {tile[0], tile[1], tile[2], tile[3]}, multiprocessors, plan))
     return "the tile doesn't fit";
   const auto start = [&](const ProgramCall& call) {
     const KernelWithProgram kernel(tma_depthwise_kernel(p)->entry, call, plan.args.blocks);

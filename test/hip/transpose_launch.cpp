@@ -11,7 +11,7 @@ extern "C" int64_t bytes() { return sizeof(TransposeArgs); }
 extern "C" const char* plan(const int64_t* sizes, const int64_t* strides, int64_t dimensions, const void* from,
                             void* to, int size, void* arguments, uint32_t* shape, char* name) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(from);
-  const auto planned = plan_transpose(sizes, strides, dimensions, size, int64_t(address & -address));
+  const auto planned = configure_transpose(sizes, strides, dimensions, size, int64_t(address & -address));
   if (!planned.plan) return planned.reason;
   TransposeArgs args = planned.plan->args;
   args.from = from, args.to = to;

@@ -10,13 +10,13 @@
 
 namespace reformer::depthwise {
 
-// What a row of results is summed from: filter rows first_tap, first_tap + tap_step ..., `taps` of them, of which the
+// Sources of a row of results: filter rows first_tap, first_tap + tap_step ..., `taps` of them, of which the
 // first meets first_source of the source and the next ones those in_dilation further on each.
 struct RowTaps {
   int64_t first_source, first_tap, tap_step, taps, in_dilation;
 };
 
-struct CorrelatePlan {
+struct CorrelateConfig {
   Axis rows, columns;
   std::vector<RowTaps> row_taps;  // of each row of the result
   Planar source, filter, result;
@@ -41,7 +41,7 @@ struct CorrelatePlan {
 };
 
 // lanes: of a vector of the type computed in.
-CorrelatePlan plan_correlate(const ConvProblem& problem, int threads, int lanes);
+CorrelateConfig configure_correlate(const ConvProblem& problem, int threads, int lanes);
 
 // Result columns that one step of the kernel computes for `count` of them: as few beyond the end as possible.
 int column_block(int64_t count);

@@ -14,12 +14,12 @@ class Correlator {
   static constexpr int64_t kMaxTapRows = 11;  // of a kernel's call: of 9 taps each, more would round much
 
  public:
-  Correlator(const depthwise::CorrelatePlan& plan, const T* source, const T* filter, const T* bias, T* result)
-      : plan_(plan), source_(source), filter_(filter), bias_(bias), result_(result) {
-    const int64_t vectors = plan.blocks.vectors;
-    source_elements_ = plan.source_vectors() * L;
-    result_elements_ = plan.result_vectors() * L;
-    filter_elements_ = int64_t(plan.filter_at.size()) * L;
+  Correlator(const depthwise::CorrelateConfig& config, const T* source, const T* filter, const T* bias, T* result)
+      : config_(config), source_(source), filter_(filter), bias_(bias), result_(result) {
+    const int64_t vectors = config.blocks.vectors;
+    source_elements_ = config.source_vectors() * L;
+    result_elements_ = config.result_vectors() * L;
+    filter_elements_ = int64_t(config.filter_at.size()) * L;
     const int64_t elements = vectors * (source_elements_ + result_elements_ + filter_elements_ + L);
     source_band_ = static_cast<S*>(thread_scratch(elements * int64_t(sizeof(S))));
     result_band_ = source_band_ + vectors * source_elements_;
@@ -29,18 +29,20 @@ class Correlator {
   }
 
   void run(int64_t block, int64_t band) {
-    const int64_t first = plan_.blocks.first(block);
-    const int size = plan_.blocks.size(block);
-    const depthwise::Range out{band * plan_.band_rows, std::min((band + 1) * plan_.band_rows, plan_.result.height)};
-    const depthwise::Range in = plan_.rows.source(out);
-    for (int64_t pass = 0; pass < plan_.passes; ++pass) {
+    const int64_t first = config_.blocks.first(block);
+    const int size = config_.blocks.size(block);
+    const depthwise::Range out{band * config_.band_rows,
+                               std::min((band + 1) * config_.band_rows, config_.result.height)};
+    const depthwise::Range in = config_.rows.source(out);
+    for (int64_t pass = 0; pass < config_.passes; ++pass) {
       load_filter(first, size, pass);
-      gather(Planes<const T>{source_, plan_.source, plan_.source_map(pass)}, first, size, in.begin * plan_.source.width,
-             int(in.size() * plan_.source.width), plan_.source_at.data(), source_band_, source_elements_);
+      gather(Planes<const T>{source_, config_.source, config_.source_map(pass)}, first, size,
+             in.begin * config_.source.width, int(in.size() * config_.source.width), config_.source_at.data(),
+             source_band_, source_elements_);
       for (int64_t vector = 0; vector * L < size; ++vector) sum_rows(vector, out, in, pass > 0);
     }
-    scatter(result_band_, result_elements_, plan_.result_at.data(), Planes<T>{result_, plan_.result, {}}, first, size,
-            out.begin * plan_.result.width, int(out.size() * plan_.result.width));
+    scatter(result_band_, result_elements_, config_.result_at.data(), Planes<T>{result_, config_.result, {}}, first,
+            size, out.begin * config_.result.width, int(out.size() * config_.result.width));
   }
 
  private:
@@ -48,13 +50,14 @@ class Correlator {
     if (first == loaded_first_ && pass == loaded_pass_) return;
     loaded_first_ = first;
     loaded_pass_ = pass;
-    const depthwise::PlaneMap map = plan_.filter_map(pass);
-    gather(Planes<const T>{filter_, plan_.filter, map}, first, size, 0, int(plan_.filter_at.size()),
-           plan_.filter_at.data(), taps_, filter_elements_);
+    const depthwise::PlaneMap map = config_.filter_map(pass);
+    gather(Planes<const T>{filter_, config_.filter, map}, first, size, 0, int(config_.filter_at.size()),
+           config_.filter_at.data(), taps_, filter_elements_);
     if (bias_)
-      gather(Planes<const T>{bias_, {1, 1, 1, Layout::nchw}, map}, first, size, 0, 1, plan_.filter_at.data(), init_, L);
+      gather(Planes<const T>{bias_, {1, 1, 1, Layout::nchw}, map}, first, size, 0, 1, config_.filter_at.data(), init_,
+             L);
     else
-      std::memset(init_, 0, plan_.blocks.vectors * L * sizeof(S));
+      std::memset(init_, 0, config_.blocks.vectors * L * sizeof(S));
     const int64_t vectors = (size + L - 1) / L;
     Vec<S> zero{};  // or NaN, where a tap is not finite
     for (int64_t i = 0; i < vectors * filter_elements_; i += L) zero += load<S>(taps_ + i) * S(0);
@@ -67,16 +70,16 @@ class Correlator {
     const S* filter = taps_ + vector * filter_elements_;
     S* result = result_band_ + vector * result_elements_;
     for (int64_t y = out.begin; y < out.end; ++y) {
-      const depthwise::RowTaps& taps = plan_.row_taps[y];
+      const depthwise::RowTaps& taps = config_.row_taps[y];
       Row<S> row;
-      row.x = source + (taps.first_source - in.begin) * plan_.source_pitch * L;
-      row.x_row = taps.in_dilation * plan_.source_pitch * L;
-      row.w = filter + taps.first_tap * plan_.filter.width * L;
-      row.w_row = taps.tap_step * plan_.filter.width * L;
+      row.x = source + (taps.first_source - in.begin) * config_.source_pitch * L;
+      row.x_row = taps.in_dilation * config_.source_pitch * L;
+      row.w = filter + taps.first_tap * config_.filter.width * L;
+      row.w_row = taps.tap_step * config_.filter.width * L;
       row.tap_rows = taps.taps;
-      row.out = result + (y - out.begin) * plan_.result_pitch * L;
+      row.out = result + (y - out.begin) * config_.result_pitch * L;
       row.init = add ? nullptr : init_ + vector * L;
-      for (const depthwise::Phase& columns : plan_.columns.phases)
+      for (const depthwise::Phase& columns : config_.columns.phases)
         finite_ ? sum_row(row, columns) : sum_careful(row, columns);
     }
   }
@@ -84,7 +87,7 @@ class Correlator {
   // row: as for source column 0, tap 0 and result 0.
   void sum_row(Row<S> row, const depthwise::Phase& columns) {
     const int block = depthwise::column_block(columns.out_count);
-    row.x += (plan_.lead + columns.in_first) * L;
+    row.x += (config_.lead + columns.in_first) * L;
     row.x_step = columns.in_step * L;
     row.x_tap = columns.in_dilation * L;
     row.w += columns.tap_first * L;
@@ -112,7 +115,7 @@ class Correlator {
     } while (left_rows > 0);
   }
 
-  // The same without touching the zero columns: infinity or NaN times zero is not nothing.
+  // Without touching the zero columns: infinity or NaN times zero is not nothing.
   void sum_careful(const Row<S>& row, const depthwise::Phase& columns) {
     S* out = row.out + columns.out_first * L;
     const int64_t out_step = columns.out_step * L;
@@ -122,15 +125,15 @@ class Correlator {
       for (int64_t tap = 0; tap < columns.tap_count; ++tap) {
         const Vec<S> factor = load<S>(row.w + r * row.w_row + (columns.tap_first + tap * columns.tap_step) * L);
         const auto valid =
-            depthwise::inside(columns.in(0, tap), columns.in_step, columns.out_count, plan_.source.width);
+            depthwise::inside(columns.in(0, tap), columns.in_step, columns.out_count, config_.source.width);
         for (int64_t t = valid.begin; t < valid.end; ++t) {
-          const S* x = row.x + r * row.x_row + (plan_.lead + columns.in(t, tap)) * L;
+          const S* x = row.x + r * row.x_row + (config_.lead + columns.in(t, tap)) * L;
           store<S>(out + t * out_step, fma<S>(load<S>(x), factor, load<S>(out + t * out_step)));
         }
       }
   }
 
-  const depthwise::CorrelatePlan& plan_;
+  const depthwise::CorrelateConfig& config_;
   const T *source_, *filter_, *bias_;
   T* result_;
   int64_t source_elements_, result_elements_, filter_elements_;  // of each vector of a block
@@ -142,13 +145,13 @@ class Correlator {
 inline void correlate(const ConvProblem& p, int threads, const ConvBuffers& b) {
   dispatch(p.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto plan = depthwise::plan_correlate(p, threads, kLanes<typename Element<T>::Sum>);
+    const auto config = depthwise::configure_correlate(p, threads, kLanes<typename Element<T>::Sum>);
     const bool forward = p.direction == Direction::forward;
     const T *source = static_cast<const T*>(forward ? b.x : b.y), *filter = static_cast<const T*>(b.w);
     T* result = static_cast<T*>(forward ? b.y : b.x);
-    parallel_for(plan.block_count * plan.bands, 1, [&](int64_t begin, int64_t end) {
-      Correlator<T> correlator(plan, source, filter, static_cast<const T*>(b.bias), result);
-      for (int64_t item = begin; item < end; ++item) correlator.run(item / plan.bands, item % plan.bands);
+    parallel_for(config.block_count * config.bands, 1, [&](int64_t begin, int64_t end) {
+      Correlator<T> correlator(config, source, filter, static_cast<const T*>(b.bias), result);
+      for (int64_t item = begin; item < end; ++item) correlator.run(item / config.bands, item % config.bands);
     });
   });
 }

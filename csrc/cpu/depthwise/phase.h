@@ -34,7 +34,7 @@ struct Axis {
   int64_t in_size, out_size;  // of the tensors read and written
   std::vector<Phase> phases;  // they write every position exactly once
 
-  // What has to be read for the results at [out.begin, out.end).
+  // The range that has to be read for the results at [out.begin, out.end).
   Range source(Range out) const;
 };
 

@@ -12,7 +12,7 @@
 
 namespace reformer::depthwise {
 
-struct WeightGradPlan {
+struct WeightGradConfig {
   Phase rows, columns;  // as in forward
   Planar x, y, filter;
   int64_t multiplier;  // output channels of an input channel
@@ -26,7 +26,7 @@ struct WeightGradPlan {
   int64_t lead;        // zero columns before x's first in scratch
   int64_t x_pitch;     // vectors of a row of x in scratch
   std::vector<int32_t> x_at, y_at, filter_at;  // where each pixel of a band is in scratch, in vectors
-  void place_pixels();                         // fills these; until then the plan has allocated nothing
+  void place_pixels();                         // fills these; until then the config has allocated nothing
 
   int64_t taps() const { return filter.pixels(); }
   int64_t part_steps() const { return (steps + parts - 1) / parts; }
@@ -35,7 +35,7 @@ struct WeightGradPlan {
 };
 
 // lanes: of a vector of the type computed in.
-WeightGradPlan plan_weight_grad(const ConvProblem& problem, int threads, int lanes);
+WeightGradConfig configure_weight_grad(const ConvProblem& problem, int threads, int lanes);
 
 int64_t weight_grad_workspace_bytes(const ConvProblem& problem, const Device& device);
 void weight_grad(const ConvProblem& problem, const Device& device, const ConvBuffers& buffers);

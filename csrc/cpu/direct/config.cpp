@@ -1,4 +1,4 @@
-#include "plan.h"
+#include "config.h"
 
 #include <algorithm>
 
@@ -56,7 +56,7 @@ DirectAxis axis_of(const ConvProblem& p, bool height) {
 
 }  // namespace
 
-DirectPlan::DirectPlan(const ConvProblem& p, int32_t threads)
+DirectConfig::DirectConfig(const ConvProblem& p, int32_t threads)
     : DirectSizes(p, threads),
       h(axis_of(p, true)),
       w(axis_of(p, false)),
@@ -65,7 +65,7 @@ DirectPlan::DirectPlan(const ConvProblem& p, int32_t threads)
   if (p.direction == Direction::input_grad) std::swap(source, target);
 }
 
-std::vector<int32_t> DirectPlan::offsets(int32_t pass) const {
+std::vector<int32_t> DirectConfig::offsets(int32_t pass) const {
   const auto& pass_h = h.passes[size_t(pass) / w.passes.size()];
   const auto& pass_w = w.passes[size_t(pass) % w.passes.size()];
   std::vector<int32_t> result;

@@ -37,11 +37,11 @@ struct DirectView {
   DirectView(Layout layout, int64_t channels, int32_t height, int32_t width);
 };
 
-struct DirectPlan : DirectSizes {
+struct DirectConfig : DirectSizes {
   DirectAxis h, w;
   DirectView source, target;
 
-  DirectPlan(const ConvProblem& problem, int32_t threads);
+  DirectConfig(const ConvProblem& problem, int32_t threads);
 
   int32_t rows_of(int32_t strip) const { return strip + 1 < strips ? rows : h.positions - strip * rows; }
 

@@ -1,19 +1,19 @@
-// The three directions of the direct convolution, on the plan of a problem.
+// The three directions of the direct convolution, on the config of a problem.
 #pragma once
 
+#include "config.h"
 #include "conv/solver.h"
-#include "plan.h"
 
 namespace reformer {
 
 // Forward and input_grad. The workspace holds the weights in the order in which the tiles read them.
 int64_t direct_correlate_workspace(const ConvProblem& problem);
-void direct_correlate(const ConvProblem& problem, const Device& device, const DirectPlan& plan,
+void direct_correlate(const ConvProblem& problem, const Device& device, const DirectConfig& config,
                       const ConvBuffers& buffers);
 
 // The workspace holds the sums of every part of the images, which are added up in the order of the parts.
 int64_t direct_weight_grad_workspace(const ConvProblem& problem, const Device& device);
-void direct_weight_grad(const ConvProblem& problem, const Device& device, const DirectPlan& plan,
+void direct_weight_grad(const ConvProblem& problem, const Device& device, const DirectConfig& config,
                         const ConvBuffers& buffers);
 
 // Element strides of a dense filter, channels of the source and target of a group.

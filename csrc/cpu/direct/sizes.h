@@ -1,5 +1,5 @@
-// The numbers of a direct convolution's plan (plan.h), which say how much memory it takes: what is asked for before
-// there is a plan, without allocating anything.
+// The numbers of a direct convolution's config (config.h), which say how much memory it takes: what is asked for before
+// there is a config, without allocating anything.
 #pragma once
 
 #include "conv/problem.h"

@@ -165,7 +165,7 @@ struct OutImages {
   }
 };
 
-// The same in NHWC: C(m, n) is channel n at pixel m.
+// In NHWC: C(m, n) is channel n at pixel m.
 template <class S, class T>
 struct OutPixelRows {
   static constexpr bool rounds = !std::is_same_v<S, T>;

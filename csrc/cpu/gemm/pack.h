@@ -27,7 +27,7 @@ REFORMER_INLINE void widen(S* to, const T* from, int count) {
   if (i < count) store<S>(to + i, load_part<S>(from + i, count - i));
 }
 
-// The same without writing more.
+// Without writing more.
 template <class S, class T>
 REFORMER_INLINE void widen_exactly(S* to, const T* from, int count) {
   constexpr int L = kLanes<S>;

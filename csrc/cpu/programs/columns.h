@@ -11,8 +11,8 @@ inline Partial moments(double count, double origin, double sum, double squares) 
   return {count, origin + sum / count, rest < 0 ? 0 : rest};
 }
 
-// What a reduction has of each element of a block, of all blocks of a unit. Sums of a few blocks are added up in S, and
-// those in fp64.
+// A reduction's sums for each element of a block, over all blocks of a unit. Sums of a few blocks are added up in S,
+// and those in fp64.
 template <class S>
 class Columns {
  public:

@@ -11,7 +11,7 @@ REFORMER_INLINE void each(S* to, int64_t count, Function function) {
   for (int64_t i = 0; i < count; i += kLanes<S>) store<S>(to + i, function(i));
 }
 
-// What an operation reads, a vector after the other.
+// An operand, read a vector after the other.
 template <class S>
 struct Operand {
   const S* at;
@@ -64,7 +64,7 @@ void operate(ProgramOp op, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64
   }
 }
 
-// The same for several operations.
+// Several operations at once.
 template <class S>
 void operate(Several several, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64_t count) {
   const Vec<S> zero = {};

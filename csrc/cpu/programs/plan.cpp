@@ -21,7 +21,7 @@ Step step_of(const Program& program, int32_t i) {
   return step;
 }
 
-// What each node's value is used for, while steps become one.
+// Uses of each node's value, while steps become one.
 struct Uses {
   std::vector<int> all, absorbed;  // by outputs and steps; of them by steps that took it in
   std::vector<char> summed;        // by row_sum
@@ -35,7 +35,7 @@ struct Uses {
       for (int j = 0; j < operands(node.op); ++j) {
         const int32_t operand = node.operands[j];
         const bool by_line = steps.is_by_line(i) && !reduces_row(node.op);
-        // What is computed less often is not absorbed: a use that counts as two.
+        // Values that are computed less often are not absorbed: a use that counts as two.
         all[size_t(operand)] += steps.is_of_steps(operand) && steps.is_by_line(operand) == by_line ? 1 : 2;
         if (node.op == ProgramOp::row_sum) summed[size_t(operand)] = true;
       }
@@ -223,7 +223,7 @@ Steps::Steps(const Program& program, const Partition& partition)
   }
   for (const ProgramOutput& output : program.outputs)
     if (!output.is_common() && !output.is_by_row()) spread(output.node);
-  // What is read comes first: what is stored may take its place.
+  // Reads come first: what is stored may take their place.
   std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
     if (step.value >= count) return false;
     const ProgramOp op = program.nodes[size_t(step.value)].op;

@@ -34,7 +34,7 @@ struct Partition {
   int64_t room() const { return (block() + 127) / 64 * 64; }
 };
 
-// What is done for a block: an operation of a program, several in one pass over the block, or a spread (see Steps).
+// A step for a block: an operation of a program, several in one pass over the block, or a spread (see Steps).
 enum class Several : uint8_t {
   one,
   mul_add,             // a * b + c
@@ -75,14 +75,14 @@ struct Steps {
   bool is_by_line(int32_t value) const {
     return channels_along_ && value < nodes() && varies[size_t(value)] == Varies::rows;
   }
-  // Whether one number stands for all of a block.
+  // True if one number stands for all of a block.
   bool is_one(int32_t value) const {
     return row_by_row_ && value < nodes() && (varies[size_t(value)] | Varies::rows) == Varies::rows;
   }
   // A node's value for each element.
   int32_t by_element(int32_t node) const { return is_by_line(node) ? nodes() + node : node; }
 
-  // What is computed in a block, not before all of them.
+  // Values that are computed in a block, not before all of them.
   bool is_of_steps(int32_t value) const { return value >= nodes() || by_row(varies[size_t(value)]); }
 
  private:
@@ -91,7 +91,7 @@ struct Steps {
   bool channels_along_, row_by_row_;
 };
 
-// What is known of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
+// The state of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
 // the number of elements, their mean and the sum of squared differences from it.
 struct Partial {
   double count, value, squares;

@@ -22,7 +22,7 @@ class Direct final : public Solver {
     ConvPlan plan;
     plan.us = cost_.estimate_us(p, device);
     plan.workspace_bytes = weight_grad ? direct_weight_grad_workspace(p, device) : direct_correlate_workspace(p);
-    plan.run = [p, device, walk = DirectPlan(p, device.threads),
+    plan.run = [p, device, walk = DirectConfig(p, device.threads),
                 run = weight_grad ? direct_weight_grad : direct_correlate](const ConvBuffers& buffers) {
       run(p, device, walk, buffers);
     };

@@ -101,7 +101,7 @@ struct ImplicitGemmCall {
       });
     });
   }
-  // The same in the order [g][tap][k][c], an output channel of all groups at a time.
+  // In the order [g][tap][k][c], an output channel of all groups at a time.
   void order_filter_nhwc() const {
     parallel_for(p.k, 1, [&](int64_t begin, int64_t end) {
       for_each_phase([&](const Phase& rows, const Phase& cols, int64_t place) {

@@ -22,7 +22,7 @@ class WinogradSolver final : public Solver {
     if (p.dilation_h != 1 || p.dilation_w != 1) return "the dilation is not 1";
     if (p.groups != 1) return "the convolution is grouped";
     if (p.pad_h > 2 || p.pad_w > 2) return "the padding is larger than 2";
-    const WinogradPlan tiles = winograd_plan(p, device, tile_);
+    const WinogradConfig tiles = winograd_config(p, device, tile_);
     ConvPlan plan;
     plan.us = cost_.estimate_us(p, device);
     plan.workspace_bytes = winograd_workspace_bytes(tiles, device);

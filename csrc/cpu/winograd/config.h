@@ -1,4 +1,4 @@
-// What a Winograd convolution computes and how it is split: shared by the loops (winograd.cpp) and the transforms.
+// A Winograd convolution and how it is split: shared by the loops (winograd.cpp) and the transforms.
 //
 // The output is split into tiles of tile_h x tile_w elements. Each needs an overlapping input tile of (tile_h + 2) x
 // (tile_w + 2), whose elements are called points after the transform. For every point there is one matrix product,
@@ -23,7 +23,7 @@ struct WinogradTile {
 constexpr int32_t kMaxWinogradChunk = 64;
 
 // A correlation of `in` with 3x3 filters. An input gradient is one too: of dy, with the filters rotated.
-struct WinogradPlan {
+struct WinogradConfig {
   const float *in, *filter, *bias;
   float* out;
   Layout layout;
@@ -31,7 +31,7 @@ struct WinogradPlan {
   int32_t k, out_h, out_w;
   int32_t pad_h, pad_w;
   int64_t filter_k, filter_c, filter_tap;  // strides of the filter; a tap is one of its nine elements
-  bool rotated;                            // the filter is turned by 180 degrees
+  bool rotated;                            // the filter is transposed by 180 degrees
 
   WinogradTile tile;
   int64_t tiles_down, tiles_across;  // in an image
@@ -60,11 +60,11 @@ struct WinogradRun {
 // Calls body(run, index of its first tile, counted from begin) for the runs, at most max_run tiles long, of [begin,
 // end).
 template <class Body>
-void for_each_run(const WinogradPlan& plan, int64_t begin, int64_t end, int64_t max_run, const Body& body) {
+void for_each_run(const WinogradConfig& config, int64_t begin, int64_t end, int64_t max_run, const Body& body) {
   for (int64_t tile = begin; tile < end;) {
-    const int64_t row = tile / plan.tiles_across, across = tile % plan.tiles_across;
-    const int64_t count = std::min({end - tile, plan.tiles_across - across, max_run});
-    body(WinogradRun{row / plan.tiles_down, row % plan.tiles_down, across, count}, tile - begin);
+    const int64_t row = tile / config.tiles_across, across = tile % config.tiles_across;
+    const int64_t count = std::min({end - tile, config.tiles_across - across, max_run});
+    body(WinogradRun{row / config.tiles_down, row % config.tiles_down, across, count}, tile - begin);
     tile += count;
   }
 }

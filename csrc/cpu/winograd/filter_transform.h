@@ -18,7 +18,7 @@ inline void transpose_rows(const float* from, int64_t from_row, int rows, int co
 }
 
 // The filters of channels [c, c + depth) for a vector of outputs from k on: taps[channel][tap][lane].
-inline void load_taps(const WinogradPlan& p, int k, int c, int depth,
+inline void load_taps(const WinogradConfig& p, int k, int c, int depth,
                       float (&taps)[kMaxWinogradChunk][9][kLanes<float>]) {
   constexpr int L = kLanes<float>;
   const int lanes = std::min(L, p.k - k);
@@ -50,9 +50,9 @@ REFORMER_INLINE void store_half(float* to, Vec<double> v) {
   std::memcpy(to, &half, sizeof half);
 }
 
-// to: one block of the plan, [point][channel][panel_cols].
+// to: one block of the config, [point][channel][panel_cols].
 template <int MH, int MW>
-void transform_filter(const WinogradPlan& p, int panel, int chunk, float* to) {
+void transform_filter(const WinogradConfig& p, int panel, int chunk, float* to) {
   constexpr int L = kLanes<float>, NH = MH + 2, NW = MW + 2;
   alignas(64) float taps[kMaxWinogradChunk][9][L];
   const int depth = p.chunk_depth(chunk);

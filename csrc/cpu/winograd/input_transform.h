@@ -25,7 +25,7 @@ REFORMER_INLINE Vec<float> load_between(const float* from, int64_t first, int be
 }
 
 template <int MH>
-void fill_strip_nhwc(const WinogradPlan& p, const WinogradRun& run, int64_t c, int lanes, Strip<MH + 2>& strip) {
+void fill_strip_nhwc(const WinogradConfig& p, const WinogradRun& run, int64_t c, int lanes, Strip<MH + 2>& strip) {
   constexpr int NH = MH + 2;
   alignas(64) static constexpr float zeros[kLanes<float>] = {};
   const float* row[NH];  // of the image, or zeros that are read again and again
@@ -50,7 +50,7 @@ void fill_strip_nhwc(const WinogradPlan& p, const WinogradRun& run, int64_t c, i
 }
 
 template <int MH>
-void fill_strip_nchw(const WinogradPlan& p, const WinogradRun& run, int64_t c, int lanes, Strip<MH + 2>& strip) {
+void fill_strip_nchw(const WinogradConfig& p, const WinogradRun& run, int64_t c, int lanes, Strip<MH + 2>& strip) {
   constexpr int NH = MH + 2, L = kLanes<float>;
   const int64_t top = run.down * MH - p.pad_h;
   const int row_begin = int(std::max<int64_t>(0, -top)), row_end = int(std::min<int64_t>(NH, p.h - top));
@@ -84,7 +84,7 @@ void fill_strip_nchw(const WinogradPlan& p, const WinogradRun& run, int64_t c, i
 
 // The tiles [begin, end), their channels of one chunk, to rows 0, 1, .. of the planes.
 template <int MH, int MW>
-void transform_input(const WinogradPlan& p, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to) {
+void transform_input(const WinogradConfig& p, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to) {
   constexpr int L = kLanes<float>, NH = MH + 2, NW = MW + 2;
   alignas(64) Strip<NH> strip;
   for (int lane = 0; lane < p.chunk_depth(chunk); lane += L) {

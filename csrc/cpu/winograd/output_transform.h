@@ -29,7 +29,7 @@ REFORMER_INLINE void transform_tile(const float* m, int64_t plane, Vec<float> bi
 
 // Rows of the strip, [column][channel], to rows of `lanes` channels of an image.
 template <int MH>
-void write_strip_nchw(const WinogradPlan& p, const WinogradRun& run, int64_t k, int lanes, int rows,
+void write_strip_nchw(const WinogradConfig& p, const WinogradRun& run, int64_t k, int lanes, int rows,
                       const OutputStrip<MH>& strip) {
   constexpr int L = kLanes<float>;
   const int64_t left = run.across * p.tile.w;
@@ -56,7 +56,7 @@ void write_strip_nchw(const WinogradPlan& p, const WinogradRun& run, int64_t k, 
 
 // Rows 0, 1, .. of the planes to the tiles [begin, end), channels of one panel.
 template <int MH, int MW>
-void transform_output(const WinogradPlan& p, int panel, int64_t begin, int64_t end,
+void transform_output(const WinogradConfig& p, int panel, int64_t begin, int64_t end,
                       const WinogradPlanes<const float>& from) {
   constexpr int L = kLanes<float>;
   alignas(64) OutputStrip<MH> strip;

@@ -1,14 +1,14 @@
 // The three transforms of Winograd convolution, compiled for each instruction set.
 #pragma once
 
-#include "plan.h"
+#include "config.h"
 
 namespace reformer {
 
 struct WinogradTransforms {
-  void (*filter)(const WinogradPlan& plan, int panel, int chunk, float* to);
-  void (*input)(const WinogradPlan& plan, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to);
-  void (*output)(const WinogradPlan& plan, int panel, int64_t begin, int64_t end,
+  void (*filter)(const WinogradConfig& config, int panel, int chunk, float* to);
+  void (*input)(const WinogradConfig& config, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to);
+  void (*output)(const WinogradConfig& config, int panel, int64_t begin, int64_t end,
                  const WinogradPlanes<const float>& from);
 };
 

@@ -16,10 +16,10 @@ int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // With few tiles for many filters it is cheaper for all threads to share the transformed input, each transforming and
 // using its own panels of filters while they are in its cache, than to write all filters to memory first.
-bool shares_input(const WinogradPlan& p) { return p.tiles() <= kMaxSharedTiles; }
+bool shares_input(const WinogradConfig& p) { return p.tiles() <= kMaxSharedTiles; }
 
 // Rows of the products held at once.
-int64_t block_rows(const WinogradPlan& p, const Device& device) {
+int64_t block_rows(const WinogradConfig& p, const Device& device) {
   return shares_input(p) ? p.tiles() : std::min(kMaxBlock, ceil_div(p.tiles(), device.threads));
 }
 
@@ -27,7 +27,7 @@ struct Workspace {
   int64_t input, product, filter;  // floats of each piece
   int64_t inputs, products, filters;
 
-  Workspace(const WinogradPlan& p, const Device& device) {
+  Workspace(const WinogradConfig& p, const Device& device) {
     const int64_t rows = block_rows(p, device), points = p.tile.points();
     input = p.chunks * points * (rows * p.chunk + kLine);
     product = points * (rows * p.panel_cols + kLine);
@@ -41,12 +41,12 @@ struct Workspace {
 
 class Winograd {
  public:
-  Winograd(const WinogradPlan& plan, const Device& device, float* workspace)
-      : p_(plan),
+  Winograd(const WinogradConfig& config, const Device& device, float* workspace)
+      : p_(config),
         threads_(device.threads),
-        rows_(block_rows(plan, device)),
-        size_(plan, device),
-        transforms_(winograd_transforms(plan.tile, device.isa)),
+        rows_(block_rows(config, device)),
+        size_(config, device),
+        transforms_(winograd_transforms(config.tile, device.isa)),
         kernels_(gemm_kernels<float>(device.isa, GemmSum::cascade)),
         inputs_(workspace),
         products_(inputs_ + size_.input * size_.inputs),
@@ -147,7 +147,7 @@ class Winograd {
     }
   }
 
-  const WinogradPlan& p_;
+  const WinogradConfig& p_;
   const int64_t threads_, rows_;
   const Workspace size_;
   const WinogradTransforms transforms_;
@@ -156,63 +156,63 @@ class Winograd {
 };
 
 // Chunks and panels of whole vectors, as equal as can be; no panel is wider than the register tile.
-void cut_channels(WinogradPlan& plan, const Device& device) {
+void cut_channels(WinogradConfig& config, const Device& device) {
   const GemmColumns widest = gemm_columns(device.isa);
-  plan.chunks = int32_t(ceil_div(plan.c, kMaxWinogradChunk));
-  plan.chunk = int32_t(round_up(ceil_div(plan.c, plan.chunks), widest.lanes));
-  plan.chunks = int32_t(ceil_div(plan.c, plan.chunk));
+  config.chunks = int32_t(ceil_div(config.c, kMaxWinogradChunk));
+  config.chunk = int32_t(round_up(ceil_div(config.c, config.chunks), widest.lanes));
+  config.chunks = int32_t(ceil_div(config.c, config.chunk));
 
-  const int64_t vectors = ceil_div(plan.k, widest.lanes);
+  const int64_t vectors = ceil_div(config.k, widest.lanes);
   int64_t panels = ceil_div(vectors, widest.vectors);
-  if (shares_input(plan)) panels = std::min(vectors, round_up(panels, device.threads));
+  if (shares_input(config)) panels = std::min(vectors, round_up(panels, device.threads));
   const int64_t width = ceil_div(vectors, panels);
-  plan.panel_cols = int32_t(width * widest.lanes);
-  plan.panels = int32_t(ceil_div(vectors, width));
+  config.panel_cols = int32_t(width * widest.lanes);
+  config.panels = int32_t(ceil_div(vectors, width));
 }
 
 }  // namespace
 
-WinogradPlan winograd_plan(const ConvProblem& p, const Device& device, WinogradTile tile) {
+WinogradConfig winograd_config(const ConvProblem& p, const Device& device, WinogradTile tile) {
   const bool forward = p.direction == Direction::forward, nchw = p.layout == Layout::nchw;
-  WinogradPlan plan{};
-  plan.layout = p.layout;
-  plan.n = p.n;
-  plan.filter_tap = nchw ? 1 : p.c;
+  WinogradConfig config{};
+  config.layout = p.layout;
+  config.n = p.n;
+  config.filter_tap = nchw ? 1 : p.c;
   const int64_t filter_k = int64_t{9} * p.c, filter_c = nchw ? 9 : 1;
   if (forward) {
-    plan.c = p.c, plan.h = p.h, plan.w = p.w;
-    plan.k = p.k, plan.out_h = p.out_h(), plan.out_w = p.out_w();
-    plan.pad_h = p.pad_h, plan.pad_w = p.pad_w;
-    plan.filter_k = filter_k, plan.filter_c = filter_c;
+    config.c = p.c, config.h = p.h, config.w = p.w;
+    config.k = p.k, config.out_h = p.out_h(), config.out_w = p.out_w();
+    config.pad_h = p.pad_h, config.pad_w = p.pad_w;
+    config.filter_k = filter_k, config.filter_c = filter_c;
   } else {
-    plan.c = p.k, plan.h = p.out_h(), plan.w = p.out_w();
-    plan.k = p.c, plan.out_h = p.h, plan.out_w = p.w;
-    plan.pad_h = 2 - p.pad_h, plan.pad_w = 2 - p.pad_w;
-    plan.filter_k = filter_c, plan.filter_c = filter_k;
-    plan.rotated = true;
+    config.c = p.k, config.h = p.out_h(), config.w = p.out_w();
+    config.k = p.c, config.out_h = p.h, config.out_w = p.w;
+    config.pad_h = 2 - p.pad_h, config.pad_w = 2 - p.pad_w;
+    config.filter_k = filter_c, config.filter_c = filter_k;
+    config.rotated = true;
   }
-  plan.tile = tile;
-  plan.tiles_down = ceil_div(plan.out_h, tile.h);
-  plan.tiles_across = ceil_div(plan.out_w, tile.w);
-  cut_channels(plan, device);
-  return plan;
+  config.tile = tile;
+  config.tiles_down = ceil_div(config.out_h, tile.h);
+  config.tiles_across = ceil_div(config.out_w, tile.w);
+  cut_channels(config, device);
+  return config;
 }
 
-WinogradPlan bound(WinogradPlan plan, const ConvBuffers& b) {
-  const bool forward = !plan.rotated;
-  plan.in = static_cast<const float*>(forward ? b.x : b.y);
-  plan.out = static_cast<float*>(forward ? b.y : b.x);
-  plan.filter = static_cast<const float*>(b.w);
-  plan.bias = static_cast<const float*>(b.bias);
-  return plan;
+WinogradConfig bound(WinogradConfig config, const ConvBuffers& b) {
+  const bool forward = !config.rotated;
+  config.in = static_cast<const float*>(forward ? b.x : b.y);
+  config.out = static_cast<float*>(forward ? b.y : b.x);
+  config.filter = static_cast<const float*>(b.w);
+  config.bias = static_cast<const float*>(b.bias);
+  return config;
 }
 
-int64_t winograd_workspace_bytes(const WinogradPlan& plan, const Device& device) {
-  return Workspace(plan, device).floats() * int64_t{sizeof(float)};
+int64_t winograd_workspace_bytes(const WinogradConfig& config, const Device& device) {
+  return Workspace(config, device).floats() * int64_t{sizeof(float)};
 }
 
-void run_winograd(const WinogradPlan& plan, const Device& device, void* workspace) {
-  Winograd(plan, device, static_cast<float*>(workspace)).run();
+void run_winograd(const WinogradConfig& config, const Device& device, void* workspace) {
+  Winograd(config, device, static_cast<float*>(workspace)).run();
 }
 
 }  // namespace reformer

@@ -13,16 +13,16 @@
 // NaN, and a NaN may reach outputs up to three rows or columns further than its filter does.
 #pragma once
 
-#include "plan.h"
+#include "config.h"
 
 namespace reformer {
 
-// The plan of a forward or input_grad problem with 3x3 filters, stride and dilation 1, one group, fp32 and padding 0
+// The config of a forward or input_grad problem with 3x3 filters, stride and dilation 1, one group, fp32 and padding 0
 // to 2; without pointers.
-WinogradPlan winograd_plan(const ConvProblem& problem, const Device& device, WinogradTile tile);
-// The same with its pointers.
-WinogradPlan bound(WinogradPlan plan, const ConvBuffers& buffers);
-int64_t winograd_workspace_bytes(const WinogradPlan& plan, const Device& device);
-void run_winograd(const WinogradPlan& plan, const Device& device, void* workspace);
+WinogradConfig winograd_config(const ConvProblem& problem, const Device& device, WinogradTile tile);
+// The configuration with its pointers.
+WinogradConfig bound(WinogradConfig config, const ConvBuffers& buffers);
+int64_t winograd_workspace_bytes(const WinogradConfig& config, const Device& device);
+void run_winograd(const WinogradConfig& config, const Device& device, void* workspace);
 
 }  // namespace reformer

@@ -1,4 +1,4 @@
-// What the kernels that cast many tensors and their host share.
+// Shared by the kernels that cast many tensors and their host.
 #pragma once
 
 namespace reformer {

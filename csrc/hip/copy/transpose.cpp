@@ -38,8 +38,8 @@ const gpu::Kernel& kernel_of(int64_t bytes, bool by_vectors) {
 
 }  // namespace
 
-Planned<TransposePlan> plan_transpose(const int64_t* sizes, const int64_t* strides, int64_t dimensions, int64_t bytes,
-                                      int64_t alignment) {
+Planned<TransposeConfig> configure_transpose(const int64_t* sizes, const int64_t* strides, int64_t dimensions,
+                                             int64_t bytes, int64_t alignment) {
   if (bytes != 2 && bytes != 4) return "its elements are not of two or four bytes";
   std::vector<Dimension> all = joined(sizes, strides, dimensions);
   const auto adjacent = std::find_if(all.begin(), all.end(), [](const Dimension& each) { return each.from == 1; });
@@ -50,8 +50,8 @@ Planned<TransposePlan> plan_transpose(const int64_t* sizes, const int64_t* strid
   all.erase(all.begin());
   if (std::min(lines.size, columns.size) < kTransposeTile / 8) return "its lines are short";
   int64_t matrices = 1;
-  TransposePlan plan;
-  TransposeArgs& a = plan.args;
+  TransposeConfig config;
+  TransposeArgs& a = config.args;
   const int64_t count = 16 / bytes;
   bool by_vectors = alignment % 16 == 0 && lines.size % count == 0 && columns.size % count == 0;
   by_vectors = by_vectors && lines.from % count == 0 && columns.to % count == 0;
@@ -69,12 +69,12 @@ Planned<TransposePlan> plan_transpose(const int64_t* sizes, const int64_t* strid
   a.lines = int(lines.size), a.columns = int(columns.size);
   a.from_pitch = lines.from, a.to_pitch = columns.to;
   a.by_along = make_divider(int(along));
-  plan.launch.blocks_x = uint32_t(along * down);
-  plan.launch.blocks_y = uint32_t(matrices);
-  plan.launch.threads = kTransposeThreads;
-  plan.launch.pdl = true;
-  plan.kernel = &kernel_of(bytes, by_vectors);
-  return plan;
+  config.launch.blocks_x = uint32_t(along * down);
+  config.launch.blocks_y = uint32_t(matrices);
+  config.launch.threads = kTransposeThreads;
+  config.launch.pdl = true;
+  config.kernel = &kernel_of(bytes, by_vectors);
+  return config;
 }
 
 }  // namespace reformer

@@ -9,7 +9,7 @@
 
 namespace reformer {
 
-struct TransposePlan {
+struct TransposeConfig {
   TransposeArgs args{};  // but for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
@@ -17,7 +17,7 @@ struct TransposePlan {
 
 // For a tensor of these sizes and strides and of elements of so many bytes, which begins at a multiple of `alignment`
 // bytes, copied to one that is dense in the order of its dimensions. Or the reason why no kernel does it.
-Planned<TransposePlan> plan_transpose(const int64_t* sizes, const int64_t* strides, int64_t dimensions, int64_t bytes,
-                                      int64_t alignment);
+Planned<TransposeConfig> configure_transpose(const int64_t* sizes, const int64_t* strides, int64_t dimensions,
+                                             int64_t bytes, int64_t alignment);
 
 }  // namespace reformer

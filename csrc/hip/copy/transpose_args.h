@@ -1,4 +1,4 @@
-// What the transposing kernels and their host share.
+// Shared by the transposing kernels and their host.
 #pragma once
 
 #include "../device/divide.h"

@@ -69,13 +69,13 @@ const Kernel& finish_of(DType dtype) {
   });
 }
 
-struct DepthwisePlan {
+struct DepthwiseConfig {
   DepthwiseArgs args{};
   gpu::Launch launch;
 };
 
 // How a kernel of V channels and TW columns a strip is launched for a problem.
-DepthwisePlan make_plan(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
+DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
   constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32, kThreads = 128;
   constexpr double kLanePenalty = 0.12,
                    kSectorPenalty = 0.5;  // for fewer than 32 lanes; for less than 32 bytes a pixel
@@ -84,8 +84,8 @@ DepthwisePlan make_plan(const ConvProblem& p, const Kernel& kernel, const std::s
                 most_pixel_bytes = bytes == 2 || most_shared <= 64 << 10 ? 128 : 256;
   const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
 
-  DepthwisePlan plan;
-  DepthwiseArgs& a = plan.args;
+  DepthwiseConfig config;
+  DepthwiseArgs& a = config.args;
   a.channels = p.c;
   a.h = p.h, a.w = p.w, a.out_h = p.out_h(), a.out_w = p.out_w();
   a.pad_h = p.pad_h, a.pad_w = p.pad_w;
@@ -152,9 +152,9 @@ DepthwisePlan make_plan(const ConvProblem& p, const Kernel& kernel, const std::s
     shared = std::max(shared, a.taps * kernel.channels * a.threads / 2 * int32_t(sizeof(float)));
   else
     shared += filter_bytes;
-  plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
-  plan.launch.pdl = true;
-  return plan;
+  config.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(a.threads), uint32_t(up(shared, 16))};
+  config.launch.pdl = true;
+  return config;
 }
 
 // The kernels whose strips have so many channels and columns.
@@ -173,7 +173,7 @@ class GpuDepthwise final : public GpuSolver {
     if (p.c % V) return "the number of channels is no multiple of a thread's";
     const Kernel* const kernel = kernels_.find(p);
     if (!kernel) return "it is not compiled for this size of filter and stride";
-    const DepthwisePlan made = make_plan(p, *kernel, device.arch);
+    const DepthwiseConfig made = configure(p, *kernel, device.arch);
     if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its tiles take more shared memory than there is";
     const auto finish = depthwise_finish(p, made.args.splits);

@@ -39,7 +39,7 @@ constexpr Kernel kKernels[] = {
 #undef X
 };
 
-struct PlanesPlan {
+struct PlanesConfig {
   DepthwisePlanesArgs args{};
   gpu::Launch launch;
 };
@@ -62,7 +62,7 @@ class Planner {
         down(parts(h + shift_h, kernel.rows)),
         across(parts(w + shift_w, kernel.columns)) {}
 
-  PlanesPlan plan() const {
+  PlanesConfig config() const {
     TileSchedule best = make_schedule(1, 1);  // the smallest tiles
     double least = cost(best);
     for (int32_t threads = warp; threads <= kDepthwisePlanesThreads; threads += warp) {
@@ -74,7 +74,7 @@ class Planner {
         if (const double us = cost(candidates[i]); us < least - 1e-9 && tile_bytes(candidates[i]) <= kTileBytes)
           least = us, best = candidates[i];
     }
-    return plan(best);
+    return config(best);
   }
 
   // How many elements are computed for each that there is.
@@ -114,7 +114,7 @@ class Planner {
       t.step = planes_step(p.stride_h, grad, rows_down);
       t.band_rows = planes_window(p.r, p.stride_h, grad, rows_down);
     }
-    // What windows read past a row's end are the zeros at the next one's beginning. Wide words reach 3 elements
+    // Past a row's end windows read the zeros at the next one's beginning. Wide words reach 3 elements
     // further.
     finish(t, schedule, end - t.origin, end + 3);
     return t;
@@ -199,9 +199,9 @@ class Planner {
     return best;
   }
 
-  PlanesPlan plan(const TileSchedule& schedule) const {
-    PlanesPlan plan;
-    DepthwisePlanesArgs& a = plan.args;
+  PlanesConfig config(const TileSchedule& schedule) const {
+    PlanesConfig config;
+    DepthwisePlanesArgs& a = config.args;
     a.channels = p.c, a.planes = schedule.planes;
     a.threads = schedule.threads, a.workers = schedule.workers;
     a.strips = schedule.strips_down * across, a.strips_down = schedule.strips_down;
@@ -212,20 +212,20 @@ class Planner {
     a.tiles = p.n * schedule.bands;
     const int32_t groups = parts(p.c, schedule.planes);
     a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / schedule.threads));
-    if (shared_bytes(plan, schedule) > most_shared) a.splits = a.tiles;  // two tiles don't fit
+    if (shared_bytes(config, schedule) > most_shared) a.splits = a.tiles;  // two tiles don't fit
     while (1 << (a.log_lanes + 1) <= std::min(32, schedule.workers / 4)) ++a.log_lanes;
     a.by_workers = make_divider(schedule.workers);
     a.by_across = make_divider(across);
     a.by_bands = make_divider(schedule.bands);
-    plan.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(schedule.threads),
-                   uint32_t(shared_bytes(plan, schedule))};
-    plan.launch.pdl = true;
-    return plan;
+    config.launch = {uint32_t(groups), uint32_t(a.splits), 1, uint32_t(schedule.threads),
+                     uint32_t(shared_bytes(config, schedule))};
+    config.launch.pdl = true;
+    return config;
   }
 
   // Divides the shared memory, and returns its size.
-  int32_t shared_bytes(PlanesPlan& plan, const TileSchedule& schedule) const {
-    DepthwisePlanesArgs& a = plan.args;
+  int32_t shared_bytes(PlanesConfig& config, const TileSchedule& schedule) const {
+    DepthwisePlanesArgs& a = config.args;
     const int32_t buffers = a.splits < a.tiles ? 2 : 1;
     a.source_tile = source_tile(schedule);
     place(a.source_tile, 0);
@@ -273,7 +273,7 @@ class GpuDepthwisePlanes final : public GpuSolver {
     if (TW == 4 && p.r > 3 && warp_size(device.arch) == 64) return "it is not compiled for wide filters on AMD's GPUs";
     if (p.pad_h >= p.r || p.pad_w >= p.s) return "the padding is as wide as the filter";
     const Planner planner(p, *kernel, device.arch);
-    const PlanesPlan made = planner.plan();
+    const PlanesConfig made = planner.config();
     if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its rows take more shared memory than there is";
     if (made.launch.blocks_y > kMostBlocksY) return "its batch takes more blocks than a launch may have";

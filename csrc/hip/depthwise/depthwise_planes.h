@@ -1,4 +1,4 @@
-// What the depthwise kernels for NCHW and their host share.
+// Shared by the depthwise kernels for NCHW and their host.
 // Along each dimension the results are divided into strips, and a strip is computed from a window of the source: of x
 // in forward and weight_grad (whose "result" is the output's gradient, which it only reads), of y in input_grad. How
 // the two lie to each other, and which tap of the filter joins them, the functions below say, for filter R, stride ST
@@ -47,7 +47,7 @@ REFORMER_BOTH constexpr int planes_first(int R, int ST, bool grad, int pad) {
 
 // Parts of neighbouring planes in shared memory, row after row; zeros beside what is in a plane, and behind all.
 //
-// What comes in words of at least 4 bytes is copied to its place. Rows of 16-bit elements that are not aligned even to
+// Rows in words of at least 4 bytes are copied to their place. Rows of 16-bit elements that are not aligned even to
 // that are copied as they lie in memory, where planes follow each other, and put into their places once they are there.
 struct PlaneTile {
   int h, w;  // a plane's size

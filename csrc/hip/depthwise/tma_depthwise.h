@@ -1,4 +1,4 @@
-// What the TMA depthwise kernels and their host share.
+// Shared by the TMA depthwise kernels and their host.
 #pragma once
 
 #include "../device/divide.h"

@@ -48,7 +48,7 @@ inline const TmaDepthwiseKernel* tma_depthwise_kernel(const ConvProblem& p) {
 }
 
 // Why no kernel of this family computes the problem, or null.
-inline const char* refuse_tma_depthwise(const ConvProblem& p) {
+inline const char* unsupported_by_tma_depthwise(const ConvProblem& p) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
   if (!is_16_bit(p.dtype)) return "it computes fp16 and bf16 only";
   if (p.groups != p.c || p.k != p.c) return "it needs one filter a channel";
@@ -64,7 +64,7 @@ struct TmaDepthwiseTile {
   int across, down, rows, images;
 };
 
-struct TmaDepthwisePlan {
+struct TmaDepthwiseConfig {
   TmaDepthwiseArgs args{};
   gpu::Launch launch;
   int64_t workspace_bytes = 0;     // weight_grad: for the blocks' sums
@@ -72,19 +72,19 @@ struct TmaDepthwisePlan {
   int work_w = 0, work_h = 0;      // the same in the pixels that strips count
 };
 
-namespace depthwise_plan {
+namespace depthwise_launch {
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
-}  // namespace depthwise_plan
+}  // namespace depthwise_launch
 
 // False if the tile doesn't fit the kernel's or the GPU's limits.
-inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& tile, int multiprocessors,
-                               TmaDepthwisePlan& plan) {
-  using depthwise_plan::ceil_div;
-  using depthwise_plan::up;
+inline bool configure_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& tile, int multiprocessors,
+                                    TmaDepthwiseConfig& config) {
+  using depthwise_launch::ceil_div;
+  using depthwise_launch::up;
   constexpr int kLine = kTmaDepthwiseChannels * 2, kMostBox = 256, kMostShared = 227 << 10, kAligned = 1024;
-  plan = {};
-  TmaDepthwiseArgs& a = plan.args;
+  config = {};
+  TmaDepthwiseArgs& a = config.args;
   const int filter = p.r, stride = p.stride_h;
   const bool input_grad = p.direction == Direction::input_grad, weight_grad = p.direction == Direction::weight_grad;
   const bool strided = input_grad && stride == 2;
@@ -95,8 +95,8 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
   a.strips_across = make_divider(tile.across);
   a.strips_down = make_divider(tile.down);
   a.pairs = tile.across * tile.down * tile.images / 2;
-  plan.result_h = input_grad ? p.h : p.out_h();
-  plan.result_w = input_grad ? p.w : p.out_w();
+  config.result_h = input_grad ? p.h : p.out_h();
+  config.result_w = input_grad ? p.w : p.out_w();
   // before: pixels of the source before a strip's pixel; size: pixels of the result along an axis that it stands for.
   const int before = (filter - 1) / 2, size = strided ? 2 : 1;
   if (strided) {
@@ -110,11 +110,11 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
     a.source_h = (tile.rows * tile.down - 1) * stride + filter, a.source_w = (tile.across * 8 - 1) * stride + filter;
     a.source_halves = 2 * stride;
   }
-  plan.work_h = ceil_div(plan.result_h, size);
-  plan.work_w = ceil_div(plan.result_w, size);
+  config.work_h = ceil_div(config.result_h, size);
+  config.work_w = ceil_div(config.result_w, size);
   a.tile_h = tile.rows * tile.down * size, a.tile_w = tile.across * 8 * size;
-  const int down = ceil_div(plan.work_h, tile.rows * tile.down), across = ceil_div(plan.work_w, tile.across * 8);
-  a.images = p.n, a.height = plan.result_h, a.width = plan.result_w;
+  const int down = ceil_div(config.work_h, tile.rows * tile.down), across = ceil_div(config.work_w, tile.across * 8);
+  a.images = p.n, a.height = config.result_h, a.width = config.result_w;
   a.tiles_across = make_divider(across);
   a.tiles_down = make_divider(down);
   a.tiles = across * down * ceil_div(p.n, tile.images);
@@ -145,19 +145,19 @@ inline bool plan_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& til
   while (a.stages > 1 && bytes_of(a.stages, results) > kMostShared / occupancy - 1024) --a.stages;
   if (bytes_of(a.stages, results) > kMostShared - 1024) return false;
   a.barriers = bytes_of(a.stages, results) - a.stages * 16;
-  plan.launch.blocks_x = uint32_t(boxes);
-  plan.launch.blocks_y = uint32_t(a.blocks);
-  plan.launch.threads = kTmaDepthwiseThreads;
-  plan.launch.shared_bytes = uint32_t(bytes_of(a.stages, results));
-  plan.launch.pdl = true;
-  if (weight_grad) plan.workspace_bytes = int64_t{a.blocks} * filter * filter * p.c * 4;
+  config.launch.blocks_x = uint32_t(boxes);
+  config.launch.blocks_y = uint32_t(a.blocks);
+  config.launch.threads = kTmaDepthwiseThreads;
+  config.launch.shared_bytes = uint32_t(bytes_of(a.stages, results));
+  config.launch.pdl = true;
+  if (weight_grad) config.workspace_bytes = int64_t{a.blocks} * filter * filter * p.c * 4;
   return true;
 }
 
 // Sets the pointers; in weight_grad the result is the blocks' sums. x, y: as in ConvBuffers.
-inline void bind(TmaDepthwisePlan& plan, const ConvProblem& p, void* x, void* y, const void* filter, const void* bias,
-                 void* workspace) {
-  TmaDepthwiseArgs& a = plan.args;
+inline void bind(TmaDepthwiseConfig& config, const ConvProblem& p, void* x, void* y, const void* filter,
+                 const void* bias, void* workspace) {
+  TmaDepthwiseArgs& a = config.args;
   constexpr int kChannels = kTmaDepthwiseChannels;
   const auto of_x = [&](int w, int h) {
     return gpu::tensor_map(x, {p.c, p.w, p.h, p.n}, {kChannels, w, h, a.tile_images});
@@ -175,7 +175,7 @@ inline void bind(TmaDepthwisePlan& plan, const ConvProblem& p, void* x, void* y,
 
 // Expected microseconds. The numbers were fitted to 2,504 timings of 42 problems in three directions on an H200; with
 // them the tile that is expected to be best takes 1.04 times as long as the best one (input_grad with stride 2: 1.06).
-inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& plan, int multiprocessors) {
+inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwiseConfig& config, int multiprocessors) {
   struct Model {
     double launch, latency, bytes, row, product, load, strip, tile, floor, part;  // us; bytes a us
   };
@@ -183,8 +183,8 @@ inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& pla
   constexpr Model kStridedInputGrad{1.67, 1.64, 190e3, 0.084, 0, 0, 0, 0, 1.28, 0};
   constexpr Model kWeightGrad{2.26, 1.91, 101e3, 0.078, 0, 0.032, 0.13, 0, 1.21, 5.9e-6};
   constexpr double kMemory = 4.3e6;
-  using depthwise_plan::ceil_div;
-  const TmaDepthwiseArgs& a = plan.args;
+  using depthwise_launch::ceil_div;
+  const TmaDepthwiseArgs& a = config.args;
   const bool weight_grad = p.direction == Direction::weight_grad;
   const bool strided_input_grad = p.direction == Direction::input_grad && p.stride_h == 2;
   const Model& m = weight_grad ? kWeightGrad : strided_input_grad ? kStridedInputGrad : kRing;
@@ -198,7 +198,7 @@ inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& pla
   const int products = strided_input_grad ? taps * pairs * 4 : filter * taps;
   const int loads = strided_input_grad ? taps * pairs : p.stride_h == 1 ? taps : filter * taps;
   const int each = ceil_div(a.tiles, a.blocks);
-  const double on_one = std::ceil(double(a.blocks) * plan.launch.blocks_x / multiprocessors);
+  const double on_one = std::ceil(double(a.blocks) * config.launch.blocks_x / multiprocessors);
   const double compute =
       ceil_div(a.pairs, workers) * (rows * (m.row + m.product * products + m.load * loads) + m.strip);
   const double pipes = a.pairs * groups / 4.0 * rows * products * on_one * product;
@@ -212,10 +212,10 @@ inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwisePlan& pla
 
 // Tiles worth trying.
 inline std::vector<TmaDepthwiseTile> tma_depthwise_tiles(const ConvProblem& p) {
-  using depthwise_plan::ceil_div;
-  TmaDepthwisePlan plan;
-  plan_tma_depthwise(p, {2, 1, 1, 1}, 1, plan);
-  const int across = ceil_div(plan.work_w, 8);
+  using depthwise_launch::ceil_div;
+  TmaDepthwiseConfig config;
+  configure_tma_depthwise(p, {2, 1, 1, 1}, 1, config);
+  const int across = ceil_div(config.work_w, 8);
   std::vector<TmaDepthwiseTile> all;
   for (const int wide : {1, 2, 3, 4, 7, 8}) {
     if (wide > 1 && wide > across) continue;
@@ -225,7 +225,7 @@ inline std::vector<TmaDepthwiseTile> tma_depthwise_tiles(const ConvProblem& p) {
         if (wide * down * images % 2) continue;
         int last = 0;
         for (int parts = 1; parts <= 16; ++parts) {
-          const int rows = ceil_div(ceil_div(plan.work_h, down), parts);
+          const int rows = ceil_div(ceil_div(config.work_h, down), parts);
           if (rows == last || (images > 1 && parts > 1)) continue;
           last = rows;
           all.push_back({wide, down, rows, images});

@@ -1,4 +1,4 @@
-// What happens to the sums of tma_depthwise.hip's forward before they are stored: they get a bias, or a program runs on
+// The epilogue of tma_depthwise.hip's forward, before sums are stored: they get a bias, or a program runs on
 // them (docs/programs.md).
 #pragma once
 
@@ -25,12 +25,12 @@ struct AddBias {
       bias_[0] = bias_[1] = 0;
       if (p.bias) widen<T, 2>(load<T, 2>(static_cast<const T*>(p.bias) + channel), bias_);
     }
-    // What the sums of a pixel of each of two strips begin with.
+    // Initial sums of a pixel of each of two strips.
     DEVICE void begin(float (&sums)[4]) const {
       UNROLL
       for (int e = 0; e < 4; ++e) sums[e] = bias_[e % 2];
     }
-    // What becomes of them. inside: which of the two pixels are the image's.
+    // Stores them. inside: which of the two pixels are the image's.
     DEVICE void run(float (&)[4], const bool (&)[2]) const {}
     // After the last tile. shared: memory that is free.
     DEVICE void end(const TmaDepthwiseArgs&, const WarpTask&, unsigned char*) const {}
@@ -40,7 +40,7 @@ struct AddBias {
   };
 };
 
-// The same of another lane; mask as in shuffle_xor().
+// Another lane's; mask as in shuffle_xor().
 template <Kind kKind>
 DEVICE Known<kKind> known_of(const Known<kKind>& known, int mask) {
   if constexpr (kKind == Kind::moments)
@@ -60,7 +60,7 @@ struct TwoAccumulators {
       if (inside[i / 2]) of[i % 2].add(values[i]);
   }
 };
-// What Accumulator does, with less to decide for each value: both channels have one count.
+// As Accumulator, with less to decide for each value: both channels have one count.
 template <>
 struct TwoAccumulators<Kind::moments> {
   Accumulator<Kind::moments> of[2];

@@ -51,7 +51,7 @@ DEVICE float reciprocal_of(float x) {
   asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
   return reciprocal;
 }
-// The same where 0 does for what is below 2^-126.
+// For callers to which 0 will do below 2^-126.
 DEVICE float normal_reciprocal(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));

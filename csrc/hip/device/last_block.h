@@ -8,27 +8,27 @@ namespace reformer {
 #if !defined(REFORMER_EMULATOR)
 // Adds 1 to the number, and returns what it was. What the blocks that added to it before have stored is seen by this
 // thread's block after a barrier. Sources: PTX ISA, "Memory consistency model"; LLVM's AMDGPU usage, "Memory model".
-DEVICE unsigned count_arrival(unsigned* arrivals) {
+DEVICE unsigned count_arrival(unsigned* semaphores) {
 #if defined(REFORMER_AMD)
-  return __hip_atomic_fetch_add(arrivals, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+  return __hip_atomic_fetch_add(semaphores, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
 #else
   unsigned before;
   asm volatile("fence.acq_rel.gpu;\n\tatom.acq_rel.gpu.add.u32 %0, [%1], 1;\n\tfence.acq_rel.gpu;"
                : "=r"(before)
-               : "l"(arrivals)
+               : "l"(semaphores)
                : "memory");
   return before;
 #endif
 }
 #endif
 
-// Whether this is the last of so many blocks to come here. arrivals: 0 before the kernel, and after it.
-DEVICE bool is_last_block(unsigned* arrivals, int blocks) {
+// True if this is the last of so many blocks to come here. semaphores: 0 before the kernel, and after it.
+DEVICE bool is_last_block(unsigned* semaphores, int blocks) {
   SHARED bool is_last;
   barrier();
   if (thread_id() == 0) {
-    is_last = count_arrival(arrivals) + 1 == static_cast<unsigned>(blocks);
-    if (is_last) *arrivals = 0;
+    is_last = count_arrival(semaphores) + 1 == static_cast<unsigned>(blocks);
+    if (is_last) *semaphores = 0;
   }
   barrier();
   return is_last;

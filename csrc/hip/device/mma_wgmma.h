@@ -23,14 +23,15 @@ DEVICE unsigned long long descriptor(const void* shared, int panel_bytes) {
          (at & 0x3ffff) >> 4;
 }
 
-// What was written to shared memory by this thread, copies that it waited for included, is seen by wgmma after a
+// Writes to shared memory by this thread, copies that it waited for included, are seen by wgmma after a
 // barrier.
 DEVICE void publish() {
 #if !defined(REFORMER_NO_PROXY_FENCE)  // to time what it costs
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// The number of this thread's group of four warps; the shuffle tells the compiler that it is the same for all of them.
+// The number of this thread's group of four warps; by the shuffle the compiler knows that it is the same for all of
+// them.
 DEVICE int group_id() { return __shfl_sync(0xffffffffu, thread_id() / 128, 0); }
 // From now on this warpgroup has so many registers a thread.
 template <int kRegisters>
@@ -172,7 +173,7 @@ class GroupTile {
 #endif
   }
 
-  // Waits, and tells the compiler that the sums have changed: it must not move what reads them before this.
+  // Waits. To the compiler the sums have changed: it must not move reads of them before this.
   DEVICE void finish() {
     wgmma::wait<0>();
 #if !defined(REFORMER_EMULATOR)

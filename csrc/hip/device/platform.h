@@ -1,5 +1,5 @@
 // The few words of the GPU's language that kernels use, the same for clang's HIP, hipRTC, nvcc, NVRTC and the emulator
-// of the tests. No vendor header is included, so that any of these compilers takes a kernel as it is.
+// of the tests. No vendor header is included, so that any of these compilers compiles a kernel as it is.
 #pragma once
 
 // Applies the macro X that a kernel file makes its functions by, to a list of arguments that is a macro itself.
@@ -26,7 +26,7 @@
 
 // A kernel that runs in blocks of at most so many threads, which lie along x.
 #define KERNEL(threads) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads)
-// The same with an occupancy: on NVIDIA's GPUs the compiler limits registers so that a multiprocessor can run this many
+// A kernel with an occupancy: on NVIDIA's GPUs the compiler limits registers so that a multiprocessor can run this many
 // blocks at once. 0: no limit, as KERNEL.
 #define KERNEL_OCCUPANCY(threads, blocks) extern "C" __global__ void REFORMER_LAUNCH_BOUNDS(threads, blocks)
 #define SHARED __shared__
@@ -38,7 +38,7 @@
 #define REFORMER_PRAGMA(text) _Pragma(#text)
 #define UNROLL_BY(times) REFORMER_PRAGMA(unroll times)
 
-// What matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
+// Which matrix instructions there are: mma.sync of sm_80 and later, or MFMA of gfx908 and later. See mma.h.
 #if defined(REFORMER_NVIDIA)
 #define REFORMER_MMA 1
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -93,7 +93,7 @@ DEVICE void trap() { __trap(); }
 DEVICE float bits_to_float(unsigned bits) { return __uint_as_float(bits); }
 DEVICE unsigned float_to_bits(float value) { return __float_as_uint(value); }
 DEVICE unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
-// What the compiler makes of the product of a long long adds its high half's own product, which is 0.
+// The compiler's own product of a long long adds its high half's own product, which is 0.
 DEVICE unsigned long long multiply_wide(unsigned a, unsigned b) {
   unsigned long long product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));

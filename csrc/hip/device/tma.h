@@ -26,7 +26,7 @@ DEVICE unsigned shared_address(const void* shared) { return static_cast<unsigned
 DEVICE void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// What was initialised is seen by the copy engine and, after a barrier, by the cluster's other blocks.
+// Initialised barriers are seen by the copy engine and, after a barrier, by the cluster's other blocks.
 DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void arrive_expecting(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -68,7 +68,7 @@ DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int a, int
       "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
-// The same into both blocks of a cluster, and counted by the barriers of both.
+// A copy into both blocks of a cluster, and counted by the barriers of both.
 DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -143,7 +143,7 @@ DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsi
                  "r"(d)
                  : "memory");
 }
-// The same for two matrices.
+// For two matrices.
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }

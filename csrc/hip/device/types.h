@@ -43,7 +43,7 @@ DEVICE unsigned bits_of(fp32 x) { return float_to_bits(x); }
 DEVICE unsigned bits_of(fp16 x) { return x.bits; }
 DEVICE unsigned bits_of(bf16 x) { return x.bits; }
 
-// What a register file holds of 2, 4, 8 or 16 bytes that are moved at once. The compilers' own vector types: structures
+// 2, 4, 8 or 16 bytes in registers that are moved at once. The compilers' own vector types: structures
 // of arrays end up in memory on AMD's GPUs, and are moved element by element on NVIDIA's.
 template <int kBytes>
 struct Words;
@@ -91,7 +91,7 @@ DEVICE unsigned word(const Words<4>& x, int) { return x.value; }
 DEVICE void set_word(Words<2>& x, int, unsigned word) { x.value = static_cast<unsigned short>(word); }
 DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
 
-// The compiler takes the words for others than before: what it made of them it computes again, in place of keeping it.
+// The compiler assumes that the words have changed: it computes what it made of them again, instead of keeping it.
 template <int kBytes>
 DEVICE void forget_words([[maybe_unused]] Words<kBytes>& x) {
 #if defined(REFORMER_NVIDIA)
@@ -117,7 +117,7 @@ template <class T, int N>
 DEVICE void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
-// As store, in global memory. Said in PTX, as nvcc takes some packs of 8 and 16 bytes apart.
+// As store, in global memory. In PTX, as nvcc splits some packs of 8 and 16 bytes.
 template <class T, int N>
 DEVICE void store_global(T* to, const Pack<T, N>& pack) {
 #if defined(REFORMER_NVIDIA)

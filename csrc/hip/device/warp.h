@@ -1,4 +1,4 @@
-// What the threads of a warp tell each other. All threads of the warp take part in each of these.
+// Exchange between the threads of a warp. All threads of the warp take part in each of these.
 #pragma once
 
 #include "platform.h"
@@ -25,7 +25,7 @@ using Ballot = unsigned long long;
 
 // The emulator has its own shuffles, which know by whom they were called.
 #if !defined(REFORMER_EMULATOR)
-// What that lane gives.
+// That lane's value.
 DEVICE unsigned shuffle_from(unsigned value, int lane) {
 #if defined(REFORMER_AMD)
   return unsigned(__builtin_amdgcn_ds_bpermute(lane * 4, int(value)));
@@ -35,7 +35,7 @@ DEVICE unsigned shuffle_from(unsigned value, int lane) {
 }
 DEVICE float shuffle_from(float value, int lane) { return bits_to_float(shuffle_from(float_to_bits(value), lane)); }
 
-// What lane_id() ^ mask gives; T is float or unsigned.
+// The value of lane_id() ^ mask; T is float or unsigned.
 template <class T>
 DEVICE T shuffle_xor(T value, int mask) {
 #if defined(REFORMER_AMD)
@@ -56,7 +56,7 @@ DEVICE Ballot ballot(bool mine) {
 #endif
 }
 
-// What lane_id() + distance gives, or the own value past the warp's end.
+// The value of lane_id() + distance, or the own one past the warp's end.
 template <class T>
 DEVICE T shuffle_down(T value, int distance) {
 #if defined(REFORMER_AMD)

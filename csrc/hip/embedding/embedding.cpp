@@ -30,8 +30,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Planned<EmbeddingGradPlan> plan_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows, int64_t columns,
-                                               const std::string& arch) {
+Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows,
+                                                      int64_t columns, const std::string& arch) {
   if (type == DType::fp64) return "it computes in fp32";
   if (const char* why = gpu::unavailable(arch)) return why;
   if (std::max({count, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
@@ -39,20 +39,20 @@ Planned<EmbeddingGradPlan> plan_embedding_grad(DType type, bool wide_ids, int64_
   const int64_t chunk = int64_t{warp_size(arch)} * elements, chunks = ceil_div(columns, chunk);
   const int64_t wanted = int64_t{4} * usual_units(arch);  // blocks
 
-  EmbeddingGradPlan plan;
-  EmbeddingGradArgs& a = plan.args;
+  EmbeddingGradConfig config;
+  EmbeddingGradArgs& a = config.args;
   a.count = int(count), a.rows = int(rows), a.columns = int(columns);
   const int64_t few_hits = std::max<int64_t>(1, kUsualHits * rows / std::max<int64_t>(count, 1));
   a.rows_each = int(std::clamp<int64_t>(std::min(rows / wanted, few_hits), 1, kMostRows));
   const int64_t blocks = ceil_div(rows, a.rows_each);
   a.columns_each = int(ceil_div(chunks, std::min(chunks, ceil_div(wanted, blocks))) * chunk);
-  plan.launch.blocks_x = uint32_t(blocks);
-  plan.launch.blocks_y = uint32_t(ceil_div(columns, a.columns_each));
-  plan.launch.threads = kEmbeddingThreads;
-  plan.launch.pdl = true;
-  if (blocks * plan.launch.blocks_y * count * (wide_ids ? 8 : 4) > kMostScanned) return "there are too many ids";
-  plan.kernel = kernel_of(kernel_type(type), wide_ids ? "int64" : "int32", elements);
-  return plan;
+  config.launch.blocks_x = uint32_t(blocks);
+  config.launch.blocks_y = uint32_t(ceil_div(columns, a.columns_each));
+  config.launch.threads = kEmbeddingThreads;
+  config.launch.pdl = true;
+  if (blocks * config.launch.blocks_y * count * (wide_ids ? 8 : 4) > kMostScanned) return "there are too many ids";
+  config.kernel = kernel_of(kernel_type(type), wide_ids ? "int64" : "int32", elements);
+  return config;
 }
 
 }  // namespace reformer

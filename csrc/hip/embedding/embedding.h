@@ -8,7 +8,7 @@
 
 namespace reformer {
 
-struct EmbeddingGradPlan {
+struct EmbeddingGradConfig {
   EmbeddingGradArgs args{};  // but for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
@@ -16,7 +16,7 @@ struct EmbeddingGradPlan {
 
 // For a table of [rows][columns] of this type and `count` ids, of 64 bits or of 32. Or the reason why no kernel does
 // it.
-Planned<EmbeddingGradPlan> plan_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows, int64_t columns,
-                                               const std::string& arch);
+Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows,
+                                                      int64_t columns, const std::string& arch);
 
 }  // namespace reformer

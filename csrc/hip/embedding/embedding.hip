@@ -21,7 +21,7 @@ struct EmbeddingGrad {
 
   static constexpr int kHits = kWarps * kEmbeddingHits;
 
-  // What has been found: where it is, and in which of the block's rows. First each warp's own, then all in order.
+  // The matches: where each is, and in which of the block's rows. First each warp's own, then all in order.
   struct Hit {
     int at;
     int row;
@@ -85,7 +85,7 @@ struct EmbeddingGrad {
 
   using Sums = float[kChunks][kCount];
 
-  // Adds the gradients that place(lane) tells for the lanes of the ballot, in their order, from `column` on, and before
+  // Adds the gradients at place(lane) for the lanes of the ballot, in their order, from `column` on, and before
   // `end`.
   template <class Place>
   DEVICE void add(Ballot found, int column, int end, Place place, Sums& sums) const {

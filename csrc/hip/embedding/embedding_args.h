@@ -1,4 +1,4 @@
-// What the kernels of embeddings and their host share.
+// Shared by the kernels of embeddings and their host.
 #pragma once
 
 namespace reformer {

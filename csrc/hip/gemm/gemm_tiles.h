@@ -15,17 +15,17 @@ namespace reformer {
 struct GemmLaunch {
   const ImplicitGemmKernel* of;
   gpu::Kernel kernel, finish_kernel;
-  ImplicitGemmPlan plan;
+  ImplicitGemmConfig config;
 
-  GemmLaunch(const ImplicitGemmKernel& chosen, const ImplicitGemmPlan& made)
-      : of(&chosen), kernel(chosen.entry), finish_kernel(implicit_gemm_finish(chosen.dtype)->entry), plan(made) {}
+  GemmLaunch(const ImplicitGemmKernel& chosen, const ImplicitGemmConfig& made)
+      : of(&chosen), kernel(chosen.entry), finish_kernel(implicit_gemm_finish(chosen.dtype)->entry), config(made) {}
 
-  // bound: the plan with its pointers. Starts the kernel, which computes the result or its partial sums.
-  void multiply(const ImplicitGemmPlan& bound, const gpu::Queue& queue) const {
+  // bound: the configuration with its pointers. Starts the kernel, which computes the result or its partial sums.
+  void multiply(const ImplicitGemmConfig& bound, const gpu::Queue& queue) const {
     gpu::launch(kernel, bound.launch, queue, bound.args);
   }
   // Adds up partial sums, if there are any.
-  void finish(const ImplicitGemmPlan& bound, const gpu::Queue& queue) const {
+  void finish(const ImplicitGemmConfig& bound, const gpu::Queue& queue) const {
     if (bound.partials > 1) gpu::launch(finish_kernel, bound.finish_launch, queue, bound.finish_args);
   }
 };
@@ -40,27 +40,27 @@ class GemmTiles {
   }
 
   Planned<GemmLaunch> plan(const ConvProblem& p, const Device& device) const {
-    if (const char* why = refuse_implicit_gemm(p)) return why;
+    if (const char* why = unsupported_by_implicit_gemm(p)) return why;
     const ImplicitGemmKernel* const kernel = this->kernel(p, device);
     if (!kernel) return "it is not compiled for this data type and architecture";
-    const ImplicitGemmPlan made = best(p, *kernel, device);
+    const ImplicitGemmConfig made = best(p, *kernel, device);
     if (made.launch.shared_bytes > uint32_t(most_shared_bytes(device.arch)))
       return "its tiles take more shared memory than there is";
     return GemmLaunch(*kernel, made);
   }
 
-  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless they are told not to.
+  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless the user forbids it.
   static const char* inaccuracy(const ConvProblem& p, const Device& device) {
     if (p.dtype != DType::fp32 || warp_size(device.arch) == 64 || device.tf32) return nullptr;
     return "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
   }
 
  private:
-  static ImplicitGemmPlan best(const ConvProblem& p, const ImplicitGemmKernel& kernel, const Device& device) {
+  static ImplicitGemmConfig best(const ConvProblem& p, const ImplicitGemmKernel& kernel, const Device& device) {
     const int warp = warp_size(device.arch);
     const int32_t units = usual_units(device.arch);
-    ImplicitGemmPlan whole, plan;
-    plan_implicit_gemm(p, kernel, {}, warp, whole);
+    ImplicitGemmConfig whole, config;
+    configure_implicit_gemm(p, kernel, {}, warp, whole);
     ImplicitGemmSchedule best;
     double least = std::numeric_limits<double>::infinity();
     for (const ImplicitGemmSchedule& schedule : implicit_gemm_schedules(whole, units, has_tma(device.arch))) {
@@ -68,9 +68,9 @@ class GemmTiles {
       if (us < least) least = us, best = schedule;
     }
     if (best.splits == 1) best.tiles = implicit_gemm_tiles(p, kernel, warp, units);
-    plan_implicit_gemm(p, kernel, best, warp, plan);
-    plan.launch.pdl = plan.finish_launch.pdl = true;
-    return plan;
+    configure_implicit_gemm(p, kernel, best, warp, config);
+    config.launch.pdl = config.finish_launch.pdl = true;
+    return config;
   }
 
   const ImplicitGemmKernel* kernel(const ConvProblem& p, const Device& device) const {

@@ -1,5 +1,6 @@
 // Host side of implicit_gemm.hip: one solver for each size of tiles.
 #include "gemm_tiles.h"
+#include "hip/gpu_cost.h"
 #include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 
@@ -17,11 +18,11 @@ class GpuGemm final : public GpuSolver {
     ConvPlan plan;
     // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.
     plan.us = gpu_estimate_us(p, 0.25);
-    plan.workspace_bytes = gemm.plan->plan.workspace_bytes;
+    plan.workspace_bytes = gemm.plan->config.workspace_bytes;
     plan.inaccuracy = GemmTiles::inaccuracy(p, device);
     plan.run = [gemm = gemm.plan, direction = p.direction](const ConvBuffers& b) {
       void* const results[] = {b.y, b.x, b.w};
-      ImplicitGemmPlan bound = gemm->plan;
+      ImplicitGemmConfig bound = gemm->config;
       bind(bound, direction, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
       gemm->multiply(bound, b.queue);
       gemm->finish(bound, b.queue);
@@ -30,15 +31,15 @@ class GpuGemm final : public GpuSolver {
   }
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || !takes_program(program, {int(16 / element_size(p.dtype))}))
+    if (p.direction != Direction::forward || !supports_program(program, {int(16 / element_size(p.dtype))}))
       return "it does not run such a program";
     const Planned<GemmLaunch> gemm = tiles_.plan(p, device);
     if (!gemm.plan) return gemm.reason;
-    if (gemm.plan->plan.partials > 1) return "another kernel adds up its partial sums";
+    if (gemm.plan->config.partials > 1) return "another kernel adds up its partial sums";
     ConvPlan plan;
-    plan.run_with = [kernel = KernelWithProgram(gemm.plan->of->entry, program), plan = gemm.plan->plan](
+    plan.run_with = [kernel = KernelWithProgram(gemm.plan->of->entry, program), config = gemm.plan->config](
                         const ConvBuffers& b, const ProgramCall& call) {
-      ImplicitGemmPlan bound = plan;
+      ImplicitGemmConfig bound = config;
       bind(bound, Direction::forward, b.x, nullptr, b.w, nullptr, kernel.result_of(call), nullptr);
       kernel.launch(bound.launch, b.queue, bound.args, call);
     };

@@ -1,4 +1,4 @@
-// What the implicit GEMM kernels and their host share: arguments and the numbers that both have to agree on.
+// Shared by the implicit GEMM kernels and their host: arguments and the numbers that both have to agree on.
 #pragma once
 
 #include "../device/divide.h"
@@ -88,7 +88,8 @@ struct ImplicitGemmArgs {
   // weight_grad
   int pixels, a_pitch;  // a's pixels, and the elements from one to the next
   int out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-  // What a step adds to a pixel's place in b, and what has to be added past the end of a line and of an image.
+  // The numbers that a step adds to a pixel's place in b, and what has to be added past the end of a line and of an
+  // image.
   int step_h, step_w, step_offset, line_offset, image_offset;
   Divider by_out_h, by_out_w, by_channels, by_filter_w;
 };

@@ -2,13 +2,13 @@
 // timings.
 //
 //   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
-//     ImplicitGemmPlan plan;
-//     if (const char* why_not = plan_implicit_gemm(problem, kernel, schedule, warp, plan)) ...
-//     bind(plan, direction, x, y, filter, bias, result, workspace);
-//     gpu::launch(gpu::Kernel(kernel.entry), plan.launch, queue, plan.args);
-//     if (plan.partials > 1)
-//       gpu::launch(gpu::Kernel(implicit_gemm_finish(problem.dtype)->entry), plan.finish_launch, queue,
-//                   plan.finish_args);
+//     ImplicitGemmConfig config;
+//     if (const char* why_not = configure_implicit_gemm(problem, kernel, schedule, warp, config)) ...
+//     bind(config, direction, x, y, filter, bias, result, workspace);
+//     gpu::launch(gpu::Kernel(kernel.entry), config.launch, queue, config.args);
+//     if (config.partials > 1)
+//       gpu::launch(gpu::Kernel(implicit_gemm_finish(problem.dtype)->entry), config.finish_launch, queue,
+//                   config.finish_args);
 //   }
 #pragma once
 
@@ -34,7 +34,7 @@ struct ImplicitGemmKernel {
   int rows, columns, warps_down, warps_across, stages;
   gpu::Entry entry;
 
-  // Whether it is meant for wgmma, and compiled for sm_90a only.
+  // True if it is meant for wgmma, and compiled for sm_90a only.
   bool for_groups() const { return warps_across == 1 && rows == 16 * warps_down; }
   bool computes(Direction direction) const { return int(part) == int(direction); }
 };
@@ -80,7 +80,7 @@ struct ImplicitGemmSchedule {
   int splits = 1, cluster = 1, tiles = 1;
 };
 
-struct ImplicitGemmPlan {
+struct ImplicitGemmConfig {
   ImplicitGemmArgs args{};
   gpu::Launch launch;
   int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
@@ -91,7 +91,7 @@ struct ImplicitGemmPlan {
   gpu::Launch finish_launch;
 };
 
-namespace gemm_plan {
+namespace gemm_launch {
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -114,9 +114,9 @@ inline int make_classes(int size, int filter, int pad, int stride, int dilation,
   return count;
 }
 
-inline void plan_correlation(const ConvProblem& p, bool pointwise, int depth, ImplicitGemmPlan& plan, int& classes,
-                             int& all_steps) {
-  ImplicitGemmArgs& a = plan.args;
+inline void configure_correlation(const ConvProblem& p, bool pointwise, int depth, ImplicitGemmConfig& config,
+                                  int& classes, int& all_steps) {
+  ImplicitGemmArgs& a = config.args;
   const bool forward = p.direction == Direction::forward;
   const int out_h = p.out_h(), out_w = p.out_w();
   int classes_h = 1, classes_w = 1;
@@ -164,8 +164,8 @@ inline void plan_correlation(const ConvProblem& p, bool pointwise, int depth, Im
   all_steps = ceil_div(a.heights[0].taps * a.widths[0].taps * a.depth_per_tap, depth);
 }
 
-inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& plan, int& all_steps) {
-  ImplicitGemmArgs& a = plan.args;
+inline void configure_weight_grad(const ConvProblem& p, int depth, ImplicitGemmConfig& config, int& all_steps) {
+  ImplicitGemmArgs& a = config.args;
   a.rows = p.group_k();
   a.columns = a.result_pitch = p.r * p.s * p.group_c();
   a.source_h = p.h, a.source_w = p.w, a.source_channels = p.c;
@@ -185,10 +185,10 @@ inline void plan_weight_grad(const ConvProblem& p, int depth, ImplicitGemmPlan& 
   all_steps = ceil_div(a.pixels, depth);
 }
 
-}  // namespace gemm_plan
+}  // namespace gemm_launch
 
 // Why no kernel of this family computes the problem, or null.
-inline const char* refuse_implicit_gemm(const ConvProblem& p) {
+inline const char* unsupported_by_implicit_gemm(const ConvProblem& p) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
   if (!is_fp32_or_16_bit(p.dtype)) return "it computes fp32, fp16 and bf16 only";
   const int elements = p.dtype == DType::fp32 ? 4 : 8;
@@ -205,8 +205,8 @@ inline const char* refuse_implicit_gemm(const ConvProblem& p) {
 }
 
 // How partial sums of a result with so many elements are added up.
-inline void plan_implicit_gemm_finish(int64_t numel, int partials, int channels, int warp, ImplicitGemmFinishArgs& args,
-                                      gpu::Launch& launch) {
+inline void configure_implicit_gemm_finish(int64_t numel, int partials, int channels, int warp,
+                                           ImplicitGemmFinishArgs& args, gpu::Launch& launch) {
   args.numel = numel;
   args.splits = partials;
   args.channels = make_divider(channels);
@@ -215,88 +215,89 @@ inline void plan_implicit_gemm_finish(int64_t numel, int partials, int channels,
   launch.threads = uint32_t(kImplicitGemmFinishWarps * warp);
 }
 
-// Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns a sentence
+// Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns the reason
 // that says why this kernel doesn't compute the problem, or null.
-inline const char* plan_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel,
-                                      ImplicitGemmSchedule schedule, int warp, ImplicitGemmPlan& plan) {
-  if (const char* sentence = refuse_implicit_gemm(p)) return sentence;
+inline const char* configure_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel,
+                                           ImplicitGemmSchedule schedule, int warp, ImplicitGemmConfig& config) {
+  if (const char* reason = unsupported_by_implicit_gemm(p)) return reason;
   if (!kernel.computes(p.direction) || kernel.dtype != p.dtype) return "the kernel is for another direction or type";
   const bool unpadded = p.is_1x1();
   const bool pointwise = unpadded && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
   if (kernel.pointwise && !pointwise) return "the kernel is for filters of 1x1 without padding";
 
-  plan = {};
+  config = {};
   const int bytes = p.dtype == DType::fp32 ? 4 : 2, depth = implicit_gemm_step_bytes(warp) / bytes;
   int classes = 1, steps = 0;
   if (p.direction == Direction::weight_grad)
-    gemm_plan::plan_weight_grad(p, depth, plan, steps);
+    gemm_launch::configure_weight_grad(p, depth, config, steps);
   else
-    gemm_plan::plan_correlation(p, kernel.pointwise, depth, plan, classes, steps);
+    gemm_launch::configure_correlation(p, kernel.pointwise, depth, config, classes, steps);
 
-  ImplicitGemmArgs& a = plan.args;
-  plan.steps = steps;
+  ImplicitGemmArgs& a = config.args;
+  config.steps = steps;
   if (steps < 1) steps = 1;
   int splits = schedule.splits < steps ? schedule.splits : steps;
-  splits = gemm_plan::ceil_div(steps, gemm_plan::ceil_div(steps, splits));    // none is empty,
-  splits = gemm_plan::ceil_div(splits, schedule.cluster) * schedule.cluster;  // unless to complete a cluster
+  splits = gemm_launch::ceil_div(steps, gemm_launch::ceil_div(steps, splits));  // none is empty,
+  splits = gemm_launch::ceil_div(splits, schedule.cluster) * schedule.cluster;  // unless to complete a cluster
   for (a.log_cluster = 0; 1 << a.log_cluster < schedule.cluster;) ++a.log_cluster;
   a.splits = splits;
-  plan.partials = a.partials = splits / schedule.cluster;
+  config.partials = a.partials = splits / schedule.cluster;
   a.by_splits = make_divider(splits);
   a.groups = make_divider(p.groups);
-  const int column_tiles = gemm_plan::ceil_div(a.columns, kernel.columns);
+  const int column_tiles = gemm_launch::ceil_div(a.columns, kernel.columns);
   a.column_tiles = make_divider(column_tiles);
   a.result_numel = p.direction == Direction::forward      ? p.output_numel()
                    : p.direction == Direction::input_grad ? p.input_numel()
                                                           : p.weight_numel();
 
   // Tiles of rows are distributed round-robin, so that blocks which run at the same time read adjacent rows.
-  const int row_tiles = gemm_plan::ceil_div(a.rows, kernel.rows);
+  const int row_tiles = gemm_launch::ceil_div(a.rows, kernel.rows);
   // Classes of pixels have different depths: blocks of the deepest would take longest.
   const bool further =
       schedule.tiles > 1 && splits == 1 && classes == 1 && warp == 32 && p.direction != Direction::weight_grad;
-  const int row_blocks = further ? gemm_plan::ceil_div(row_tiles, schedule.tiles) : row_tiles;
-  plan.tiles = gemm_plan::ceil_div(row_tiles, row_blocks);
+  const int row_blocks = further ? gemm_launch::ceil_div(row_tiles, schedule.tiles) : row_tiles;
+  config.tiles = gemm_launch::ceil_div(row_tiles, row_blocks);
   a.by_next_rows = make_divider(row_blocks * kernel.rows);
 
   const int stages = implicit_gemm_stages(kernel.stages, warp);
-  const int stages_b = implicit_gemm_stages_b(gemm_plan::ceil_div(steps, splits), stages);
-  const int tiles = (kernel.rows * (plan.tiles > 1 ? stages : stages_b) + kernel.columns * stages_b) * depth * bytes;
+  const int stages_b = implicit_gemm_stages_b(gemm_launch::ceil_div(steps, splits), stages);
+  const int tiles = (kernel.rows * (config.tiles > 1 ? stages : stages_b) + kernel.columns * stages_b) * depth * bytes;
   const int sums = warp == 32 && schedule.cluster == 1
                        ? 0
                        : implicit_gemm_slab_rows(kernel.rows, kernel.columns, kernel.warps_down, warp) *
                              implicit_gemm_sums_pitch(kernel.columns) * 4;
-  plan.launch.blocks_x = uint32_t(row_blocks) * uint32_t(column_tiles);
-  plan.launch.blocks_y = uint32_t(p.groups * classes);
-  plan.launch.blocks_z = uint32_t(splits);
-  plan.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
-  plan.launch.shared_bytes = uint32_t(tiles > sums ? tiles : sums);
+  config.launch.blocks_x = uint32_t(row_blocks) * uint32_t(column_tiles);
+  config.launch.blocks_y = uint32_t(p.groups * classes);
+  config.launch.blocks_z = uint32_t(splits);
+  config.launch.threads = uint32_t(kernel.warps_down * kernel.warps_across * warp);
+  config.launch.shared_bytes = uint32_t(tiles > sums ? tiles : sums);
 
-  plan.launch.cluster_z = uint32_t(schedule.cluster);
+  config.launch.cluster_z = uint32_t(schedule.cluster);
 
-  if (plan.partials > 1) {
-    plan.workspace_bytes = a.result_numel * 4 * plan.partials;
-    plan_implicit_gemm_finish(a.result_numel, plan.partials, p.k, warp, plan.finish_args, plan.finish_launch);
+  if (config.partials > 1) {
+    config.workspace_bytes = a.result_numel * 4 * config.partials;
+    configure_implicit_gemm_finish(a.result_numel, config.partials, p.k, warp, config.finish_args,
+                                   config.finish_launch);
   }
   return nullptr;
 }
 
 // Sets the pointers. x, y, filter: those that the direction reads; result: what it computes; bias: forward's, or null;
-// workspace: plan.workspace_bytes, or null if that is 0.
-inline void bind(ImplicitGemmPlan& plan, Direction direction, const void* x, const void* y, const void* filter,
+// workspace: config.workspace_bytes, or null if that is 0.
+inline void bind(ImplicitGemmConfig& config, Direction direction, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
-  plan.args.a = direction == Direction::forward ? x : y;
-  plan.args.b = direction == Direction::weight_grad ? x : filter;
-  plan.args.bias = plan.finish_args.bias = bias;
-  plan.args.result = plan.partials > 1 ? workspace : result;
-  plan.finish_args.partial = static_cast<const float*>(workspace);
-  plan.finish_args.result = result;
+  config.args.a = direction == Direction::forward ? x : y;
+  config.args.b = direction == Direction::weight_grad ? x : filter;
+  config.args.bias = config.finish_args.bias = bias;
+  config.args.result = config.partials > 1 ? workspace : result;
+  config.finish_args.partial = static_cast<const float*>(workspace);
+  config.finish_args.result = result;
 }
 
 // The schedules worth trying for a kernel that covers the problem with so many blocks: no split-K; as many splits as
 // fill the GPU once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no
 // finish.
-inline std::vector<ImplicitGemmSchedule> implicit_gemm_schedules(const ImplicitGemmPlan& whole, int multiprocessors,
+inline std::vector<ImplicitGemmSchedule> implicit_gemm_schedules(const ImplicitGemmConfig& whole, int multiprocessors,
                                                                  bool clusters) {
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y;
   std::vector<ImplicitGemmSchedule> all = {{1, 1}};
@@ -308,7 +309,7 @@ inline std::vector<ImplicitGemmSchedule> implicit_gemm_schedules(const ImplicitG
     const int64_t wanted = (int64_t{multiprocessors} * waves + blocks / 2) / blocks;
     int splits = int(wanted < whole.steps / 2 ? wanted : whole.steps / 2);
     const bool clustered = clusters && splits > 8;
-    if (clustered) splits = gemm_plan::ceil_div(splits, 8) * 8;
+    if (clustered) splits = gemm_launch::ceil_div(splits, 8) * 8;
     if (splits <= last || whole.args.result_numel * splits >= int64_t{1} << (clustered ? 30 : 27)) continue;
     last = splits;
     if (clustered) all.push_back({splits, 8});
@@ -330,13 +331,14 @@ inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& k
   // Costs in steps: a tile's store, and a block's prologue and epilogue, which do not overlap with its own work.
   // Estimates, not measured.
   constexpr int kStore = 4, kBlock = 6;
-  ImplicitGemmPlan one, several;
-  if (plan_implicit_gemm(p, kernel, {}, warp, one) || plan_implicit_gemm(p, kernel, {1, 1, 2}, warp, several)) return 1;
+  ImplicitGemmConfig one, several;
+  if (configure_implicit_gemm(p, kernel, {}, warp, one) || configure_implicit_gemm(p, kernel, {1, 1, 2}, warp, several))
+    return 1;
   if (several.tiles == 1) return 1;
   const int columns = int(one.args.column_tiles.divisor), row_tiles = int(one.launch.blocks_x) / columns;
   const int64_t others = int64_t{columns} * one.launch.blocks_y;
   const auto cost = [&](int occupancy, int tiles) {  // for the multiprocessor with the most work
-    const int64_t blocks = gemm_plan::ceil_div(row_tiles, tiles) * others;
+    const int64_t blocks = gemm_launch::ceil_div(row_tiles, tiles) * others;
     const int64_t each = (blocks + multiprocessors - 1) / multiprocessors;
     return each * tiles * (one.steps + kStore) + (each + occupancy - 1) / occupancy * occupancy * kBlock;
   };
@@ -345,17 +347,17 @@ inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& k
   const int occupancy = implicit_gemm_occupancy(kernel, several.launch);
   for (int each = occupancy; each <= 8 * occupancy; ++each) {
     const int64_t wanted = int64_t{multiprocessors} * each / others;
-    const int tiles = gemm_plan::ceil_div(row_tiles, int(std::clamp<int64_t>(wanted, 1, row_tiles)));
+    const int tiles = gemm_launch::ceil_div(row_tiles, int(std::clamp<int64_t>(wanted, 1, row_tiles)));
     if (tiles == 1) break;
     if (const int64_t taken = cost(occupancy, tiles); taken < least) least = taken, best = tiles;
   }
   return best;
 }
 
-// Expected microseconds of the kernel with a schedule, given the plan without one. The numbers were fitted to timings
-// of 71 problems in three directions on an H200; with them the schedule that is expected to be best takes 1.02
+// Expected microseconds of the kernel with a schedule, given the configuration without one. The numbers were fitted to
+// timings of 71 problems in three directions on an H200; with them the schedule that is expected to be best takes 1.02
 // (weight_grad: 1.05) times as long as the best one.
-inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitGemmPlan& whole,
+inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitGemmConfig& whole,
                                ImplicitGemmSchedule schedule, int multiprocessors) {
   struct Model {
     double step, block, finish, bytes, cluster;  // us; bytes a us
@@ -367,7 +369,7 @@ inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitG
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y * schedule.splits;
   double waves = double(blocks) / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
-  const int steps = gemm_plan::ceil_div(whole.steps, schedule.splits), partials = schedule.splits / schedule.cluster;
+  const int steps = gemm_launch::ceil_div(whole.steps, schedule.splits), partials = schedule.splits / schedule.cluster;
   double us = waves * (steps * m.step * std::sqrt(tile / 8192.0 * occupancy) + m.block);
   if (partials > 1) us += m.finish + partials * whole.args.result_numel * 8.0 / m.bytes;
   return schedule.cluster > 1 ? us + m.cluster : us;

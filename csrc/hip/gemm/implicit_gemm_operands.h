@@ -7,7 +7,7 @@
 
 namespace reformer {
 
-// Whether copies to shared memory are asynchronous.
+// True if copies to shared memory are asynchronous.
 #if defined(REFORMER_MMA)
 constexpr bool kAsync = true;
 #else
@@ -50,7 +50,7 @@ DEVICE void copy(const Source& source, const typename Source::Tile& to) {
     if (source.exists(l)) async_copy<16>(to.chunk(source.line(l), source.chunk()), source.address(l), source.valid(l));
 }
 
-// The same copy by way of registers.
+// The copy by way of registers.
 template <class Source>
 struct Fetched {
   Words<16> words[Source::kCount];

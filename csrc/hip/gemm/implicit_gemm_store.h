@@ -13,7 +13,7 @@ struct Place {
   int class_h, class_w;
 };
 
-// What happens to sums before they are rounded and stored: a bias is added. A program (implicit_gemm_program.h) takes
+// The plain epilogue, before sums are rounded and stored: a bias is added. A program (implicit_gemm_program.h) takes
 // this one's place.
 struct AddBias {
   const ImplicitGemmArgs& p;

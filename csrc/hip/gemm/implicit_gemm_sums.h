@@ -41,7 +41,7 @@ class WarpSums {
   DEVICE void finish() {}
   // The warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
-  // The same by pieces of a row, from registers (NVIDIA; see mma_sync.h). columns: the block's columns that are wanted.
+  // By pieces of a row, from registers (NVIDIA; see mma_sync.h). columns: the block's columns that are wanted.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     tile_.template for_each_piece<kElements>(columns - column_,

@@ -18,12 +18,12 @@ bool starts_with_one_of(const std::string& text, const char* beginnings) {
 
 }  // namespace
 
-const char* refuse(const MiopenSolver& solver, const ConvProblem& problem, const std::string& arch,
-                   bool deterministic) {
+const char* unsupported(const MiopenSolver& solver, const ConvProblem& problem, const std::string& arch,
+                        bool deterministic) {
   if (solver.check == Check::unchecked) return "MIOpen does not tell whether this solver applies";
   if (!(solver.directions & bit(problem.direction))) return "it does not compute this direction";
-  if (!(solver.dtypes & bit(problem.dtype))) return "it does not take this data type";
-  if (!(solver.layouts & bit(problem.layout))) return "it does not take this layout";
+  if (!(solver.dtypes & bit(problem.dtype))) return "it does not support this data type";
+  if (!(solver.layouts & bit(problem.layout))) return "it does not support this layout";
   const std::string name = arch.substr(0, arch.find(':'));
   if (!starts_with_one_of(name, solver.archs)) return "it does not run on this architecture";
   const bool no_xnack = solver.algorithm == Algorithm::winograd || solver.rule == gtc_nchw;

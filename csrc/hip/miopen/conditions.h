@@ -1,4 +1,4 @@
-// Which of MIOpen's solvers may be tried for a problem, by what its sources say: refuse() is the whole of it.
+// Which of MIOpen's solvers may be tried for a problem, by what its sources say.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace reformer::miopen {
 
-// Null, or why the solver is not offered, as a sentence. For Check::asked null means only that MIOpen may be asked;
+// Null, or the reason why the solver is not offered. For Check::asked null means only that MIOpen may be asked;
 // for Check::ruled it means that the solver applies. `arch` may have features, as in gfx90a:sramecc+:xnack-.
-const char* refuse(const MiopenSolver& solver, const ConvProblem& problem, const std::string& arch, bool deterministic);
+const char* unsupported(const MiopenSolver& solver, const ConvProblem& problem, const std::string& arch,
+                        bool deterministic);
 
 }  // namespace reformer::miopen

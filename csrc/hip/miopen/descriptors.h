@@ -32,7 +32,7 @@ class Owned {
   Descriptor descriptor_ = nullptr;
 };
 
-// What belongs to the tensors (x, w, y), in the order of MIOpen's functions: two operands and the result.
+// Values of the tensors (x, w, y), in the order of MIOpen's functions: two operands and the result.
 template <class T>
 struct InOrder {
   T first, second, result;

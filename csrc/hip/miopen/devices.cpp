@@ -48,7 +48,7 @@ bool is_capturing(void* stream) {
 
 CurrentDevice::CurrentDevice(int32_t device) {
   if (hip()->current(&before_) || (before_ != device && hip()->set_current(device)))
-    throw std::runtime_error("HIP does not take device " + std::to_string(device));
+    throw std::runtime_error("HIP does not accept device " + std::to_string(device));
 }
 CurrentDevice::~CurrentDevice() { hip()->set_current(before_); }
 

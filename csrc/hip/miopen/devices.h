@@ -10,7 +10,7 @@ namespace reformer::miopen {
 // The current device if it is of this architecture, or the first that is; none if this process has none.
 std::optional<int32_t> device_of(const std::string& arch);
 
-// Whether a graph is being captured from the stream.
+// True if a graph is being captured from the stream.
 bool is_capturing(void* stream);
 
 // Makes a device the thread's current one, and afterwards the one that was: MIOpen changes it, too.

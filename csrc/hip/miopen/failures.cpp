@@ -11,7 +11,7 @@ namespace {
 struct Failures {
   std::mutex mutex;
   // By architecture.
-  std::map<std::string, std::unordered_map<RunKey, std::string, RunKey::Hash>> sentences;
+  std::map<std::string, std::unordered_map<RunKey, std::string, RunKey::Hash>> messages;
   std::map<std::string, std::set<std::string>> heard;
 };
 Failures& failures() {
@@ -24,17 +24,17 @@ Failures& failures() {
 const char* find_failure(const RunKey& run, const std::string& arch) {
   Failures& all = failures();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto on = all.sentences.find(arch);
-  if (on == all.sentences.end()) return nullptr;
+  const auto on = all.messages.find(arch);
+  if (on == all.messages.end()) return nullptr;
   const auto found = on->second.find(run);
   return found == on->second.end() ? nullptr : found->second.c_str();
 }
 
-bool note_failure(const RunKey& run, const std::string& arch, const std::string& sentence) {
+bool note_failure(const RunKey& run, const std::string& arch, const std::string& message) {
   Failures& all = failures();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.sentences[arch].emplace(run, sentence);
-  return all.heard[arch].insert(sentence).second;
+  all.messages[arch].emplace(run, message);
+  return all.heard[arch].insert(message).second;
 }
 
 }  // namespace reformer::miopen

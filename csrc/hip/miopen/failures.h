@@ -1,5 +1,5 @@
-// Solvers of MIOpen's that failed for a problem although nothing speaks against them: they refuse it from then on, in
-// this process.
+// Solvers of MIOpen's that failed for a problem although nothing speaks against them: they do not apply to it from then
+// on, in this process.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace reformer::miopen {
 
-// The sentence of the failure, good for ever, or null.
+// The message of the failure, good for ever, or null.
 const char* find_failure(const RunKey& run, const std::string& arch);
 
-// Whether nobody has heard the sentence yet, on this architecture.
-bool note_failure(const RunKey& run, const std::string& arch, const std::string& sentence);
+// True if the message is new on this architecture.
+bool note_failure(const RunKey& run, const std::string& arch, const std::string& message);
 
 }  // namespace reformer::miopen

@@ -6,14 +6,14 @@
 
 namespace reformer::miopen {
 
-// Its functions, or null and the reason, a sentence: it is not there, too old, or not MIOpen's own.
+// Its functions, or null and the reason: it is not there, too old, or not MIOpen's own.
 struct Library {
   const Api* api = nullptr;
   const char* reason = nullptr;
 };
 const Library& library();  // looked for once a process
 
-// Whether the library has the table's solver under the table's number. Asked once a process and solver.
+// True if the library has the table's solver under the table's number. Asked once a process and solver.
 bool is_registered(const Api& api, const MiopenSolver& solver);
 
 }  // namespace reformer::miopen

@@ -6,12 +6,12 @@
 namespace reformer::miopen {
 namespace {
 
-constexpr const char* kGroups = "it takes one group only";
-constexpr const char* kDilation = "it takes no dilation";
-constexpr const char* kFilter = "it takes another size of filter";
-constexpr const char* kPadding = "it takes another padding";
-constexpr const char* kStride = "it takes another stride";
-constexpr const char* kChannels = "it takes another number of channels";
+constexpr const char* kGroups = "it supports one group only";
+constexpr const char* kDilation = "it supports no dilation";
+constexpr const char* kFilter = "it supports another size of filter";
+constexpr const char* kPadding = "it supports another padding";
+constexpr const char* kStride = "it supports another stride";
+constexpr const char* kChannels = "it supports another number of channels";
 constexpr const char* kNoTiles = "the matrices that it multiplies have no whole tiles";
 constexpr const char* kSize = "the problem is too large for it";
 
@@ -28,12 +28,13 @@ int64_t most_elements(const ConvProblem& p) { return std::max({p.input_numel(), 
 // All elements of each tensor can be counted by 32 bits.
 bool tensors_fit_32_bits(const ConvProblem& p) { return most_elements(p) < power_of_2(31); }
 
-// The same for their bytes, with a sign or without.
+// For their bytes, with a sign or without.
 bool bytes_fit_32_bits(const ConvProblem& p, int bits = 31) {
   return most_elements(p) * element_size(p.dtype) < power_of_2(bits);
 }
 
-// MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless told otherwise, and most kernels can't.
+// MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless the environment says otherwise, and most
+// kernels can't.
 bool rounds_to_bf16(const ConvProblem& p, const std::string& arch) {
   return arch == "gfx90a" && p.dtype == DType::fp16 && p.direction != Direction::forward;
 }
@@ -117,10 +118,10 @@ const char* gemm_im2col(const ConvProblem& p, const std::string& arch) {
   return strided || !gemm_1x1_stride_1(p, arch) ? "another GEMM of MIOpen's computes 1x1 filters" : nullptr;
 }
 
-// Groups were found to fail, and all releases of these refuse them.
+// Groups were found to fail, and no release of these supports them.
 const char* gtc_nhwc(const ConvProblem& p, const std::string& arch) {
   if (p.groups != 1) return kGroups;
-  return p.dtype == DType::bf16 && arch == "gfx908" ? "it does not take this data type on gfx908" : nullptr;
+  return p.dtype == DType::bf16 && arch == "gfx908" ? "it does not support this data type on gfx908" : nullptr;
 }
 
 const char* fft_5x5(const ConvProblem& p, const std::string&) {
@@ -129,7 +130,8 @@ const char* fft_5x5(const ConvProblem& p, const std::string&) {
   if (!filter_is(p, 5, 5)) return kFilter;
   if (p.pad_h != 2 || p.pad_w != 2) return kPadding;
   if (!strides_are(p, 1)) return kStride;
-  return p.h == p.w && (p.h == 28 || p.h == 27 || p.h == 14 || p.h == 7) ? nullptr : "it takes another size of image";
+  return p.h == p.w && (p.h == 28 || p.h == 27 || p.h == 14 || p.h == 7) ? nullptr
+                                                                         : "it supports another size of image";
 }
 
 template <int R, int S, bool Strided>
@@ -171,7 +173,7 @@ const char* winograd_rxs(const ConvProblem& p, const std::string&) {
   if (dilated(p)) return kDilation;
   if (p.stride_h != p.stride_w || p.stride_h > (weight_grad(p) ? 1 : 2)) return kStride;
   const bool fp16 = p.dtype == DType::fp16;
-  if (weight_grad(p) && fp16) return "it takes gradients of the weights in fp32 only";
+  if (weight_grad(p) && fp16) return "it supports gradients of the weights in fp32 only";
   const int64_t back_h = p.r - p.pad_h - 1, back_w = p.s - p.pad_w - 1;
   if (p.direction != Direction::forward && (back_h < 0 || back_w < 0)) return kPadding;
 

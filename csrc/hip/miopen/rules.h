@@ -1,4 +1,4 @@
-// What solver_table.cpp says of a solver beyond directions, data types, layouts and architectures. Those of solvers
+// Conditions of solvers in solver_table.cpp beyond directions, data types, layouts and architectures. Those of solvers
 // that MIOpen is asked about are necessary, those of the others exact for releases 5.7 to 7.2, or stricter.
 #pragma once
 

@@ -24,14 +24,14 @@ namespace reformer {
 namespace miopen {
 namespace {
 
-// Remembers that the solver failed for the problem. What PyTorch's own convolution, which runs instead, is told.
+// Remembers that the solver failed for the problem. The exception makes PyTorch's own convolution run instead.
 NotRun remembered(const Api& api, const Failure& failure, const MiopenSolver& solver, const RunKey& key,
                   const std::string& arch) {
-  std::string sentence = std::string(failure.call) + " gave " + api.error_string(failure.status) + " (" +
-                         std::to_string(failure.status) + ")";
-  if (failure.is_of_problem) sentence += std::string(" for ") + solver.name + " on " + key.problem.str();
-  const bool is_new = note_failure(key, arch, sentence);
-  return NotRun(is_new ? sentence + "; PyTorch's own convolution runs instead" : "", true);
+  std::string message = std::string(failure.call) + " gave " + api.error_string(failure.status) + " (" +
+                        std::to_string(failure.status) + ")";
+  if (failure.is_of_problem) message += std::string(" for ") + solver.name + " on " + key.problem.str();
+  const bool is_new = note_failure(key, arch, message);
+  return NotRun(is_new ? message + "; PyTorch's own convolution runs instead" : "", true);
 }
 
 constexpr const char* kRuns[] = {"miopenConvolutionForwardImmediate", "miopenConvolutionBackwardDataImmediate",
@@ -43,7 +43,7 @@ constexpr const char* kCompiles[] = {"miopenConvolutionForwardCompileSolution",
                                      "miopenConvolutionBackwardDataCompileSolution",
                                      "miopenConvolutionBackwardWeightsCompileSolution"};
 
-// What MIOpen answers when it is asked for the workspace of a solver: bytes, or none if the solver does not apply. That
+// MIOpen's answer to a question for the workspace of a solver: bytes, or none if the solver does not apply. That
 // is the same on every device of an architecture, and does not depend on the user's databases.
 class Workspaces {
  public:
@@ -155,7 +155,7 @@ class Miopen final : public Solver {
     p.bias = 0;
     const std::optional<int32_t> gpu = device.index < 0 ? device_of(device.arch) : device.index;
     const std::string& target = gpu ? gpu::target(*gpu) : device.arch;
-    if (const char* why = refuse(solver_, p, target, device.deterministic)) return why;
+    if (const char* why = unsupported(solver_, p, target, device.deterministic)) return why;
     ConvPlan plan;
     plan.deterministic = solver_.deterministic;
     plan.leaves_bias = true;

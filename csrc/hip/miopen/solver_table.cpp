@@ -121,7 +121,7 @@ const std::vector<MiopenSolver>& solver_table() {
       {"ConvHipImplicitGemmForwardV4R5Xdlops",             80, igemm, U, fwd, floats, nchw, mi100, atomic, nullptr},
       {"ConvHipImplicitGemmForwardV4R4Xdlops_Padded_Gemm", 81, igemm, R, fwd, floats, nchw, mi100, atomic, part_tiles},
 
-      // conv_mlir_igemm_{fwd,bwd,wrw}_xdlops.cpp: builds without MLIR refuse all problems.
+      // conv_mlir_igemm_{fwd,bwd,wrw}_xdlops.cpp: builds without MLIR support no problem.
       {"ConvMlirIgemmFwdXdlops", 103, igemm, U, fwd, halves, both, mfma, atomic, nullptr},
       {"ConvMlirIgemmBwdXdlops", 104, igemm, U, bwd, halves, both, mfma, atomic, nullptr},
       {"ConvMlirIgemmWrWXdlops", 105, igemm, A, wrw, halves, both, mfma, atomic, nullptr},

@@ -1,4 +1,4 @@
-// MIOpen's solvers that a choice may name: what its library never tells, one line each in solver_table.cpp.
+// MIOpen's solvers that a choice may name: which its library does not list, one line each in solver_table.cpp.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Check : uint8_t {
   unchecked,  // nobody: never offered
 };
 
-// Why not, as a sentence; null if nothing speaks against it. `arch` is the architecture without features.
+// The reason why it does not apply; null if nothing speaks against it. `arch` is the architecture without features.
 using Rule = const char* (*)(const ConvProblem& problem, const std::string& arch);
 
 constexpr uint8_t bit(Direction direction) { return uint8_t(1u << uint8_t(direction)); }
@@ -33,7 +33,7 @@ struct MiopenSolver {
   Check check;
   uint8_t directions, dtypes, layouts;  // sets of bit()
   const char* archs;                    // beginnings of the architectures' names, with a space between; empty: all
-  // Whether it gives the same bits again where MIOpen's attribute of that name is set.
+  // True if it gives the same bits again where MIOpen's attribute of that name is set.
   bool deterministic;
   Rule rule;  // of rules.h; null if there is none beyond the sets
 };

@@ -1,4 +1,4 @@
-// What the packing kernels and their host share: where the elements of a convolution's operands lie in those of the
+// Shared by the packing kernels and their host: where the elements of a convolution's operands lie in those of the
 // inner problem, an implicit GEMM's, which wants channels in multiples of 16 bytes. pack_launch.h says which that is.
 #pragma once
 

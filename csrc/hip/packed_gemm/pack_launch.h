@@ -1,4 +1,4 @@
-// Convolutions whose channels an implicit GEMM can't or shouldn't take as they are, as an inner problem that it takes,
+// Convolutions whose channels an implicit GEMM does not support, or not well, as an inner problem that it supports,
 // with operands that are packed for it: a pure function, without a GPU.
 // Groups of few channels: adjacent groups are joined into one wide group. x and y stay as they are; the filter gets
 // zeros where it would read another group's channels.
@@ -39,14 +39,14 @@ inline const gpu::Entry* pack_kernel(PackPart part, DType dtype, int channels) {
   return nullptr;
 }
 
-struct PackPlan {
+struct PackConfig {
   ConvProblem inner;
   bool packs_x = false;  // else x is read, or written, in place
   PackedImages images{};
   PackedFilter filter{};
 };
 
-namespace pack_plan {
+namespace pack_launch {
 
 // How many neighbouring groups make one for tiles of so many columns: as many as they have room for, of those that make
 // whole chunks of 16 bytes of both input and output; if they are too narrow for any, as few as possible. 0 if there are
@@ -62,21 +62,21 @@ inline int joined_groups(const ConvProblem& p, int columns, int chunk) {
   return best;
 }
 
-}  // namespace pack_plan
+}  // namespace pack_launch
 
-// For tiles of so many columns. Returns a sentence that says why the problem isn't packed, or null.
-inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& plan) {
+// For tiles of so many columns. Returns the reason why the problem isn't packed, or null.
+inline const char* configure_packing(const ConvProblem& p, int columns, PackConfig& config) {
   if (p.layout != Layout::nhwc) return "it reads NHWC only";
   if (!is_fp32_or_16_bit(p.dtype)) return "it computes fp32, fp16 and bf16 only";
   const int chunk = p.dtype == DType::fp32 ? 4 : 8;
   if (p.input_numel() >= int64_t{1} << 31) return "it counts elements by 32 bits";
 
-  plan = {};
-  ConvProblem& inner = plan.inner = p;
-  PackedImages& images = plan.images;
+  config = {};
+  ConvProblem& inner = config.inner = p;
+  PackedImages& images = config.images;
   int joined = 1, taps = 1, slot = p.group_c();
   if (p.groups > 1) {
-    joined = pack_plan::joined_groups(p, columns, chunk);
+    joined = pack_launch::joined_groups(p, columns, chunk);
     if (joined == 0) return "no number of its groups has at most 128 channels, in multiples of 16 bytes";
     if (joined == 1) return "its groups are wide enough as they are";
     inner.groups /= joined;
@@ -84,7 +84,7 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
     if (p.c > kPackRoom) return "it packs groups of channels, and input of at most 4 channels";
     if (p.c == chunk) return "its channels are multiples of 16 bytes as they are";
     if (p.k % chunk) return "the number of output channels is no multiple of 16 bytes";
-    plan.packs_x = true;
+    config.packs_x = true;
     inner.c = slot = chunk;
     images.width = p.w;
     images.pixels = 1;
@@ -102,7 +102,7 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
     images.by_packed_width = make_divider(inner.w);
   }
 
-  PackedFilter& f = plan.filter;
+  PackedFilter& f = config.filter;
   f.s = p.s, f.packed_s = inner.s;
   f.channels = p.group_c(), f.packed_channels = inner.group_c();
   f.slot = slot;
@@ -110,7 +110,7 @@ inline const char* plan_packing(const ConvProblem& p, int columns, PackPlan& pla
   f.by_channels = make_divider(f.channels), f.by_slot = make_divider(slot);
   f.by_chunks = make_divider(f.packed_channels / chunk);
   f.by_taps = make_divider(taps), f.by_groups = make_divider(joined), f.by_group_k = make_divider(p.group_k());
-  return refuse_implicit_gemm(inner);
+  return unsupported_by_implicit_gemm(inner);
 }
 
 }  // namespace reformer

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "hip/gemm/gemm_tiles.h"
+#include "hip/gpu_cost.h"
 #include "hip/gpu_solver.h"
 #include "hip/programs/conv_program.h"
 #include "jit/gpu.h"
@@ -28,12 +29,12 @@ gpu::Launch blocks_of(int64_t work, int each, int threads) {
   return launch;
 }
 
-// What the workspace holds, one after another: packed operands, the inner problem's result if that is unpacked, and its
-// partial sums.
+// Contents of the workspace, one after another: packed operands, the inner problem's result if that is unpacked, and
+// its partial sums.
 struct Workspace {
   int64_t x = 0, filter = 0, partials = 0, bytes = 0;
 
-  Workspace(const PackPlan& pack, const ImplicitGemmPlan& gemm) {
+  Workspace(const PackConfig& pack, const ImplicitGemmConfig& gemm) {
     const ConvProblem& inner = pack.inner;
     const int64_t size = element_size(inner.dtype);
     if (pack.packs_x) x = take(inner.input_numel() * size);
@@ -52,7 +53,7 @@ struct Workspace {
 };
 
 // Packs the operands; none if there is nothing to pack.
-std::optional<Pass<PackArgs>> packing(const ConvProblem& p, const PackPlan& pack) {
+std::optional<Pass<PackArgs>> packing(const ConvProblem& p, const PackConfig& pack) {
   const ConvProblem& inner = pack.inner;
   const bool packs_x = pack.packs_x && p.direction != Direction::input_grad;
   const bool packs_filter = p.direction != Direction::weight_grad;
@@ -68,7 +69,7 @@ std::optional<Pass<PackArgs>> packing(const ConvProblem& p, const PackPlan& pack
   return Pass<PackArgs>{gpu::Kernel(*pack_kernel(PackPart::pack, p.dtype, packs_x ? p.c : 0)), launch, a};
 }
 
-std::optional<Pass<UnpackInputGradArgs>> unpacking_input_grad(const ConvProblem& p, const PackPlan& pack) {
+std::optional<Pass<UnpackInputGradArgs>> unpacking_input_grad(const ConvProblem& p, const PackConfig& pack) {
   if (p.direction != Direction::input_grad || !pack.packs_x) return std::nullopt;
   UnpackInputGradArgs a{};
   a.all_pixels = p.n * p.h * p.w;
@@ -77,8 +78,8 @@ std::optional<Pass<UnpackInputGradArgs>> unpacking_input_grad(const ConvProblem&
                                    blocks_of(a.all_pixels, kPackThreads, kPackThreads), a};
 }
 
-std::optional<Pass<UnpackWeightGradArgs>> unpacking_weight_grad(const ConvProblem& p, const PackPlan& pack,
-                                                                const ImplicitGemmPlan& gemm, const Device& device) {
+std::optional<Pass<UnpackWeightGradArgs>> unpacking_weight_grad(const ConvProblem& p, const PackConfig& pack,
+                                                                const ImplicitGemmConfig& gemm, const Device& device) {
   if (p.direction != Direction::weight_grad) return std::nullopt;
   UnpackWeightGradArgs a{};
   a.parts = gemm.partials, a.packed_numel = gemm.args.result_numel;
@@ -92,21 +93,21 @@ std::optional<Pass<UnpackWeightGradArgs>> unpacking_weight_grad(const ConvProble
 // All kernels of a problem.
 class PackedGemm {
  public:
-  PackedGemm(const ConvProblem& p, const PackPlan& pack, std::shared_ptr<const GemmLaunch> gemm, const Device& device)
+  PackedGemm(const ConvProblem& p, const PackConfig& pack, std::shared_ptr<const GemmLaunch> gemm, const Device& device)
       : direction_(p.direction),
         packs_x_(pack.packs_x),
-        workspace_(pack, gemm->plan),
+        workspace_(pack, gemm->config),
         pack_(packing(p, pack)),
         gemm_(std::move(gemm)),
         unpack_input_grad_(unpacking_input_grad(p, pack)),
-        unpack_weight_grad_(unpacking_weight_grad(p, pack, gemm_->plan, device)) {}
+        unpack_weight_grad_(unpacking_weight_grad(p, pack, gemm_->config, device)) {}
 
   int64_t workspace_bytes() const { return workspace_.bytes; }
 
   void run(const ConvBuffers& b) const {
     const Packed packed = this->packed(b);
     void* const results[] = {b.y, packed.x, packed.filter};
-    ImplicitGemmPlan bound = gemm_->plan;
+    ImplicitGemmConfig bound = gemm_->config;
     bind(bound, direction_, packed.x, b.y, packed.filter, b.bias, results[size_t(direction_)],
          in_workspace(b, workspace_.partials));
     gemm_->multiply(bound, b.queue);
@@ -125,7 +126,7 @@ class PackedGemm {
 
   void run_with(const KernelWithProgram& kernel, const ConvBuffers& b, const ProgramCall& call) const {
     const Packed packed = this->packed(b);
-    ImplicitGemmPlan bound = gemm_->plan;
+    ImplicitGemmConfig bound = gemm_->config;
     bind(bound, direction_, packed.x, nullptr, packed.filter, nullptr, kernel.result_of(call), nullptr);
     kernel.launch(bound.launch, b.queue, bound.args, call);
   }
@@ -162,8 +163,8 @@ class GpuPackedGemm final : public GpuSolver {
   const char* name() const override { return name_; }
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
-    PackPlan pack;
-    if (const char* why = plan_packing(p, columns_, pack)) return why;
+    PackConfig pack;
+    if (const char* why = configure_packing(p, columns_, pack)) return why;
     const Planned<GemmLaunch> gemm = tiles_.plan(pack.inner, device);
     if (!gemm.plan) return gemm.reason;
     const PackedGemm packed(p, pack, gemm.plan, device);
@@ -178,13 +179,13 @@ class GpuPackedGemm final : public GpuSolver {
 
   // The inner problem's result is the problem's own.
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
-    if (p.direction != Direction::forward || !takes_program(program, {int(16 / element_size(p.dtype))}))
+    if (p.direction != Direction::forward || !supports_program(program, {int(16 / element_size(p.dtype))}))
       return "it does not run such a program";
-    PackPlan pack;
-    if (const char* why = plan_packing(p, columns_, pack)) return why;
+    PackConfig pack;
+    if (const char* why = configure_packing(p, columns_, pack)) return why;
     const Planned<GemmLaunch> gemm = tiles_.plan(pack.inner, device);
     if (!gemm.plan) return gemm.reason;
-    if (gemm.plan->plan.partials > 1) return "another kernel adds up its partial sums";
+    if (gemm.plan->config.partials > 1) return "another kernel adds up its partial sums";
     const PackedGemm packed(p, pack, gemm.plan, device);
     ConvPlan plan;
     plan.workspace_bytes = packed.workspace_bytes();

@@ -22,18 +22,19 @@ const gpu::Kernel* kernel_of(const char* type, const char* factor, int elements)
 
 }  // namespace
 
-Planned<ScalePlan> plan_scale(DType type, DType factor, int64_t count, int64_t alignment, const std::string& arch) {
+Planned<ScaleConfig> configure_scale(DType type, DType factor, int64_t count, int64_t alignment,
+                                     const std::string& arch) {
   if (const char* why = gpu::unavailable(arch)) return why;
   const int most = int(16 / element_size(type));
   const int elements = alignment % 16 || count % most ? 1 : most;
-  ScalePlan plan;
-  plan.kernel = kernel_of(kernel_type(type), kernel_type(factor), elements);
-  if (!plan.kernel) return "it takes fp32 and bf16";
+  ScaleConfig config;
+  config.kernel = kernel_of(kernel_type(type), kernel_type(factor), elements);
+  if (!config.kernel) return "it supports fp32 and bf16 only";
   const int64_t each = int64_t{kScaleThreads} * elements;
-  plan.launch.blocks_x = uint32_t(std::clamp<int64_t>((count + each - 1) / each, 1, int64_t{8} * usual_units(arch)));
-  plan.launch.threads = kScaleThreads;
-  plan.launch.pdl = true;
-  return plan;
+  config.launch.blocks_x = uint32_t(std::clamp<int64_t>((count + each - 1) / each, 1, int64_t{8} * usual_units(arch)));
+  config.launch.threads = kScaleThreads;
+  config.launch.pdl = true;
+  return config;
 }
 
 }  // namespace reformer

@@ -8,12 +8,13 @@
 
 namespace reformer {
 
-struct ScalePlan {
+struct ScaleConfig {
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
 // For so many elements that begin at a multiple of `alignment` bytes. Or the reason why no kernel does it.
-Planned<ScalePlan> plan_scale(DType type, DType factor, int64_t count, int64_t alignment, const std::string& arch);
+Planned<ScaleConfig> configure_scale(DType type, DType factor, int64_t count, int64_t alignment,
+                                     const std::string& arch);
 
 }  // namespace reformer

@@ -1,4 +1,4 @@
-// What the scaling kernels and their host share.
+// Shared by the scaling kernels and their host.
 #pragma once
 
 namespace reformer {

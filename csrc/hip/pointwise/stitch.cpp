@@ -14,8 +14,8 @@
 namespace reformer {
 namespace {
 
-// Null, or a sentence.
-const char* refusal(const ProgramCall& call, const Device& device) {
+// Null, or the reason why no kernel runs it.
+const char* unsupported(const ProgramCall& call, const Device& device) {
   if (call.type == Stored::fp64) return "it computes in fp32";
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return "it has too many inputs or outputs";
@@ -38,9 +38,9 @@ const char* refusal(const ProgramCall& call, const Device& device) {
 }
 
 Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
-  if (const char* why = refusal(call, device)) return why;
-  const StitchPlan launches = plan_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
-                                          {usual_units(device.arch), most_shared_bytes(device.arch)});
+  if (const char* why = unsupported(call, device)) return why;
+  const StitchConfig launches = configure_stitch(call.shape, Accesses(call).elements, stitch_needs(call),
+                                                 {usual_units(device.arch), most_shared_bytes(device.arch)});
   if (launches.lanes && !launches.vectors && !call.program.reductions.empty())
     return "its rows are too long to be added up, too";
   const ProgramText& program = program_text(call);
@@ -56,10 +56,10 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
                                             : "");
   StitchedPlan plan;
   plan.workspace_bytes = launches.workspace_bytes;
-  plan.arrivals = launches.arrivals;
+  plan.semaphores = launches.semaphores;
   plan.run = [launches, kernel = gpu::Kernel(launches.file(), name, "0", program.source + launches.text(name)),
               finish = stitch_finish(program)](const ProgramCall& call, const gpu::Queue& queue, void* workspace,
-                                               unsigned* arrivals) {
+                                               unsigned* semaphores) {
     StitchArgs args = launches.args;
     args.acc = call.acc;
     for (size_t i = 0; i < call.inputs.size(); ++i) args.in[i] = call.inputs[i].data;
@@ -67,9 +67,9 @@ Planned<StitchedPlan> planned(const ProgramCall& call, const Device& device) {
     for (size_t i = 0; i < call.tables.size(); ++i) args.tables[i] = stitch_table(call.tables[i]);
     for (size_t i = 0; i < call.outputs.size(); ++i) args.out[i] = call.outputs[i];
     args.partial = static_cast<float*>(workspace);
-    args.arrivals = launches.arrivals ? arrivals : nullptr;
+    args.semaphores = launches.semaphores ? semaphores : nullptr;
     gpu::launch(kernel, launches.launch, queue, args);
-    if (launches.workspace_bytes && !args.arrivals) gpu::launch(finish, launches.finish, queue, args);
+    if (launches.workspace_bytes && !args.semaphores) gpu::launch(finish, launches.finish, queue, args);
   };
   return plan;
 }

@@ -13,9 +13,9 @@ namespace reformer {
 // How a program's kernels run over results of one shape.
 struct StitchedPlan {
   int64_t workspace_bytes = 0;  // of temporary memory
-  int arrivals = 0;             // counters by which one kernel less is enough (StitchPlan), or 0
-  // Starts them. Full tensors begin at multiples of 16 bytes. arrivals: as many counters, or null.
-  std::function<void(const ProgramCall&, const gpu::Queue&, void* workspace, unsigned* arrivals)> run;
+  int semaphores = 0;           // counters by which one kernel less is enough (StitchConfig), or 0
+  // Starts them. Full tensors begin at multiples of 16 bytes. semaphores: as many counters, or null.
+  std::function<void(const ProgramCall&, const gpu::Queue&, void* workspace, unsigned* semaphores)> run;
 };
 
 // The plan for calls with this one's shape and key (program_key.h), or the reason why no kernel runs the program. The

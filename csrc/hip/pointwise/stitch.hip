@@ -174,7 +174,7 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
   else
     stitch_columns<Program, 1, kImages>(p, shared, kStitchLogTail, whole, p.width);
   if constexpr (Program::kReductions > 0)
-    if (p.arrivals && is_last_block(p.arrivals + block_y(), p.parts)) {
+    if (p.semaphores && is_last_block(p.semaphores + block_y(), p.parts)) {
       const int begin = first < whole ? first : whole, last = begin + (kCount << p.log_across);
       const int end = begin < whole ? whole : p.width;
       Finish<Program, kStitchLastBlockLoads>::run_alone(p, shared, begin, last < end ? last : end);

@@ -20,32 +20,32 @@ inline StitchPlacement stitch_placement(const Placement& of) {
     placed.line[i] = int(of.of_line[size_t(i)].stride);
   }
   if (of.column_digits) placed.of_column = make_divider(int(of.of_column[0].count));
-  placed.column = int(of.of_column[of.is_turned() ? 0 : 1].stride);
+  placed.column = int(of.of_column[of.is_transposed() ? 0 : 1].stride);
   return placed;
 }
 
 inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.pitch)}; }
 
-struct StitchPlan {
+struct StitchConfig {
   StitchArgs args{};
   int count = 1;       // adjacent elements that a thread computes at once
   bool tails = false;  // rows end among them
   bool channels_along = false;
   bool images = false;  // a block's lines are those of one image
-  int tile_lines = 0;   // lines that a thread computes at once where tensors are turned
+  int tile_lines = 0;   // lines that a thread computes at once where tensors are transposed
   // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
   // registers; 0 if rows are too long for that.
   int lanes = 0, vectors = 0;
   // Where rows are too long for registers: blocks that a multiprocessor has to have room for, and the groups of a
   // thread that are read at once.
   int blocks = 0, ahead = 0;
-  // Whether the threads of a row have all of its groups, and no others.
+  // True if the threads of a row have all of its groups, and no others.
   bool whole_rows() const { return vectors * lanes * count == args.width; }
   gpu::Launch launch, finish;
   int64_t workspace_bytes = 0;  // for partial results of reductions; 0: nothing is left to add up
-  // How many counters of blocks the kernel takes, if it has them, so that it adds up the partial results itself and no
-  // other kernel has to; or 0: it can't, or sooner ends without.
-  int arrivals = 0;
+  // Semaphores by which the kernel's last blocks add up the partial results, so that no other kernel has to; 0 if it
+  // can't, or if it is faster with another kernel.
+  int semaphores = 0;
 
   // The kernel's file, and what follows there, after the program's text, for one of this name.
   const char* file() const {
@@ -68,13 +68,13 @@ struct StitchPlan {
   }
 };
 
-// What a plan needs to know of a GPU.
+// Properties of a GPU that the launch depends on.
 struct StitchGpu {
   int multiprocessors;  // that it has, or about as many
   int shared_bytes;     // shared memory that a block may have
 };
 
-namespace stitch_plan {
+namespace stitch_launch {
 
 constexpr int kSharedBesidesRows = 2048;  // bytes, of a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
@@ -82,7 +82,7 @@ constexpr int kLeastGroups = 8;           // of a thread's elements, in a row th
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// What is left for others to add up: reductions of planes, or of channels, that are one part are known.
+// Reductions that are left for others to add up: those of planes, or of channels, that are one part are known.
 struct PartialReductions {
   size_t of_channels, of_planes, of_all;
   size_t count() const { return of_channels + of_planes + of_all; }
@@ -92,15 +92,16 @@ inline PartialReductions partial_reductions(const StitchArgs& a, const StitchNee
           a.image_parts == 1 ? 0 : needs.of_planes, a.block_parts == 1 ? 0 : needs.of_all};
 }
 
-// Whether the last block of each group of columns adds up their partial results at least as soon as another kernel,
+// True if the last block of each group of columns adds up their partial results at least as soon as another kernel,
 // which takes about 4 us, of which 2.5 are its launch. A block waits for its own stores and for the counter, and then
 // for loads of so many numbers at once, at about 100 GB/s.
-inline bool last_block_adds_up(const StitchPlan& plan, const StitchNeeds& needs) {
+inline bool last_block_adds_up(const StitchConfig& config, const StitchNeeds& needs) {
   constexpr double kFinishUs = 4, kArrivalUs = 1.2, kLoadsUs = 0.7, kBytesOfUs = 1e5;
-  const PartialReductions left = partial_reductions(plan.args, needs);
-  const int blocks_y = int(plan.launch.blocks_y);
-  if (left.of_planes || (left.of_all && blocks_y > 1) || blocks_y > kStitchMostArrivals) return false;
-  const double numbers = double(plan.args.parts) * std::min(plan.args.width, plan.count << plan.args.log_across);
+  const PartialReductions left = partial_reductions(config.args, needs);
+  const int blocks_y = int(config.launch.blocks_y);
+  if (left.of_planes || (left.of_all && blocks_y > 1) || blocks_y > kStitchMostSemaphores) return false;
+  const double numbers =
+      double(config.args.parts) * std::min(config.args.width, config.count << config.args.log_across);
   const double loads = std::ceil(numbers / (kStitchThreads * kStitchLastBlockLoads)) * double(left.count());
   return kArrivalUs + kLoadsUs * loads + 4 * needs.numbers * numbers / kBytesOfUs <= kFinishUs;
 }
@@ -120,81 +121,83 @@ inline int log_across(int groups, int lines, int most) {
 }
 
 // The threads of a row and what each of them has of it.
-inline void choose_lanes(StitchPlan& plan, const StitchNeeds& needs) {
-  const int groups = ceil_div(plan.args.width, plan.count);
+inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
+  const int groups = ceil_div(config.args.width, config.count);
   // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
   // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
   int least = INT32_MAX;
-  for (int lanes = 32; lanes && plan.count * lanes >= std::min(32, plan.args.width); lanes /= 2) {
+  for (int lanes = 32; lanes && config.count * lanes >= std::min(32, config.args.width); lanes /= 2) {
     const int vectors = ceil_div(groups, lanes);
-    if (vectors * plan.count <= most && vectors * lanes < least)
-      least = vectors * lanes, plan.lanes = lanes, plan.vectors = vectors;
+    if (vectors * config.count <= most && vectors * lanes < least)
+      least = vectors * lanes, config.lanes = lanes, config.vectors = vectors;
   }
-  for (int lanes = 64; !plan.lanes && lanes <= kStitchMostLanes; lanes *= 2)
-    if (ceil_div(groups, lanes) * plan.count <= most) plan.lanes = lanes, plan.vectors = ceil_div(groups, lanes);
+  for (int lanes = 64; !config.lanes && lanes <= kStitchMostLanes; lanes *= 2)
+    if (ceil_div(groups, lanes) * config.count <= most) config.lanes = lanes, config.vectors = ceil_div(groups, lanes);
 }
 
 // A row that is too long for registers is in shared memory, if that has room: of two rows, so that one is read while
 // another is computed, or of one.
-inline void launch_long_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
-  plan.args.held_width = ceil_div(plan.args.width, plan.count) * plan.count;
-  const int64_t bytes = int64_t{plan.args.held_width} * needs.bytes;
-  plan.blocks = int((gpu.shared_bytes - kSharedBesidesRows) / (bytes + kSharedBesidesRows));
-  plan.blocks = std::min(plan.blocks, 2);
-  plan.ahead = plan.blocks || needs.loaded > 2 ? 1 : 2;
-  if (plan.blocks) plan.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
-  plan.lanes = plan.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
-  plan.args.parts = std::min(plan.args.lines, gpu.multiprocessors * (plan.blocks ? plan.blocks : 8));
-  plan.launch.threads = uint32_t(plan.lanes);
-  plan.launch.blocks_x = uint32_t(plan.args.parts);
+inline void launch_long_rows(StitchConfig& config, const StitchNeeds& needs, const StitchGpu& gpu) {
+  config.args.held_width = ceil_div(config.args.width, config.count) * config.count;
+  const int64_t bytes = int64_t{config.args.held_width} * needs.bytes;
+  config.blocks = int((gpu.shared_bytes - kSharedBesidesRows) / (bytes + kSharedBesidesRows));
+  config.blocks = std::min(config.blocks, 2);
+  config.ahead = config.blocks || needs.loaded > 2 ? 1 : 2;
+  if (config.blocks) config.launch.shared_bytes = uint32_t((bytes + 15) / 16 * 16);
+  config.lanes = config.blocks == 2 ? kStitchLongRowThreads / 2 : kStitchLongRowThreads;
+  config.args.parts = std::min(config.args.lines, gpu.multiprocessors * (config.blocks ? config.blocks : 8));
+  config.launch.threads = uint32_t(config.lanes);
+  config.launch.blocks_x = uint32_t(config.args.parts);
 }
 
-inline void launch_rows(StitchPlan& plan, const StitchNeeds& needs, const StitchGpu& gpu) {
-  choose_lanes(plan, needs);
-  if (!plan.lanes) return launch_long_rows(plan, needs, gpu);
+inline void launch_rows(StitchConfig& config, const StitchNeeds& needs, const StitchGpu& gpu) {
+  choose_lanes(config, needs);
+  if (!config.lanes) return launch_long_rows(config, needs, gpu);
   const int multiprocessors = gpu.multiprocessors;
-  const int threads = std::max(kStitchThreads, plan.lanes), steps = ceil_div(plan.args.lines, threads / plan.lanes);
+  const int threads = std::max(kStitchThreads, config.lanes),
+            steps = ceil_div(config.args.lines, threads / config.lanes);
   // Each block has a part of a column's sum: with more of them they cost more than they hide.
   const int most = multiprocessors * (needs.numbers ? 2 : 8);
-  plan.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
-  plan.args.block_parts = plan.args.parts * plan.vectors;
-  plan.launch.threads = uint32_t(threads);
-  plan.launch.blocks_x = uint32_t(plan.args.parts);
+  config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
+  config.args.block_parts = config.args.parts * config.vectors;
+  config.launch.threads = uint32_t(threads);
+  config.launch.blocks_x = uint32_t(config.args.parts);
 }
 
 // At most 1 << most_across threads of a block share a line.
-inline void launch_lines(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
+inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors,
                          int most_across) {
-  StitchArgs& a = plan.args;
-  const int groups = a.width / plan.count;
+  StitchArgs& a = config.args;
+  const int groups = a.width / config.count;
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
   const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
-  if (plan.channels_along) {
-    const int blocks_y = ceil_div(groups, across) + int(plan.tails), images = plan.images ? int(shape.images) : 1;
+  if (config.channels_along) {
+    const int blocks_y = ceil_div(groups, across) + int(config.tails), images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
     // At least two lines of a thread are in flight at once. A few blocks more than run at once would take twice as
     // long.
     a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
-    // What a block reads again after a period is in its own cache if all of its lines are at the same place of it.
-    const int parts = plan.images || needs.period % lines ? 0 : needs.period / lines;
+    // Memory that a block reads again after a period is in its own cache if all of its lines are at the same place of
+    // it.
+    const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;
     if (8 * more <= a.image_parts) a.image_parts -= more;
     a.parts = images * a.image_parts;
-    plan.launch.blocks_x = uint32_t(a.parts);
-    plan.launch.blocks_y = uint32_t(blocks_y);
+    config.launch.blocks_x = uint32_t(a.parts);
+    config.launch.blocks_y = uint32_t(blocks_y);
   } else {
     const int blocks_x = ceil_div(a.lines, lines), steps = ceil_div(groups, across);
     const int parts_along = std::clamp(wanted / blocks_x, 1, ceil_div(steps, 2));
-    a.columns_each = ceil_div(steps, parts_along) * across * plan.count;
+    a.columns_each = ceil_div(steps, parts_along) * across * config.count;
     a.image_parts = ceil_div(a.width, a.columns_each);
     a.parts = int(shape.images) * a.image_parts;
-    plan.launch.blocks_x = uint32_t(blocks_x);
-    plan.launch.blocks_y = uint32_t(a.image_parts);
+    config.launch.blocks_x = uint32_t(blocks_x);
+    config.launch.blocks_y = uint32_t(a.image_parts);
   }
-  a.block_parts = int(plan.launch.blocks_x * plan.launch.blocks_y);
-  plan.launch.threads = kStitchThreads;
+  a.block_parts = int(config.launch.blocks_x * config.launch.blocks_y);
+  config.launch.threads = kStitchThreads;
 }
 
 // A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels; its
@@ -203,44 +206,46 @@ constexpr int kTileColumns = 4, kMostTileBytes = 320;
 
 // Two blocks of lines a thread: while one thread waits for its first or last, others of the multiprocessor read. What
 // blocks leave of sums is little beside a tile.
-inline void launch_tiles(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
-  StitchArgs& a = plan.args;
-  const int images = plan.images ? int(shape.images) : 1;
+inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
+                         int multiprocessors) {
+  StitchArgs& a = config.args;
+  const int images = config.images ? int(shape.images) : 1;
   a.image_lines = a.lines / images;
-  plan.count = std::min(plan.count, kTileColumns);
-  plan.tile_lines = needs.lines;
-  while (a.image_lines % plan.tile_lines) plan.tile_lines /= 2;
-  const int bytes = plan.count * (needs.bytes + 4 * needs.stored);
-  while (plan.tile_lines > 4 && plan.tile_lines * bytes > kMostTileBytes) plan.tile_lines /= 2;
-  a.log_across = log_across(a.width / plan.count, a.image_lines, 3);
-  const int down = (kStitchThreads >> a.log_across) * plan.tile_lines;
-  const int blocks_y = ceil_div(ceil_div(a.width, plan.count), 1 << a.log_across);
+  config.count = std::min(config.count, kTileColumns);
+  config.tile_lines = needs.lines;
+  while (a.image_lines % config.tile_lines) config.tile_lines /= 2;
+  const int bytes = config.count * (needs.bytes + 4 * needs.stored);
+  while (config.tile_lines > 4 && config.tile_lines * bytes > kMostTileBytes) config.tile_lines /= 2;
+  a.log_across = log_across(a.width / config.count, a.image_lines, 3);
+  const int down = (kStitchThreads >> a.log_across) * config.tile_lines;
+  const int blocks_y = ceil_div(ceil_div(a.width, config.count), 1 << a.log_across);
   a.image_parts =
       std::clamp(ceil_div(a.image_lines, 2 * down), 1, std::max(1, multiprocessors * 16 / (blocks_y * images)));
   a.parts = images * a.image_parts;
-  plan.launch.blocks_x = uint32_t(a.parts);
-  plan.launch.blocks_y = uint32_t(blocks_y);
+  config.launch.blocks_x = uint32_t(a.parts);
+  config.launch.blocks_y = uint32_t(blocks_y);
   a.block_parts = a.parts * blocks_y;
-  plan.launch.threads = kStitchThreads;
+  config.launch.threads = kStitchThreads;
 }
 
 // A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
 // many bytes as a third of the result. It has fewer still if no other kernel has to add them up then.
-inline void launch_columns(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs, int multiprocessors) {
+inline void launch_columns(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
+                           int multiprocessors) {
   constexpr int kMost = 5, kLeast = 3;
   for (int most = kMost; most >= kLeast; --most) {
-    launch_lines(plan, shape, needs, multiprocessors, most);
-    if (!partial_reductions(plan.args, needs).count()) return;
-    if (last_block_adds_up(plan, needs)) {
-      plan.arrivals = int(plan.launch.blocks_y);
+    launch_lines(config, shape, needs, multiprocessors, most);
+    if (!partial_reductions(config.args, needs).count()) return;
+    if (last_block_adds_up(config, needs)) {
+      config.semaphores = int(config.launch.blocks_y);
       return;
     }
   }
-  launch_lines(plan, shape, needs, multiprocessors, kMost);
+  launch_lines(config, shape, needs, multiprocessors, kMost);
 }
 
-inline void plan_finish(StitchPlan& plan, const ProgramShape& shape, const StitchNeeds& needs) {
-  StitchArgs& a = plan.args;
+inline void configure_finish(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs) {
+  StitchArgs& a = config.args;
   const PartialReductions left = partial_reductions(a, needs);
   if (!left.count()) return;
   // As few threads as have all of a plane's parts under way at once.
@@ -250,40 +255,42 @@ inline void plan_finish(StitchPlan& plan, const ProgramShape& shape, const Stitc
   while (1 << a.log_planes < of_block) ++a.log_planes;
   int blocks = left.of_channels ? stitch_finish_blocks(a.channels) : 1;
   if (left.of_planes) blocks = std::max(blocks, ceil_div(a.channels * int(shape.images), of_block));
-  plan.finish = stitch_finish_launch(needs.reductions, blocks);
-  plan.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
+  config.finish = stitch_finish_launch(needs.reductions, blocks);
+  config.workspace_bytes = int64_t{4} * needs.numbers * a.parts * a.channels;
 }
 
-}  // namespace stitch_plan
+}  // namespace stitch_launch
 
 // elements: how many adjacent ones a thread may compute at once, a power of two.
-inline StitchPlan plan_stitch(const ProgramShape& shape, int elements, const StitchNeeds& needs, const StitchGpu& gpu) {
-  using stitch_plan::ceil_div;
-  StitchPlan plan;
-  StitchArgs& a = plan.args;
-  plan.channels_along = shape.rows_are_lines();
-  plan.images = needs.planes;
+inline StitchConfig configure_stitch(const ProgramShape& shape, int elements, const StitchNeeds& needs,
+                                     const StitchGpu& gpu) {
+  using stitch_launch::ceil_div;
+  StitchConfig config;
+  StitchArgs& a = config.args;
+  config.channels_along = shape.rows_are_lines();
+  config.images = needs.planes;
   a.channels = int(shape.channels);
   a.rows = int(shape.rows());
-  a.lines = int(plan.channels_along ? shape.rows() : shape.images * shape.channels);
-  a.width = int(plan.channels_along ? shape.channels : shape.pixels);
+  a.lines = int(config.channels_along ? shape.rows() : shape.images * shape.channels);
+  a.width = int(config.channels_along ? shape.channels : shape.pixels);
   a.by_channels = make_divider(a.channels);
-  plan.count = elements;
-  while (plan.count * needs.stored > stitch_plan::kMostResults) plan.count /= 2;
-  const bool may_end = plan.channels_along && !needs.draws && !needs.lines;
-  while (a.width % plan.count && !(may_end && a.width >= stitch_plan::kLeastGroups * plan.count)) plan.count /= 2;
-  plan.tails = a.width % plan.count != 0;
+  config.count = elements;
+  while (config.count * needs.stored > stitch_launch::kMostResults) config.count /= 2;
+  const bool may_end = config.channels_along && !needs.draws && !needs.lines;
+  while (a.width % config.count && !(may_end && a.width >= stitch_launch::kLeastGroups * config.count))
+    config.count /= 2;
+  config.tails = a.width % config.count != 0;
   if (needs.rows)
-    stitch_plan::launch_rows(plan, needs, gpu);
+    stitch_launch::launch_rows(config, needs, gpu);
   else if (needs.lines)
-    stitch_plan::launch_tiles(plan, shape, needs, gpu.multiprocessors);
-  else if (needs.numbers && plan.channels_along)
-    stitch_plan::launch_columns(plan, shape, needs, gpu.multiprocessors);
+    stitch_launch::launch_tiles(config, shape, needs, gpu.multiprocessors);
+  else if (needs.numbers && config.channels_along)
+    stitch_launch::launch_columns(config, shape, needs, gpu.multiprocessors);
   else
-    stitch_plan::launch_lines(plan, shape, needs, gpu.multiprocessors, 8);
-  plan.launch.pdl = true;
-  stitch_plan::plan_finish(plan, shape, needs);
-  return plan;
+    stitch_launch::launch_lines(config, shape, needs, gpu.multiprocessors, 8);
+  config.launch.pdl = true;
+  stitch_launch::configure_finish(config, shape, needs);
+  return config;
 }
 
 }  // namespace reformer

@@ -1,4 +1,4 @@
-// What the launch of a program's kernels depends on, besides the shape of the result and the GPU.
+// Properties of a program that the launch of its kernels depends on, besides the shape of the result and the GPU.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct StitchNeeds {
   bool rows;                 // whether rows are reduced
   bool planes;               // whether something is known of each channel of each image
   bool draws;                // whether there are random numbers, of which aligned groups have some in common
-  int lines;                 // lines_per_access() of turned tensors; 0: there are none
+  int lines;                 // lines_per_access() of transposed tensors; 0: there are none
   int period;                // of lines, after which a tensor's elements are read again; 0: they are not
   size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
 };

@@ -21,7 +21,7 @@ struct Constant {
   static constexpr bool value = kValue;
 };
 
-// What pass kPass has that is the same for all of a row.
+// Values of pass kPass that all of a row has in common.
 template <class Program, int kPass>
 struct OfRow {
   static constexpr int kNamed = Program::named_channels(kPass);
@@ -62,7 +62,7 @@ struct RowInRegisters {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
   static constexpr int kGroups = kVectors, kApart = kLanes * kCount;
-  // What depends on channels is read again for each row where it would need too many registers; where elements need
+  // Values of channels are read again for each row where it would need too many registers; where elements need
   // many, each stage makes numbers of them again, and the next row is not read ahead.
   static constexpr bool kHoldsChannels = Program::kChannelValues * kVectors * kCount <= 32;
   static constexpr bool kIsSmall = Held::bytes() * kVectors <= kMostHeldTwice;

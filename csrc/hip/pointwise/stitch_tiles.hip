@@ -1,8 +1,8 @@
 // Programs that read or write tensors of which lines are adjacent, not columns: images in the dimensions' own order
 // beside such in channels_last.
 //
-// A thread has blocks of kLines lines and kCount columns in registers. It reads a turned tensor column by column, by
-// accesses of kLines elements, and others line by line. To turn them costs nothing there: a number is widened from
+// A thread has blocks of kLines lines and kCount columns in registers. It reads a transposed tensor column by column,
+// by accesses of kLines elements, and others line by line. To turn them costs nothing there: a number is widened from
 // whichever register it is in, and what is stored is narrowed from two numbers of a line or two of a column. 8 threads
 // of a warp are side by side and 4 or 8 one under the other, so that both kinds of accesses are to whole sectors.
 //
@@ -22,7 +22,7 @@ struct TileElements : VectorizedElements<Program, kCount, true> {
   DEVICE void run(const StitchArgs& p, int line, int column) {
     constexpr int kSome = kLines < 2 ? kLines : 2;
     typename Program::template Tile<kLines, kCount> tile;
-    typename Program::template Turned<kLines, kCount> turned;
+    typename Program::template Transposed<kLines, kCount> transposed;
     tile.read(p, line, column);
     UNROLL
     for (int i = 0; i < kLines; i += kSome) {
@@ -40,9 +40,9 @@ struct TileElements : VectorizedElements<Program, kCount, true> {
         }
         Program::template store<true, kCount>(p, static_cast<long long>(at) * p.width + column, stored[k], at, column);
       }
-      turned.put(i, stored);
+      transposed.put(i, stored);
     }
-    turned.write(p, line, column);
+    transposed.write(p, line, column);
   }
 };
 

@@ -36,8 +36,8 @@ PoolAxis axis_of(const PoolSizes& of) {
 
 }  // namespace
 
-Planned<MaxPoolPlan> plan_max_pool(bool is_forward, DType type, Layout layout, int64_t images, int64_t channels,
-                                   const PoolSizes& rows, const PoolSizes& columns, const std::string& arch) {
+Planned<MaxPoolConfig> configure_max_pool(bool is_forward, DType type, Layout layout, int64_t images, int64_t channels,
+                                          const PoolSizes& rows, const PoolSizes& columns, const std::string& arch) {
   if (type == DType::fp64) return "it computes in fp32";
   if (rows.window * columns.window > kMostPlaces) return "a window has more places than a byte tells apart";
   for (const PoolSizes& each : {rows, columns})
@@ -54,21 +54,21 @@ Planned<MaxPoolPlan> plan_max_pool(bool is_forward, DType type, Layout layout, i
   const int64_t vectors = channels / elements, across = items_of(columns), down = items_of(rows);
   const int64_t each = vectors * across * down;  // threads of an image
 
-  MaxPoolPlan plan;
-  MaxPoolArgs& a = plan.args;
+  MaxPoolConfig config;
+  MaxPoolArgs& a = config.args;
   a.rows = axis_of(rows), a.columns = axis_of(columns);
   a.by_channels = make_divider(int(vectors)), a.by_columns = make_divider(int(across));
   a.by_rows = make_divider(int(down));
   a.channels = int(channels), a.images = int(images);
   a.of_image = int(rows.size * columns.size * channels), a.of_result = int(rows.outputs * columns.outputs * channels);
   a.images_each = int(std::clamp<int64_t>(kMost / each, 1, images));
-  plan.launch.blocks_x = uint32_t(ceil_div(a.images_each * each, kMaxPoolThreads));
-  plan.launch.blocks_y = uint32_t(ceil_div(images, a.images_each));
-  plan.launch.threads = kMaxPoolThreads;
-  plan.launch.pdl = true;
-  if (plan.launch.blocks_y > 65535) return "it is too large";
-  plan.kernel = kernel_of(kernel_type(type), is_forward, elements);
-  return plan;
+  config.launch.blocks_x = uint32_t(ceil_div(a.images_each * each, kMaxPoolThreads));
+  config.launch.blocks_y = uint32_t(ceil_div(images, a.images_each));
+  config.launch.threads = kMaxPoolThreads;
+  config.launch.pdl = true;
+  if (config.launch.blocks_y > 65535) return "it is too large";
+  config.kernel = kernel_of(kernel_type(type), is_forward, elements);
+  return config;
 }
 
 }  // namespace reformer

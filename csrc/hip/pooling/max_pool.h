@@ -15,14 +15,14 @@ struct PoolSizes {
   int64_t size, outputs, window, stride, padding, dilation;
 };
 
-struct MaxPoolPlan {
+struct MaxPoolConfig {
   MaxPoolArgs args{};  // but for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
 // For images of this type and layout. Or the reason why no kernel does it.
-Planned<MaxPoolPlan> plan_max_pool(bool is_forward, DType type, Layout layout, int64_t images, int64_t channels,
-                                   const PoolSizes& rows, const PoolSizes& columns, const std::string& arch);
+Planned<MaxPoolConfig> configure_max_pool(bool is_forward, DType type, Layout layout, int64_t images, int64_t channels,
+                                          const PoolSizes& rows, const PoolSizes& columns, const std::string& arch);
 
 }  // namespace reformer

@@ -41,7 +41,7 @@ DEVICE unsigned wins(unsigned value, unsigned best) {
   return mask;
 }
 
-// The compiler takes the number for another than before: it holds it.
+// The compiler assumes that the number has changed: it keeps it in a register.
 DEVICE void forget_float([[maybe_unused]] float& x) {
 #if defined(REFORMER_NVIDIA)
   asm volatile("" : "+f"(x));

@@ -1,4 +1,4 @@
-// What the kernels of max pooling and their host share.
+// Shared by the kernels of max pooling and their host.
 #pragma once
 
 #include "../device/divide.h"

@@ -46,7 +46,7 @@ struct Accumulator<Kind::moments> {
       squares += difference * difference;
     }
   }
-  // The same for all values of a partial result. There is no division, of which each would wait for the one before.
+  // Combines all values of a partial result. There is no division, of which each would wait for the one before.
   DEVICE void add(const Known<Kind::moments>& part) {
     if (part.count == 0) return;
     const float difference = count == 0 ? 0.0f : part.value - origin;  // a mean of infinity stays

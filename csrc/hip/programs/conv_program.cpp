@@ -47,7 +47,7 @@ gpu::Kernel generated(const gpu::Entry& plain, const ProgramCall& call) {
 
 }  // namespace
 
-bool takes_program(const ProgramCall& call, const ProgramLimits& limits) {
+bool supports_program(const ProgramCall& call, const ProgramLimits& limits) {
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))
     return false;
   if (call.program.needs_rows || call.program.has_planes || call.program.tables) return false;

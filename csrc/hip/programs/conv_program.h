@@ -20,10 +20,10 @@ struct ProgramLimits {
   bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
 };
 
-// Whether it can run this one. The outputs need not be there yet.
-bool takes_program(const ProgramCall& call, const ProgramLimits& limits);
+// True if it can run this one. The outputs need not be there yet.
+bool supports_program(const ProgramCall& call, const ProgramLimits& limits);
 
-// A convolution's kernel with a program in it, planned for one that takes_program() allows.
+// A convolution's kernel with a program in it, planned for one that supports_program() allows.
 class KernelWithProgram {
  public:
   // parts: how many partial results of each channel the kernel leaves, if the program reduces.

@@ -256,9 +256,9 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
-// The same of a turned tensor.
+// Where an element of a transposed tensor is.
 template <int kLines>
-DEVICE long long turned_place(const StitchPlacement& of, int line, int column) {
+DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
   return place<kLines, 0>(of, line, column) + static_cast<long long>(column) * of.column;
 }
 
@@ -358,7 +358,7 @@ struct VectorizedElements {
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
   }
-  // The same and acc, which is in memory.
+  // With acc, which is in memory.
   DEVICE void load_with_acc(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     load(p, line, column, loaded);
     if constexpr (Program::kAcc >= 0)
@@ -376,7 +376,7 @@ struct VectorizedElements {
     UNROLL
     for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
   }
-  // What was loaded of element j.
+  // The values that were loaded for element j.
   DEVICE static void element(const Loaded& loaded, int j, float (&to)[kAtLeastOne<Program::kLoaded>]) {
     UNROLL
     for (int i = 0; i < Program::kLoaded; ++i) to[i] = loaded.values[i][j];

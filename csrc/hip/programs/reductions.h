@@ -7,7 +7,7 @@ namespace reformer {
 namespace {
 
 enum class Kind { sum, max, moments };
-// What is reduced to one: a channel's elements of all images, those of one image, or everything.
+// The elements that are reduced to one: a channel's elements of all images, those of one image, or everything.
 enum class Over { images, image, all };
 
 // The partial result of a reduction over some of its values. For moments: their number, their mean, and the sum of

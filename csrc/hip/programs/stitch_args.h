@@ -1,4 +1,4 @@
-// What the stitch kernels and their host share. A program's own part of them is generated (programs/stitch_source.h).
+// Shared by the stitch kernels and their host. A program's own part of them is generated (programs/stitch_source.h).
 #pragma once
 
 #include "../device/divide.h"
@@ -17,12 +17,12 @@ constexpr int kStitchFinishChannels = 8, kStitchFinishParts = 4;
 // all of 512, and take the time of one. More would spill on AMD's GPUs, and in a program's own kernel, where the last
 // block does it, more than half of them.
 constexpr int kStitchFinishLoads = 16, kStitchLastBlockLoads = 8;
-constexpr int kStitchMostArrivals = 1024;  // groups of columns of whose blocks the last one adds up the parts
+constexpr int kStitchMostSemaphores = 1024;  // groups of columns of whose blocks the last one adds up the parts
 
 // A placement (program/placement.h) of which the program's text says how many digits it has.
 struct StitchPlacement {
   Divider of_line[3], of_column;  // by a digit's count; the last digit is what is left
-  int line[4], column;            // strides; that of a column's first digit is 1, but of what is turned
+  int line[4], column;            // strides; that of a column's first digit is 1, but of what is transposed
 };
 
 // A matrix of which rows are looked up: how many, and elements from one to the next.
@@ -42,7 +42,7 @@ struct StitchArgs {
   float* partial;  // [reductions][parts][channels], for moments three such arrays one after the other
   // NHWC: how many blocks of each group of columns have ended, of which the last one adds up the parts; 0 before and
   // after each launch. Null: another kernel adds them up.
-  unsigned* arrivals;
+  unsigned* semaphores;
   int lines, width, channels, rows;
   int held_width;  // of a row in shared memory: whole groups of a thread's elements
   int log_across;

@@ -102,7 +102,7 @@ void StitchContents::join_parts() {
   const std::vector<Columns> columns = needed_columns(program);
   const auto may_join = [&](int32_t i) {
     const int32_t place = node(i).op == ProgramOp::full ? inputs[size_t(node(i).input)].place : -1;
-    return place >= 0 && !is_turned(place);
+    return place >= 0 && !is_transposed(place);
   };
   std::vector<int32_t> alone;
   for (int32_t i : loaded) {
@@ -163,9 +163,9 @@ std::vector<int32_t> StitchContents::needed(const std::vector<int32_t>& nodes, b
   return followed(nodes, [&](int32_t i) { return by_element(i) == elements && !reduces_row(node(i).op); });
 }
 
-bool StitchContents::is_turned() const {
+bool StitchContents::is_transposed() const {
   return std::any_of(call.placements.begin(), call.placements.end(),
-                     [](const Placement& each) { return each.is_turned(); });
+                     [](const Placement& each) { return each.is_transposed(); });
 }
 
 std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nodes) const {

@@ -1,4 +1,4 @@
-// What the text of a program's kernel has to say, as data: which values are computed once a channel, which are read for
+// The contents of a program's kernel, as data: which values are computed once a channel, which are read for
 // each element, and where each output goes. StitchWriter renders it.
 #pragma once
 
@@ -26,7 +26,7 @@ struct StitchContents {
            op == ProgramOp::scalar;
   }
 
-  // Whether it compares a channel's number with one of the row that is read: it is true of one channel at most, or is
+  // True if it compares a channel's number with one of the row that is read: it is true of one channel at most, or is
   // so of all others.
   bool compares_channels(int32_t i) const { return number_of_row(i) >= 0; }
   // The latter's node, or -1.
@@ -36,12 +36,12 @@ struct StitchContents {
   // nodes that depend on the element (`elements`), or from those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
-  // What the text of an element has of these, in order: what is the same for all of a row is there without what it is
-  // made of.
+  // Those of these nodes that an element's text computes, in order: what is the same for all of a row is there without
+  // what it is made of.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
-  // Whether a tensor is read or written whose lines are adjacent, not its columns.
-  bool is_turned() const;
-  bool is_turned(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_turned(); }
+  // True if a tensor is read or written whose lines are adjacent, not its columns.
+  bool is_transposed() const;
+  bool is_transposed(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_transposed(); }
   // The place in `loaded` of what is read for this node; beyond its end for others.
   size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }

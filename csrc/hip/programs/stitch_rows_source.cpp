@@ -46,7 +46,7 @@ void StitchWriter::of_rows() {
   name_channels();
 }
 
-// Whether it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
+// True if it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
 // the compiler knows.
 bool StitchWriter::is_sum_of_chosen(int32_t reduction) const {
   const ProgramNode& of = node(node(reduction).operands[0]);
@@ -124,7 +124,7 @@ void StitchWriter::of_row_once() {
   body_ << "    }\n";
 }
 
-// What is read of rows is held as it lies in memory, so that a thread has more of a row, and of the next one.
+// Rows are held as they lie in memory, so that a thread has more of a row, and of the next one.
 void StitchWriter::hold() {
   body_ << "  template <int kCount>\n  struct Held {\n";
   const auto each = [&](const auto& write) {

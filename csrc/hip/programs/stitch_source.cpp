@@ -53,7 +53,7 @@ std::string StitchWriter::write() {
   of_channel();
   if (contents_.program.needs_rows)
     hold();
-  else if (contents_.is_turned())
+  else if (contents_.is_transposed())
     tile();
   else
     load();
@@ -107,8 +107,8 @@ void StitchWriter::write_one(size_t o, const std::string& at, const std::string&
 std::string StitchWriter::place_text(int32_t number) const {
   const Placement& placement = contents_.call.placements[size_t(number)];
   const std::string of_line = std::to_string(placement.line_digits);
-  return (placement.is_turned() ? "turned_place<" + of_line
-                                : "place<" + of_line + ", " + std::to_string(placement.column_digits)) +
+  return (placement.is_transposed() ? "transposed_place<" + of_line
+                                    : "place<" + of_line + ", " + std::to_string(placement.column_digits)) +
          ">(p.placed[" + std::to_string(number) + "], line, column)";
 }
 
@@ -130,7 +130,7 @@ std::string StitchWriter::at_text(size_t i, const std::string& row) const {
 }
 
 void StitchWriter::constants() {
-  const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
+  const bool has_result = contents_.first_result >= 0 && !contents_.is_transposed();  // all is stored of tiles
   body_ << "  using Result = " << type_name(contents_.result)
         << "; using Precision = " << type_name(contents_.precision) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
@@ -139,7 +139,7 @@ void StitchWriter::constants() {
         << ";\n  static constexpr bool kStoresChannels = " << (contents_.of_channels.empty() ? "false" : "true")
         << ";\n";
   if (has_result) body_ << "  static constexpr int kResult = " << contents_.first_result << ";\n";
-  if (!contents_.program.needs_rows && !contents_.is_turned())
+  if (!contents_.program.needs_rows && !contents_.is_transposed())
     body_ << "  static constexpr int kAcc = " << contents_.acc << ";\n"
           << "  enum { kAccAccess = " << std::max(1, contents_.accesses.acc) << " };  // of stitched kernels only\n";
   if (reductions().empty()) return;
@@ -226,7 +226,7 @@ void StitchWriter::load() {
 }
 
 void StitchWriter::store() {
-  const bool has_result = contents_.first_result >= 0 && !contents_.is_turned();  // all is stored of tiles
+  const bool has_result = contents_.first_result >= 0 && !contents_.is_transposed();  // all is stored of tiles
   body_ << "  template <bool kAll, int kCount, int kSize, class There = AllOfGroup>\n"
            "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
            "line = 0, int column = 0, const There& there = {}) {\n";
@@ -234,7 +234,7 @@ void StitchWriter::store() {
     const ProgramOutput& output = contents_.output(contents_.stored[i]);
     const Stored type = contents_.call.stored_type(output);
     const int32_t place = contents_.call.place_of_output(contents_.stored[i]);
-    if (contents_.is_turned(place)) continue;  // Turned writes it
+    if (contents_.is_transposed(place)) continue;  // Transposed writes it
     const std::string at = place < 0 ? "at" : place_text(place);
     body_ << "    ";
     if (has_result) body_ << "if constexpr (kAll || kResult != " << i << ") ";

@@ -14,10 +14,11 @@
 //   kReductions          reductions, each once; kind(), over() and first_number() (of a partial result) describe them
 //   of_element()         what is stored and reduced, from what was loaded, the channel's numbers, the row's values
 //   store_reduction<i>() writes the outputs that are reduction i, multiplied by their factors
-// and, where a tensor is turned (program/placement.h), of a block of kLines lines and kCount columns:
+// and, where a tensor is transposed (program/placement.h), of a block of kLines lines and kCount columns:
 //   Tile<kLines, kCount>   in the place of load(): what is read of the block, acc too, as it lies in memory; widen()
 //                          makes numbers of a line of it
-//   Turned<kLines, kCount> what is stored of it to turned tensors, which store() leaves out: put() takes the results of
+//   Transposed<kLines, kCount> what is stored of it to transposed tensors, which store() leaves out: put() takes the
+//   results of
 //                          two lines, and write() writes
 // and, where rows are reduced, which are gone through once a stage of their reductions and once for the results:
 //   Held<kCount>         in the place of load(): what is read of adjacent elements, acc too, as it lies in memory, by

@@ -1,24 +1,24 @@
-// The part of a program's text that only turned tensors need: see stitch_source.h.
+// The part of a program's text that only transposed tensors need: see stitch_source.h.
 #include "stitch_writer.h"
 
 namespace reformer {
 
-// What is turned is held column by column, the rest line by line.
+// Transposed tensors are held column by column, others line by line.
 void StitchWriter::tile() {
   body_ << "  template <int kLines, int kCount>\n  struct Tile {\n";
   const auto each = [&](const auto& write) {
     for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), i);
   };
   const auto held = [](size_t i) { return "x" + std::to_string(i); };
-  const auto is_turned = [&](const ProgramNode& of) {
-    return of.op != ProgramOp::random && contents_.is_turned(placement(of));
+  const auto is_transposed = [&](const ProgramNode& of) {
+    return of.op != ProgramOp::random && contents_.is_transposed(placement(of));
   };
   each([&](const ProgramNode& of, size_t i) {
     if (of.op == ProgramOp::random)
       body_ << "    unsigned long long " << held(i) << ";\n";
     else if (of.op == ProgramOp::row)
       body_ << "    float " << held(i) << "[kLines];\n";
-    else if (is_turned(of))
+    else if (is_transposed(of))
       body_ << "    Held<" << loaded_type(of) << ", kLines> " << held(i) << "[kCount];\n";
     else
       body_ << "    Held<" << typed_text(i) << "> " << held(i) << "[kLines];\n";
@@ -30,7 +30,7 @@ void StitchWriter::tile() {
   body_ << "      UNROLL\n      for (int j = 0; j < kCount; ++j) {\n"
            "        [[maybe_unused]] const int column = first_column + j;\n";
   each([&](const ProgramNode& of, size_t i) {
-    if (is_turned(of))
+    if (is_transposed(of))
       body_ << "        " << held(i) << "[j].read(" << source(of) << ", " << place_text(placement(of)) << ");\n";
   });
   body_ << "      }\n      UNROLL\n"
@@ -38,7 +38,7 @@ void StitchWriter::tile() {
            "    DEVICE void read_line(const StitchArgs& p, int i, int line, [[maybe_unused]] int column) {\n"
            "      [[maybe_unused]] const long long at = static_cast<long long>(line) * p.width + column;\n";
   each([&](const ProgramNode& of, size_t i) {
-    if (of.op == ProgramOp::random || is_turned(of)) return;
+    if (of.op == ProgramOp::random || is_transposed(of)) return;
     body_ << "      " << held(i) << "[i]";
     if (of.op == ProgramOp::row)
       body_ << " = read_one<" << loaded_type(of) << ">(" << source(of) << ", " << line_text(placement(of)) << ");\n";
@@ -55,21 +55,21 @@ void StitchWriter::tile() {
       body_ << "      draw<kCount, true>(p, " << held(i) << ", line, column, " << to << ");\n";
     else if (of.op == ProgramOp::row)
       body_ << "      fill(" << held(i) << "[i], " << to << ");\n";
-    else if (is_turned(of))
+    else if (is_transposed(of))
       body_ << "      UNROLL\n      for (int j = 0; j < kCount; ++j) " << to << "[j] = " << held(i)
             << "[j].element(i);\n";
     else
       body_ << "      " << held(i) << "[i].widen(" << to << ");\n";
   });
   body_ << "    }\n  };\n";
-  turned_results();
+  transposed_results();
 }
 
-void StitchWriter::turned_results() {
-  body_ << "  template <int kLines, int kCount>\n  struct Turned {\n";
+void StitchWriter::transposed_results() {
+  body_ << "  template <int kLines, int kCount>\n  struct Transposed {\n";
   const auto each = [&](const auto& write) {
     for (size_t i = 0; i < contents_.stored.size(); ++i)
-      if (contents_.is_turned(contents_.call.place_of_output(contents_.stored[i])))
+      if (contents_.is_transposed(contents_.call.place_of_output(contents_.stored[i])))
         write(contents_.stored[i], "y" + std::to_string(i), i);
   };
   each([&](size_t o, const std::string& y, size_t) {

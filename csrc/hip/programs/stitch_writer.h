@@ -108,8 +108,8 @@ class StitchWriter {
             << (contents_.is_channel_input(i) ? read(i) : expression(node(i))) << ";\n";
   }
 
-  // What only rows have (stitch_rows_source.cpp).
-  // What rows are gone through for, one after the other: each stage's reductions, and then the results.
+  // For rows only (stitch_rows_source.cpp).
+  // The passes over rows, one after the other: each stage's reductions, and then the results.
   size_t passes() const { return contents_.stages.size() + 1; }
   std::vector<int32_t> nodes_of(size_t pass) const;
   // Those that are the same for all of a row, and computed once a row.
@@ -124,9 +124,9 @@ class StitchWriter {
   void of_row_once();
   void hold();
 
-  // What only tiles have (stitch_tiles_source.cpp).
+  // For tiles only (stitch_tiles_source.cpp).
   void tile();
-  void turned_results();
+  void transposed_results();
 
   const StitchContents& contents_;
   std::vector<int32_t> row_reductions_;  // of all stages

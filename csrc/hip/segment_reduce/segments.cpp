@@ -27,15 +27,15 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
-                                         const std::string& arch) {
+Planned<SegmentSumConfig> configure_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
+                                                const std::string& arch) {
   if (type == DType::fp64) return "it computes in fp32";
   if (const char* why = gpu::unavailable(arch)) return why;
   if (std::max({entries, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
   const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most, warp = warp_size(arch);
   const int groups = ceil_div(int(columns), elements), units = usual_units(arch);
-  SegmentSumPlan plan;
-  SegmentSumArgs& a = plan.args;
+  SegmentSumConfig config;
+  SegmentSumArgs& a = config.args;
   a.rows = int(rows), a.columns = int(columns);
   while (1 << a.log_across < std::min(groups, warp)) ++a.log_across;
   const auto blocks = [&] { return ceil_div(a.rows, kSegmentThreads >> (a.log_across + a.log_side)); };
@@ -47,12 +47,12 @@ Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t ro
   const int chunks = ceil_div(groups, 1 << a.log_across);
   const int along = std::clamp(ceil_div(kSegmentBlocks * units, blocks()), 1, std::min(chunks, kMostAcross));
   a.columns_each = ceil_div(chunks, along) * (elements << a.log_across);
-  plan.launch.blocks_x = uint32_t(blocks());
-  plan.launch.blocks_y = uint32_t(ceil_div(a.columns, a.columns_each));
-  plan.launch.threads = kSegmentThreads;
-  plan.launch.pdl = true;
-  plan.kernel = kernel_of(kernel_type(type), elements);
-  return plan;
+  config.launch.blocks_x = uint32_t(blocks());
+  config.launch.blocks_y = uint32_t(ceil_div(a.columns, a.columns_each));
+  config.launch.threads = kSegmentThreads;
+  config.launch.pdl = true;
+  config.kernel = kernel_of(kernel_type(type), elements);
+  return config;
 }
 
 }  // namespace reformer

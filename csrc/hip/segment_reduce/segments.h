@@ -8,14 +8,14 @@
 
 namespace reformer {
 
-struct SegmentSumPlan {
+struct SegmentSumConfig {
   SegmentSumArgs args{};  // but for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
 // For so many entries and a result of [rows][columns] of this type. Or the reason why no kernel does it.
-Planned<SegmentSumPlan> plan_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
-                                         const std::string& arch);
+Planned<SegmentSumConfig> configure_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
+                                                const std::string& arch);
 
 }  // namespace reformer

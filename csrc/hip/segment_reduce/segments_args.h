@@ -1,4 +1,4 @@
-// What the kernels of segment sums and their host share.
+// Shared by the kernels of segment sums and their host.
 #pragma once
 
 namespace reformer {

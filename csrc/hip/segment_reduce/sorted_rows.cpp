@@ -18,24 +18,24 @@ const gpu::Kernel* kernel_of(const char* what, const char* numbers) {
 }
 
 // The operators see to it that there are not too many.
-Planned<RowNumbersPlan> plan_of(const gpu::Kernel* kernel, int64_t count, int64_t each, const std::string& arch) {
+Planned<RowNumbersConfig> plan_of(const gpu::Kernel* kernel, int64_t count, int64_t each, const std::string& arch) {
   if (const char* why = gpu::unavailable(arch)) return why;
   const int64_t of_block = kRowNumberThreads * each;
-  RowNumbersPlan plan;
-  plan.kernel = kernel;
-  plan.launch.blocks_x = uint32_t((count + of_block - 1) / of_block);
-  plan.launch.threads = kRowNumberThreads;
-  plan.launch.pdl = true;
-  return plan;
+  RowNumbersConfig config;
+  config.kernel = kernel;
+  config.launch.blocks_x = uint32_t((count + of_block - 1) / of_block);
+  config.launch.threads = kRowNumberThreads;
+  config.launch.pdl = true;
+  return config;
 }
 
 }  // namespace
 
-Planned<RowNumbersPlan> plan_row_numbers(bool wide, int64_t count, const std::string& arch) {
+Planned<RowNumbersConfig> configure_row_numbers(bool wide, int64_t count, const std::string& arch) {
   return plan_of(kernel_of("row_numbers", wide ? "int64" : "int32"), count, kRowNumbersEach, arch);
 }
 
-Planned<RowNumbersPlan> plan_segment_begins(int64_t entries, int64_t rows, const std::string& arch) {
+Planned<RowNumbersConfig> configure_segment_begins(int64_t entries, int64_t rows, const std::string& arch) {
   return plan_of(kernel_of("segment_begins", "int32"), std::max(entries, rows + 1), 1, arch);
 }
 

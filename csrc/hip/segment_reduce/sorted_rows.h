@@ -10,14 +10,14 @@
 
 namespace reformer {
 
-struct RowNumbersPlan {
+struct RowNumbersConfig {
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
 // For so many numbers, of 64 bits or of 32; less than 2^30, as everywhere here. Or the reason why no kernel does it.
-Planned<RowNumbersPlan> plan_row_numbers(bool wide, int64_t count, const std::string& arch);
+Planned<RowNumbersConfig> configure_row_numbers(bool wide, int64_t count, const std::string& arch);
 // For so many sorted numbers of so many rows.
-Planned<RowNumbersPlan> plan_segment_begins(int64_t entries, int64_t rows, const std::string& arch);
+Planned<RowNumbersConfig> configure_segment_begins(int64_t entries, int64_t rows, const std::string& arch);
 
 }  // namespace reformer

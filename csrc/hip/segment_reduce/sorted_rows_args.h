@@ -1,4 +1,4 @@
-// What the kernels that number rows for segment sums and their host share.
+// Shared by the kernels that number rows for segment sums and their host.
 #pragma once
 
 namespace reformer {

@@ -21,14 +21,14 @@ class GpuTmaGemm final : public GpuSolver {
 
   Planned<ConvPlan> plan(const ConvProblem& p, const Device& device) const override {
     if (!has_tma(device.arch)) return "it is for Hopper GPUs (sm_90)";
-    if (const char* why = refuse_tma_gemm(p)) return why;
+    if (const char* why = unsupported_by_tma_gemm(p)) return why;
     const Choice chosen = best(p, device, false);
     ConvPlan plan;
     plan.us = chosen.us;
-    plan.workspace_bytes = chosen.plan.workspace_bytes;
+    plan.workspace_bytes = chosen.config.workspace_bytes;
     plan.run = [chosen, direction = p.direction, kernel = gpu::Kernel(chosen.kernel->entry),
                 finish = gpu::Kernel(implicit_gemm_finish(p.dtype)->entry)](const ConvBuffers& b) {
-      TmaGemmPlan bound = chosen.plan;
+      TmaGemmConfig bound = chosen.config;
       void* const results[] = {b.y, b.x, b.w};
       bind(bound, *chosen.kernel, b.x, b.y, b.w, b.bias, results[size_t(direction)], b.workspace);
       gpu::launch(kernel, bound.launch, b.queue, &bound.args, chosen.kernel->args_bytes());
@@ -39,17 +39,17 @@ class GpuTmaGemm final : public GpuSolver {
 
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
     if (p.direction != Direction::forward || tma_gemm_layout(p) != Layout::nhwc ||
-        !takes_program(program, {2, Reduces::result}))
+        !supports_program(program, {2, Reduces::result}))
       return "it does not run such a program";
     const Choice chosen = best(p, device, !program.program.reductions.empty());
     if (!chosen.kernel) return "its blocks would leave too many partial results";
-    if (chosen.plan.workspace_bytes) return "another kernel adds up its partial sums";
-    const int parts = tma_gemm_parts(*chosen.kernel, chosen.plan.args);
+    if (chosen.config.workspace_bytes) return "another kernel adds up its partial sums";
+    const int parts = tma_gemm_parts(*chosen.kernel, chosen.config.args);
     const KernelWithProgram kernel(chosen.kernel->entry, program, parts);
     ConvPlan plan;
     plan.workspace_bytes = kernel.workspace_bytes();
     plan.run_with = [chosen, kernel](const ConvBuffers& b, const ProgramCall& call) {
-      TmaGemmPlan bound = chosen.plan;
+      TmaGemmConfig bound = chosen.config;
       bind(bound, *chosen.kernel, b.x, nullptr, b.w, nullptr, kernel.result_of(call), nullptr);
       if (chosen.kernel->what.windows)
         kernel.launch(bound.launch, b.queue, bound.args, call, b.workspace);
@@ -62,7 +62,7 @@ class GpuTmaGemm final : public GpuSolver {
  private:
   struct Choice {
     const TmaGemmKernel* kernel = nullptr;
-    TmaGemmPlan plan;
+    TmaGemmConfig config;
     double us = std::numeric_limits<double>::infinity();
   };
   // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks have to compute several
@@ -74,9 +74,10 @@ class GpuTmaGemm final : public GpuSolver {
       if (!kernel->computes(p)) continue;
       for (const TmaGemmSchedule& schedule : tma_gemm_schedules(p, *kernel, units)) {
         tried.kernel = kernel;
-        plan_tma_gemm(p, *kernel, schedule, tried.plan);
-        if (reduces && (schedule.splits > 1 || tma_gemm_parts(*kernel, tried.plan.args) > kMostParts * units)) continue;
-        tried.us = tma_gemm_us(p, *kernel, tried.plan, units);
+        configure_tma_gemm(p, *kernel, schedule, tried.config);
+        if (reduces && (schedule.splits > 1 || tma_gemm_parts(*kernel, tried.config.args) > kMostParts * units))
+          continue;
+        tried.us = tma_gemm_us(p, *kernel, tried.config, units);
         if (tried.us < best.us) best = tried;
       }
     }

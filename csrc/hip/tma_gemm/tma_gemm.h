@@ -1,4 +1,4 @@
-// What the TMA GEMM kernels and their host share: arguments and the numbers that both have to agree on.
+// Shared by the TMA GEMM kernels and their host: arguments and the numbers that both have to agree on.
 #pragma once
 
 #include "../device/divide.h"

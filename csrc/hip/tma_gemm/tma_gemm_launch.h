@@ -11,7 +11,7 @@
 
 namespace reformer {
 
-// What a kernel computes. windows: for filters of any size (tma_windows.hip), in NHWC; else of 1x1 (tma_gemm.hip).
+// A kernel's problem. windows: for filters of any size (tma_windows.hip), in NHWC; else of 1x1 (tma_gemm.hip).
 struct TmaGemmWhat {
   Direction direction;
   Layout layout;
@@ -32,7 +32,7 @@ constexpr TmaGemmWhat input_grad{Direction::input_grad, Layout::nhwc, true};
 constexpr TmaGemmWhat weight_grad{Direction::weight_grad, Layout::nhwc, true};
 }  // namespace tma_windows_what
 
-// Whether the problem's pixels are read by windows.
+// True if the problem's pixels are read by windows.
 inline bool has_tma_windows(const ConvProblem& p) { return !p.is_1x1() || p.stride_h != 1 || p.stride_w != 1; }
 
 // The layout that kernels see: images of one pixel lie in NCHW as they do in NHWC.
@@ -82,10 +82,10 @@ struct TmaGemmSchedule {
   int row_blocks = 1, splits = 1;
 };
 
-struct TmaGemmPlan {
-  TmaWindowsArgs args{};  // kernels for 1x1 take the part that is TmaGemmArgs
+struct TmaGemmConfig {
+  TmaWindowsArgs args{};  // kernels for 1x1 read the part that is TmaGemmArgs
   gpu::Launch launch;
-  TmaWindowsPlan windows;
+  TmaWindowsConfig windows;
   int images = 1;               // with matrices of their own
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
@@ -104,10 +104,10 @@ struct TmaGemmSizes {
   // The tiles of rows of one product, counted in clusters of cluster_rows (1 or 2) tiles; those of a cluster belong to
   // one class.
   int row_tiles_of(int product_rows, int tile_rows, int cluster_rows) const {
-    const int tiles = gemm_plan::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : images);
-    return gemm_plan::ceil_div(tiles, cluster_rows);
+    const int tiles = gemm_launch::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : images);
+    return gemm_launch::ceil_div(tiles, cluster_rows);
   }
-  // The same for all products.
+  // Constant over all products.
   int row_tiles(int tile_rows, int cluster_rows = 1) const {
     if (classes == 1) return row_tiles_of(rows, tile_rows, cluster_rows);
     int tiles = 0;
@@ -115,11 +115,11 @@ struct TmaGemmSizes {
     return tiles;
   }
   int column_tiles(int tile_columns) const {
-    return gemm_plan::ceil_div(gemm_plan::ceil_div(columns, 64) * 64 * columns_taps, tile_columns);
+    return gemm_launch::ceil_div(gemm_launch::ceil_div(columns, 64) * 64 * columns_taps, tile_columns);
   }
   int64_t result_numel() const { return int64_t{rows} * columns * columns_taps; }
   // The steps of a product, or of all classes.
-  int steps() const { return gemm_plan::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? images : 1); }
+  int steps() const { return gemm_launch::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? images : 1); }
 };
 // The sizes of a problem that these kernels compute.
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
@@ -132,14 +132,14 @@ inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
       size.depth_taps = taps;
       break;
     case Direction::input_grad:
-      size.rows = images * gemm_plan::ceil_div(p.h, p.stride_h) * gemm_plan::ceil_div(p.w, p.stride_w);
+      size.rows = images * gemm_launch::ceil_div(p.h, p.stride_h) * gemm_launch::ceil_div(p.w, p.stride_w);
       size.columns = p.c, size.depth = p.k;
       size.depth_taps = taps;
       size.classes = 0;
       for (int h = 0; h < std::min(p.stride_h, p.h); ++h)
         for (int w = 0; w < std::min(p.stride_w, p.w); ++w)
           size.class_rows[size.classes++] =
-              images * gemm_plan::ceil_div(p.h - h, p.stride_h) * gemm_plan::ceil_div(p.w - w, p.stride_w);
+              images * gemm_launch::ceil_div(p.h - h, p.stride_h) * gemm_launch::ceil_div(p.w - w, p.stride_w);
       break;
     case Direction::weight_grad:
       size.rows = p.k, size.columns = p.c, size.depth = pixels;
@@ -150,7 +150,7 @@ inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
 }
 
 // Why no kernel of this family computes the problem, or null.
-inline const char* refuse_tma_gemm(const ConvProblem& p) {
+inline const char* unsupported_by_tma_gemm(const ConvProblem& p) {
   if (!is_16_bit(p.dtype)) return "it computes fp16 and bf16 only";
   if (p.groups != 1) return "it computes one group only";
   if (has_tma_windows(p) && p.layout != Layout::nhwc)
@@ -159,43 +159,43 @@ inline const char* refuse_tma_gemm(const ConvProblem& p) {
   if (tma_gemm_layout(p) == Layout::nchw && p.h * p.w % 8) return "the pixels of an image are no multiple of 16 bytes";
   constexpr int64_t most = (int64_t{1} << 31) - (1 << 16);
   if (p.input_numel() >= most || p.output_numel() >= most) return "it counts elements by 32 bits";
-  return has_tma_windows(p) ? refuse_tma_windows(p) : nullptr;
+  return has_tma_windows(p) ? unsupported_by_tma_windows(p) : nullptr;
 }
 
-inline void plan_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmSchedule& schedule,
-                          TmaGemmPlan& plan) {
-  using gemm_plan::ceil_div;
+inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmSchedule& schedule,
+                               TmaGemmConfig& config) {
+  using gemm_launch::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int cluster = schedule.shared == TmaShared::kNothing ? 1 : 2;
-  plan = {};
-  TmaWindowsArgs& a = plan.args;
+  config = {};
+  TmaWindowsArgs& a = config.args;
   a.rows = size.rows, a.columns = size.columns * size.columns_taps, a.depth = size.depth;
-  if (kernel.what.windows) plan_tma_windows(p, a, plan.windows);
+  if (kernel.what.windows) configure_tma_windows(p, a, config.windows);
   a.steps = kernel.what.windows && !size.weight_grad ? a.classes[0].steps : size.steps();
   a.steps_each = std::max(1, ceil_div(a.steps, schedule.splits));
   const int cluster_rows = schedule.shared == TmaShared::kColumns ? 2 : 1;
   a.row_tiles = size.row_tiles(kernel.rows, cluster_rows);
-  for (int i = 0; i < plan.windows.count; ++i)
-    a.classes[i].tiles = size.row_tiles_of(plan.windows.classes[i].source.count(), kernel.rows, cluster_rows);
+  for (int i = 0; i < config.windows.count; ++i)
+    a.classes[i].tiles = size.row_tiles_of(config.windows.classes[i].source.count(), kernel.rows, cluster_rows);
   a.by_image = make_divider(size.weight_grad ? ceil_div(size.depth, kTmaDepth) : ceil_div(size.rows, kernel.rows));
-  plan.images = size.images;
+  config.images = size.images;
   a.row_blocks = schedule.row_blocks;
   const int column_tiles = ceil_div(size.column_tiles(kernel.columns), schedule.shared == TmaShared::kRows ? 2 : 1);
   a.column_tiles = make_divider(column_tiles);
   a.shared = schedule.shared;
   a.b_resident = a.steps_each <= kernel.stages && schedule.row_blocks < a.row_tiles && size.classes == 1;
   const int splits = std::max(1, ceil_div(a.steps, a.steps_each));
-  plan.launch.blocks_x = uint32_t(schedule.row_blocks * column_tiles);
-  plan.launch.blocks_y = uint32_t(splits);
-  plan.launch.blocks_z = plan.launch.cluster_z = uint32_t(cluster);
-  plan.launch.threads = uint32_t(kernel.threads());
-  plan.launch.shared_bytes = uint32_t(kernel.shared_bytes());
-  plan.launch.pdl = true;
+  config.launch.blocks_x = uint32_t(schedule.row_blocks * column_tiles);
+  config.launch.blocks_y = uint32_t(splits);
+  config.launch.blocks_z = config.launch.cluster_z = uint32_t(cluster);
+  config.launch.threads = uint32_t(kernel.threads());
+  config.launch.shared_bytes = uint32_t(kernel.shared_bytes());
+  config.launch.pdl = true;
   if (splits > 1) {
     const int64_t numel = size.result_numel();
-    plan.workspace_bytes = numel * 4 * splits;
-    plan_implicit_gemm_finish(numel, splits, p.k, 32, plan.finish_args, plan.finish_launch);
-    plan.finish_launch.pdl = true;
+    config.workspace_bytes = numel * 4 * splits;
+    configure_implicit_gemm_finish(numel, splits, p.k, 32, config.finish_args, config.finish_launch);
+    config.finish_launch.pdl = true;
   }
 }
 
@@ -205,9 +205,9 @@ inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
 }
 
 // Sets the pointers, as bind() of implicit_gemm_launch.h does.
-inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
+inline void bind(TmaGemmConfig& config, const TmaGemmKernel& kernel, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
-  TmaWindowsArgs& a = plan.args;
+  TmaWindowsArgs& a = config.args;
   const Direction direction = kernel.what.direction;
   const bool weight_grad = direction == Direction::weight_grad, nchw = kernel.what.layout == Layout::nchw;
   const int depth = a.depth, pixels = weight_grad ? depth : a.rows;
@@ -216,12 +216,12 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
     return gpu::tensor_map(at, {elements, lines}, {64, lines_of(box_lines, both)});
   };
   const auto planes = [&](const void* at, int channels, int box_lines, bool both) {
-    return gpu::tensor_map(at, {pixels, channels, plan.images, 1}, {64, lines_of(box_lines, both), 1, 1});
+    return gpu::tensor_map(at, {pixels, channels, config.images, 1}, {64, lines_of(box_lines, both), 1, 1});
   };
   const bool both_a = a.shared == TmaShared::kRows, both_b = a.shared == TmaShared::kColumns;
   const void* const source = direction == Direction::forward ? x : y;
   if (kernel.what.windows) {
-    bind_tma_windows(plan.windows, direction, kernel.rows, kernel.columns, x, y, filter, result, a);
+    bind_tma_windows(config.windows, direction, kernel.rows, kernel.columns, x, y, filter, result, a);
   } else if (weight_grad) {
     a.a = nchw ? planes(y, a.rows, kernel.rows, both_a) : matrix(y, depth, a.rows, kTmaDepth, both_a);
     a.b = nchw ? planes(x, a.columns, kernel.columns, both_b) : matrix(x, depth, a.columns, kTmaDepth, both_b);
@@ -232,16 +232,16 @@ inline void bind(TmaGemmPlan& plan, const TmaGemmKernel& kernel, const void* x, 
                                           : matrix(filter, depth, a.columns, kTmaDepth, both_b);
     a.result = nchw ? planes(result, a.columns, 64, false) : matrix(result, a.rows, a.columns, 64, false);
   }
-  a.bias = plan.finish_args.bias = bias;
-  a.partial = plan.workspace_bytes ? static_cast<float*>(workspace) : nullptr;
-  plan.finish_args.partial = a.partial;
-  plan.finish_args.result = result;
+  a.bias = config.finish_args.bias = bias;
+  a.partial = config.workspace_bytes ? static_cast<float*>(workspace) : nullptr;
+  config.finish_args.partial = a.partial;
+  config.finish_args.result = result;
 }
 
 // Expected microseconds. The numbers were fitted to 37,000 timings of 328 problems of 1x1 in three directions on an
 // H200; with them the schedule that is expected to be best takes 1.02 times as long as the best one, geometric mean.
 // Windows were not timed yet.
-inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmPlan& plan,
+inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmConfig& config,
                           int multiprocessors) {
   struct Model {
     double bytes, launch, block, latency, store, finish, finish_bytes, floor, cluster;  // us; bytes a us
@@ -250,14 +250,14 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   constexpr Model kWeightGrad{87e3, 0.71, 0.17, 0.93, 0.61, 1.84, 5.1e6, 1.56, 0.15};
   constexpr double kMemory = 4.3e6, kFlops = 790e6, kTensor = 0.17 / (128 * 128);
   const Model& m = p.direction == Direction::weight_grad ? kWeightGrad : kCorrelation;
-  const TmaWindowsArgs& a = plan.args;
+  const TmaWindowsArgs& a = config.args;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int occupancy = std::max(1, std::min(2048 / kernel.threads(), (227 << 10) / (kernel.shared_bytes() + 1024)));
-  const double blocks = double(plan.launch.blocks_x) * plan.launch.blocks_y * plan.launch.blocks_z;
+  const double blocks = double(config.launch.blocks_x) * config.launch.blocks_y * config.launch.blocks_z;
   double waves = blocks / (multiprocessors * occupancy);
   if (waves < 4) waves = std::max(1.0, std::ceil(waves));
   const double on_one = std::max(1.0, std::min(double(occupancy), std::ceil(blocks / multiprocessors)));
-  const int tiles = gemm_plan::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.rows * kernel.columns;
+  const int tiles = gemm_launch::ceil_div(a.row_tiles, a.row_blocks), tile = kernel.rows * kernel.columns;
   const double step =
       std::max(std::max((kernel.rows + kernel.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
                m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
@@ -270,7 +270,7 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   if (!size.weight_grad)
     floor *= std::sqrt(double(size.column_tiles(kernel.columns)) * kernel.columns / (size.columns * size.columns_taps));
   us = std::max(us, floor);
-  if (plan.workspace_bytes) us += m.finish + double(plan.workspace_bytes) * 2 / m.finish_bytes;
+  if (config.workspace_bytes) us += m.finish + double(config.workspace_bytes) * 2 / m.finish_bytes;
   return us;
 }
 
@@ -279,7 +279,7 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
 // weight_grad, twice.
 inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, const TmaGemmKernel& kernel,
                                                        int multiprocessors) {
-  using gemm_plan::ceil_div;
+  using gemm_launch::ceil_div;
   const TmaGemmSizes size = tma_gemm_sizes(p);
   const int rows = size.row_tiles(kernel.rows), columns = size.column_tiles(kernel.columns);
   const int steps = size.steps();

@@ -1,4 +1,4 @@
-// What happens to the sums of tma_tiles.h before they are stored: nothing, or a program (docs/programs.md).
+// The epilogue of tma_tiles.h, before sums are stored: none, or a program (docs/programs.md).
 #pragma once
 
 #include "../device/tma.h"

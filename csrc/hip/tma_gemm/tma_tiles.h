@@ -1,8 +1,8 @@
-// What a block does that multiplies tiles by what is Hopper's own: the bulk copy engine fills a ring of them in shared
+// Products of tiles by Hopper's own means: the bulk copy engine fills a ring of them in shared
 // memory, warpgroups multiply them (wgmma), and the engine stores the result. What the tiles are, the kernel's Work
 // says (tma_gemm.hip, tma_windows.hip).
 //
-// What bounds most of these problems is reading tiles from the second-level cache. So neighbouring blocks share: two of
+// Most of these problems are bound by reading tiles from the second-level cache. So neighbouring blocks share: two of
 // a cluster that have the same rows, or the same columns, load half of that operand each, for both. And while a block
 // stores a tile, the next one's copies are under way. Source of the arrangement: the Hopper kernels of CUTLASS.
 #pragma once

@@ -1,4 +1,4 @@
-// What the TMA kernels for filters of any size and their host share.
+// Shared by the TMA kernels for filters of any size and their host.
 #pragma once
 
 #include "tma_gemm.h"

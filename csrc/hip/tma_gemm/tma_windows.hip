@@ -1,5 +1,5 @@
 // Convolutions with filters of any size in NHWC as products of matrices, by what is Hopper's own; tma_tiles.h says how.
-// The copy engine reads windows (its im2col mode): a thread tells it where a tile's first window begins and which tap
+// The copy engine reads windows (its im2col mode): a thread passes where a tile's first window begins and which tap
 // is meant, and computes no further addresses.
 #include "tma_tiles.h"
 #include "tma_windows.h"
@@ -89,7 +89,7 @@ struct CopiesOfWindows {
   DEVICE void end() { advance(work.p, of, at); }
 };
 
-// The same for weight_grad: all steps have the same taps.
+// For weight_grad: all steps have the same taps.
 template <class Work>
 struct CopiesOfPanels {
   using Shape = typename Work::Shape;

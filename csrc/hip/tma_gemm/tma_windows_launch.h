@@ -1,4 +1,4 @@
-// What the TMA kernels for filters of any size read and write: windows, classes and taps of a problem in NHWC. Pure
+// Launches of the TMA kernels for filters of any size: windows, classes and taps of a problem in NHWC. Pure
 // functions; tma_gemm_launch.h launches these kernels as the others of their family.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace reformer {
 
-struct TmaWindowsPlan {
+struct TmaWindowsConfig {
   int taps_h = 0, taps_w = 0;  // the filter's size
   struct Class {
     gpu::Windows source;
@@ -22,7 +22,7 @@ struct TmaWindowsPlan {
   int count = 0;
 };
 
-namespace tma_windows_plan {
+namespace tma_windows_launch {
 
 // Pixels of an axis with the same remainder by the stride, and their taps of the filter: `first` and every `step`-th.
 // At its first tap the first pixel reads the source at `origin`, at the next one `tap_step` further.
@@ -59,7 +59,7 @@ inline Axis forward_axis(int size, int out, int filter, int pad, int stride, int
 inline Axis input_grad_axis(int size, int out, int filter, int pad, int stride, int dilation) {
   ImplicitGemmAxis classes[kImplicitGemmMostClasses];
   Axis axis;
-  axis.count = gemm_plan::make_classes(size, filter, pad, stride, dilation, classes);
+  axis.count = gemm_launch::make_classes(size, filter, pad, stride, dilation, classes);
   const int common = std::gcd(stride, dilation);
   bool some = false;
   int first = 0;
@@ -85,7 +85,7 @@ inline Axes axes_of(const ConvProblem& p) {
 }
 
 // Why the copy engine's windows can't be these, or null.
-inline const char* refuse_axis(const Axis& axis) {
+inline const char* unsupported_axis(const Axis& axis) {
   if (axis.windows.step > 8) return "the copy engine's windows are at most 8 pixels apart";
   for (int i = 0; i < axis.count; ++i) {
     const gpu::Windows::Axis windows = axis.windows_of(i);
@@ -98,26 +98,26 @@ inline const char* refuse_axis(const Axis& axis) {
   return nullptr;
 }
 
-}  // namespace tma_windows_plan
+}  // namespace tma_windows_launch
 
 // Why these kernels don't compute a problem in NHWC, or null.
-inline const char* refuse_tma_windows(const ConvProblem& p) {
+inline const char* unsupported_by_tma_windows(const ConvProblem& p) {
   if (p.direction == Direction::input_grad && (p.stride_h > 2 || p.stride_w > 2))
     return "it computes input_grad for strides up to 2";
   if (p.weight_numel() >= (int64_t{1} << 31) - (1 << 16)) return "it counts elements by 32 bits";
-  const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
-  const char* const refusal = tma_windows_plan::refuse_axis(axes.h);
-  return refusal ? refusal : tma_windows_plan::refuse_axis(axes.w);
+  const tma_windows_launch::Axes axes = tma_windows_launch::axes_of(p);
+  const char* const reason = tma_windows_launch::unsupported_axis(axes.h);
+  return reason ? reason : tma_windows_launch::unsupported_axis(axes.w);
 }
 
 // Fills in what the problem alone decides. tma_gemm_launch.h decides rows, columns, steps and the schedule.
-inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsPlan& plan) {
-  using gemm_plan::ceil_div;
-  const tma_windows_plan::Axes axes = tma_windows_plan::axes_of(p);
+inline void configure_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsConfig& config) {
+  using gemm_launch::ceil_div;
+  const tma_windows_launch::Axes axes = tma_windows_launch::axes_of(p);
   const bool input_grad = p.direction == Direction::input_grad;
   const int channels = input_grad ? p.k : p.c;
-  plan = {};
-  plan.taps_h = p.r, plan.taps_w = p.s;
+  config = {};
+  config.taps_h = p.r, config.taps_w = p.s;
   args.first_h = axes.h.windows.first, args.first_w = axes.w.windows.first;
   args.window_step_h = axes.h.windows.step, args.window_step_w = axes.w.windows.step;
   args.channels = channels;
@@ -127,7 +127,7 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
 
   // Classes with the most taps come first, as their tiles take longest.
   std::pair<int, int> order[kTmaMostClasses];
-  int& count = plan.count;
+  int& count = config.count;
   for (int h = 0; h < axes.h.count; ++h)
     for (int w = 0; w < axes.w.count; ++w) order[count++] = {h, w};
   const auto taps = [&](const std::pair<int, int>& of) {
@@ -148,39 +148,39 @@ inline void plan_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWind
     of.by_line_windows = make_divider(source_w.count);
     source_w.pitch = channels;
     source_h.pitch = source_w.pitch * source_w.size;
-    plan.classes[i].source = windows(channels, source_w, source_h, p.n, source_h.pitch * source_h.size);
+    config.classes[i].source = windows(channels, source_w, source_h, p.n, source_h.pitch * source_h.size);
     if (!args.scattered) continue;
     const int64_t line = int64_t{p.w} * p.c;
-    plan.classes[i].result = windows(p.c, {source_w.count, int64_t{p.stride_w} * p.c, 0, source_w.count, 1},
-                                     {source_h.count, p.stride_h * line, 0, source_h.count, 1}, p.n, p.h * line);
-    plan.classes[i].first_result = axes.h.classes[h].remainder * line + axes.w.classes[w].remainder * p.c;
+    config.classes[i].result = windows(p.c, {source_w.count, int64_t{p.stride_w} * p.c, 0, source_w.count, 1},
+                                       {source_h.count, p.stride_h * line, 0, source_h.count, 1}, p.n, p.h * line);
+    config.classes[i].first_result = axes.h.classes[h].remainder * line + axes.w.classes[w].remainder * p.c;
   }
 }
 
 // The tensor maps; see bind() of tma_gemm_launch.h.
-inline void bind_tma_windows(const TmaWindowsPlan& plan, Direction direction, int tile_rows, int tile_columns,
+inline void bind_tma_windows(const TmaWindowsConfig& config, Direction direction, int tile_rows, int tile_columns,
                              const void* x, const void* y, const void* filter, const void* result, TmaWindowsArgs& a) {
   const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;
   if (direction == Direction::weight_grad) {
     a.a = gpu::tensor_map(y, {a.rows, a.depth}, {64, kTmaDepth / half_a});
-    a.b = gpu::windows_map(x, plan.classes[0].source, kTmaDepth / half_b);
-    a.result = gpu::tensor_map(result, {a.channels, plan.taps_w, plan.taps_h, a.rows}, {64, 1, 1, 64});
+    a.b = gpu::windows_map(x, config.classes[0].source, kTmaDepth / half_b);
+    a.result = gpu::tensor_map(result, {a.channels, config.taps_w, config.taps_h, a.rows}, {64, 1, 1, 64});
     return;
   }
   const bool forward = direction == Direction::forward;
-  for (int i = 0; i < plan.count; ++i)
+  for (int i = 0; i < config.count; ++i)
     if (a.classes[i].steps)
       (i ? a.other_sources[i - 1] : a.a) =
-          gpu::windows_map(forward ? x : y, plan.classes[i].source, tile_rows / half_a);
+          gpu::windows_map(forward ? x : y, config.classes[i].source, tile_rows / half_a);
   const int line = forward ? a.channels : a.columns, lines = forward ? a.columns : a.channels;
-  a.b = gpu::tensor_map(filter, {line, plan.taps_w, plan.taps_h, lines},
+  a.b = gpu::tensor_map(filter, {line, config.taps_w, config.taps_h, lines},
                         {64, 1, 1, (forward ? tile_columns : kTmaDepth) / half_b});
   if (!a.scattered) {
     a.result = gpu::tensor_map(result, {a.columns, a.rows}, {64, 64});
     return;
   }
-  for (int i = 0; i < plan.count; ++i) {
-    const TmaWindowsPlan::Class& of = plan.classes[i];
+  for (int i = 0; i < config.count; ++i) {
+    const TmaWindowsConfig::Class& of = config.classes[i];
     (i ? a.other_results[i - 1] : a.result) =
         gpu::windows_map(static_cast<const char*>(result) + of.first_result * 2, of.result, 64);
   }
