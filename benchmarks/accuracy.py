@@ -52,7 +52,7 @@ def long_sums(dtype: str) -> list[ConvProblem]:
 
 def errors(problem: ConvProblem, draws: int) -> dict[str, list[float]]:
     """For PyTorch and every candidate, and every draw: the rms error, in eps of the rms of the terms' norm."""
-    names = [candidate.name for candidate in candidates(problem) if candidate.refusal is None]
+    names = [candidate.name for candidate in candidates(problem) if candidate.reason is None]
     found = defaultdict(list)
     for seed in range(draws):
         work = Workload(problem, seed=seed)

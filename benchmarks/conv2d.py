@@ -38,7 +38,7 @@ def force(provider: str) -> None:
 def measure(problem: ConvProblem, device: torch.device) -> dict:
     """Times (lists, microseconds) of every provider, and the fastest candidate's ratio to PyTorch."""
     work = Workload(problem, device)
-    names = [found.name for found in candidates(problem, device_name(work.device)) if found.refusal is None]
+    names = [found.name for found in candidates(problem, device_name(work.device)) if found.reason is None]
     calls = {PYTORCH: work.torch, CHOSEN: work.reformer, **{name: work.reformer for name in names}}
     if work.device.type != "cpu" and problem.layout == "NHWC":
         calls[NCHW] = Workload(problem.replace(layout="NCHW"), device).torch

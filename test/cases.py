@@ -161,7 +161,7 @@ def in_double(case: Case, direction: str, first, second, bias=None) -> torch.Ten
 def solvers_for(problem: ConvProblem) -> list[str]:
     """Names of all solvers that can compute the problem; the oracle can everything."""
     found, _ = native.candidates(problem.native(), None)
-    return [c.name.decode() for c in found if c.refusal is None] + ["reference"]
+    return [c.name.decode() for c in found if c.reason is None] + ["reference"]
 
 
 def chosen_for(problem: ConvProblem) -> str:

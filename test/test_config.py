@@ -29,7 +29,7 @@ def chosen() -> str:
 
 
 def refusal(name: str) -> str | None:
-    return next(candidate.refusal for candidate in candidates(PROBLEM) if candidate.name == name)
+    return next(candidate.reason for candidate in candidates(PROBLEM) if candidate.name == name)
 
 
 def test_forced_solver_is_chosen():
@@ -73,7 +73,7 @@ def test_workspace_limit_spares_the_first_solver():
     problem = ConvProblem(64, 8, 64, 3, 8, 3, 3, stride_w=2, dtype="BF16", direction="W")
     with config(workspace_limit=0):
         aten = next(candidate for candidate in candidates(problem) if candidate.name == "aten")
-    assert aten.refusal is None and aten.workspace_bytes > 0
+    assert aten.reason is None and aten.workspace_bytes > 0
 
 
 def test_nesting_keeps_what_is_not_named_and_restores():
@@ -242,7 +242,7 @@ def test_slow_way_round_is_no_candidate():
 
     def refusal(device: str, **changes) -> str | None:
         problem = PROBLEM.replace(layout="NHWC", **changes)
-        return next(found.refusal for found in candidates(problem, device) if found.name == "aten_nchw")
+        return next(found.reason for found in candidates(problem, device) if found.name == "aten_nchw")
 
     assert refusal("sm_90") == "in NHWC cuDNN is faster as it is"
     assert refusal("sm_90", groups=4) is refusal("gfx90a") is None

@@ -269,7 +269,7 @@ def test_pixels_beyond_32_bits(geometry, nhwc, dtype):
 @pytest.mark.parametrize("device", ["cpu-avx512-2t", "sm_90"])
 def test_only_pytorch_counts_beyond_32_bits(device):
     problem = ConvProblem(1, 4, 3, 3, 4, 2, 2, HUGE, HUGE, HUGE, HUGE, HUGE, HUGE)
-    refusals = {found.name: found.refusal for found in candidates(problem, device)}
+    refusals = {found.name: found.reason for found in candidates(problem, device)}
     assert refusals.pop("aten") is None
     assert refusals and all(why is not None for why in refusals.values())
     assert "kernels count pixels by 32 bits" in refusals["reference" if device != "sm_90" else "aten_nhwc"]

@@ -119,5 +119,5 @@ def test_infinity_and_nan_reach_what_they_touch_and_nothing_else(case, layout, o
 )
 def test_says_what_it_cannot_do(key, sentence):
     candidates, _ = native.candidates(native.problem_parse(key), "cpu-avx2-2t")
-    refusal = next(candidate.refusal for candidate in candidates if candidate.name.decode() == SOLVER)
+    refusal = next(candidate.reason for candidate in candidates if candidate.name.decode() == SOLVER)
     assert (refusal.decode() if refusal else None) == sentence

@@ -296,7 +296,7 @@ def test_the_device_names_itself(gpu):
     name = device_name(gpu)
     assert name.startswith(("sm_", "gfx"))
     assert gpu_runtime.unavailable(name) is None
-    assert any(found.name.startswith("gpu_") and not found.refusal for found in candidates(PROBLEMS[0], name))
+    assert any(found.name.startswith("gpu_") and not found.reason for found in candidates(PROBLEMS[0], name))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")

@@ -44,7 +44,7 @@ from torch_reformer import ConvProblem
 from torch_reformer.selector import candidates
 for layout in ("NCHW", "NHWC"):
     for found in candidates.candidates(ConvProblem(4, 70, 7, 7, 130, 3, 3, 1, 1, layout=layout), "cpu-avx512-2t"):
-        print(found.name, found.refusal, found.estimate_us, found.workspace_bytes)
+        print(found.name, found.reason, found.estimate_us, found.workspace_bytes)
 """
     lesser, best = run("plain", "-c", code), run(config.ISAS[BEST], "-c", code)
     assert lesser.stdout == best.stdout != "", lesser.stderr

@@ -46,10 +46,10 @@ def runs():
     return sum(stub.calls(f"miopenConvolution{name}Immediate") for name in Stub._DIRECTIONS)
 
 def offered(problem, device="gfx908"):
-    return [name for name, each in miopens(problem, device).items() if each.refusal is None]
+    return [name for name, each in miopens(problem, device).items() if each.reason is None]
 
 def refusals(problem=ConvProblem(2, 8, 9, 9, 16, 3, 3, 1, 1), device="gfx908"):
-    return {each.refusal for each in miopens(problem, device).values()}
+    return {each.reason for each in miopens(problem, device).values()}
 
 def convolved(x, w, device=GPU):
     # How often MIOpen ran; the result is checked.
@@ -120,7 +120,7 @@ def test_every_offered_solver_computes_what_pytorch_does(run, arch, registry):
             assert not wrong, (problem, wrong)
             ran.update(solvers)
             for name, each in miopens(problem, "{arch}").items():
-                reasons.setdefault(name, set()).add(each.refusal)
+                reasons.setdefault(name, set()).add(each.reason)
         never = {{
             "MIOpen does not tell whether this solver applies", "it does not run on this architecture",
             "this version of MIOpen has no such solver",
@@ -231,7 +231,7 @@ def test_a_failure_is_reported_once_and_pytorch_runs(run, name):
         convolved(X, W)
         assert convolved(X, W) == 1 and convolved(X, W) == 1, "by another solver of MIOpen's"
         problem = ConvProblem(2, 8, 9, 9, 16, 3, 3, 1, 1)
-        failed = {{name: each.refusal for name, each in miopens(problem).items() if "gave" in (each.refusal or "")}}
+        failed = {{name: each.reason for name, each in miopens(problem).items() if "gave" in (each.reason or "")}}
         print(*failed, *failed.values(), sep=chr(10))
     """)
     solver, sentence = done.stdout.splitlines()
@@ -331,7 +331,7 @@ def test_the_naive_solver_is_a_last_resort(run):
         """
         problem = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, groups=64, layout="NHWC")
         found = {each.name: each for each in candidates(problem, "gfx90a")}
-        assert found["ConvDirectNaiveConvFwd"].refusal is None
+        assert found["ConvDirectNaiveConvFwd"].reason is None
         assert not found["ConvDirectNaiveConvFwd"].chosen
     """,
         "gfx90a,gfx90a",
@@ -360,7 +360,7 @@ def test_a_solver_of_another_algorithm_is_refused(run):
     run("""
         stub.use_registry("changed:91")
         problem = ConvProblem(2, 8, 9, 9, 16, 3, 3, 1, 1)
-        assert miopens(problem)["GemmFwdRest"].refusal == "this version of MIOpen has no such solver"
+        assert miopens(problem)["GemmFwdRest"].reason == "this version of MIOpen has no such solver"
         assert convolved(X, W) == 1
     """)
 

@@ -30,7 +30,7 @@ WEIGHTS = replace(CONV_3X3, direction="W")
 
 
 def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
-    return {candidate.name: candidate.refusal for candidate in candidates(problem, device)}
+    return {candidate.name: candidate.reason for candidate in candidates(problem, device)}
 
 
 @pytest.mark.parametrize(

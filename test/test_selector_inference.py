@@ -111,12 +111,12 @@ def test_the_most_probable_that_applies_is_chosen(problem):
         install(reformer(len(names)), order)
         (logits,) = native.logits([problem.native()])
         found = candidates(problem)
-        apply = {candidate.name: logits[order.index(candidate.name)] for candidate in found if not candidate.refusal}
+        apply = {candidate.name: logits[order.index(candidate.name)] for candidate in found if not candidate.reason}
         (chosen,) = [candidate for candidate in found if candidate.chosen]
         assert chosen.name == max(apply, key=apply.get)
         want = torch.stack(list(apply.values())).softmax(0).tolist()
-        assert [c.probability for c in found if not c.refusal] == pytest.approx(want, rel=1e-4)
-        assert all(c.probability is None for c in found if c.refusal)
+        assert [c.probability for c in found if not c.reason] == pytest.approx(want, rel=1e-4)
+        assert all(c.probability is None for c in found if c.reason)
 
 
 def chosen(problem=PROBLEMS[0]) -> str:
@@ -149,7 +149,7 @@ def test_what_refuses_is_not_chosen():
         install(constant([float(name == preferred) for name in names]), names)
         for problem in PROBLEMS:
             found = [candidate for candidate in candidates(problem) if candidate.name == preferred]
-            may_be_chosen = found and found[0].refusal is None  # it is not among them if it is for GPUs
+            may_be_chosen = found and found[0].reason is None  # it is not among them if it is for GPUs
             assert (chosen(problem) == preferred) == bool(may_be_chosen)
             with config(forbid=[preferred] if preferred != "aten" else []):
                 assert preferred == "aten" or chosen(problem) != preferred
@@ -177,7 +177,7 @@ def test_damaged_weights(damage):
         for problem, rule in zip(PROBLEMS, by_rule, strict=True):
             found = candidates(problem)
             (choice,) = [candidate for candidate in found if candidate.chosen]
-            assert choice.refusal is None
+            assert choice.reason is None
             if native.logits([problem.native()]).isnan().all():
                 assert choice.name == rule
 

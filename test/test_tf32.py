@@ -32,7 +32,7 @@ def pytorch_settings():
 
 
 def refusal(problem: ConvProblem = PROBLEM, device: str = GPU) -> str | None:
-    return next(candidate.refusal for candidate in candidates(problem, device) if candidate.name == SOLVER)
+    return next(candidate.reason for candidate in candidates(problem, device) if candidate.name == SOLVER)
 
 
 def chosen() -> str:

@@ -42,7 +42,7 @@ def shape_of(n, c, h, w, k, padding):
 
 def refusals(key):
     candidates, _ = native.candidates(native.problem_parse(key), None)
-    found = {candidate.name.decode(): candidate.refusal for candidate in candidates}
+    found = {candidate.name.decode(): candidate.reason for candidate in candidates}
     return [found[name] and found[name].decode() for name in SOLVERS]
 
 

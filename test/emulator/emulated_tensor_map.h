@@ -1,5 +1,5 @@
 // What a TensorMap holds in the emulator: plain numbers, where a GPU's driver puts its own. Those that plan launches
-// for the emulator (test/hip/tma_plan.cpp) make it, emulated_tma.cpp reads it.
+// for the emulator (test/hip/tma_launch.cpp) make it, emulated_tma.cpp reads it.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Implicit GEMM kernels, as implicit_gemm_plan.h launches them."""
+"""Implicit GEMM kernels, as implicit_gemm_launch.h launches them."""
 
 import ctypes
 import functools
@@ -11,7 +11,7 @@ PATHS = {"mma_sync": (32, ()), "mfma": (64, ()), "mfma_gfx908": (64, ("REFORMER_
 
 @functools.cache
 def planner() -> ctypes.CDLL:
-    loaded = plans.library("implicit_gemm_plan")
+    loaded = plans.library("implicit_gemm_launch")
     for function in (loaded.kernel_name, loaded.kernel_arguments, loaded.finish_name, loaded.plan):
         function.restype = ctypes.c_char_p
     return conv_programs.declare(loaded, "plan_with_program")

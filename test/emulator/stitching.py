@@ -18,9 +18,9 @@ STORED = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5, 
 
 @functools.cache
 def planner() -> ctypes.CDLL:
-    loaded = plans.library("stitch_plan")
+    loaded = plans.library("stitch_launch")
     loaded.prepare.restype = loaded.source.restype = ctypes.c_char_p
-    for function in (loaded.workspace_bytes, loaded.args_bytes, loaded.arrivals):
+    for function in (loaded.workspace_bytes, loaded.args_bytes, loaded.semaphores):
         function.restype = ctypes.c_int64
     return loaded
 
@@ -36,8 +36,8 @@ def empty(output, acc):
 
 
 def placed(tensor) -> list[int]:
-    """What stitch_plan.cpp is told of a tensor, which has a placement if it has more than four dimensions: then it may
-    begin anywhere."""
+    """A tensor's dimensions and address for stitch_launch.cpp. It has a placement if it has more than four dimensions:
+    then it may begin anywhere."""
     dimensions = tensor.dim() if tensor.dim() > 4 else 0
     sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
     return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions and not tensor.is_meta else 0]
@@ -66,16 +66,25 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
 
 
 def stitch(
-    program: Program, acc, tensors, *, warp=32, multiprocessors=2, seed=0, into=None, shared_bytes=49152, arrivals=None
+    program: Program,
+    acc,
+    tensors,
+    *,
+    warp=32,
+    multiprocessors=2,
+    seed=0,
+    into=None,
+    shared_bytes=49152,
+    semaphores=None,
 ):
     """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
-    parts. arrivals: counters, by which the last block adds up partial results where the plan says so."""
+    parts. semaphores: counters, by which the last block adds up partial results where the plan says so."""
     file = source(program, acc, tensors, multiprocessors, into, shared_bytes)
     outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
     arguments = (ctypes.c_char * planner().args_bytes())()
-    alone = arrivals is not None and 0 < planner().arrivals() <= len(arrivals)
-    counters = ctypes.c_void_p(arrivals.data_ptr() if alone else None)
+    alone = semaphores is not None and 0 < planner().semaphores() <= len(semaphores)
+    counters = ctypes.c_void_p(semaphores.data_ptr() if alone else None)
     pointers = [(ctypes.c_void_p * 16)(*(tensor.data_ptr() for tensor in each)) for each in (tensors, outputs)]
     planner().arguments(
         ctypes.c_void_p(acc.data_ptr()), *pointers, ctypes.c_void_p(workspace.data_ptr()), counters, arguments

@@ -18,7 +18,7 @@ PAIRS += [each[::-1] for each in PAIRS]
 
 def planned(pointers, counts, types, room=8):
     """How many launches there are, the kernel's name, and the arguments and blocks of each."""
-    library, count = plans.library("casts_plan"), len(counts)
+    library, count = plans.library("casts_launch"), len(counts)
     library.bytes.restype = library.plan.restype = ctypes.c_int64
     arguments = (ctypes.c_char * library.bytes() * room)()
     blocks, name = (ctypes.c_uint32 * room)(), ctypes.create_string_buffer(32)

@@ -131,4 +131,4 @@ def test_refusals_say_why(changes):
     problem = depthwise("F", 3, 1, 2, 8, (30, 30), (1, 1)).replace(**members)
     for found in candidates(problem, "sm_90"):
         if found.name.startswith("gpu_depthwise_planes"):
-            assert words in found.refusal
+            assert words in found.reason

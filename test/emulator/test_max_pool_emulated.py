@@ -18,7 +18,7 @@ FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 def planned(is_forward, dtype, layout, images, channels, rows, columns, tensors=(0, 0, 0)):
     """A launch's kernel, grid, threads and arguments, or a sentence."""
-    library = plans.library("max_pool_plan")
+    library = plans.library("max_pool_launch")
     library.plan.restype = ctypes.c_char_p
     axes = [(ctypes.c_int64 * 6)(*each) for each in (rows, columns)]
     pointers = (ctypes.c_void_p * 3)(*tensors)
@@ -48,7 +48,7 @@ class Pool:
         name, shape, arguments = planned(is_forward, images.dtype, layout, *images.shape[:2], *axes, pointers)
         if self.images_each:
             count = images.shape[0] * (images.shape[1] if layout == "nchw" else 1)
-            struct.pack_into("i", arguments, plans.library("max_pool_plan").place_of_images_each(), self.images_each)
+            struct.pack_into("i", arguments, plans.library("max_pool_launch").place_of_images_each(), self.images_each)
             shape[1] = -(-count // self.images_each)
         *grid, threads = shape
         file = "csrc/hip/pooling/max_pool.hip"

@@ -89,12 +89,12 @@ def test_the_last_block_adds_up(case, multiprocessors):
     tested = reductions(*per, kinds=KINDS[:1] if per == ("channel", "all") else KINDS)
     acc, everything = (of(size, torch.bfloat16, "nhwc") for of in (acc_for, tensors_for))
     tensors = [everything[name] for name in tested.inputs]
-    arrivals = torch.zeros(1024, dtype=torch.int32)
+    semaphores = torch.zeros(1024, dtype=torch.int32)
     for warp in WARPS:
         run = functools.partial(stitch, tested, acc, tensors, warp=warp, multiprocessors=multiprocessors)
-        found, again, expected = run(arrivals=arrivals), run(arrivals=arrivals, seed=1), run()
-        assert 0 < planner().arrivals() <= 1024
-        assert not arrivals.any()
+        found, again, expected = run(semaphores=semaphores), run(semaphores=semaphores, seed=1), run()
+        assert 0 < planner().semaphores() <= 1024
+        assert not semaphores.any()
         for one, other, exact in zip(found, again, expected, strict=True):
             assert torch.equal(one, other)
             torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
@@ -124,7 +124,7 @@ def test_a_group_of_many_parts_is_left_to_another_kernel(channels):
     acc = torch.empty((1, channels, 4096, 64), dtype=torch.bfloat16, device="meta")
     acc = acc.contiguous(memory_format=torch.channels_last)
     source(Program(program.sum(program.acc())), acc, [], 1320)
-    assert planner().workspace_bytes() and not planner().arrivals()
+    assert planner().workspace_bytes() and not planner().semaphores()
 
 
 @pytest.mark.parametrize("layout", FORMATS)

@@ -58,12 +58,12 @@ def test_labels(label, group):
 
 def test_the_last_block_adds_up():
     """Behind the last whole groups, too."""
-    arrivals = torch.zeros(1024, dtype=torch.int32)
+    semaphores = torch.zeros(1024, dtype=torch.int32)
     tested = Program(program.store(FULL * 2), program.sum(FULL * program.channel("channel")))
     acc, tensors, into = call(tested, (1, 301, 400, 1), torch.bfloat16)
     run = functools.partial(stitch, tested, acc, [*tensors.values()], into=into, multiprocessors=7)
-    _, found = run(arrivals=arrivals)
-    assert planner().arrivals() > 1 and not arrivals.any()
+    _, found = run(semaphores=semaphores)
+    assert planner().semaphores() > 1 and not semaphores.any()
     torch.testing.assert_close(found, run()[1], rtol=1e-5, atol=1e-4)
 
 

@@ -26,7 +26,7 @@ def launch(name, arguments, seed, cluster=1):
 
 def matrix_map(arguments, i, matrix):
     where = ctypes.c_void_p(ctypes.addressof(arguments) + 128 * i)
-    plans.library("tma_plan").matrix_map(ctypes.c_void_p(matrix.ctypes.data), *matrix.shape, BOX, where)
+    plans.library("tma_launch").matrix_map(ctypes.c_void_p(matrix.ctypes.data), *matrix.shape, BOX, where)
 
 
 def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX), cluster=1):
@@ -129,7 +129,7 @@ class Windows:
     def map(self, arguments=None, i=0):
         """A sentence that says why there is none, or None."""
         to = Arguments() if arguments is None else arguments
-        make = plans.library("tma_plan").make_windows_map
+        make = plans.library("tma_launch").make_windows_map
         make.restype = ctypes.c_char_p
         where = ctypes.c_void_p(ctypes.addressof(to) + 128 * i)
         refusal = make(ctypes.c_void_p(self.images.ctypes.data), self.numbers, where)

@@ -13,7 +13,7 @@ pytestmark = emulator.needed
 
 
 def planner():
-    loaded = plans.library("transpose_plan")
+    loaded = plans.library("transpose_launch")
     loaded.plan.restype = ctypes.c_char_p
     return loaded
 

@@ -1,4 +1,4 @@
-"""Runs TMA GEMM kernels, for filters of any size, as tma_gemm_plan.h launches them, and programs in them and in TMA
+"""Runs TMA GEMM kernels, for filters of any size, as tma_gemm_launch.h launches them, and programs in them and in TMA
 depthwise kernels."""
 
 import ctypes
@@ -12,7 +12,7 @@ from emulator.plans import DIRECTIONS
 
 @functools.cache
 def planner() -> ctypes.CDLL:
-    loaded = plans.library("tma_plan")
+    loaded = plans.library("tma_launch")
     for name in ("name", "file", "arguments"):
         getattr(loaded, f"gemm_kernel_{name}").restype = ctypes.c_char_p
     for name in ("finish_name", "finish_arguments", "plan_gemm"):

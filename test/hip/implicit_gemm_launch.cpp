@@ -1,4 +1,4 @@
-// implicit_gemm_plan.h as C functions, for Python: tests by the emulator, and timings.
+// implicit_gemm_launch.h as C functions, for Python: tests by the emulator, and timings.
 #include "hip/gemm/implicit_gemm_launch.h"
 
 #include "plan_program.h"

@@ -1,4 +1,4 @@
-// What the libraries that plan launches for Python (implicit_gemm_plan.cpp, tma_plan.cpp) share.
+// What the libraries that plan launches for Python (implicit_gemm_launch.cpp, tma_launch.cpp) share.
 #pragma once
 
 #include <cstdint>

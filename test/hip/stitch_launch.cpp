@@ -63,7 +63,7 @@ extern "C" const char* prepare(const int64_t* code, int64_t size, const int64_t*
 extern "C" const char* source() { return text.c_str(); }
 
 extern "C" int64_t workspace_bytes() { return plan.workspace_bytes; }
-extern "C" int64_t arrivals() { return plan.arrivals; }
+extern "C" int64_t semaphores() { return plan.semaphores; }
 extern "C" int64_t args_bytes() { return sizeof(StitchArgs); }
 extern "C" void launches(uint32_t* shape, uint32_t* finish) {
   const auto put = [](const gpu::Launch& from, uint32_t* to) {
@@ -74,12 +74,12 @@ extern "C" void launches(uint32_t* shape, uint32_t* finish) {
   put(plan.finish, finish);
 }
 extern "C" void arguments(const void* acc, const void* const* inputs, void* const* outputs, void* workspace,
-                          void* arrivals, void* to) {
+                          void* semaphores, void* to) {
   plan.args.acc = acc;
   for (size_t i = 0; i < program.inputs.size(); ++i) plan.args.in[i] = inputs[i];
   for (size_t i = 0; i < program.outputs.size(); ++i) plan.args.out[i] = outputs[i];
   plan.args.partial = static_cast<float*>(workspace);
-  plan.args.arrivals = static_cast<unsigned*>(arrivals);
+  plan.args.semaphores = static_cast<unsigned*>(semaphores);
   std::memcpy(to, &plan.args, sizeof plan.args);
 }
 extern "C" int is_of_tiles() { return plan.tile_lines; }

@@ -1,4 +1,4 @@
-// tma_gemm_plan.h and tma_depthwise_plan.h as C functions, for Python: tests by the emulator.
+// tma_gemm_launch.h and tma_depthwise_launch.h as C functions, for Python: tests by the emulator.
 #include <cstring>
 #include <stdexcept>
 #include <string>

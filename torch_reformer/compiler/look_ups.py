@@ -17,7 +17,7 @@ from .space import MOST_OF_LINE, Digits, Space, fits, joined, with_strides
 
 aten = torch.ops.aten
 
-MOST_TABLES = 4  # that kernels take (csrc/hip/kernels/stitch.h)
+MOST_TABLES = 4  # that kernels take (csrc/hip/programs/stitch_args.h)
 OPERATORS = {aten.embedding.default, aten.index_select.default}
 
 

@@ -23,7 +23,7 @@ from .layout import Layout
 
 Digits = tuple[tuple[int, ...], ...]
 BY_PLACE: Digits = ((-1, 1),)  # of a key: each element has a random number of its own
-# Rows as long as a GPU's kernel has in registers, so that what is added up over rows is, too (kernels/stitch_plan.h);
+# Rows as long as a GPU's kernel has in registers, so that what is added up over rows is, too (stitch_launch.h);
 # and as many as keep its processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
 # Digits of a placed operand's line and column that kernels know (csrc/program/placement.h), and adjacent elements that

@@ -42,7 +42,7 @@ class Candidate(ctypes.Structure):
 
     _fields_ = [
         ("name", ctypes.c_char_p),
-        ("refusal", ctypes.c_char_p),
+        ("reason", ctypes.c_char_p),
         ("estimate_us", ctypes.c_double),
         ("workspace_bytes", ctypes.c_int64),
         ("solver", ctypes.c_int32),

@@ -15,7 +15,7 @@ class Candidate:
     """A solver's estimate for a problem, or the reason why it does not apply."""
 
     name: str
-    refusal: str | None  # why it may not be chosen; None if it may
+    reason: str | None  # why it may not be chosen; None if it may
     estimate_us: float  # microseconds that its cost model expects; 0 if it refused or has none
     workspace_bytes: int
     chosen: bool
@@ -41,7 +41,7 @@ def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidat
     return [
         Candidate(
             name=candidate.name.decode(),
-            refusal=candidate.refusal.decode() if candidate.refusal else None,
+            reason=candidate.reason.decode() if candidate.reason else None,
             estimate_us=candidate.estimate_us,
             workspace_bytes=candidate.workspace_bytes,
             chosen=candidate.solver == chosen,

@@ -19,7 +19,7 @@ NONE_OFFERED = "of which no solver is offered"
 
 def offered(problem: ConvProblem, architecture: str) -> set[str]:
     """Names of the solvers that may compute the problem on a GPU of the architecture, which need not be there."""
-    return {each.name for each in candidates(problem, architecture) if each.refusal is None}
+    return {each.name for each in candidates(problem, architecture) if each.reason is None}
 
 
 def of_offered(records: Iterable[Record], architecture: str) -> tuple[list[Record], Counter[str]]:

@@ -47,7 +47,7 @@ def in_words(problem: ConvProblem) -> str:
 
 
 def _reason(found: list[Candidate]) -> str:
-    applicable = [candidate for candidate in found if candidate.refusal is None]
+    applicable = [candidate for candidate in found if candidate.reason is None]
     chosen = next(candidate for candidate in found if candidate.chosen)
     forced = config.settings().force
     if forced == chosen.name:
@@ -103,7 +103,7 @@ def _is_ours(name: str) -> bool:
 
 def _family(candidate: Candidate) -> tuple[str, str | None]:
     """The same for sizes of one algorithm, or solvers of MIOpen's, that are refused for the same reason."""
-    return candidate.name.rpartition("_")[0] if _is_ours(candidate.name) else "MIOpen", candidate.refusal
+    return candidate.name.rpartition("_")[0] if _is_ours(candidate.name) else "MIOpen", candidate.reason
 
 
 def _joined(names: list[str]) -> str:

@@ -41,7 +41,7 @@ class Measurement:
 def applicable(problem: ConvProblem, device: torch.device = _CPU) -> dict[str, int]:
     """The workspace in bytes of each solver that may compute the problem there, under the configuration in force."""
     found = candidates(problem, device_name(device))
-    return {candidate.name: candidate.workspace_bytes for candidate in found if candidate.refusal is None}
+    return {candidate.name: candidate.workspace_bytes for candidate in found if candidate.reason is None}
 
 
 def _memory(device: torch.device) -> int:
@@ -124,7 +124,7 @@ def check(work: Workload, solvers: Collection[str]) -> dict[str, str]:
 def _failed(work: Workload, solvers: Collection[str]) -> dict[str, str]:
     """Those of them that have failed: a vendor's kernel is refused from then on, and PyTorch's convolution has run."""
     found = candidates(work.problem, device_name(work.device))
-    return {each.name: f"it failed: {each.refusal}" for each in found if each.name in solvers and each.refusal}
+    return {each.name: f"it failed: {each.reason}" for each in found if each.name in solvers and each.reason}
 
 
 def time_each(
