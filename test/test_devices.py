@@ -28,7 +28,10 @@ def test_tma_solvers_are_for_gpus_with_tma(solver, arch):
     size, groups = TMA[solver]
     problem = ConvProblem(8, 64, 28, 28, 64, size, size, 1, 1, groups=groups, dtype="BF16", layout="NHWC")
     (reason,) = (found.reason for found in candidates(problem, arch) if found.name == solver)
-    assert (reason != "it is for Hopper GPUs (sm_90)") == native.has_tma(arch)
+    if native.has_tma(arch):
+        assert reason != "it is for Hopper GPUs (sm_90)"
+    else:
+        assert reason is not None
 
 
 def test_times_are_of_the_table():

@@ -27,12 +27,19 @@ PYTHON = {
     "__init__": "version runtime program problem functional nn override fuse selector tuning",
 }
 # From the bottom to the top: a folder, or the files of a stem, uses what stands on lines above its own.
-CPP = ["types device planned set_cache numbered hip/device hip/devices", "program jit", "conv hip/typed_kernel"]
-CPP += ["cpu hip/programs hip/gpu_cost hip/gpu_solver"]
-CPP += [
-    "selector hip/gemm hip/depthwise hip/pointwise hip/pooling hip/embedding hip/segment_reduce hip/copy hip/miopen"
+CPP = [
+    "types device planned set_cache numbered hip/device hip/devices",
+    "program jit torch_types",
+    "conv hip/typed_kernel",
+    "cpu hip/programs hip/gpu_cost hip/gpu_solver",
+    "selector hip/gemm hip/depthwise hip/pointwise hip/pooling hip/embedding hip/segment_reduce hip/copy hip/miopen",
+    "hip/tma_gemm hip/packed_gemm",
+    "dispatch",
+    "plan",
+    "operators",
+    "c_api library",
+    "aten",
 ]
-CPP += ["hip/tma_gemm hip/packed_gemm", "dispatch", "plan", "operators", "c_api library", "aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "c_api_tensors.cpp", "cpu/parallel.cpp")
 COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
 COMPILER += " measure partition plan"
