@@ -77,7 +77,7 @@ def test_the_log_names_file_and_line(kernels):
     path = kernels / "src/test/scale.h"
     path.write_text(path.read_text().replace("int count;", "int count;\n  Nonsense more;"))
     line = path.read_text().splitlines().index("  Nonsense more;") + 1
-    sentence = rf'kernel scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
+    sentence = rf'kernel test/scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
     with pytest.raises(ValueError, match=re.compile(sentence, re.S)):
         compile_scale()
 
@@ -309,7 +309,7 @@ def test_what_can_not_be_compiled_ahead_fails_when_it_is_launched():
     broken = gpu.Entry("test/scale", "broken", "fp32, not a number")
     assert compile_ahead.compile_ahead("sm_90", lambda: launch_all([*scales(8), broken])) == 2
     assert [each.entry for each in gpu.note_launches("sm_90", lambda: launch_all([*scales(8), broken]))] == [broken]
-    with pytest.raises(ValueError, match="the kernel scale broken can't be compiled"):
+    with pytest.raises(ValueError, match="the kernel test/scale broken can't be compiled"):
         gpu.compile_entry(broken, "sm_90")
 
 
