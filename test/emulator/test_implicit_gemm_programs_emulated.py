@@ -122,5 +122,5 @@ def test_random_programs(tested, kind, type_name, tile, path, tiles):
     "output", [program.sum(program.acc()), program.store(program.acc(), torch.float64)], ids=["sum", "fp64"]
 )
 def test_what_is_refused(output):
-    with pytest.raises(AssertionError, match="the kernels don't take this program"):
+    with pytest.raises(AssertionError, match="the kernels don't support this program"):
         check(Program(program.store(program.acc()), output), "1x1")

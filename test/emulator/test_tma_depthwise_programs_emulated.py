@@ -118,5 +118,5 @@ def test_random_programs(tested, reduction, kind, multiprocessors):
     ids=["full", "row", "plane", "random", "two results", "fp32", "sum of all", "two reductions", "of channels"],
 )
 def test_what_is_refused(outputs):
-    with pytest.raises(AssertionError, match="the kernels don't take this program"):
+    with pytest.raises(AssertionError, match="the kernels don't support this program"):
         check(Program(*outputs), problem_of((3, 1)))

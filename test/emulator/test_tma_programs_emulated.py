@@ -152,5 +152,5 @@ def test_random_programs_with_reductions(tested, reduction, kind, shared, row_bl
     ids=["sum of all", "two reductions", "of what is not stored", "fp64", "of channels"],
 )
 def test_what_is_refused(outputs):
-    with pytest.raises(AssertionError, match="the kernels don't take this program"):
+    with pytest.raises(AssertionError, match="the kernels don't support this program"):
         check(Program(program.store(program.acc()), *outputs), "1x1")

@@ -57,7 +57,7 @@ inline const char* plan_program(const GivenProgram& given, const ConvProblem& p,
   const int64_t* const shape = given.shape;
   ProgramCall call{program, {Layout::nhwc, shape[0], shape[1], shape[2]}, Stored(int8_t(p.dtype)), nullptr, {}, {}};
   for (size_t i = 0; i < program.inputs.size(); ++i) call.inputs.push_back({given.inputs[i], Stored(given.types[i])});
-  if (!takes_program(call, limits)) return "the kernels don't take this program";
+  if (!supports_program(call, limits)) return "the kernels don't support this program";
   for (size_t i = 0; i < program.outputs.size(); ++i) call.outputs.push_back(given.outputs[i]);
   started.clear();
   start(call);
