@@ -64,6 +64,12 @@ def has_batched(grads) -> bool:
     return any([grad is not None and is_batched(grad) for grad in grads])
 
 
+def assume_constant_result(function):
+    """torch.compiler.assume_constant_result, which would import Dynamo (over half a second) to set this attribute."""
+    function._dynamo_marked_constant = True
+    return function
+
+
 def needs_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
