@@ -53,5 +53,6 @@ def test_converted_model_counts_as_before():
 
 
 def test_counter_imported_before_the_package():
-    code = "import torch, torch.utils.flop_counter as c, torch_reformer; assert torch.ops.reformer.conv2d in c.flop_registry"
+    code = "import torch, torch.utils.flop_counter as counter, torch_reformer\n"
+    code += "assert torch.ops.reformer.conv2d in counter.flop_registry"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=True, timeout=120)
