@@ -21,8 +21,8 @@ _targets_exist = torch.ops.reformer._targets_exist.default
 
 @torch.library.impl(_library, "_targets_exist", "CPU")
 def _targets_exist_on_cpu(wrong: Tensor, target: Tensor, classes: int, ignore_index: int) -> Tensor:
-    """True, unless so many targets are no classes: then eager's error, of the first. An operator, as a graph's assertion
-    has a text of its own only."""
+    """True, or eager's error if so many targets are no classes, which names the first: a graph's assertion has a
+    constant text."""
     if wrong.item():
         first = next(each for each in target.tolist() if each != ignore_index and not 0 <= each < classes)
         raise IndexError(f"Target {first} is out of bounds.")
