@@ -10,6 +10,7 @@
 #include "dispatch/pytorch_settings.h"
 #include "jit/gpu.h"
 #include "plan/operator_calls.h"
+#include "plan/profiler.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -92,6 +93,8 @@ REFORMER_API int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64
 
 // How plans call PyTorch's operators.
 REFORMER_API void reformer_set_operator_calls(const ReformerOperatorCalls* calls);
+// How plans and their steps are ranges of PyTorch's profiler.
+REFORMER_API void reformer_set_profiler(const ReformerProfiler* profiler);
 
 // The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);

@@ -120,6 +120,8 @@ int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* 
 
 void reformer_set_operator_calls(const ReformerOperatorCalls* calls) { reformer::set_operator_calls(*calls); }
 
+void reformer_set_profiler(const ReformerProfiler* profiler) { reformer::set_profiler(*profiler); }
+
 int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs) {
   return guarded([&] {
     std::vector<reformer::Tensor> given;
