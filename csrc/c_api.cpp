@@ -345,6 +345,8 @@ void reformer_interned_counts(int64_t* programs, int64_t* plans) {
 
 void reformer_gpu_kernels(const char* folder) { gpu::set_kernels_folder(folder); }
 
+void reformer_gpu_nvrtc(const char* file) { gpu::set_nvrtc_file(file); }
+
 const char* reformer_gpu_architecture(int32_t device) {
   return guarded<const char*>(nullptr, [&] { return gpu::architecture(device).c_str(); });
 }

@@ -167,6 +167,8 @@ struct ReformerLaunch {
 
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.
 REFORMER_API void reformer_gpu_kernels(const char* folder);
+// Where NVRTC is, if neither torch nor the loader has it (jit/rtc.h).
+REFORMER_API void reformer_gpu_nvrtc(const char* file);
 REFORMER_API const char* reformer_gpu_architecture(int32_t device);
 
 // Why there are no kernels for an architecture; an empty text if there are.
