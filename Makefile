@@ -12,9 +12,13 @@ BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
 ZOO := .venv/.zoo
+# Says by its name what REFORMER_ARCHS was at the last build: kernels depend on that variable, too.
+SPACE := $() $()
+COMMA := ,
+ARCHS := build/archs$(if $(filter undefined,$(origin REFORMER_ARCHS)),,-of-$(subst $(SPACE),-,$(strip $(subst $(COMMA), ,$(REFORMER_ARCHS)))))
 CPP_FILES = $(shell find csrc -name '*.h' -o -name '*.cpp')
-TABLES = $(shell find csrc -name '*.def')
-KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.inc' -o -name '*.py')
+TABLES = $(shell find csrc -name '*.def' -o -name '*.inc')
+KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.py')
 FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip test/miopen benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
 # Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
@@ -75,8 +79,13 @@ $(ZOO): $(INSTALLED)
 	@$(PIP) "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__)')" --group zoo && \
 	  touch $@ || echo "they can't be installed: tests with them will skip" >&2
 
+$(ARCHS):
+	@mkdir -p build
+	@rm -f build/archs*
+	@touch $@
+
 # The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
-$(LIBRARY): $(INSTALLED) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)
+$(LIBRARY): $(INSTALLED) $(ARCHS) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
 	@# egg_info: what torch.compile finds the backend by.

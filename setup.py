@@ -19,8 +19,8 @@ SOURCES, ATEN_SOURCES = (
     sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.cpp") if path.is_relative_to(ATEN) == aten)
     for aten in (False, True)
 )
-HEADERS = sorted(
-    str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.[hd]*") if path.suffix in (".h", ".def")
+HEADERS = sorted(  # what is included, which source distributions take by `depends`
+    str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".def", ".inc")
 )
 EXPORTS = "csrc/exports.map"
 KERNELS = [str(path.relative_to(ROOT)) for path in [Path(compile_kernels.__file__), *compile_kernels.sources()]]

@@ -11,6 +11,7 @@
 #include "hip/devices.h"
 #include "jit/gpu.h"
 #include "plan/operator_calls.h"
+#include "plan/profiler.h"
 
 #define REFORMER_API extern "C" __attribute__((visibility("default")))
 
@@ -93,6 +94,8 @@ REFORMER_API int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64
 
 // How plans call PyTorch's operators.
 REFORMER_API void reformer_set_operator_calls(const ReformerOperatorCalls* calls);
+// How plans and their steps are ranges of PyTorch's profiler.
+REFORMER_API void reformer_set_profiler(const ReformerProfiler* profiler);
 
 // The CPU cost model's class of the problem and its three terms, in microseconds of the nominal machine (cpu/cost.h).
 REFORMER_API int32_t reformer_cost_class(const reformer::ConvProblem* problem);
@@ -168,6 +171,8 @@ REFORMER_API const reformer::GpuSpec* reformer_gpu_specs(int32_t* count);
 
 // Where code objects and sources are looked for from now on, instead of in the package: for tests.
 REFORMER_API void reformer_gpu_kernels(const char* folder);
+// Where NVRTC is, if neither torch nor the loader has it (jit/rtc.h).
+REFORMER_API void reformer_gpu_nvrtc(const char* file);
 REFORMER_API const char* reformer_gpu_architecture(int32_t device);
 
 // Why there are no kernels for an architecture; an empty text if there are.

@@ -21,6 +21,8 @@ const GpuSpec* reformer_gpu_specs(int32_t* count) {
 
 void reformer_gpu_kernels(const char* folder) { gpu::set_kernels_folder(folder); }
 
+void reformer_gpu_nvrtc(const char* file) { gpu::set_nvrtc_file(file); }
+
 const char* reformer_gpu_architecture(int32_t device) {
   return guarded<const char*>(nullptr, [&] { return gpu::architecture(device).c_str(); });
 }

@@ -49,6 +49,8 @@ int32_t reformer_conv_run(const ReformerConvPlan* plan, const ReformerConvCall* 
 
 void reformer_set_operator_calls(const ReformerOperatorCalls* calls) { set_operator_calls(*calls); }
 
+void reformer_set_profiler(const ReformerProfiler* profiler) { set_profiler(*profiler); }
+
 int32_t reformer_run_plan(int64_t plan, void* const* tensors, int64_t count, void** outputs) {
   return run_guarded([&] {
     std::vector<Tensor> given;

@@ -60,6 +60,38 @@ std::string gpu_architecture(std::string_view text) {
     return std::string(text);
   return {};
 }
+
+// GPUs by the names on their boxes, and what they are here.
+constexpr std::array<std::array<const char*, 2>, 18> kNamedGpus = {{
+    {"a100", "sm_80"},
+    {"a30", "sm_80"},
+    {"a10", "sm_86"},
+    {"a40", "sm_86"},
+    {"rtx3090", "sm_86"},
+    {"l4", "sm_89"},
+    {"l40", "sm_89"},
+    {"l40s", "sm_89"},
+    {"rtx4090", "sm_89"},
+    {"h100", "sm_90"},
+    {"h200", "sm_90"},
+    {"gh200", "sm_90"},
+    {"b200", "sm_100"},
+    {"mi100", "gfx908"},
+    {"mi250", "gfx90a"},
+    {"mi250x", "gfx90a"},
+    {"mi300x", "gfx942"},
+    {"mi325x", "gfx942"},
+}};
+
+// What a sentence about a text that is no device says further, if that names a GPU.
+std::string architecture_of_name(std::string_view text) {
+  std::string name;
+  for (const char c : text)
+    if (c != ' ' && c != '-' && c != '_') name += char(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  for (const auto& [known, architecture] : kNamedGpus)
+    if (name == known) return "; " + std::string(text) + " is " + architecture;
+  return "";
+}
 }  // namespace
 
 Isa cpu_isa() {
@@ -78,7 +110,8 @@ Device Device::parse(std::string_view text) {
   const std::string shown = "\"" + std::string(text) + "\"";
   if (text.rfind("cpu-", 0) != 0) {
     if (const std::string name = gpu_architecture(text); !name.empty()) return {DeviceKind::cuda, Isa::plain, 1, name};
-    throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN");
+    throw std::invalid_argument(shown + " is no device: give cpu-ISA-THREADSt (cpu-avx512-2t), gfxNNN or sm_NN" +
+                                architecture_of_name(text));
   }
   const size_t dash = text.find('-', 4);
   const auto isa_name = text.substr(4, dash - 4);

@@ -1,5 +1,7 @@
 """The loss of classes, as the compiler takes it apart (losses.py)."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,12 +51,16 @@ def test_nothing_to_guess_is_no_number():
     assert torch.compile(F.cross_entropy, backend=reformer)(SCORES, ignored).isnan()
 
 
-@pytest.mark.parametrize("wrong", [33, -1, -2])
-def test_a_class_that_is_not_there(wrong):
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("wrong", [33, -1, -2, 2**25 + 1])
+def test_a_class_that_is_not_there(wrong, reduction):
+    """The first of several is named, as PyTorch does it."""
     classes = CLASSES.clamp(0)
-    classes[3] = wrong
-    with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
-        torch.compile(F.cross_entropy, backend=reformer)(SCORES, classes)
+    classes[3], classes[7] = wrong, 1000
+    loss = functools.partial(F.cross_entropy, reduction=reduction)
+    for each in (loss, torch.compile(loss, backend=reformer)):
+        with pytest.raises(IndexError, match=f"^Target {wrong} is out of bounds"):
+            each(SCORES, classes)
 
 
 def test_one_pass_a_way():

@@ -118,6 +118,14 @@ def test_bad_setting_changes_nothing(settings, sentence):
     assert config.settings() == before
 
 
+def test_unknown_setting_changes_nothing():
+    before = config.settings()
+    sentence = "config: there is no setting 'nope'; there are force, forbid, workspace_limit, deterministic, "
+    with pytest.raises(TypeError, match=f"^{sentence}reduced_accuracy, epilogues$"):
+        config(force="aten", nope=1)
+    assert config.settings() == before
+
+
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [

@@ -144,6 +144,14 @@ def test_no_device(text):
 
 
 @pytest.mark.parametrize(
+    "name, architecture", [("H100", "sm_90"), ("a100", "sm_80"), ("RTX 4090", "sm_89"), ("MI300X", "gfx942")]
+)
+def test_name_of_a_gpu_is_no_device(name, architecture):
+    with pytest.raises(ValueError, match=f'"{name}" is no device: .* gfxNNN or sm_NN; {name} is {architecture}$'):
+        native.device(name)
+
+
+@pytest.mark.parametrize(
     "text", ["cpu-avx1024-2t", "cpu-avx2", "cpu-avx2-t", "cpu-avx2-0t", "cpu-avx2-2", "cpu-avx2-2tt"]
 )
 def test_no_cpu(text):

@@ -1,7 +1,11 @@
 """What a person meets first: quick checks that the metadata, the README and the code agree."""
 
 import dataclasses
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +62,61 @@ def test_docs_have_the_table_of_settings():
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([\w-]+)", "\n".join(fenced("", "README.md"))))))
 def test_readme_names_targets_that_exist(target):
     assert re.search(rf"^{target}:", text_of("Makefile"), re.M)
+
+
+def output_of(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
+    """What a command prints; the test's environment has no REFORMER_ARCHS of its own."""
+    own = {name: value for name, value in os.environ.items() if name not in ("REFORMER_ARCHS", "MAKEFLAGS")}
+    done = subprocess.run(command, cwd=cwd, env=own | environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def built(tmp_path):
+    """A folder of which make thinks that all of it is built, without REFORMER_ARCHS."""
+    for folder in ("build", "csrc/hip", ".venv", "torch_reformer"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("pyproject.toml", "setup.py", "Makefile", "csrc/exports.map"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    (tmp_path / "csrc/table.inc").touch()
+    for number, file in enumerate((".venv/.installed", "build/archs", "torch_reformer/_C.abi3.so")):
+        (tmp_path / file).touch()
+        later = (tmp_path / "csrc").stat().st_mtime + 10 + number
+        os.utime(tmp_path / file, (later, later))
+    return tmp_path
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+
+
+@needs_make
+def test_make_builds_once(built):
+    assert "setup.py" not in output_of("make", "-n", "build", cwd=built)
+
+
+@needs_make
+@pytest.mark.parametrize("archs", ["gfx942", "gfx942 sm_90a", "gfx942,sm_90a", ""])
+def test_make_builds_for_other_architectures(built, archs):
+    assert "setup.py" in output_of("make", "-n", "build", cwd=built, REFORMER_ARCHS=archs)
+    output_of("make", f"build/archs-of-{archs.replace(' ', '-').replace(',', '-')}", cwd=built, REFORMER_ARCHS=archs)
+    assert "setup.py" in output_of("make", "-n", "build", cwd=built)  # back to this machine's
+
+
+@needs_make
+def test_make_builds_for_a_table_that_changed(built):
+    later = (built / "torch_reformer/_C.abi3.so").stat().st_mtime + 10
+    os.utime(built / "csrc/table.inc", (later, later))
+    assert "setup.py" in output_of("make", "-n", "build", cwd=built)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is no checkout")
+def test_source_distribution_has_what_is_built(tmp_path):
+    output_of(sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path)
+    packed = set((tmp_path / "torch_reformer.egg-info/SOURCES.txt").read_text().splitlines())
+    needed = output_of("git", "ls-files", "csrc", "torch_reformer", "setup.py", "pyproject.toml", "LICENSE", "NOTICE")
+    assert len(needed.splitlines()) > 400
+    assert not set(needed.splitlines()) - packed
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -23,6 +23,25 @@ def test_training_step_meets_all_directions():
     }
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch_reformer.conv2d_act(x, w),
+        lambda x, w: torch_reformer.conv2d_batch_norm_act(x, w, None, None, None, training=True),
+    ],
+    ids=["conv2d_act", "conv2d_batch_norm_act"],
+)
+def test_convolutions_with_an_epilogue(function):
+    x, w = torch.randn(2, 4, 9, 9, requires_grad=True), torch.randn(6, 4, 3, 3, requires_grad=True)
+    with record_problems() as problems:
+        function(x, w).sum().backward()
+    assert {(problem.k, problem.direction): calls for (problem, _), calls in problems.items()} == {
+        (6, "F"): 1,
+        (6, "B"): 1,
+        (6, "W"): 1,
+    }
+
+
 @pytest.mark.parametrize("dtype,name", [(torch.float64, "FP64"), (torch.float16, "FP16"), (torch.bfloat16, "BF16")])
 def test_arguments_left_at_their_defaults(dtype, name):
     with record_problems() as problems:

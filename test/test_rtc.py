@@ -33,6 +33,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+def test_wheel_is_found(tmp_path):
+    """In a process into which nobody has brought NVRTC."""
+    key = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NHWC-NHWC-NHWC-FP16-F"
+    command = [sys.executable, "-m", "torch_reformer", "explain", key, "--device", "sm_90"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "NVRTC" not in done.stdout and "gpu_gemm" in done.stdout
+
+
 def compile_scale(arch="sm_90") -> gpu.Compiled:
     return gpu.compile_entry(SCALE, arch)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn.functional import pad
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .operators import batch_norm, conv, conv_epilogue, fused_programs
 from .operators import stitch as stitch_operator
@@ -74,6 +75,8 @@ def conv2d(
         if result is not None:
             return result
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor) and (bias is None or isinstance(bias, Tensor))):
+        if has_torch_function(given := (input, weight, bias)):  # proxies of torch.fx, which record the call
+            return handle_torch_function(conv2d, given, *given, stride, padding, dilation, groups)
         check_tensors("conv2d", input=input, weight=weight, **({} if bias is None else {"bias": bias}))
     stride, dilation = pair("stride", stride), pair("dilation", dilation)
     if isinstance(padding, str):
@@ -247,6 +250,9 @@ def conv2d_act(
         ValueError: for another activation.
         As :func:`torch_reformer.conv2d`.
     """
+    if not isinstance(input, Tensor) and has_torch_function(given := (input, weight, bias, residual)):
+        geometry, settings = (stride, padding, dilation, groups), {"activation": activation, "residual": residual}
+        return handle_torch_function(conv2d_act, given, input, weight, bias, *geometry, **settings)
     _check_activation(activation)
     tensors = _some(bias=bias, residual=residual)
     program = fused_programs.act(frozenset(tensors), activation)
@@ -292,6 +298,9 @@ def linear_act(
         ValueError: for another activation, or a probability outside of 0 to 1.
     """
     if not isinstance(input, Tensor):
+        if has_torch_function(given := (input, weight, bias, residual)):
+            settings = {"activation": activation, "dropout": dropout, "training": training, "residual": residual}
+            return handle_torch_function(linear_act, given, input, weight, bias, **settings)
         check_tensors("linear_act", input=input)
     _check_activation(activation)
     check_number("linear_act", "dropout", dropout)
@@ -352,6 +361,20 @@ def conv2d_batch_norm_act(
         and isinstance(weight, Tensor)
         and all([isinstance(tensor, Tensor) for tensor in optional if tensor is not None])
     ):
+        if has_torch_function((input, weight, *optional)):
+            return handle_torch_function(
+                *(conv2d_batch_norm_act, (input, weight, *optional)),
+                *(input, weight, bias, running_mean, running_var, norm_weight, norm_bias),
+                training=training,
+                momentum=momentum,
+                eps=eps,
+                stride=stride,
+                padding=padding,
+                dilation=dilation,
+                groups=groups,
+                activation=activation,
+                residual=residual,
+            )
         given = _some(bias=bias, running_mean=running_mean, running_var=running_var)
         given |= _some(norm_weight=norm_weight, norm_bias=norm_bias, residual=residual)
         check_tensors("conv2d_batch_norm_act", input=input, weight=weight, **given)

@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from . import functional
 from .operators import batch_norm
@@ -142,6 +143,8 @@ def conv_norm_act(
     residual: Tensor | None = None,
 ) -> Tensor:
     """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
+    if not isinstance(input, Tensor) and has_torch_function((input, residual)):  # proxies of torch.fx, say
+        return handle_torch_function(conv_norm_act, (input, residual), conv, norm, input, activation, residual)
     momentum, in_training, tracks = norm.momentum, norm.training, norm.track_running_stats
     conv_own, norm_own, buffers = conv._parameters, norm._parameters, norm._buffers
     # Modules look their parameters up slowly; what is not in there is computed (torch.nn.utils.parametrize).

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "operator_call.h"
+#include "profiler.h"
 
 namespace reformer::core {
 namespace {
@@ -18,6 +19,7 @@ struct Functions {
   decltype(&reformer_conv_run) conv_run;
   decltype(&reformer_run_plan) run_plan;
   decltype(&reformer_set_operator_calls) set_operator_calls;
+  decltype(&reformer_set_profiler) set_profiler;
   decltype(&reformer_set_deterministic_reader) set_deterministic_reader;
 };
 Functions functions;
@@ -45,9 +47,12 @@ void connect(const char* file) {
   find(library, "reformer_conv_run", functions.conv_run);
   find(library, "reformer_run_plan", functions.run_plan);
   find(library, "reformer_set_operator_calls", functions.set_operator_calls);
+  find(library, "reformer_set_profiler", functions.set_profiler);
   find(library, "reformer_set_deterministic_reader", functions.set_deterministic_reader);
   const ReformerOperatorCalls calls = OperatorCall::functions();
   functions.set_operator_calls(&calls);
+  const ReformerProfiler profiler = profiler_functions();
+  functions.set_profiler(&profiler);
   functions.set_deterministic_reader([]() -> int32_t {
     const at::Context& context = at::globalContext();
     return context.deterministicAlgorithms() || context.deterministicCuDNN();

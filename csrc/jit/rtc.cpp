@@ -52,11 +52,17 @@ void* open_first(std::initializer_list<const char*> names) {
   return nullptr;
 }
 
-// The one that torch has loaded fits the driver; then what the loader finds.
+std::string& nvrtc_file() {
+  static auto& file = *new std::string;
+  return file;
+}
+
+// The one that torch has loaded fits the driver; then what the loader finds, or a wheel has.
 const Api* nvrtc() {
   static const std::unique_ptr<Api> api = [] {
     void* library = loaded_library("libnvrtc.so");
     if (!library) library = open_first({"libnvrtc.so.13", "libnvrtc.so.12"});
+    if (!library && !nvrtc_file().empty()) library = open_first({nvrtc_file().c_str()});
     return library ? std::make_unique<Api>(library, "nvrtc", "CUBIN") : nullptr;
   }();
   return api.get();
@@ -120,10 +126,13 @@ class Program {
 
 }  // namespace
 
+void set_nvrtc_file(const char* path) { nvrtc_file() = path; }
+
 const char* no_compiler(const std::string& architecture) {
   if (api_for(architecture)) return nullptr;
   return is_amd(architecture) ? "hipRTC (libhiprtc.so), which could compile them now, is not found"
-                              : "NVRTC (libnvrtc.so.13 or .12), which could compile them now, is not found";
+                              : "NVRTC (libnvrtc.so.13 or .12, in the wheel nvidia-cuda-nvrtc), which could compile "
+                                "them now, is not found";
 }
 
 Compiler compiler_for(const std::string& architecture) {

@@ -6,6 +6,9 @@
 
 namespace reformer::gpu {
 
+// A file with NVRTC, for where neither torch nor the loader has it: a wheel's. Before the compiler is first asked for.
+void set_nvrtc_file(const char* path);
+
 // Null if there is a compiler for kernels of this architecture; else the rest of a message: "NVRTC ... is not found".
 const char* no_compiler(const std::string& architecture);
 

@@ -5,6 +5,7 @@
 #include "checks.h"
 #include "numbered.h"
 #include "plan/interned.h"
+#include "plan/profiler.h"
 #include "program.h"
 
 namespace reformer {
@@ -33,14 +34,27 @@ class Run {
   }
 
   std::vector<Tensor> operator()() {
+    const bool profiled = is_profiled();
+    std::optional<ProfilerRange> whole;
+    if (profiled) whole.emplace("reformer::plan");
     for (const PlanStep& step : plan_.steps) {
-      run(step);
+      if (profiled) {
+        run_in_range(step);
+      } else {
+        run(step);
+      }
       for (int32_t i : step.frees) Tensor(std::move(there_[size_t(i)]));
     }
     return tensors(plan_.outputs, 0);
   }
 
  private:
+  void run_in_range(const PlanStep& step) {
+    std::optional<ProfilerRange> range;
+    if (const std::string label = step.label(); !label.empty()) range.emplace(label);
+    run(step);
+  }
+
   void run(const PlanStep& step) {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);

@@ -102,6 +102,25 @@ PlanStep read_step(CodeReader& reader, int32_t there) {
   return step;
 }
 
+// Distinct operations of a program, in order, and its reductions, such as "sub, exp, sum of channels".
+std::string operations_of(const Program& program) {
+  constexpr size_t kMostShown = 8;
+  constexpr const char* reductions[] = {"", "sum", "max", "moments"};
+  constexpr const char* of[] = {"elements", "channels", "rows", "planes", "all"};
+  std::vector<std::string> found;
+  const auto add = [&](std::string word) {
+    if (std::find(found.begin(), found.end(), word) == found.end()) found.push_back(std::move(word));
+  };
+  for (const ProgramNode& node : program.nodes)
+    if (operands(node.op)) add(kProgramOps[int(node.op)].name);
+  for (const ProgramOutput& output : program.outputs)
+    if (output.kind != Reduction::none) add(std::string(reductions[int(output.kind)]) + " of " + of[int(output.per)]);
+  std::string text;
+  for (size_t i = 0; i < std::min(found.size(), kMostShown); ++i) text += (i ? ", " : "") + found[i];
+  if (found.size() > kMostShown) text += ", and " + std::to_string(found.size() - kMostShown) + " more";
+  return text.empty() ? "copy" : text;
+}
+
 // No tensor is used after the step that frees it.
 void check_frees(const Plan& plan, const CodeReader& reader) {
   std::vector<bool> freed(size_t(plan.tensors));
@@ -126,6 +145,17 @@ const char* PlanStep::name() const {
   if (const auto* call = std::get_if<OperatorStep>(&what)) return call->name();
   constexpr const char* names[] = {"conv2d", "stitch", "conv2d_grads", "parts", "view"};
   return names[what.index()];
+}
+
+std::string PlanStep::label() const {
+  const auto with_prefix = [&](const std::string& rest) { return std::string("reformer::") + name() + ": " + rest; };
+  if (const auto* conv = std::get_if<Conv2dStep>(&what)) return with_prefix(operations_of(conv->program->whole));
+  if (const auto* stitch = std::get_if<StitchStep>(&what)) return with_prefix(operations_of(stitch->program->whole));
+  if (const auto* grads = std::get_if<Conv2dGradsStep>(&what)) {
+    constexpr const char* wanted[] = {"none", "input", "weight", "input, weight"};
+    return with_prefix(wanted[grads->wanted]);
+  }
+  return "";
 }
 
 Plan Plan::decode(const int64_t* code, int64_t size) {

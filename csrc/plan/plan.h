@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -48,6 +49,9 @@ struct PlanStep {
   int32_t results;             // how many it makes
 
   const char* name() const;  // the operator's, for messages
+  // For the profiler: a fused kernel by what it computes, such as "reformer::stitch: mul, add, relu". Empty for what
+  // has a name there, PyTorch's own operators, and for what computes nothing.
+  std::string label() const;
 };
 
 struct Plan {

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry
 
 from ..runtime.native import gpu_specs
 from .ir import Call, Casts, Conv, ConvGrads, Operation, Reduce, View, replaced
@@ -124,8 +123,11 @@ def flops(operation: Operation) -> int:
         _, channels, height, width = operation.weight.layout.sizes
         directions = sum(operation.wanted) if isinstance(operation, ConvGrads) else 1
         return 2 * directions * outputs.numel * channels * height * width
-    count = flop_registry.get(operation.operator.overloadpacket) if isinstance(operation, Call) else None
-    if count is None:
+    if not isinstance(operation, Call):
+        return 0
+    from torch.utils.flop_counter import flop_registry  # which imports Triton where it is installed
+
+    if (count := flop_registry.get(operation.operator.overloadpacket)) is None:
         return 0
     results = [_meta(View(each, each.layout)) for each in operation.results]
     args, kwargs = (replaced(each, _meta) for each in (operation.args, operation.kwargs))

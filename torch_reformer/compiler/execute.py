@@ -14,6 +14,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
+from ..operators import run_plan
+from ..operators.dispatch import dispatch_modes
 from ..runtime import aten
 from ..runtime import gpu as runtime_gpu
 from ..runtime.plan import Plan
@@ -102,7 +104,10 @@ class Executable(Compiled):
             args.clear()
         if self.constants:
             tensors.extend(self.constants)
-        found = aten.library.run_plan(self._number, tensors, self._count)
+        if dispatch_modes():
+            found = run_plan.step_by_step(self.plan, tensors)
+        else:
+            found = aten.library.run_plan(self._number, tensors, self._count)
         if self._count == len(self._fixed):
             return found
         left = iter(found)

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily as real_tensors
 from .ir import Typed
 from .layout import Layout
 
+DEVICES = ("cpu", "cuda")
+
 
 class Unsupported(Exception):
     """What no plan can have; a sentence."""
@@ -27,6 +29,9 @@ def layout_of(tensor: Tensor, offset: int = 0) -> Layout:
 
 
 def typed(tensor: Tensor) -> Typed:
+    """Raises Unsupported where no plan runs: on the meta device, say."""
+    if tensor.device.type not in DEVICES:
+        raise Unsupported(f"a tensor is on the device {tensor.device}, and plans run on {' and '.join(DEVICES)}")
     return Typed(layout_of(tensor), tensor.dtype, tensor.device)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..runtime import aten, native, plan  # noqa: F401  native registers the operators
-from . import fake, fused_programs, max_pool
+from . import fake, flops, fused_programs, max_pool
 from .autocast import CastWeight, autocast_cast, autocast_type
 from .dispatch import (
     apply_of,
@@ -33,6 +33,7 @@ X, W, Y = 0, 1, 2  # the places of the trilinear form: input, weight, output
 
 _library = torch.library.Library("reformer", "IMPL")
 fake.register(_library)
+flops.register()
 max_pool.register(_library)
 _ops = torch.ops.reformer
 _conv2d = _ops.conv2d.default

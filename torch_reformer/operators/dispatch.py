@@ -19,7 +19,7 @@ _AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(Dispat
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 # Bound here, since the questions are asked at each call.
 _is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
-_dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 under_functorch, is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 any_autocast = torch._C._is_any_autocast_enabled
 
@@ -47,7 +47,7 @@ def needs_dispatcher(tensors) -> bool:
     first = tensors[0]
     return (
         _is_compiling()
-        or _dispatch_modes() > 0
+        or dispatch_modes() > 0
         or _tracing_state() is not None
         or under_functorch()
         or forward_ad._current_level >= 0
@@ -62,6 +62,12 @@ def has_batched(grads) -> bool:
     """Whether autograd.grad's is_grads_batched has made one of them: the vmap that does so knows no operators that take
     lists of tensors."""
     return any([grad is not None and is_batched(grad) for grad in grads])
+
+
+def assume_constant_result(function):
+    """torch.compiler.assume_constant_result, which would import Dynamo (over half a second) to set this attribute."""
+    function._dynamo_marked_constant = True
+    return function
 
 
 def needs_grad(*tensors: Tensor) -> bool:

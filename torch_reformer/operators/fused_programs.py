@@ -9,13 +9,14 @@ import torch
 from .. import program
 from ..program import Program
 from ..program.values import plain
+from .dispatch import assume_constant_result
 
 
 def _remembered(write):
     """Caches the programs that a function writes. For torch.compile they are constants: to trace how they are written
     would take a second each."""
     cached = functools.lru_cache(512)(write)
-    constant = torch.compiler.assume_constant_result(functools.wraps(write)(lambda *arguments: cached(*arguments)))
+    constant = assume_constant_result(functools.wraps(write)(lambda *arguments: cached(*arguments)))
 
     @functools.wraps(write)
     def remembered(*arguments) -> Program:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..runtime import plan as plans
 from . import conv
 from .conv_epilogue import conv2d_epilogue
-from .dispatch import has_batched, needs_dispatcher
+from .dispatch import below_autograd, has_batched, needs_dispatcher, without_autocast
 from .fallback import unfused
 from .stitch import stitch
 
@@ -20,6 +20,18 @@ def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     transforms need them."""
     if not torch.is_grad_enabled() and not needs_dispatcher(tensors):
         return plans.run(plan, tensors)
+    return _by_steps(plan, tensors)
+
+
+def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
+    """A compiled graph's plan, where a TorchDispatchMode wants to see the operators. The list is emptied."""
+    given = list(tensors)
+    tensors.clear()
+    with below_autograd(), without_autocast():
+        return _by_steps(plan, given)
+
+
+def _by_steps(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     there: list[Tensor | None] = list(tensors)
     for step, frees in zip(plan.steps, plan.frees, strict=True):
         there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])

@@ -141,7 +141,8 @@ class AtenCall:
             if length != TENSOR and length != len(result):
                 raise RuntimeError(f"{self.name} gave a list of {len(result)} tensors; the plan says {length}")
             flat += [result] if length == TENSOR else result
-        return flat
+        *_, layouts = self._arguments
+        return [_in_layout(*each) for each in zip(flat, layouts, strict=True)] if layouts else flat
 
     def _with_tensors(self, tensors: Sequence) -> list:
         """The values, with these in place of the tensors' numbers."""
@@ -159,6 +160,19 @@ class AtenCall:
         named = zip(self.schema.arguments, values, strict=True)
         shown_values = [f"{each.name}={value}" if each.kwarg_only else str(value) for each, value in named]
         return f"{self.name}({', '.join(shown_values)})"
+
+
+def _in_layout(tensor: Tensor | None, layout: tuple[Sequence[int], Sequence[int]]) -> Tensor | None:
+    """As take_layout() in csrc/aten/operator_call.cpp."""
+    if tensor is None:
+        return None
+    sizes, strides = layout
+    if tensor.shape != torch.Size(sizes):
+        raise RuntimeError(f"its result has the size {list(tensor.shape)}, and {list(sizes)} in the plan")
+    found = zip(sizes, strides, tensor.stride(), strict=True)
+    if tensor.numel() == 0 or all(size == 1 or wanted == stride for size, wanted, stride in found):
+        return tensor
+    return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _call_by_name(name: str, *arguments) -> AtenCall:

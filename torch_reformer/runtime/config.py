@@ -140,6 +140,7 @@ class _Config:
         deterministic: bool | object = ...,
         reduced_accuracy: bool | object = ...,
         epilogues: str | None | object = ...,
+        **unknown: object,
     ) -> contextlib.AbstractContextManager[Settings]:
         given = dict(
             force=force,
@@ -149,6 +150,8 @@ class _Config:
             reduced_accuracy=reduced_accuracy,
             epilogues=epilogues,
         )
+        if unknown:
+            raise TypeError(f"config: there is no setting {next(iter(unknown))!r}; there are {', '.join(given)}")
         changes = {name: value for name, value in given.items() if value is not ...}
         if "forbid" in changes:
             changes["forbid"] = _names(forbid)

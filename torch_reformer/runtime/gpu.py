@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class _Launch(ctypes.Structure):
 
 
 _kernels = _declare("reformer_gpu_kernels", None, ctypes.c_char_p)
+_nvrtc = _declare("reformer_gpu_nvrtc", None, ctypes.c_char_p)
 _architecture = _declare("reformer_gpu_architecture", ctypes.c_char_p, ctypes.c_int32)
 _unavailable = _declare("reformer_gpu_unavailable", ctypes.c_char_p, ctypes.c_char_p)
 _launch = _declare(
@@ -70,6 +72,18 @@ _add_compiled = _declare(
     ctypes.c_int64,
 )
 _cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
+
+
+def nvrtc_of_wheel() -> Path | None:
+    """The library of the wheel nvidia-cuda-nvrtc, in a folder that no loader searches. torch for CUDA loads it."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = map(Path, spec.submodule_search_locations or ()) if spec else ()
+    files = [file for folder in folders for file in folder.glob("*/lib/libnvrtc.so.*")]
+    return max(files, key=lambda file: file.name, default=None)
+
+
+if _file := nvrtc_of_wheel():
+    _nvrtc(str(_file).encode())
 
 
 def set_kernels_folder(folder: Path) -> None:

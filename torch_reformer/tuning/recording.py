@@ -14,6 +14,7 @@ from .workload import device_name
 _ops = torch.ops.reformer
 _DIRECTIONS = {
     _ops.conv2d.default: "F",
+    _ops.conv2d_epilogue.default: "F",
     _ops.conv2d_input_grad.default: "B",
     _ops.conv2d_weight_grad.default: "W",
 }
@@ -52,8 +53,9 @@ def _met(op, args, kwargs) -> tuple[ConvProblem, str] | None:
 
 
 class record_problems(TorchDispatchMode):
-    """A context manager that counts the problems this package solves inside it, those of backward passes included, each
-    with the device where it ran, as :func:`torch_reformer.explain` takes it::
+    """A context manager that counts the problems this package solves inside it, those of backward passes and of
+    compiled graphs included, each with the device where it ran, as :func:`torch_reformer.explain` takes it. A CUDA
+    graph's replays make no calls that could be counted::
 
     with torch_reformer.record_problems() as problems:
         model(images).sum().backward()
@@ -68,6 +70,11 @@ class record_problems(TorchDispatchMode):
     def __enter__(self) -> collections.Counter[tuple[ConvProblem, str]]:
         super().__enter__()
         return self._counts
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Lets Dynamo compile: under other modes it leaves functions as they are."""
+        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -1,0 +1,62 @@
+"""Formulas by which PyTorch's torch.utils.flop_counter.FlopCounterMode counts the operators that multiply. What else
+programs compute is not counted, as PyTorch counts no element-wise operations."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+
+from . import fake
+
+COUNTER = "torch.utils.flop_counter"
+_ops = torch.ops.reformer
+
+
+def _flops(output: Sequence[int], weight: Sequence[int]) -> int:
+    """Of any of the three directions: each element of the output is the sum of a filter's elements, times others."""
+    return 2 * math.prod(output) * math.prod(weight[1:])
+
+
+def _conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1, **_) -> int:
+    return _flops(fake.output_size("conv2d", input, weight, stride, padding, dilation, groups), weight)
+
+
+def _conv2d_epilogue(input, weight, tensors, program, *geometry, **_) -> int:
+    return _conv2d(input, weight, None, *geometry)
+
+
+def _register(counter: ModuleType) -> None:
+    counter.register_flop_formula(_ops.conv2d)(_conv2d)
+    counter.register_flop_formula(_ops.conv2d_epilogue)(_conv2d_epilogue)
+    counter.register_flop_formula(_ops.conv2d_input_grad)(lambda _, weight, grad, *__, **___: _flops(grad, weight))
+    counter.register_flop_formula(_ops.conv2d_weight_grad)(lambda weight, _, grad, *__, **___: _flops(grad, weight))
+
+
+class _WhenImported:
+    """Registers them when the counter is imported, which imports Triton where it is installed."""
+
+    def find_spec(self, name: str, path=None, target=None):
+        if name != COUNTER:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            _register(module)
+
+        spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def register() -> None:
+    if COUNTER in sys.modules:
+        _register(sys.modules[COUNTER])
+    else:
+        sys.meta_path.insert(0, _WhenImported())
