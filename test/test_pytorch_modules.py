@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from against_eager import between, differences, with_dynamo
-from pytorch_suites import DTYPES, assert_known, few, modules
+from pytorch_suites import DTYPES, assert_known, few, modules, of_known_version
 from torch import nn
 
 SAMPLES = 2  # of a module, in training and in evaluation
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, of_known_version]
 
 
 def pytest_generate_tests(metafunc):
