@@ -1,0 +1,182 @@
+"""Functions under the backend against eager: results, gradients, and what they write into their arguments."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx import GraphModule
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
+
+from torch_reformer.compiler.backend import compile_graphs, reformer
+from torch_reformer.compiler.execute import executable
+
+
+def with_dynamo(function: Callable, report: Callable, dynamic: bool = False) -> Callable:
+    torch._dynamo.reset()
+    return torch.compile(function, backend=reformer, options={"report": report}, dynamic=dynamic)
+
+
+def without_dynamo(function: Callable, report: Callable) -> Callable:
+    """Far faster, where the function has no graph breaks."""
+
+    def planned(module: GraphModule, inputs: list) -> Callable:
+        run = executable(module, report)
+        return lambda *tensors: run(list(tensors))
+
+    def compiled(*args):
+        leaves, spec = tree_flatten(args)
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+        def of_tensors(*tensors):
+            for place, tensor in zip(places, tensors, strict=True):
+                leaves[place] = tensor
+            return function(*tree_unflatten(leaves, spec))
+
+        try:
+            return compile_graphs(of_tensors, planned)(*(leaves[place] for place in places))
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return with_dynamo(function, report)(*args)
+
+    return compiled
+
+
+def between(function: Callable) -> Callable:
+    """The function between element-wise operations that round nothing: its results, doubled, plus one."""
+
+    def halved_and_doubled(tensor: Tensor) -> Tensor:
+        return tensor * 0.5 * 2 if tensor.is_floating_point() else tensor
+
+    @functools.wraps(function)
+    def fused(*args):
+        results = function(*tree_map_only(Tensor, halved_and_doubled, args))
+        return tree_map_only(Tensor, lambda result: result * 2 + 1, results)
+
+    return fused
+
+
+def differences(function: Callable, args: tuple, compile: Callable = without_dynamo) -> list[str]:
+    """How the compiled function differs from `function(*args)`: a sentence for each difference.
+
+    Values may differ as `torch.testing.assert_close` allows, or be at most twice as far from fp64's as eager's are."""
+    plans = []
+    try:
+        expected = _outcome(function, args)
+    except Exception as error:
+        return [f"eager raises {type(error).__name__}: {error}"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            got = _outcome(compile(function, plans.append), args)
+        except Exception as error:
+            return [f"{type(error).__name__}: {error}"]
+    found = [str(each.message) for each in caught if "without a plan" in str(each.message)]
+    if not plans and not found:
+        found.append("nothing is planned")
+    exact = functools.cache(lambda: _outcome(function, _in_double(args)))
+    for name, values in expected.items():
+        if len(got[name]) != len(values):
+            found.append(f"{len(got[name])} {name}, not {len(values)}")
+        for index, (ours, theirs) in enumerate(zip(got[name], values, strict=False)):
+            with_strides = name != "gradients"
+            if _described(ours, with_strides) != _described(theirs, with_strides):
+                difference = f"{_described(ours, with_strides)}, not {_described(theirs, with_strides)}"
+            elif isinstance(theirs, Tensor) and not _is_close(ours, theirs):
+                difference = _is_less_accurate(ours, theirs, lambda: exact()[name][index])  # noqa: B023
+            else:
+                continue
+            if difference:
+                found.append(f"{name}[{index}]: {difference}")
+    return found
+
+
+def _outcome(function: Callable, args: tuple) -> dict[str, list]:
+    """All that a call with a copy of the arguments gives and changes."""
+    args = _copied(args)
+    given = _tensors(args)
+    torch.manual_seed(0)
+    results = tree_leaves(function(*args))
+    torch.manual_seed(1)
+    leaves = [each for each in given if each.requires_grad]
+    roots = [each for each in _tensors(results) if each.requires_grad]
+    cotangents = [torch.randn(root.shape, dtype=_double(root.dtype)).to(root.dtype) for root in roots]
+    gradients = torch.autograd.grad(roots, leaves, cotangents, allow_unused=True) if leaves and roots else ()
+    memory = [_memory(each) for each in given]
+    shares = [_memory(each) in memory and memory.index(_memory(each)) for each in _tensors(results)]
+    outcome = {"results": results, "gradients": gradients, "arguments": given, "arguments in results": shares}
+    return tree_map_only(Tensor, Tensor.detach, outcome)
+
+
+def _tensors(values) -> list[Tensor]:
+    """With those of modules."""
+    found = []
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, nn.Module):
+            found += [*leaf.parameters(), *leaf.buffers()]
+        elif isinstance(leaf, Tensor):
+            found.append(leaf)
+    return found
+
+
+def _memory(tensor: Tensor) -> int | None:
+    return tensor.untyped_storage().data_ptr() or None
+
+
+def _copied(values):
+    """With equal strides, and gradients asked for of the same."""
+    copies = copy.deepcopy(tree_map_only(Tensor, Tensor.detach, values))
+    for ours, theirs in zip(_tensors(copies), _tensors(values), strict=True):
+        ours.requires_grad_(theirs.requires_grad)
+    return copies
+
+
+def _in_double(values):
+    def double(value):
+        if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+            return value.detach().to(_double(value.dtype)).requires_grad_(value.requires_grad)
+        if isinstance(value, nn.Module):
+            return copy.deepcopy(value).double()
+        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    return tree_map(double, values)
+
+
+def _double(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def _described(value: Any, with_strides: bool) -> str:
+    if not isinstance(value, Tensor):
+        return str(value)
+    strides = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+    return f"{value.dtype} {list(value.shape)}" + f" strides {strides}" * bool(with_strides and value.numel())
+
+
+def _is_close(ours: Tensor, theirs: Tensor) -> bool:
+    try:
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def _is_less_accurate(ours: Tensor, theirs: Tensor, exact: Callable[[], Tensor]) -> str | None:
+    """How, if it is."""
+    apart = f"differs by {(ours.to(_double(ours.dtype)) - theirs.to(_double(ours.dtype))).abs().max().item():.2g}"
+    finite = theirs.isfinite()
+    if not (ours.is_floating_point() or ours.is_complex()) or not _is_close(ours[~finite], theirs[~finite]):
+        return apart
+    try:
+        right = exact()
+    except Exception:  # it can't compute in fp64
+        return apart
+    errors = [(each.to(_double(each.dtype)) - right)[finite].abs().max().item() for each in (ours, theirs)]
+    if errors[0] <= 2 * errors[1]:
+        return None
+    return f"{apart}: from fp64 by {errors[0]:.2g}, eager by {errors[1]:.2g}"

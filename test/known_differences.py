@@ -1,0 +1,81 @@
+"""Where the backend differs from eager over PyTorch's samples of operators and modules (pytorch_suites.py), and why."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Each operator or module in `names` has a difference whose sentence matches `difference`."""
+
+    reason: str
+    difference: str
+    names: frozenset[str]
+    dtypes: tuple[str, ...] = ("fp32", "bf16")
+
+
+def _known(reason: str, difference: str, names: str, *dtypes: str) -> Known:
+    return Known(reason, difference, frozenset(names.split()), dtypes or Known.dtypes)
+
+
+KNOWN = [
+    _known(
+        "PyTorch reads values while it traces: Dynamo breaks the graph there, and nothing is left to plan",
+        "nothing is planned",
+        "allclose argwhere combinations corrcoef cov equal index_fill index_put item linalg.lstsq "
+        "linalg.lstsq.grad_oriented masked_select narrow nn.functional.ctc_loss nn.functional.gaussian_nll_loss "
+        "nonzero put take tensor_split unique unique_consecutive nn.CTCLoss nn.GaussianNLLLoss nn.LinearCrossEntropyLoss "
+        "nn.Transformer nn.TransformerEncoder",
+    ),
+    _known(
+        "a plan has no views of memory in another data type, as those of real and imaginary parts",
+        "looks at memory in another data type",
+        "cdouble cfloat chalf complex fft.fft fft.fft2 fft.fftn fft.ifft2 fft.ifftn fft.ihfft2 fft.ihfftn fft.irfft "
+        "fft.irfft2 fft.irfftn fft.rfft fft.rfft2 fft.rfftn stft view_as_complex",
+    ),
+    _known(
+        "a plan has no lazy conjugates",
+        "lazy conjugate",
+        "fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ihfft fft.ihfft2 fft.ihfftn linalg.eigvals polar",
+    ),
+    _known(
+        "PyTorch orders its checks for errors by effect tokens, which a plan has not",
+        "with_effects",
+        "linalg.cholesky linalg.eigvals linalg.inv linalg.ldl_factor linalg.lu_factor linalg.solve linalg.tensorinv",
+    ),
+    _known(
+        "dropout computes its random numbers from a key instead of drawing each",
+        "differs by",
+        "nn.functional.dropout2d nn.functional.dropout3d nn.functional.feature_alpha_dropout.with_train "
+        "nn.functional.multi_head_attention_forward",
+    ),
+    _known(
+        "eager's dropout that drops nothing gives its argument, AOTAutograd's a copy",
+        "arguments in results",
+        "nn.functional.dropout",
+    ),
+    _known(
+        "PyTorch's decomposition forgets channels_last",
+        "strides",
+        "nn.functional.max_unpool2d nn.functional.max_unpool2d.grad",
+    ),
+    _known(
+        "AOTAutograd has no functional counterpart of polygamma_",
+        "alias annotations: aten::polygamma_",
+        " ".join(f"polygamma.polygamma_n_{n}" for n in range(5)),
+    ),
+    _known(
+        "terms of the gradient cancel exactly where each is rounded to bf16, as eager's are",
+        "differs by",
+        "masked.normalize",
+        "bf16",
+    ),
+    _known(
+        "eager can't: sparse results, CUDA only, fp64 results in place, unsigned integers, memory beyond a tensor",
+        "eager raises",
+        "as_strided.partial_views float_power hash_tensor jiterator_2inputs_2outputs "
+        "jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref jiterator_unary linalg.eig "
+        "to_sparse view_as_complex",
+    ),
+]

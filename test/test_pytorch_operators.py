@@ -1,0 +1,90 @@
+"""PyTorch's own samples of its operators (OpInfo) under the backend: alone, and between element-wise operations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+from against_eager import between, differences, with_dynamo, without_dynamo
+from pytorch_suites import DTYPES, assert_known, few, of_known_version, operators
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+SAMPLES = 4  # of an operator, besides one that is not contiguous
+DYNAMIC = 16  # every so many operators with sizes as symbols
+
+UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+
+pytestmark = [pytest.mark.slow, of_known_version]
+
+
+def pytest_generate_tests(metafunc):
+    ops = operators(metafunc.config)
+    if "dtype" in metafunc.fixturenames:
+        cases = [(op, name) for op in ops for name in DTYPES if DTYPES[name] in op.supported_dtypes("cpu")]
+        metafunc.parametrize("op, dtype", cases, ids=[f"{full_name(op)}-{dtype}" for op, dtype in cases])
+    else:
+        metafunc.parametrize("op", ops[::DYNAMIC], ids=full_name)
+
+
+def full_name(op) -> str:
+    return ".".join(filter(None, (op.name, op.variant_test_name)))
+
+
+def test_operator(op, dtype):
+    assert_known(full_name(op), dtype, found_differences(op, DTYPES[dtype]))
+
+
+def test_operator_of_dynamic_sizes(op):
+    with_symbols = functools.partial(with_dynamo, dynamic=True)
+    assert_known(full_name(op), "dynamic", found_differences(op, torch.float32, with_symbols))
+
+
+def found_differences(op, dtype: torch.dtype, compile: Callable = without_dynamo) -> list[str]:
+    gradients = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    found = []
+    for number, sample in enumerate(samples(op, dtype, gradients)):
+        args = sample.input, sample.args, sample.kwargs
+        functions = {"alone": call(op), "between": between(call(op))}
+        if number == 0 and op.inplace_variant and not sample.broadcasts_input:
+            functions["in place"] = call(op.inplace_variant)
+            if op.supports_inplace_autograd or not gradients:
+                functions["in place between"] = between(call(op.inplace_variant))
+        for place, function in functions.items():
+            given = tree_map_only(Tensor, Tensor.detach, args) if place == "in place" else args
+            found += [f"{place}, sample {number}: {each}" for each in differences(function, given, compile)]
+    return found
+
+
+def call(operator: Callable) -> Callable:
+    def result(input, args, kwargs):
+        found = operator(input, *args, **kwargs)
+        return found.zero_() if getattr(operator, "name", None) in UNINITIALISED else found
+
+    return result
+
+
+def samples(op, dtype: torch.dtype, gradients: bool) -> list:
+    """Few of PyTorch's, first those of different kinds, and the first with tensors that are not contiguous."""
+    every = [each for each in op.sample_inputs("cpu", dtype, requires_grad=gradients) if is_strided(each)]
+    kinds = {kind(each): place for place, each in reversed(list(enumerate(every)))}
+    places = sorted(kinds.values())[:SAMPLES]
+    others = [place for place in range(len(every)) if place not in places]
+    places += few(others, SAMPLES - len(places))
+    return [every[place] for place in places] + [each.noncontiguous() for each in every[:1]]
+
+
+def tensors(sample) -> list[Tensor]:
+    return [each for each in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(each, Tensor)]
+
+
+def is_strided(sample) -> bool:
+    return all(each.layout is torch.strided for each in tensors(sample))
+
+
+def kind(sample) -> tuple:
+    """Which of its tensors have no dimensions, are empty or not contiguous, and which arguments go by name."""
+    shapes = ((each.dim() == 0, each.numel() == 0, each.is_contiguous()) for each in tensors(sample))
+    return *shapes, *sample.kwargs
