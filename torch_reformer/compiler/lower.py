@@ -9,7 +9,7 @@ import torch
 
 from ..runtime import plan as plans
 from .grouping import Grouping
-from .ir import Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
+from .ir import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from .layout import Layout
 from .region_program import RegionProgram
 from .regions import Region
@@ -85,18 +85,22 @@ class _Lowering:
             made = self._casts(operation)
         else:
             args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
-            layouts = [] if operation.writes or operation.parts else [each.layout for each in operation.results]
-            made = self.steps.aten(
-                operation.operator,
-                args,
-                kwargs,
-                operation.lengths,
-                [(each.sizes, each.strides) for each in layouts],
-            )
+            layouts = [(each.layout.sizes, each.layout.strides) for each in self._checked(operation)]
+            made = self.steps.aten(operation.operator, args, kwargs, operation.lengths, layouts)
             if operation.parts:
                 made = self.steps.parts(*made, len(operation.results))
         for value, number in zip(operation.results, made, strict=True):
             self._is(value, number, value.layout)
+
+    def _checked(self, operation: Call) -> list[Value]:
+        """Results whose sizes and strides have to be those that the graph says, up to the last that is read: now and
+        then PyTorch's fake tensors are wrong about one that is there for a backward only."""
+        if operation.writes or operation.parts:
+            return []
+        results = list(operation.results)
+        while results and id(results[-1]) not in self.needed:
+            results.pop()
+        return results
 
     def _casts(self, operation: Casts) -> list[int]:
         results, made = operation.results, []
