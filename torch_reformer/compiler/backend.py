@@ -66,7 +66,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(config), cached_by(mode, report), ConvolutionsOfPyTorch():
+    with functorch_config.patch(config), cached_by(module, mode, report), ConvolutionsOfPyTorch():
         return compiler(module, inputs)
 
 

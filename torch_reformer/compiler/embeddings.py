@@ -1,5 +1,5 @@
-"""Gradients of embeddings' tables, and bags of embeddings: gradients of a few rows as sums over what was looked up, which join what makes the gradient;
-on GPUs of others by a kernel that fills and adds up in one pass."""
+"""Gradients of embeddings' tables: of a few rows as sums over what was looked up, which join what makes the gradient;
+on GPUs of others by a kernel that fills and adds up in one pass. And bags of embeddings."""
 
 from __future__ import annotations
 
