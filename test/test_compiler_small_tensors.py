@@ -45,7 +45,7 @@ def test_rows(name, x):
 
 
 def test_a_number_for_each_element():
-    """Of enough elements that its gradient is one that losses' gradients could be computed with."""
+    """There are so many that the gradient is one that might be computed with a loss."""
     for function in (lambda x, y: x.expand_as(y), lambda x, y: (F.softmax(x, -1).expand_as(y) * y).sin()):
         check(function, NUMBER, torch.randn(100, 200, dtype=torch.float64))
 

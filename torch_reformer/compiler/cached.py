@@ -24,7 +24,7 @@ from torch.fx import GraphModule, Node
 from . import solver
 from .report import Report
 
-# Of operators that come with PyTorch, whose version is part of the cache's keys, or with this package.
+# Operators of these come with PyTorch, whose version is part of the cache's keys, or with this package.
 NAMESPACES = {"aten", "prim", "prims", "rngprims", "quantized", "quantized_decomposed", "mkldnn", "profiler"}
 NAMESPACES |= {"c10d", "c10d_functional", "_c10d_functional", "_dtensor", "inductor", "reformer"}
 PACKAGE = Path(__file__).parents[1]

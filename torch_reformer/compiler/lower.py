@@ -15,6 +15,7 @@ from .region_program import RegionProgram
 from .regions import Region
 from .schedule import needed_in_memory, schedule
 from .space import Space
+from .stages import blamed
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -53,10 +54,12 @@ class _Lowering:
         steps: dict[int, range] = {}
         for group in schedule(self.grouping):
             first = len(self.steps.steps)
-            if group in self.grouping.alone:
-                self._alone(self.grouping.alone[group])
-            else:
-                self._region(self.grouping.regions[group])
+            region, alone = self.grouping.regions.get(group), self.grouping.alone.get(group)
+            with blamed("lowering", [alone] if alone else region.computed):
+                if alone:
+                    self._alone(alone)
+                else:
+                    self._region(region)
             steps[group] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
         return Lowered(self.steps, self.types, steps)
