@@ -10,6 +10,7 @@
 #include "operators/run_plan.h"
 #include "operators/tensors.h"
 #include "plan/operator_calls.h"
+#include "plan/profiler.h"
 
 using namespace reformer;
 using namespace reformer::c_api;

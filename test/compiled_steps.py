@@ -18,6 +18,7 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
             change(graph)
         ir.verify(graph)
         found.append(Executable(module, report))
+        found[-1].report_to(report)
         return found[-1]
 
     torch._dynamo.reset()

@@ -18,6 +18,7 @@ from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
 
 functorch_config.enable_autograd_cache = False  # what tests compile is compiled, and not found in the cache
+os.environ["TORCH_REFORMER_RAISE_ERRORS"] = "1"  # of the compiler, which else leaves out what fails
 
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
 # the examples are the same each time: it judges a change, and looking for what else may fail is for people.

@@ -17,6 +17,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 from training_models import step
 
 from torch_reformer.compiler import cached
@@ -146,6 +147,82 @@ def test_many_sizes():
         for rows in (3, 5):
             x = torch.randn(rows, 4)
             torch.testing.assert_close(run(x), layer(x).relu().sum())
+
+
+FACTOR = 2.0
+
+
+def times_factor(x):
+    return Times.apply(x)
+
+
+class Times(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * FACTOR
+
+
+def define_operator():
+    """An operator of its own, whose gradient has the factor."""
+    operator = torch.library.custom_op(
+        "foreign::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    operator.register_fake(torch.empty_like)
+    operator.register_autograd(lambda ctx, grad, factor=FACTOR: grad * factor)
+    return torch.ops.foreign.twice
+
+
+def define_composite():
+    """One that tracing takes apart."""
+    with contextlib.suppress(RuntimeError):  # it is there
+        torch.library.define("foreign::times", "(Tensor x) -> Tensor")
+    with contextlib.suppress(RuntimeError):
+        LIBRARY.clear()
+        LIBRARY.append(torch.library.Library("foreign", "IMPL"))
+        LIBRARY[0].impl("times", lambda x, factor=FACTOR: x * factor, "CompositeImplicitAutograd")
+    return torch.ops.foreign.times
+
+
+LIBRARY: list = []
+FOREIGN = {
+    "operator": define_operator,
+    "composite": define_composite,
+    "allowed in graphs": lambda: torch.compiler.allow_in_graph(times_factor),
+    "autograd function": lambda: Times.apply,
+}
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_code_that_changes(name, is_checkpointed, monkeypatch):
+    """Its gradient is the one that it has now, and not the one that it had when the cache was filled."""
+    for factor in (2.0, 3.0):
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
+        function, x = FOREIGN[name](), torch.ones(4, requires_grad=True)
+
+        def loss(x, function=function):
+            return function(x).sum()
+
+        torch._dynamo.reset()
+        run = torch.compile(lambda x: checkpoint(loss, x, use_reentrant=False) if is_checkpointed else loss(x),
+                            backend=reformer)  # fmt: skip
+        run(x).backward()
+        assert torch.equal(x.grad, torch.full((4,), factor))
+
+
+def test_checkpoints_are_cached():
+    """PyTorch's functions within them are known by its version."""
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4, requires_grad=True)
+    for _ in range(2):
+        torch._dynamo.reset()
+        counters.clear()
+        run = torch.compile(lambda x: checkpoint(lambda x: layer(x).relu(), x, use_reentrant=False), backend=reformer)
+        run(x).sum().backward()
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None], ids=["empty", "nonsense", "half"])

@@ -1,9 +1,13 @@
 """Copies that kernels turn themselves. On CPUs they are made; here programs there read and write what is turned."""
 
+import copy
+
 import pytest
+import torch
 import torch.nn.functional as F
 from marks import needs_aten
 from test_compiler_image_orders import COPY, check, counts, images, randn
+from torch import nn
 
 from torch_reformer.compiler import turns
 
@@ -76,3 +80,53 @@ def test_three_are_read_turned(count, turned):
 
     check(function, (images(2, 8, 4, 4), *(randn(2, 8, 4, 4) for _ in range(count))), reports)
     assert counts(reports, COPY)[0] == count - 3
+
+
+class Beside(nn.Module):
+    """Batch norm, whose running statistics the kernel updates that writes the turned copy."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.conv, self.norm, self.then = nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), then
+
+    def forward(self, x):
+        return self.then(F.relu(self.norm(self.conv(x)))).square().mean()
+
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return x + self.layer(x.flatten(2)).view_as(x)
+
+
+class OverPixels(nn.Module):
+    """Attention of two heads over an image's pixels."""
+
+    def forward(self, x):
+        heads = x.reshape(x.shape[0], 2, 4, 16)
+        scores = (heads.transpose(-2, -1) @ heads).softmax(-1)
+        return x + (heads @ scores).reshape(x.shape)
+
+
+STATISTICS = {
+    "classifier": lambda: nn.Sequential(nn.Flatten(), nn.Linear(8 * 16, 3)),
+    "mixer": Mixer,
+    "attention": OverPixels,
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_running_statistics(name, turned):
+    """They are written in place by the kernel that writes or reads what is turned."""
+    torch._dynamo.reset()
+    model = Beside(STATISTICS[name]()).double().to(memory_format=torch.channels_last)
+    own, x = copy.deepcopy(model), images(2, 4, 4, 4)
+    for step in (torch.compile(own, backend="reformer"), model):
+        step(x).backward()
+    for one, other in zip((*own.parameters(), *own.buffers()), (*model.parameters(), *model.buffers()), strict=True):
+        torch.testing.assert_close(one, other)
+    for one, other in zip(own.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)

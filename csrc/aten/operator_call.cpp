@@ -138,8 +138,7 @@ void OperatorCall::run(void* const* inputs, void** results) const {
                                std::to_string(results_[i]));
     made.insert(made.end(), list.begin(), list.end());
   }
-  if (!layouts_.empty())
-    for (size_t i = 0; i < made.size(); ++i) take_layout(made[i], layouts_[i]);
+  for (size_t i = 0; i < layouts_.size(); ++i) take_layout(made[i], layouts_[i]);
   for (Tensor& tensor : made) *results++ = torch::aot_inductor::new_tensor_handle(std::move(tensor));
 }
 

@@ -21,6 +21,7 @@ from .cached import Compiled, cached_by
 from .decompositions import ConvolutionsOfPyTorch, decompositions
 from .execute import executable
 from .partition import partition
+from .stages import attempted, optional, reset
 
 if TYPE_CHECKING:
     from .cuda_graphs import CudaGraphs
@@ -61,12 +62,12 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         from .cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
-    simplify_masks(module)
+    attempted(lambda: optional(simplify_masks, module), module)
     report = (options or {}).get("report")
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
     compiler = aot_autograd(**_compilers(report, graphs), **_AOT_OPTIONS)
-    with functorch_config.patch(config), cached_by(mode, report), ConvolutionsOfPyTorch():
+    with functorch_config.patch(config), cached_by(module, mode, report), ConvolutionsOfPyTorch():
         return compiler(module, inputs)
 
 
@@ -119,6 +120,7 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
 
 def _reset() -> None:
     """For torch._dynamo.reset()."""
+    reset()
     if trees := sys.modules.get("torch._inductor.cudagraph_trees"):
         trees.reset_cudagraph_trees()
 

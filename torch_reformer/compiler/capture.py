@@ -17,9 +17,11 @@ from .ir import Call, Graph, View, views_of
 from .layout import Layout
 from .rules import RULES
 from .scaled import scaled
+from .stages import blamed, is_left_out, told
 
 aten = torch.ops.aten
 _scale = torch.ops.reformer._scale_.default
+_ADVICE = "With torch.compiler.disable on the function that has this, the rest of the model is planned."
 _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
@@ -71,10 +73,20 @@ class _Capture:
                 self.known[node] = self._constant(operator.attrgetter(node.target)(self.module))
         for node in nodes:
             if node.op == "call_function":
-                self.known[node] = self._called(node)
+                self._call_function(node)
             elif node.op == "output":
                 self.graph.outputs = [self._value(each) for each in node.args[0]]
         return self.graph, self.constants
+
+    def _call_function(self, node: Node) -> None:
+        first = len(self.graph.operations)
+        try:
+            with blamed("capture", [node]):
+                self.known[node] = self._called(node)
+        except Unsupported as why:
+            raise Unsupported(f"{why} (in {told([node])}). {_ADVICE}") from why
+        for operation in self.graph.operations[first:]:
+            operation.node = node
 
     def _given(self, value):
         if isinstance(value, Tensor):
@@ -113,7 +125,8 @@ class _Capture:
             return found
         if _scales_what_is_spent(node):
             target = _scale
-        if target in RULES and (found := RULES[target](self.graph, value, *args, **kwargs)) is not None:
+        rule = None if is_left_out(node) else RULES.get(target)
+        if rule and (found := rule(self.graph, value, *args, **kwargs)) is not None:
             return found
         return self._call(target, args, kwargs, value)
 

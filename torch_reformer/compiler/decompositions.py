@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..runtime import native  # noqa: F401  registers the operators
 from . import channels, dropout, embeddings, group_norm, losses, patches, segments, sequences
+from .stages import or_whole
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
 
@@ -40,7 +41,7 @@ def decompositions() -> dict:
     own: dict = {}
     for module in (channels, dropout, embeddings, group_norm, losses, patches, segments, sequences):
         for op, rule in module.DECOMPOSITIONS.items():
-            own[op] = _first_of(own[op], rule) if op in own else rule
+            own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
     return table | own | _CONVOLUTIONS
 
 

@@ -114,9 +114,18 @@ def _summed(node: Node) -> str | None:
     """What is summed up to a number each, if the node is a sum: rows, columns or something else."""
     if node.target is not aten.sum.dim_IntList:
         return None
+    dims = _summed_dims(node)
+    if not dims:  # of a single number
+        return "others"
     *others, last = range(node.args[0].meta["val"].dim())
-    dims = sorted(each % (last + 1) for each in node.args[1])
     return {(last,): "rows", tuple(others): "columns"}.get(tuple(dims), "others")
+
+
+def _summed_dims(node: Node) -> list[int]:
+    """The dimensions over which a node sums or takes the maximum, in order: all if none are given."""
+    rank = node.args[0].meta["val"].dim()
+    dims = node.args[1] if len(node.args) > 1 else None
+    return sorted(each % rank for each in dims) if dims and rank else [*range(rank)]
 
 
 def _is_zero(each) -> bool:
@@ -154,8 +163,7 @@ def _follows_long_rows(node: Node) -> bool:
         each = todo.pop()
         if each.target in SUMS or each.target is aten.amax.default:
             value = each.args[0].meta["val"]
-            dims = [dim % value.dim() for dim in each.args[1]] if len(each.args) > 1 else []
-            if dims == [value.dim() - 1] and value.shape[-1] > LONGEST_ROW:
+            if value.dim() and _summed_dims(each) == [value.dim() - 1] and value.shape[-1] > LONGEST_ROW:
                 return True
         if is_element_wise(each) or each.target in VIEWS | SUMS | {aten.amax.default}:
             todo += [one for one in each.all_input_nodes if one not in seen]

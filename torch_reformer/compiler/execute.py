@@ -32,6 +32,7 @@ from .planner import grouped
 from .prepare import prepare
 from .report import Report, report_of
 from .schedule import Cyclic
+from .stages import attempted, optional, show
 
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
@@ -47,10 +48,11 @@ class Executable(Compiled):
         gpu: str | None = None,
     ):
         super().__init__()
-        settle(module)
+        optional(settle, module)
         self.graph, self.constants = capture(module)
+        show("capture", self.graph)
         for change in PASSES:
-            change(self.graph)
+            optional(change, self.graph)
         gpu = gpu or gpu_of(self.graph)
         self.lowered = self._lower(gpu)
         self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
@@ -59,17 +61,20 @@ class Executable(Compiled):
         self._all_given = len(self._given) == len(inputs)
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
-        self._start(report)
+        self._start()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
 
     def is_loaded(self) -> None:
-        self._start(reporting())
+        self._start()
+        self.report_to(reporting())
 
-    def _start(self, report: Callable[[Report], Any] | None) -> None:
+    def _start(self) -> None:
         prepare(self.lowered)
         self._number = self.plan.number
+
+    def report_to(self, report: Callable[[Report], Any] | None) -> None:
         if report is not None:
             report(self._report)
 
@@ -90,8 +95,8 @@ class Executable(Compiled):
             for grouping in groupings:
                 self.grouping = grouping.copy()
                 if in_place:
-                    write_in_place(self.grouping)
-                    write_over(self.grouping)
+                    optional(write_in_place, self.grouping)
+                    optional(write_over, self.grouping)
                 try:
                     return lower(self.graph, self.grouping)
                 except Cyclic:
@@ -142,7 +147,7 @@ class Dynamic:
         return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
-        return planned(lambda: Executable(static(self.module, key.args), self.report), self.module)
+        return planned(lambda: Executable(static(self.module, key.args), self.report), self.module, self.report)
 
 
 class _Key:
@@ -177,14 +182,17 @@ class _Sizes(Interpreter):
         return node.meta["val"]
 
 
-def planned(make: Callable[[], Executable], module: GraphModule) -> Compiled:
+def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
     """What it makes, or the graph as PyTorch has it where no plan computes it, with a warning."""
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
-        return make()
+        found = attempted(make, module)
     except Unsupported as why:
         warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+    else:
+        found.report_to(report)
+        return found
 
     def run(args: list) -> list:
         given = list(args)
@@ -200,4 +208,4 @@ def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> C
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
     if any(map(_is_symbolic, flat)):
         return Uncached(Dynamic(module, report))
-    return planned(lambda: Executable(module, report), module)
+    return planned(lambda: Executable(module, report), module, report)

@@ -20,6 +20,7 @@ from .regions import (
     whole_of,
 )
 from .space import Digits, Space, find_space, fits, operand_digits, result_digits, without
+from .stages import blamed
 
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 
@@ -65,15 +66,23 @@ class Grouping:
         for operation in self.graph.operations:
             if is_small(operation) or operation.writes:
                 continue
-            if isinstance(operation, (Map, Reduce)):
-                self._place(operation)
-            else:
-                self._alone(operation)
+            with blamed("fusion", [operation]):
+                if isinstance(operation, (Map, Reduce)):
+                    self._place(operation)
+                else:
+                    self._alone(operation)
         for view in self.graph.output_views():
-            self._make(view)
+            with blamed("fusion", filter(None, [view.value.maker])):
+                self._make(view)
         # What is only written to memory that is there joins those that read the same.
         for operation in writers:
-            self._alone(operation)
+            with blamed("fusion", [operation]):
+                self._alone(operation)
+
+    def __str__(self) -> str:
+        groups = {n: region.members for n, region in self.regions.items()}
+        groups |= {n: [operation] for n, operation in self.alone.items()}
+        return "\n".join(f"group {n}: {'; '.join(operation.text() for operation in groups[n])}" for n in sorted(groups))
 
     def _alone(self, operation: Operation) -> None:
         for view in operation.operands:

@@ -60,8 +60,7 @@ def write_over(grouping: Grouping) -> None:
                 continue
             if id(result) not in stored or id(result) in region.into.keys() | region.parts.keys():
                 continue
-            computing = operation.inputs[0].value.maker if id(result) in region.copies else operation
-            read = region.traced(computing)[1] if free else {}
+            read = region.traced(operation)[1] if free else {}
             over = next((key for key in free if key in read and _lie_alike(region, result, key, free[key])), None)
             if over:
                 region.over[id(result)] = free.pop(over)

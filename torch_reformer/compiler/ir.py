@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import Node
 
 from ..program import Value as Expression
 from ..runtime.dtypes import FLOATS as FLOATS
@@ -78,7 +79,10 @@ class View:
 
 @dataclass(eq=False)
 class Operation(ABC):
+    """node: of PyTorch's graph, which it computes; None of what passes add."""
+
     results: list[Value] = field(default_factory=list, init=False)
+    node: Node | None = field(default=None, init=False, repr=False)
 
     @property
     @abstractmethod

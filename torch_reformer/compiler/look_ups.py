@@ -67,6 +67,8 @@ def look_up_of(operation: Operation | None) -> LookUp | None:
     if not isinstance(operation, Call) or operation.operator not in OPERATORS:
         return None
     table, *dim, index = operation.args[: 2 if operation.operator is aten.embedding.default else 3]
+    if not table.layout.sizes:
+        return None
     (_, *sizes), (pitch, *strides) = table.layout.sizes, table.layout.strides
     columns = math.prod(sizes)
     if any(dim) or columns < 2 or not table.layout.numel or not index.layout.numel:

@@ -9,12 +9,13 @@ import torch
 
 from ..runtime import plan as plans
 from .grouping import Grouping
-from .ir import Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
+from .ir import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
 from .layout import Layout
 from .region_program import RegionProgram
 from .regions import Region
 from .schedule import needed_in_memory, schedule
 from .space import Space
+from .stages import blamed
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -53,10 +54,12 @@ class _Lowering:
         steps: dict[int, range] = {}
         for group in schedule(self.grouping):
             first = len(self.steps.steps)
-            if group in self.grouping.alone:
-                self._alone(self.grouping.alone[group])
-            else:
-                self._region(self.grouping.regions[group])
+            region, alone = self.grouping.regions.get(group), self.grouping.alone.get(group)
+            with blamed("lowering", [alone] if alone else region.computed):
+                if alone:
+                    self._alone(alone)
+                else:
+                    self._region(region)
             steps[group] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
         return Lowered(self.steps, self.types, steps)
@@ -85,18 +88,22 @@ class _Lowering:
             made = self._casts(operation)
         else:
             args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
-            layouts = [] if operation.writes or operation.parts else [each.layout for each in operation.results]
-            made = self.steps.aten(
-                operation.operator,
-                args,
-                kwargs,
-                operation.lengths,
-                [(each.sizes, each.strides) for each in layouts],
-            )
+            layouts = [(each.layout.sizes, each.layout.strides) for each in self._checked(operation)]
+            made = self.steps.aten(operation.operator, args, kwargs, operation.lengths, layouts)
             if operation.parts:
                 made = self.steps.parts(*made, len(operation.results))
         for value, number in zip(operation.results, made, strict=True):
             self._is(value, number, value.layout)
+
+    def _checked(self, operation: Call) -> list[Value]:
+        """Results whose sizes and strides have to be those that the graph says, up to the last that is read: now and
+        then PyTorch's fake tensors are wrong about one that is there for a backward only."""
+        if operation.writes or operation.parts:
+            return []
+        results = list(operation.results)
+        while results and id(results[-1]) not in self.needed:
+            results.pop()
+        return results
 
     def _casts(self, operation: Casts) -> list[int]:
         results, made = operation.results, []

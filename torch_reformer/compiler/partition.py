@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -12,6 +15,7 @@ from . import dropout
 from .aligned import align_products, pad_before_saving
 from .biases import leave_biases
 from .early_gradients import compute_early, sum_early
+from .fakes import Unsupported
 from .gradient_orders import order_gradients
 from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
@@ -19,6 +23,7 @@ from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
+from .stages import attempted, optional
 
 aten = torch.ops.aten
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
@@ -26,24 +31,32 @@ _MUCH = 8  # elements of a result for each of its operands
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
-    replace_max_pools(joint)
+    try:
+        return attempted(lambda: _partition(joint, inputs, **options), joint)
+    except Unsupported as why:
+        warnings.warn(f"what a forward saves for its backward is PyTorch's choice: {why}", stacklevel=2)
+        return default_partition(joint, inputs, **options)
+
+
+def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    optional(replace_max_pools, joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:
-        leave_biases(joint)
-        order_gradients(joint, options["num_fwd_outputs"])
-        settle(joint, both_passes=True)  # alike, so that what is saved has one order
+        optional(leave_biases, joint)
+        optional(order_gradients, joint, options["num_fwd_outputs"])
+        optional(settle, joint, True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
-        compute_early(joint)
+        optional(compute_early, joint)
     if is_static:
-        align_products(joint)
+        optional(align_products, joint)
     dropout.save_keys(joint)
     _save_what_has_extremes(joint)
-    _repeat_broadcasts(joint)
-    _look_up_again(joint)
-    share_sources(joint)
+    optional(_repeat_broadcasts, joint)
+    optional(_look_up_again, joint)
+    optional(share_sources, joint)
     forward, backward = partition_within_budget(joint, inputs, **options)
-    sum_early(forward, backward)
-    pad_before_saving(forward, backward)
+    optional(sum_early, forward, backward)
+    optional(pad_before_saving, forward, backward)
     return forward, backward
 
 

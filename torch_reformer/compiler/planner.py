@@ -20,6 +20,7 @@ from .parts import write_parts
 from .pieces import NoPieces, Pieces
 from .recompute import recompute
 from .replacement import fault_of, note_needs, replace_regions
+from .stages import optional, show
 from .turns import turn
 
 AFTERWARDS = (write_copies, write_parts, turn, look_up_in_regions)  # what changes regions once they are chosen
@@ -56,27 +57,36 @@ def grouped(graph: Graph, gpu: str | None) -> tuple[list[Grouping], Planned | No
     CPU."""
     grouping = Grouping(graph)
     grouping.run()
+    show("fusion", grouping)
     start = time.process_time()
-    try:
-        pieces = Pieces(grouping) if solver.name() else None
-    except NoPieces:
-        pieces = None
+    pieces = optional(seed_groups, grouping)
     seconds = time.process_time() - start
     for _ in range(_ROUNDS):  # what one changes may let the other change more
-        merged, recomputed = merge(grouping), recompute(grouping)
+        merged, recomputed = optional(merge, grouping), optional(recompute, grouping)
         if not merged and not recomputed:
             break
     start = time.process_time()
-    better, planned = _Planner(grouping, pieces, gpu).run() if pieces else (None, None)
+    better, planned = (optional(integer_program, grouping, pieces, gpu) if pieces else None) or (None, None)
     seconds += time.process_time() - start
     groupings = [better, grouping] if better else [grouping]
     for each in groupings:
         for change in AFTERWARDS:
-            change(each)
+            optional(change, each)
     if better and cost_of(better, gpu) >= cost_of(grouping, gpu):
         groupings, reason = [grouping], "with copies and look-ups it costs no more"
         planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
     return groupings, planned and replace(planned, seconds=seconds)
+
+
+def seed_groups(grouping: Grouping) -> Pieces | None:
+    try:
+        return Pieces(grouping) if solver.name() else None
+    except NoPieces:
+        return None
+
+
+def integer_program(grouping: Grouping, pieces: Pieces, gpu: str | None) -> tuple[Grouping | None, Planned | None]:
+    return _Planner(grouping, pieces, gpu).run()
 
 
 class _Planner:

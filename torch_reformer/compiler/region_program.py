@@ -11,7 +11,7 @@ from ..program.row_sums import early_row_sum
 from .ir import Call, Map, Operation, Reduce, Value, View
 from .layout import Layout, span
 from .regions import Region, inlined, whole_of
-from .space import Digits, operand_digits, shaped, without
+from .space import Digits, shaped, without
 
 _ARANGE = torch.ops.aten.arange
 
@@ -143,11 +143,9 @@ class RegionProgram:
                 self.known[key] = reduce(self._read(operation.input, self.whole))
             else:
                 whole = whole_of(operation.results[0].layout.numel)
-                is_copy = id(operation.results[0]) in self.region.copies
-                if is_copy and operation.results[0].layout.is_dense:  # of what is computed here, in another order
-                    whole = operand_digits(operation)[0][1]
                 operands = [
-                    self._read(each, digits if own == whole else own) for each, own in operand_digits(operation)
+                    self._read(each, digits if own == whole else own)
+                    for each, own in self.region.operand_digits(operation)
                 ]
                 self.known[key] = operation.expression(*operands)
         return self.known[key]

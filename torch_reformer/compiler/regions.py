@@ -109,11 +109,20 @@ class Region:
         """An operation's operands, and how the region reads them."""
         if isinstance(operation, Reduce):
             return [(operation.input, self.whole)]
-        found = operand_digits(operation)
+        found = self.operand_digits(operation)
         if operation.results[0].layout.numel == self.numel:
             return found
         digits = self.rows if id(operation) in self.of_rows else self.space.channel_digits
         return [(view, digits if own else ()) for view, own in found]
+
+    def operand_digits(self, operation: Map) -> list[tuple[View, Digits]]:
+        """How an operation's operands vary over its result as the region computes it. A copy in another order of memory
+        is computed in the region's own order; only where it is written differs."""
+        (result,) = operation.results
+        found = operand_digits(operation)
+        if id(result) not in self.copies or not result.layout.is_dense:
+            return found
+        return [(view, self.whole) for view, _ in found]
 
     def knows(self, view: View, digits: Digits) -> bool:
         """Whether a result of its own is known where it is read with these digits."""

@@ -6,13 +6,14 @@ import heapq
 import itertools
 from collections.abc import Container, Iterable
 
+from .fakes import Unsupported
 from .grouping import Grouping
 from .ir import Operation, View
 from .region_program import counts_up, is_channel_index
 from .regions import Region
 
 
-class Cyclic(Exception):
+class Cyclic(Unsupported):
     """No order of the groups has each after those it needs."""
 
 

@@ -33,7 +33,8 @@ class AtenCall:
         operator: such as torch.ops.aten.add.Tensor.
         args, kwargs: as Python calls it, but tensors are numbers.
         lengths: of each list of tensors among its results.
-        layouts: sizes and strides of each tensor that it gives, which is copied where it has others; none: as it is.
+        layouts: sizes and strides of the first tensors that it gives, which are copied where they have other strides;
+                the rest are as they are.
 
     Raises:
         TypeError: an argument is missing, too many, or of another type.

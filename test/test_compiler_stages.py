@@ -1,0 +1,204 @@
+"""Stages of compilation that fail: results are right without them, and one warning says so."""
+
+import importlib
+import logging
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from marks import needs_aten
+from torch import nn
+
+from torch_reformer.compiler import (
+    attention,
+    execute,
+    grouping,
+    losses,
+    lower,
+    partition,
+    passes,
+    planner,
+    rules,
+    stages,
+)
+
+pytestmark = needs_aten
+
+
+class Net(nn.Module):
+    """Convolutions, a norm, a product, a loss: each stage has something to do or to look at."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.linear = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(128, 5)
+
+    def forward(self, x, classes):
+        return F.cross_entropy(self.linear(F.relu(self.norm(self.conv(x))).flatten(1)), classes)
+
+
+@pytest.fixture(autouse=True)
+def lenient(monkeypatch):
+    """As users have it, unlike the other tests."""
+    monkeypatch.delenv("TORCH_REFORMER_RAISE_ERRORS")
+    torch._dynamo.reset()
+    stages.reset()
+
+
+def step(model, inputs):
+    model.zero_grad()
+    loss = model(*inputs)
+    loss.backward()
+    return [loss.detach(), *(each.grad for each in model.parameters())]
+
+
+def check(count=1) -> list[str]:
+    """A training step is PyTorch's, with so many warnings, which it gives."""
+    torch.manual_seed(0)
+    model, inputs = Net(), (torch.randn(4, 3, 4, 4), torch.tensor([0, 4, 2, 1]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = step(torch.compile(model, backend="reformer"), inputs)
+    for one, other in zip(found, step(model, inputs), strict=True):
+        torch.testing.assert_close(one, other)
+    messages = [text for each in caught if "torch_reformer" in (text := str(each.message)) or "plan" in text]
+    assert len(messages) == count and all("report it" in each for each in messages), messages
+    return messages
+
+
+def failing(name):
+    def stage(*args):
+        raise ValueError("planted")
+
+    stage.__name__ = name
+    return stage
+
+
+JOINT = "replace_max_pools leave_biases order_gradients settle compute_early align_products _repeat_broadcasts"
+JOINT += " _look_up_again share_sources sum_early pad_before_saving"
+OPTIONAL = [(partition, each) for each in JOINT.split()]
+OPTIONAL += [(planner, each) for each in ("seed_groups", "integer_program", "merge", "recompute")]
+OPTIONAL += [(execute, each) for each in ("settle", "write_in_place", "write_over")]
+
+
+@pytest.mark.parametrize("module, name", OPTIONAL, ids=lambda each: each if isinstance(each, str) else "")
+def test_optional_stages(module, name, monkeypatch):
+    monkeypatch.setattr(module, name, failing(name))
+    (message,) = check()
+    assert name in message and "ValueError: planted" in message and "TORCH_LOGS" in message
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(each.__name__ for each in passes.PASSES))
+def test_passes(name, monkeypatch):
+    """Each can be left out, also where it fails with half of its work done."""
+
+    def half(change):
+        def stage(graph):
+            change(graph)
+            raise KeyError("planted")
+
+        stage.__name__ = name
+        return stage
+
+    changed = [half(each) if each.__name__ == name else each for each in passes.PASSES]
+    monkeypatch.setattr(execute, "PASSES", changed)
+    assert name in check()[0]
+
+
+@pytest.mark.parametrize("name", [each.__name__ for each in planner.AFTERWARDS])
+def test_changes_of_groups(name, monkeypatch):
+    changed = [failing(name) if each.__name__ == name else each for each in planner.AFTERWARDS]
+    monkeypatch.setattr(planner, "AFTERWARDS", changed)
+    assert name in check()[0]
+
+
+@pytest.mark.parametrize("module, name", [(grouping.Grouping, "_place"), (lower._Lowering, "_region")])
+def test_operators_that_cannot_be_lowered(module, name, monkeypatch):
+    """PyTorch's kernels compute those; the others have programs. The warning says which they are, and where."""
+    method = getattr(module, name)
+
+    def fails(self, what):
+        operations = [what] if name == "_place" else what.operations
+        if any(getattr(each, "name", "") == "relu" for each in operations):
+            raise ValueError("planted")
+        return method(self, what)
+
+    monkeypatch.setattr(module, name, fails)
+    (message,) = check()
+    assert "relu" in message and "F.relu(self.norm(" in message and "test_compiler_stages.py" in message
+
+
+def test_rules(monkeypatch):
+    monkeypatch.setitem(rules.RULES, torch.ops.aten.relu.default, failing("relu"))
+    assert "relu" in check()[0]
+
+
+@pytest.mark.parametrize("module, name", [(execute, "lower"), (execute, "grouped"), (execute, "capture")])
+def test_graphs_without_a_plan(module, name, monkeypatch):
+    """The last resort, for each graph."""
+    monkeypatch.setattr(module, name, failing(name))
+    assert all("without a plan" in each for each in check(count=2))
+
+
+def test_a_partition_that_fails(monkeypatch):
+    monkeypatch.setattr(partition, "partition_within_budget", failing("partition"))
+    assert "PyTorch's choice" in check()[0]
+
+
+def test_masks_of_attention(monkeypatch):
+    backend = importlib.import_module("torch_reformer.compiler.backend")
+    monkeypatch.setattr(backend, "simplify_masks", failing(attention.simplify_masks.__name__))
+    assert "simplify_masks" in check()[0]
+
+
+def test_decompositions(monkeypatch):
+    """The operator stays whole."""
+    backend = importlib.import_module("torch_reformer.compiler.backend")
+    (nll,) = (each for each in losses.DECOMPOSITIONS if "nll_loss_backward" in each.name())
+    table = backend._AOT_OPTIONS["decompositions"]
+    monkeypatch.setitem(table, nll, stages.or_whole(failing("nll_loss_backward")))
+    assert "nll_loss_backward" in check()[0]
+
+
+def test_no_errors_no_warnings():
+    check(count=0)
+
+
+def test_errors_are_raised_in_tests(monkeypatch):
+    monkeypatch.setenv("TORCH_REFORMER_RAISE_ERRORS", "1")
+    monkeypatch.setattr(execute, "write_over", failing("write_over"))
+    with pytest.raises(Exception, match="planted"):
+        check()
+
+
+def test_errors_of_the_function_that_gets_reports():
+    """They are the user's."""
+
+    def report(_):
+        raise KeyError("mine")
+
+    with pytest.raises(Exception, match="mine"):
+        torch.compile(torch.sin, backend="reformer", options={"report": report})(torch.ones(3))
+
+
+def test_what_has_no_plan_is_named():
+    """The operator, the line of the user's code, and what to do."""
+
+    def function(x):
+        return torch.view_as_complex(x * 2).conj().sum().real
+
+    with pytest.warns(UserWarning, match=r"without a plan.*view_as_complex.*torch\.view_as_complex\(x \* 2\).*disable"):
+        torch.compile(function, backend="reformer")(torch.randn(4, 2))
+
+
+def test_graphs_are_printed(caplog):
+    """As by TORCH_LOGS="+torch_reformer": what each stage made."""
+    logger = logging.getLogger("torch_reformer.compiler.stages")
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.DEBUG, logger.name):
+            check(count=0)
+    finally:
+        logger.removeHandler(caplog.handler)
+    for stage in ("compute_early", "capture", "share_equal", "fusion", "merge", "write_over"):
+        assert f"after {stage}:" in caplog.text
