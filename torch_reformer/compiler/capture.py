@@ -16,7 +16,9 @@ from .fakes import Unsupported, is_plain, layout_of, real_tensors, typed
 from .ir import Call, Graph, View, views_of
 from .layout import Layout
 from .rules import RULES
+from .rules.element_wise import rounding_cast
 from .scaled import scaled
+from .user_casts import USER_CAST
 
 aten = torch.ops.aten
 _scale = torch.ops.reformer._scale_.default
@@ -113,7 +115,8 @@ class _Capture:
             return found
         if _scales_what_is_spent(node):
             target = _scale
-        if target in RULES and (found := RULES[target](self.graph, value, *args, **kwargs)) is not None:
+        rule = rounding_cast if USER_CAST in node.meta else RULES.get(target)
+        if rule is not None and (found := rule(self.graph, value, *args, **kwargs)) is not None:
             return found
         return self._call(target, args, kwargs, value)
 

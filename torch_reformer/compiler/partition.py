@@ -19,6 +19,7 @@ from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
+from .user_casts import mark_user_casts
 
 aten = torch.ops.aten
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
@@ -26,6 +27,7 @@ _MUCH = 8  # elements of a result for each of its operands
 
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    mark_user_casts(joint)
     replace_max_pools(joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:
