@@ -17,6 +17,7 @@ from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
 from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
+from .norms import keep_statistics_wide
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
 from .user_casts import mark_user_casts
@@ -28,6 +29,7 @@ _MUCH = 8  # elements of a result for each of its operands
 
 def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     mark_user_casts(joint)
+    keep_statistics_wide(joint)
     replace_max_pools(joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:

@@ -19,7 +19,7 @@ _GRADIENTS = ("grad", "_autograd_grad")  # torch.autograd.grad and torch.func.gr
 
 
 def mark_user_casts(module: GraphModule) -> None:
-    """Mark them, and the casts of gradients that follow from them. Casts of one tensor to one type are all marked if one
+    """Mark them, and casts of gradients that follow from them. Casts of one tensor to one type are all marked if one
     is: PyTorch may merge them."""
     of_tensor: dict[tuple, list[Node]] = {}
     for node in module.graph.find_nodes(op="call_function", target=aten._to_copy.default):
