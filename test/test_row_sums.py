@@ -1,5 +1,7 @@
 """Sums over rows, with what is known later than the rest taken out."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -111,6 +113,35 @@ def test_factors_stay_where_they_are():
         X / most,
     ):
         torch.testing.assert_close(*fp32_sums(value, x), equal_nan=True)
+
+
+SPECIAL = torch.tensor([0.0, 1.0, 2.0, -1.0, -0.5] * 4 + [torch.inf, -torch.inf, torch.nan])
+LATE = [LABEL, MAX, program.row_max(Y), program.row_sum(X), program.row_sum(program.select(X > 0, X, 0)) - MAX]
+RESTS = [X, -Y, X * Y, X - MAX, program.select(IS_LABEL, X, 0)]
+CONDITIONS = [IS_LABEL, X > 0, Y < MAX, program.channel_index() < 2]
+STEPS = {
+    "plus": lambda rest, late: rest + late,
+    "minus": lambda rest, late: rest - late,
+    "less": lambda rest, late: late - rest,
+    "times": lambda rest, late: late * rest,
+    "by": lambda rest, late: rest / program.row_max(late),  # a power of 2: all are exact
+    "both": lambda rest, late: (rest - late) * late,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_special_values(step):
+    """Every rest, with what is late, among what any condition chooses."""
+    torch.manual_seed(0)
+    x, y = SPECIAL[torch.randint(len(SPECIAL), (2, 100, 4, 1, 1))]
+    label = SPECIAL[torch.randint(len(SPECIAL), (100, 1, 1))]
+    for rest, late in itertools.product(RESTS, LATE):
+        value = STEPS[step](rest, late)
+        chosen = [program.select(each, value, 0) for each in CONDITIONS]
+        others = [program.select(each, 0, value) for each in CONDITIONS]
+        for each in (value, -value, *chosen, *others):
+            plain, early = fp32_sums(each, x, y=y, label=label)
+            torch.testing.assert_close(plain, early, rtol=0, atol=0, equal_nan=True)
 
 
 def test_large_rows_of_which_some_are_added():
