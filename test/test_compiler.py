@@ -163,6 +163,26 @@ def test_gradients_of_extremes_of_products(extreme):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1, 1.5, 2, 3, 4, -1, -2])
+def test_powers_of_special_values(exponent):
+    x = torch.tensor([0.0, -0.0, 1.0, -2.0, torch.inf, -torch.inf, torch.nan, 3e38, -3e38, 1e-30])
+    found = torch.compile(lambda x: x**exponent, backend="reformer")(x)
+    torch.testing.assert_close(found, x**exponent, equal_nan=True)
+
+
+def test_zeros_have_signs():
+    """Numbers that are equal, but not the same, are two constants."""
+
+    def function(x):
+        chosen = torch.where(x > 0, 0.0, -0.0), torch.where(x > 0, -0.0, 0.0), torch.where(x <= 0, -0.0, x)
+        return *chosen, x * 0.0, x * -0.0, x + torch.full((3,), -0.0), x + torch.full((3,), 0.0)
+
+    x = torch.tensor([1.0, -0.0, -2.0])
+    found = torch.compile(function, backend="reformer")(x)
+    for one, other in zip(found, function(x), strict=True):
+        torch.testing.assert_close(1 / one, 1 / other, rtol=0, atol=0)
+
+
 def test_without_gradients():
     with torch.no_grad():
         same(lambda x: (x.relu() + x.mean(0)).sigmoid(), X)

@@ -1,5 +1,7 @@
 """Epilogue programs: how they are written, what their text and code are, and what is refused."""
 
+import dataclasses
+
 import expecttest
 import pytest
 import torch
@@ -172,6 +174,20 @@ def test_equal_values_are_computed_once():
     assert [node.op for node in tested.nodes] == ["acc", "constant", "mul", "constant", "add", "mul"]
 
 
+def test_equal_numbers_are_one_constant():
+    """But for zeros of two signs."""
+    numbers = [1, 1.0, True, 2, 2.0, 0.0, -0.0, 0, False, float("nan"), float("nan")]
+    tested = Program(*(program.store(program.acc() * number) for number in numbers))
+    assert [str(node.attribute) for node in tested.nodes if node.op == "constant"] == [
+        "1.0",
+        "2.0",
+        "0.0",
+        "-0.0",
+        "nan",
+    ]
+    assert decode(tested.code).code == tested.code
+
+
 @pytest.mark.parametrize("name", program.ACTIVATIONS)
 def test_code_round_trips(name):
     value = program.ACTIVATIONS[name](program.acc() * program.scalar("s") - program.row("row")) / program.rows()
@@ -200,6 +216,13 @@ def test_what_is_the_same_in_a_channel_is_multiplied_once():
         assert summed(value) == "acc"
     assert summed(a + c) == "add"
     assert summed((a + c) * d) == "add"
+
+
+def test_a_sum_term_by_term():
+    value = program.acc() / program.channel("c")
+    tested = Program(dataclasses.replace(program.sum(value), term_by_term=True))
+    again = decode(tested.code)
+    assert tested != Program(program.sum(value)) and again.code == tested.code and again.outputs[0].term_by_term
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Sums over rows, with what is known later than the rest taken out."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ VALUES = {
     "smoothed": LABEL + program.select(IS_LABEL, LABEL * 2, 0),
     "chosen": program.select(IS_LABEL, X, Y - LOG),
 }
-DEPTHS = {"log softmax": 2, "scaled": 2, "one of them": 1, "all but one": 1, "difference": 1}
+DEPTHS = {"log softmax": 2, "one of them": 1, "difference": 1}
 
 
 def depth(value):
@@ -95,6 +97,59 @@ def test_infinite_and_large_rows():
     times = program.select(X < 0, 0, X) * MAX
     for value in (X - MAX, scaled, times):
         torch.testing.assert_close(*fp32_sums(value, x), equal_nan=True)
+
+
+def test_factors_stay_where_they_are():
+    """0 and infinity make NaN of some elements, and not of their sum."""
+    x = torch.tensor([[1.0, 0.0, -1.0, 2.0], [0.0, 0.0, -1.0, -3.0], [torch.inf, 1.0, 2.0, 3.0]]).view(3, 4, 1, 1)
+    is_positive, positive = X > 0, program.select(X > 0, X, 0)
+    most, total = program.row_max(X), program.row_sum(X - program.row_sum(X))
+    chosen = program.select(is_positive, X / most, 0), program.select(is_positive, 0, X * (1 / most))
+    for value in (
+        *chosen,
+        X / total,
+        (X - MAX) / total,
+        program.exp(X - MAX) * program.log(positive * TOTAL),
+        X / most,
+    ):
+        torch.testing.assert_close(*fp32_sums(value, x), equal_nan=True)
+
+
+SPECIAL = torch.tensor([0.0, 1.0, 2.0, -1.0, -0.5] * 4 + [torch.inf, -torch.inf, torch.nan])
+LATE = [LABEL, MAX, program.row_max(Y), program.row_sum(X), program.row_sum(program.select(X > 0, X, 0)) - MAX]
+RESTS = [X, -Y, X * Y, X - MAX, program.select(IS_LABEL, X, 0)]
+CONDITIONS = [IS_LABEL, X > 0, Y < MAX, program.channel_index() < 2]
+STEPS = {
+    "plus": lambda rest, late: rest + late,
+    "minus": lambda rest, late: rest - late,
+    "less": lambda rest, late: late - rest,
+    "times": lambda rest, late: late * rest,
+    "by": lambda rest, late: rest / program.row_max(late),  # a power of 2: all are exact
+    "both": lambda rest, late: (rest - late) * late,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_special_values(step):
+    """Every rest, with what is late, among what any condition chooses."""
+    torch.manual_seed(0)
+    x, y = SPECIAL[torch.randint(len(SPECIAL), (2, 100, 4, 1, 1))]
+    label = SPECIAL[torch.randint(len(SPECIAL), (100, 1, 1))]
+    for rest, late in itertools.product(RESTS, LATE):
+        value = STEPS[step](rest, late)
+        chosen = [program.select(each, value, 0) for each in CONDITIONS]
+        others = [program.select(each, 0, value) for each in CONDITIONS]
+        for each in (value, -value, *chosen, *others):
+            plain, early = fp32_sums(each, x, y=y, label=label)
+            torch.testing.assert_close(plain, early, rtol=0, atol=0, equal_nan=True)
+
+
+def test_large_rows_of_which_some_are_added():
+    """Where all of a row is masked by the least number, say."""
+    x = torch.full((2, 50, 1, 1), torch.finfo(torch.float32).min)
+    x[1, :9] = torch.randn(9, 1, 1)
+    for value in (program.select(X < 9, X - LOG, 0), program.select(program.channel_index() < 5, X - LOG, 0)):
+        torch.testing.assert_close(*fp32_sums(value, x))
 
 
 def test_nothing_is_taken_from_rows_that_choose_none():

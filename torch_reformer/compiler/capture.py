@@ -16,8 +16,10 @@ from .fakes import Unsupported, is_plain, layout_of, real_tensors, typed
 from .ir import Call, Graph, View, views_of
 from .layout import Layout
 from .rules import RULES
+from .rules.element_wise import rounding_cast
 from .scaled import scaled
 from .stages import blamed, is_left_out, told
+from .user_casts import USER_CAST
 
 aten = torch.ops.aten
 _scale = torch.ops.reformer._scale_.default
@@ -125,8 +127,9 @@ class _Capture:
             return found
         if _scales_what_is_spent(node):
             target = _scale
-        rule = None if is_left_out(node) else RULES.get(target)
-        if rule and (found := rule(self.graph, value, *args, **kwargs)) is not None:
+        named = rounding_cast if USER_CAST in node.meta else RULES.get(target)
+        rule = None if is_left_out(node) else named
+        if rule is not None and (found := rule(self.graph, value, *args, **kwargs)) is not None:
             return found
         return self._call(target, args, kwargs, value)
 

@@ -11,7 +11,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.overrides import TorchFunctionMode
 
 from ..runtime import native  # noqa: F401  registers the operators
-from . import channels, dropout, embeddings, group_norm, losses, patches, segments, sequences
+from . import channels, dropout, embeddings, group_norm, losses, norms, patches, segments, sequences
 from .stages import or_whole
 
 aten, reformer = torch.ops.aten, torch.ops.reformer
@@ -39,7 +39,7 @@ def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
     own: dict = {}
-    for module in (channels, dropout, embeddings, group_norm, losses, patches, segments, sequences):
+    for module in (channels, dropout, embeddings, group_norm, losses, norms, patches, segments, sequences):
         for op, rule in module.DECOMPOSITIONS.items():
             own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
     return table | own | _CONVOLUTIONS

@@ -16,6 +16,7 @@ from .regions import SMALL
 from .scaled import scaled
 from .sources import SUMS, VIEWS, size_of
 from .space import LONGEST_ROW
+from .user_casts import USER_CAST
 
 aten = torch.ops.aten
 SPENT = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
@@ -204,7 +205,7 @@ def _move(joint: GraphModule, tangent: Node, linear: dict[Node, None], found: li
         if node is not tangent:
             with joint.graph.inserting_before(node):
                 of_one[node] = joint.graph.node_copy(node, lambda each: of_one.get(each, each))
-            of_one[node].meta = {"val": node.meta["val"]}
+            of_one[node].meta = {name: node.meta[name] for name in ("val", USER_CAST) if name in node.meta}
     for node in found:
         early = of_one[node]
         early.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, SPENT: True}

@@ -33,6 +33,7 @@ from .prepare import prepare
 from .report import Report, report_of
 from .schedule import Cyclic
 from .stages import attempted, optional, show
+from .user_casts import mark_user_casts
 
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
@@ -48,6 +49,7 @@ class Executable(Compiled):
         gpu: str | None = None,
     ):
         super().__init__()
+        mark_user_casts(module)
         optional(settle, module)
         self.graph, self.constants = capture(module)
         show("capture", self.graph)
@@ -140,7 +142,8 @@ class Dynamic:
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def __call__(self, args: list) -> list:
-        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else (type(each), each) for each in args)
+        # Numbers by their texts: -0.0 equals 0.0, and NaN no number.
+        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else repr(each) for each in args)
         key = _Key(key, args)
         plan = self._plans(key)
         key.args = None  # which may be the plan's key from now on, and would hold tensors

@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .norms import statistics_type
+
 aten = torch.ops.aten
 
 
@@ -45,7 +47,8 @@ def _forward(
     scale = rstd if weight is None else rstd * _wide(weight).view(of_group[1:])
     shift = -mean * scale if bias is None else _wide(bias).view(of_group[1:]) - mean * scale
     result = x * _of_pixels(scale, of_group, x) + _of_pixels(shift, of_group, x)
-    return result.to(input.dtype), mean.squeeze(2), rstd.squeeze(2)
+    dtype = statistics_type(input, weight, bias)
+    return result.to(input.dtype), mean.squeeze(2).to(dtype), rstd.squeeze(2).to(dtype)
 
 
 def _backward(

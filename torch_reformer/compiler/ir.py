@@ -127,14 +127,23 @@ class _OfInputs(Operation):
 @dataclass(eq=False)
 class Map(_OfInputs):
     """result = expression(*inputs), element by element: inputs have the result's sizes. of_reductions: it only goes on
-    with what others have reduced (regions.py)."""
+    with what others have reduced (regions.py). rounds: a cast that the user wrote (user_casts.py)."""
 
     expression: Callable[..., Expression]
     of_reductions: bool = field(default=False, init=False)
+    rounds: bool = field(default=False, init=False)
 
 
 def is_cast(operation: Operation | None) -> bool:
     return isinstance(operation, Map) and operation.name in ("cast", "_to_copy") and len(operation.inputs) == 1
+
+
+def is_removable_cast(operation: Operation | None) -> bool:
+    """True for a cast whose operand may be used in its result's place: it does no more than to round, and not because
+    the user asked for it. Truth values are no rounded numbers."""
+    if not is_cast(operation) or operation.rounds:
+        return False
+    return operation.results[0].dtype.is_floating_point or operation.inputs[0].value.dtype == torch.bool
 
 
 @dataclass(eq=False)

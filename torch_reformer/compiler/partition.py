@@ -21,9 +21,11 @@ from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
 from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
+from .norms import keep_statistics_wide
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
 from .stages import attempted, optional
+from .user_casts import mark_user_casts
 
 aten = torch.ops.aten
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
@@ -39,6 +41,8 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
 
 
 def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    mark_user_casts(joint)
+    keep_statistics_wide(joint)
     optional(replace_max_pools, joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from .. import program as p
@@ -121,8 +123,10 @@ class RegionProgram:
             if operation.kind == "moments":
                 return p.moments(value, over)
             dtype = operation.results[0].dtype
-            reduce = {"sum": p.sum, "max": p.max}[operation.kind]
-            return reduce(value, over, None if dtype in (torch.float32, torch.float64) else dtype)
+            dtype = None if dtype in (torch.float32, torch.float64) else dtype
+            if operation.kind == "max":
+                return p.max(value, over, dtype)
+            return dataclasses.replace(p.sum(value, over, dtype), term_by_term=True)
         if operation is self.region.anchor:
             return p.store(p.acc())
         digits = {"full": self.whole, "channel": self.space.channel_digits, "row": self.region.rows}[per]

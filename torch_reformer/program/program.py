@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,6 +28,7 @@ class Output:
     value: Value
     per: str = "element"
     dtype: torch.dtype | None = None  # of the tensor; None: the result's, of reductions fp32 or fp64
+    term_by_term: bool = False  # a sum's factors multiply each term: an infinite one makes NaN of zeros
 
     @property
     def is_by_element(self) -> bool:
@@ -72,7 +73,8 @@ def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | 
 def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
     """The sum over each channel's elements (``[K]``), each row's (``[N, H, W]``), each plane's (``[N, K]``) or over all
     (``[]``), in fp32, or fp64 where the result is, and stored so or in another floating-point type. The order of
-    additions is fixed."""
+    additions is fixed. A factor that is one number for a channel may multiply its sum instead of each term, which
+    differs where it is infinite, or the sum overflows."""
     return _reduction("sum", value, per, dtype)
 
 
@@ -161,6 +163,8 @@ class Program:
             words = [output.kind, *([] if output.per == "element" else [output.per]), f"%{self.number(output.value)}"]
             if output.dtype is not None:
                 words.append(str(output.dtype).removeprefix("torch."))
+            if output.term_by_term:
+                words.append("term_by_term")
             lines.append(" ".join(words) + "\n")
         return "".join(lines)
 
@@ -189,7 +193,7 @@ class Program:
 def factored(output: Output) -> tuple[Value, Value | None]:
     """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
     multiplied by once, after the sum. None: there is no such factor."""
-    if output.kind != "sum" or output.per != "channel":
+    if output.kind != "sum" or output.per != "channel" or output.term_by_term:
         return output.value, None
     by_row = {key: not of <= _VARIES["channel"] for key, of in varies(output.value).items()}
 
@@ -243,7 +247,9 @@ def decode(code: tuple[int, ...]) -> Program:
         found = []
         for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
             value = values[node] if factor < 0 else values[node] * values[factor]
-            found.append(Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype]))
+            output = Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype])
+            # What is no factor in the code was none, or stays one of each term.
+            found.append(replace(output, term_by_term=factor < 0 and factored(output)[1] is not None))
         program = Program(*found, inputs=dict(zip(names, kinds, strict=True)))
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}") from error
@@ -257,7 +263,8 @@ def _numbered(values: list[Value]) -> tuple[list[Value], dict[int, int]]:
     by its identity."""
     nodes, number, known = [], {}, {}
     for value in in_order(values):
-        key = (value.op, value.attribute, *(number[id(operand)] for operand in value.operands))
+        # By its text: -0.0 equals 0.0, and NaN no number.
+        key = (value.op, repr(value.attribute), *(number[id(operand)] for operand in value.operands))
         if key not in known:
             known[key] = len(nodes)
             nodes.append(value)

@@ -1,7 +1,7 @@
 """Sums over rows that are known as early as they can be, and as exact. Where what is the same for all of a row is known
-later than the rest, it is added or multiplied after the sum, and a kernel goes over the row's elements once less. What
-comes of reductions of the elements themselves (their mean or maximum) stays inside: what it takes away may be nearly
-all of them."""
+later than the rest, it is added after the sum, and a kernel goes over the row's elements once less. What comes of
+reductions of the elements themselves (their mean or maximum) stays inside: what it takes away may be nearly all of
+them. A factor stays inside, too: 0 or infinite, it makes NaN of some elements that their sum does not tell."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .values import Value, columns, in_order, row_sum, select, varies
 
 
 def early_row_sum(value: Value) -> Value:
-    """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added or
-    multiplied after the sum, if the rest needs fewer of them one after the other, but some. What is added to elements
-    that are chosen among zeros always is."""
+    """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added after the
+    sum, if the rest needs fewer of them one after the other, but some. What is added to the one element that a number
+    of the row chooses always is."""
     depth: dict[int, int] = {}
     for each in in_order([value]):
         before = max((depth[id(operand)] for operand in each.operands), default=0)
@@ -27,30 +27,28 @@ def early_row_sum(value: Value) -> Value:
     def is_late(part: Value, rest: Value, among: Callable[[Value], Value]) -> bool:
         return is_of_row(part) and depth[id(part)] > depth[id(rest)] >= (1 if among is _all else 0)
 
+    def chooses_one(value: Value) -> bool:
+        """True for a select of something in one channel, at most, and of zero in the others."""
+        if value.op != "select" or value.operands[0].op != "eq" or not _is_zero(value.operands[2]):
+            return False
+        one, other = value.operands[0].operands
+        return any(a.op == "channel_index" and is_of_row(b) for a, b in ((one, other), (other, one)))
+
     def sum_of(value: Value, among: Callable[[Value], Value]) -> Value:
         """The sum of among(value), which is the value or 0, element by element."""
         if value.op == "neg":
             return -sum_of(value.operands[0], among)
         if value.op in ("add", "sub"):
             a, b = value.operands
-            if is_late(b, a, among) or (is_of_row(b) and _chooses(a)):
+            if is_late(b, a, among) or (is_of_row(b) and chooses_one(a)):
                 times = _times(b, among)
                 return sum_of(a, among) + times if value.op == "add" else sum_of(a, among) - times
-            if is_late(a, b, among) or (is_of_row(a) and _chooses(b)):
+            if is_late(a, b, among) or (is_of_row(a) and chooses_one(b)):
                 times = _times(a, among)
                 return times + sum_of(b, among) if value.op == "add" else times - sum_of(b, among)
-        if value.op == "mul":
-            for factor, rest in (value.operands, value.operands[::-1]):
-                if is_late(factor, rest, among):
-                    return sum_of(rest, among) * factor
-        if value.op == "div" and is_late(value.operands[1], value.operands[0], among):
-            return sum_of(value.operands[0], among) / value.operands[1]
-        if value.op == "select" and among is _all and depth[id(value.operands[0])] < depth[id(value)]:
-            condition, a, b = value.operands
-            if _is_zero(b):
-                return sum_of(a, lambda each: select(condition, each, 0))
-            if _is_zero(a):
-                return sum_of(b, lambda each: select(condition, 0, each))
+        if chooses_one(value) and among is _all and depth[id(value.operands[0])] < depth[id(value)]:
+            condition, chosen, _ = value.operands
+            return sum_of(chosen, lambda each: select(condition, each, 0))
         return row_sum(among(value))
 
     return sum_of(value, _all)
@@ -70,7 +68,3 @@ def _times(part: Value, among: Callable[[Value], Value]) -> Value:
 
 def _is_zero(value: Value) -> bool:
     return value.op == "constant" and value.attribute == 0
-
-
-def _chooses(value: Value) -> bool:
-    return value.op == "select" and any(map(_is_zero, value.operands[1:]))

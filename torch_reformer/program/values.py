@@ -21,7 +21,7 @@ class Value:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
-        self.attribute = attribute  # an input's name, a constant's number
+        self.attribute = float(attribute) if op == "constant" else attribute  # a constant's number, an input's name
 
     @property
     def is_input(self) -> bool:

@@ -61,7 +61,8 @@ void absorb(const Program& program, const Steps& steps, Uses& uses, const std::v
   };
   const auto difference = [&](int32_t node) { return shared(node, ProgramOp::sub); };
   const auto is_zero = [&](int32_t node) {
-    return op_of(node) == ProgramOp::constant && program.nodes[size_t(node)].value == 0;
+    const double value = program.nodes[size_t(node)].value;
+    return op_of(node) == ProgramOp::constant && value == 0 && !std::signbit(value);
   };
   const auto become = [&](Several several, const int32_t (&with)[3]) {
     step.several = several;

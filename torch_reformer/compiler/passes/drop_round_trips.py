@@ -3,7 +3,7 @@ under autocast need no kernel of their own so."""
 
 from __future__ import annotations
 
-from ..ir import Graph, View, is_cast
+from ..ir import Graph, View, is_removable_cast
 from ..layout import Layout
 
 
@@ -34,7 +34,7 @@ def drop_round_trips(graph: Graph) -> None:
 
 def _source(operation) -> View | None:
     """What a cast's operand was rounded from, if it is of the cast's own data type and lies in the same order."""
-    if not is_cast(operation) or not is_cast(maker := operation.inputs[0].value.maker):
+    if not is_removable_cast(operation) or not is_removable_cast(maker := operation.inputs[0].value.maker):
         return None
     (result,), (source,) = operation.results, maker.inputs
     if source.value.dtype != result.dtype or source.value.maker is None or source.value.device != result.device:

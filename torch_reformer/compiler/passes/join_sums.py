@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from ..ir import Call, Graph, Map, Operation, Reduce, Typed, View, is_cast
+from ..ir import Call, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
 from ..joins import add_at, cost_of_joining, joined, of_call, place_of
 from ..layout import Layout
 from ..sums import change_terms, find_sums
@@ -49,7 +49,7 @@ def join_sums(graph: Graph) -> None:
 
 def _term(view: View, readers: dict) -> Operation | None:
     """The operation that makes this term, perhaps cast afterwards, for nobody else."""
-    while is_cast(view.value.maker) and _is_read_as_it_is(view, readers):
+    while is_removable_cast(view.value.maker) and _is_read_as_it_is(view, readers):
         (view,) = view.value.maker.inputs
     maker = view.value.maker
     if not isinstance(maker, (Call, Reduce)) or len(maker.results) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Conv, Graph, Map, Operation, Reduce, Typed, View
+from ..ir import Call, Conv, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
 from ..layout import Layout
 
 _cat = torch.ops.aten.cat.default
@@ -34,7 +34,7 @@ def _parts(operation: Operation) -> list[View] | None:
     if not isinstance(operation, Reduce) or operation.kind != "moments" or operation.over != (0, 2, 3):
         return None
     view = operation.input
-    while isinstance(view.value.maker, Map) and view.value.maker.name == "_to_copy":
+    while is_removable_cast(view.value.maker):
         if view.layout != view.value.layout:
             return None
         (view,) = view.value.maker.inputs

@@ -25,8 +25,9 @@ def pack_counters(graph: Graph) -> None:
         # The counter itself, needed by nobody else.
         if scale or add.kwargs or of.value is not to.value or of.layout != to.layout or uses[id(to.value)] != 2:
             continue
-        packs.setdefault((number, to.value.device, to.value.dtype), []).append((add, copy, to))
-    for (number, *_), found in packs.items():
+        packs.setdefault((repr(number), to.value.device, to.value.dtype), []).append((add, copy, to))
+    for found in packs.values():
+        number = found[0][0].args[1]
         gone = {id(each) for add, copy, _ in found for each in (add, copy)}
         views = tuple(view for *_, view in found)
         graph.operations = [each for each in graph.operations if id(each) not in gone]

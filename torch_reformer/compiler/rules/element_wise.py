@@ -13,7 +13,7 @@ from ... import program as p
 from ...program import Value as Expression
 from ...runtime.dtypes import NARROW
 from ..fakes import is_plain, layout_of, real_tensors, typed
-from ..ir import FLOATS, Graph, Map, Typed, View
+from ..ir import FLOATS, Call, Graph, Map, Typed, View
 from ..layout import Layout
 from ..scaled import scaled
 from ..space import digits_of, find_space
@@ -30,9 +30,13 @@ def _scaled(x, alpha):
     return x if alpha == 1 else x * alpha
 
 
+def _three_halves(x):
+    return p.select(p.equal(x, -math.inf), math.inf, x * p.sqrt(x))  # as IEEE 754's pow
+
+
 def _power(x, exponent):
     whole = {1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x, 4: lambda: (x * x) * (x * x), -1: lambda: 1 / x}
-    roots = {0.5: lambda: p.sqrt(x), -0.5: lambda: p.rsqrt(x), -2: lambda: 1 / (x * x), 1.5: lambda: x * p.sqrt(x)}
+    roots = {0.5: lambda: p.sqrt(x), -0.5: lambda: p.rsqrt(x), -2: lambda: 1 / (x * x), 1.5: lambda: _three_halves(x)}
     found = (whole | roots).get(exponent)
     if found is None:
         raise NotElementWise
@@ -141,6 +145,7 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 }
 
 
+_ROUND = {torch.bfloat16: p.round_bf16, torch.float16: p.round_fp16}
 EQUALITIES = {getattr(getattr(aten, name), kind) for name in ("eq", "ne") for kind in ("Tensor", "Scalar")}
 COMPARISONS = {
     each
@@ -268,9 +273,32 @@ def _expanded(view: View, sizes: tuple[int, ...]) -> View | None:
     return View(view.value, Layout(sizes, (*[0] * missing, *strides), own.offset))
 
 
+def rounding_cast(graph: Graph, value, source: View, **options) -> View | None:
+    """A cast that the user wrote: what goes on with the result, without memory between, has it as it would be stored.
+    The source is rounded to its own type, too, unless it is read from memory."""
+    in_memory = isinstance(source.value.maker, (Call, type(None)))
+    rule = _rounded(value.dtype) if in_memory else _rounded(source.value.dtype, value.dtype)
+    found = _map(aten._to_copy.default, rule, graph, value, source, **options)
+    if found is not None and isinstance(found.value.maker, Map):
+        found.value.maker.rounds = source.value.dtype != value.dtype
+    return found
+
+
+def _rounded(*types: torch.dtype) -> Callable[..., Expression]:
+    """A cast to these data types, one after the other."""
+
+    def rule(x, **_):
+        for dtype in types:
+            x = _ROUND[dtype](x) if dtype in _ROUND else x
+        return x
+
+    return rule
+
+
 def _copy(graph: Graph, value, to: View, source: View, non_blocking: bool = False) -> View | None:
     """What was in its place before is not read."""
-    return _map(aten.copy.default, _cast, graph, value, source)
+    rule = _cast if source.value.dtype == value.dtype else _rounded(value.dtype)
+    return _map(aten.copy.default, rule, graph, value, source)
 
 
 RULES = {target: functools.partial(_constant, number) for target, number in CONSTANTS.items()}

@@ -1,0 +1,82 @@
+"""Norms of 16-bit tensors: their statistics have the data types that eager mode gives them, and are not rounded for the
+backward. PyTorch's decompositions round what a CPU's norms save to the input's type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+_NARROW = (torch.bfloat16, torch.float16)
+_NORMS = (
+    *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
+    *(aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update, aten._batch_norm_with_update_functional),
+    *(aten._batch_norm_no_update, aten.native_layer_norm),
+)
+
+
+def statistics_type(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
+    """The input's, unless a parameter has a wider one."""
+    types = {each.dtype for each in parameters if each is not None}
+    return torch.float32 if input.dtype in _NARROW and types - {input.dtype} else input.dtype
+
+
+def _with_own_statistics(rule: Callable) -> Callable:
+    """A norm's decomposition, for which a narrow input on a CPU is widened."""
+
+    def norm(input: Tensor, *args, **kwargs):
+        if input.device.type != "cpu" or input.dtype not in _NARROW:
+            return rule(input, *args, **kwargs)
+        parameters = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor)]
+        dtype = statistics_type(input, *parameters)
+        result, mean, rstd, *others = rule(input.float(), *args, **kwargs)
+        return result.to(input.dtype), mean.to(dtype), rstd.to(dtype), *others
+
+    return norm
+
+
+def _with_wide_statistics(rule: Callable) -> Callable:
+    """The decomposition of layer norm's backward, which computes with its statistics as they are."""
+
+    def backward(grad: Tensor, input: Tensor, sizes, mean: Tensor, rstd: Tensor, *args):
+        mean, rstd = (each.float() if each.dtype in _NARROW else each for each in (mean, rstd))
+        return rule(grad, input, sizes, mean, rstd, *args)
+
+    return backward
+
+
+def _changed(change: Callable, operators) -> dict:
+    """Decompositions of the operators that give new tensors, with a change."""
+    found = get_decompositions(operators).items()
+    return {op: change(rule) for op, rule in found if op._overloadname != "out"}
+
+
+DECOMPOSITIONS = _changed(_with_own_statistics, _NORMS)
+DECOMPOSITIONS |= _changed(_with_wide_statistics, [aten.native_layer_norm_backward])
+
+
+def keep_statistics_wide(joint: GraphModule) -> None:
+    """Has a norm's backward read its statistics as they were before they were rounded for the user."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten._to_copy.default):
+        rounded = _without_detach(node.args[0])
+        if rounded.target is not aten._to_copy.default or not _is_of_norm(rounded):
+            continue
+        wide = rounded.args[0]
+        if wide.meta["val"].dtype == node.meta["val"].dtype:
+            node.replace_all_uses_with(wide)
+            joint.graph.erase_node(node)
+
+
+def _is_of_norm(node: Node) -> bool:
+    operator = node.meta.get("original_aten")
+    return getattr(operator, "overloadpacket", None) in (*_NORMS, aten.native_group_norm)
+
+
+def _without_detach(node: Node) -> Node:
+    while node.target in (aten.detach.default, aten.alias.default):
+        node = node.args[0]
+    return node
