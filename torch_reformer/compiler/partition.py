@@ -17,6 +17,7 @@ from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
 from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
+from .mutated_inputs import save_reads_of_mutated_inputs
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
 
@@ -36,7 +37,8 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
         compute_early(joint)
     if is_static:
         align_products(joint)
-    dropout.save_keys(joint)
+    save_reads_of_mutated_inputs(joint)
+    dropout.save_random(joint)
     _save_what_has_extremes(joint)
     _repeat_broadcasts(joint)
     _look_up_again(joint)
