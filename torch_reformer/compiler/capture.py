@@ -19,7 +19,7 @@ from .rules import RULES
 from .scaled import scaled
 
 aten = torch.ops.aten
-_scale = torch.ops.reformer._scale_.default
+SCALE = torch.ops.reformer._scale_.default
 _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
@@ -112,7 +112,7 @@ class _Capture:
         if (found := self._view(node, args, value)) is not None:
             return found
         if _scales_what_is_spent(node):
-            target = _scale
+            target = SCALE
         if target in RULES and (found := RULES[target](self.graph, value, *args, **kwargs)) is not None:
             return found
         return self._call(target, args, kwargs, value)

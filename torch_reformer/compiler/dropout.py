@@ -71,5 +71,10 @@ def save_random(joint: GraphModule) -> None:
 
 
 def is_random(node: Node) -> bool:
-    """True for an operator that draws from a generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    """True for an operator that draws from a generator. Attention does only for its dropout."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments
+    given = {each.name: each.default_value for each in arguments}
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    return given.get("dropout_p") != 0
