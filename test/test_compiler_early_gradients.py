@@ -204,20 +204,17 @@ def test_what_is_recomputed_stays():
     assert not is_early(reports)
 
 
-def test_a_second_backward_is_refused_or_right():
-    """In place the gradient can be scaled once."""
+@pytest.mark.parametrize("donated", [True, False])
+def test_a_second_backward(donated):
+    """In place the gradient can be scaled once: it is copied where the graph is retained."""
     x = torch.randn(ROWS, CLASSES, requires_grad=True)
-    loss = compiled(cross_entropy)[0](x)
-    with pytest.raises(RuntimeError, match="retain_graph"):
-        loss.backward(retain_graph=True)
-    torch._dynamo.reset()
-    with torch._functorch.config.patch(donated_buffer=False):
+    with torch._functorch.config.patch(donated_buffer=donated):
         function, reports = compiled(cross_entropy)
-        loss = function(x)
+        loss = 3 * function(x)
         loss.backward(retain_graph=True)
         loss.backward()
-    assert not is_early(reports)
-    torch.testing.assert_close(x.grad, 2 * gradients(cross_entropy, [x])[1])
+    assert is_early(reports) == donated
+    torch.testing.assert_close(x.grad, 6 * gradients(cross_entropy, [x])[1])
 
 
 def test_training():

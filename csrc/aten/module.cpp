@@ -96,20 +96,45 @@ py::object call(FusedOperator& op, const py::list& objects) {
   return results ? py::cast(*results) : py::none();
 }
 
+void check_plain(const at::Tensor& tensor) {
+  using enum c10::DispatchKey;
+  if (tensor.key_set().has(Python))  // fake tensors, say, which have no memory
+    throw std::invalid_argument("a plan takes plain tensors, got one of a subclass of torch.Tensor");
+  if (tensor.key_set().has_any(c10::DispatchKeySet({Batched, FuncTorchBatched})))
+    throw std::runtime_error(
+        "a compiled graph takes no batches of tensors (is_grads_batched=True, vectorize=True, torch.func.vmap); call "
+        "it, or its backward, once for each");
+}
+
 // The tensors of a list, which is emptied, so that the plan frees them at their last use.
-std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs) {
+// views: outputs that are views of other tensors, with these tensors' places among the inputs and, behind them, the
+// outputs. What autograd saves of them has to be as it was, so they count changes of the memory together.
+std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs,
+                                 const std::vector<std::pair<size_t, size_t>>& views) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(objects.size());
   for (const py::handle object : objects) {
     tensors.push_back(object.cast<at::Tensor>());
-    if (tensors.back().key_set().has(c10::DispatchKey::Python))  // fake tensors, say, which have no memory
-      throw std::invalid_argument("a plan takes plain tensors, got one of a subclass of torch.Tensor");
+    check_plain(tensors.back());
   }
   objects.attr("clear")();
   const py::gil_scoped_release release;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return core::run_plan(plan, std::move(tensors), outputs);
+  std::vector<c10::VariableVersion> versions;
+  versions.reserve(views.size());
+  for (const auto& [view, base] : views)
+    versions.push_back(base < tensors.size() ? tensors[base].unsafeGetTensorImpl()->version_counter()
+                                             : c10::VariableVersion());
+  const size_t inputs = tensors.size();
+  std::vector<at::Tensor> results = core::run_plan(plan, std::move(tensors), outputs);
+  for (size_t i = 0; i < views.size(); ++i) {
+    const auto& [view, base] = views[i];
+    if (base >= inputs) versions[i] = results[base - inputs].unsafeGetTensorImpl()->version_counter();
+    if (versions[i].enabled() && !results[view].is_inference())
+      results[view].unsafeGetTensorImpl()->set_version_counter(versions[i]);
+  }
+  return results;
 }
 
 }  // namespace

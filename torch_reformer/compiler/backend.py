@@ -14,6 +14,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_function, make_boxed_func
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .attention import simplify_masks
@@ -128,6 +129,14 @@ def _reset() -> None:
 reformer.reset = _reset
 
 
+def _allow_retained_graphs() -> None:
+    """Takes back that saved tensors may be written over, which the forward's trace says of its backward: an Executable
+    asks whether the graph is kept (execute.py)."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
+        context.fw_metadata.bw_donated_idxs.clear()
+
+
 def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, SerializableAOTDispatchCompiler]:
     """What AOTAutograd calls with a graph and its inputs."""
 
@@ -136,6 +145,7 @@ def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, 
         return graphs.forward(run, module, inputs, is_inference) if graphs else run
 
     def backward(module: GraphModule, inputs: list) -> Compiled:
+        _allow_retained_graphs()
         run = executable(module, report)
         return graphs.backward(run, module, inputs) if graphs else run
 

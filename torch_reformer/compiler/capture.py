@@ -22,7 +22,7 @@ from .stages import blamed, is_left_out, told
 from .user_casts import USER_CAST
 
 aten = torch.ops.aten
-_scale = torch.ops.reformer._scale_.default
+SCALE = torch.ops.reformer._scale_.default
 _ADVICE = "With torch.compiler.disable on the function that has this, the rest of the model is planned."
 _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
@@ -126,7 +126,7 @@ class _Capture:
         if (found := self._view(node, args, value)) is not None:
             return found
         if _scales_what_is_spent(node):
-            target = _scale
+            target = SCALE
         named = rounding_cast if USER_CAST in node.meta else RULES.get(target)
         rule = None if is_left_out(node) else named
         if rule is not None and (found := rule(self.graph, value, *args, **kwargs)) is not None:

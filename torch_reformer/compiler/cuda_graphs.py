@@ -13,6 +13,7 @@ from torch._inductor.utils import count_tangents
 from torch.fx import GraphModule
 
 from .cached import Compiled
+from .execute import keeps_graph
 
 
 class CudaGraphs:
@@ -34,9 +35,11 @@ class CudaGraphs:
         if self._device is None:
             return run
         fixed = range(count_tangents(module))  # what the forward saved lies in the graphs' memory
-        if not self._is_skipped(module, len(fixed)):
-            return self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
-        return Announced(run, self._device)
+        announced = Announced(run, self._device)
+        if self._is_skipped(module, len(fixed)):
+            return announced
+        recorded = self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
+        return RecordedBackward(recorded, announced)
 
     @staticmethod
     def _is_skipped(module: GraphModule, fixed: int) -> bool:
@@ -99,3 +102,15 @@ class Announced(_Around):
         if manager is not None:
             manager.set_to_running_backward()
         return self.run(args)
+
+
+class RecordedBackward(_Around):
+    """What replays a backward's CUDA graphs, which may write over what the forward saved: it runs as it is where that
+    is needed again (retain_graph=True)."""
+
+    def __init__(self, recorded: Recorded, announced: Announced):
+        super().__init__(recorded)
+        self._announced = announced
+
+    def __call__(self, args: list) -> list:
+        return self._announced(args) if keeps_graph() else self.run(args)

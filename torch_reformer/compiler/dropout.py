@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ..program.interpreter import uniform
+from .mutated_inputs import must_save
 
 aten = torch.ops.aten
 
@@ -57,10 +58,23 @@ def _bernoulli(input: Tensor, p: float, *, generator: torch.Generator | None = N
 DECOMPOSITIONS = {aten.native_dropout.default: _native_dropout, aten.bernoulli.p: _bernoulli}
 
 
-def save_keys(joint: GraphModule) -> None:
-    """Tells AOTAutograd's partition to save keys, and to compute numbers again."""
+def save_random(joint: GraphModule) -> None:
+    """Tells AOTAutograd's partition to save what generators draw, whatever else it has computed again: keys, too, from
+    which dropout's numbers are computed again."""
     for node in joint.graph.nodes:
-        if node.target is draw_key:
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        elif node.target is random:
+        if node.target is random:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+        elif node.target is draw_key:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        elif is_random(node):
+            must_save(node)
+
+
+def is_random(node: Node) -> bool:
+    """True for an operator that draws from a generator. Attention does only for its dropout."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments
+    given = {each.name: each.default_value for each in arguments}
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    return given.get("dropout_p") != 0

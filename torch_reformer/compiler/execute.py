@@ -20,11 +20,11 @@ from ..runtime import aten
 from ..runtime import gpu as runtime_gpu
 from ..runtime.plan import Plan
 from .cached import Compiled, Uncached, reporting
-from .capture import capture
+from .capture import SCALE, capture
 from .cost import known_gpu
 from .fakes import Unsupported
 from .in_place import write_in_place, write_over
-from .ir import Graph, View
+from .ir import Call, Graph, View
 from .lower import Lowered, lower
 from .memory_formats import settle
 from .passes import PASSES
@@ -35,6 +35,7 @@ from .schedule import Cyclic
 from .stages import attempted, optional, show
 from .user_casts import mark_user_casts
 
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
 
@@ -63,6 +64,8 @@ class Executable(Compiled):
         self._all_given = len(self._given) == len(inputs)
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
+        self._views = _views(self.graph)
+        self._scaled = _scaled(self.graph)
         self._start()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,16 +112,38 @@ class Executable(Compiled):
         tensors = args if self._all_given else [args[place] for place in self._given]
         if tensors is not args:
             args.clear()
+        if self._scaled and keeps_graph():
+            for place in self._scaled:
+                tensors[place] = tensors[place].clone()
         if self.constants:
             tensors.extend(self.constants)
         if dispatch_modes():
             found = run_plan.step_by_step(self.plan, tensors)
         else:
-            found = aten.library.run_plan(self._number, tensors, self._count)
+            found = aten.library.run_plan(self._number, tensors, self._count, self._views)
         if self._count == len(self._fixed):
             return found
         left = iter(found)
         return [next(left) if each is None else each[0] for each in self._fixed]
+
+
+def _views(graph: Graph) -> list[tuple[int, int]]:
+    """Outputs that are views of an input or of an output before them, with that tensor's place among both. Inputs that
+    are outputs as they are stay the same tensors."""
+    places = {id(value): place for place, value in enumerate(graph.inputs)}
+    found = []
+    for place, view in enumerate(graph.output_views(), len(graph.inputs)):
+        base = places.setdefault(id(view.value), place)
+        if base != place and not (base < len(graph.inputs) and view.layout == view.value.layout):
+            found.append((place - len(graph.inputs), base))
+    return found
+
+
+def _scaled(graph: Graph) -> list[int]:
+    """Inputs that a backward scales in place: the forward saved them for this."""
+    scaled = [each for each in graph.operations if isinstance(each, Call) and each.operator is SCALE]
+    written = {id(value) for each in scaled for value in each.writes}
+    return [place for place, value in enumerate(graph.inputs) if id(value) in written]
 
 
 def gpu_of(graph: Graph) -> str | None:

@@ -21,6 +21,7 @@ from .look_ups import OPERATORS
 from .max_pools import replace_max_pools
 from .memory_budget import partition_within_budget
 from .memory_formats import is_element_wise, settle
+from .mutated_inputs import save_reads_of_mutated_inputs
 from .norms import keep_statistics_wide
 from .rules.reductions import RULES as REDUCTIONS
 from .sources import share_sources, size_of
@@ -53,7 +54,8 @@ def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Grap
         optional(compute_early, joint)
     if is_static:
         optional(align_products, joint)
-    dropout.save_keys(joint)
+    save_reads_of_mutated_inputs(joint)
+    dropout.save_random(joint)
     _save_what_has_extremes(joint)
     optional(_repeat_broadcasts, joint)
     optional(_look_up_again, joint)
