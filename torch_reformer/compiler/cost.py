@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,30 +15,42 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
+from ..operators.dispatch import allows_tf32
 from .ir import Call, Casts, Conv, ConvGrads, Operation, Reduce, View, replaced
 from .regions import Region
 
 TABLE = Path(__file__).parent / "costs.json"
 OTHERS = "others"  # kinds of which there were few timings
+# The CPU's attention, for one that PyTorch counts.
+_COUNTED_AS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ),
+}
 _PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 _CPU = 50  # gigabytes a second, of one that is not known
 
 
 class Gpu(NamedTuple):
-    """Figures of data sheets: gigabytes a second, and teraflops (dense, 16 bits)."""
+    """Figures of data sheets: gigabytes a second, and teraflops of dense products of matrices in 16 bits, in TF32, in
+    fp32 and in fp64."""
 
     bandwidth: float
     arithmetic: float
+    tf32: float
+    single: float
+    double: float
 
 
 GPUS = {  # by their architecture, or by their name where the architecture's usual one is another
-    "sm_80": Gpu(2039, 312),  # A100 80GB
-    "sm_90": Gpu(4800, 989),  # H200
-    "H100": Gpu(3352, 989),
-    "sm_100": Gpu(8000, 2250),  # B200
-    "gfx908": Gpu(1229, 185),  # MI100
-    "gfx90a": Gpu(3277, 383),  # MI250X, both dies
-    "gfx942": Gpu(5300, 1307),  # MI300X
+    "sm_80": Gpu(2039, 312, 156, 19.5, 19.5),  # A100 80GB
+    "sm_90": Gpu(4800, 989, 495, 67, 67),  # H200
+    "H100": Gpu(3352, 989, 495, 67, 67),
+    "sm_100": Gpu(8000, 2250, 1125, 75, 37),  # B200
+    "gfx908": Gpu(1229, 185, 46.1, 46.1, 11.5),  # MI100, which has no TF32
+    "gfx90a": Gpu(3277, 383, 95.7, 95.7, 95.7),  # MI250X, both dies; no TF32
+    "gfx942": Gpu(5300, 1307, 654, 163, 163),  # MI300X
 }
 
 
@@ -77,11 +90,22 @@ def bytes_of_start(gpu: str | None) -> float:
     return _table()["stitch"].start / us_of_bytes(gpu, 1)
 
 
-def predicted_us(gpu: str, kind: str, bytes: int, flops: int) -> float:
-    """kind: as kind_of() says. Raises ValueError for a GPU that is not known."""
+def predicted_us(gpu: str, kind: str, bytes: int, flops: int, dtype: torch.dtype = torch.bfloat16) -> float:
+    """kind: as kind_of() says. dtype: of what is multiplied. Raises ValueError for a GPU that is not known."""
     if gpu not in GPUS:
         raise ValueError(f"no times are known of {gpu!r}; of {', '.join(GPUS)} they are")
-    return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops)
+    return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops * slowness(GPUS[gpu], kind, dtype))
+
+
+def slowness(gpu: Gpu, kind: str, dtype: torch.dtype) -> float:
+    """How many times as long as in 16 bits, to whose timings all is fitted, arithmetic in this type takes. Depthwise
+    convolutions are computed in fp32 in any case."""
+    if dtype.itemsize <= 2 or kind.endswith("depthwise"):
+        return 1
+    if dtype.itemsize == 8:
+        return gpu.arithmetic / gpu.double
+    of = "conv" if kind.startswith(("conv", "aten::conv", "aten::_conv")) else "matmul"
+    return gpu.arithmetic / (gpu.tf32 if allows_tf32(of) else gpu.single)
 
 
 def kind_of(group: Region | Operation) -> str:
@@ -114,19 +138,31 @@ def _filters(operation: Conv | ConvGrads) -> str:
 
 
 def flops(operation: Operation) -> int:
-    """Multiplications and additions of a convolution, and of those calls that PyTorch's own counter knows; others move
-    bytes."""
+    """Multiplications and additions of a convolution, and of those calls that PyTorch's own counter knows, or that
+    compute the same; others move bytes."""
     if isinstance(operation, (Conv, ConvGrads)):
         outputs = operation.grad.layout if isinstance(operation, ConvGrads) else operation.results[0].layout
         _, channels, height, width = operation.weight.layout.sizes
         directions = sum(operation.wanted) if isinstance(operation, ConvGrads) else 1
         return 2 * directions * outputs.numel * channels * height * width
-    count = flop_registry.get(operation.operator.overloadpacket) if isinstance(operation, Call) else None
+    count = flops_of_operator(operation.operator) if isinstance(operation, Call) else None
     if count is None:
         return 0
     results = [_meta(View(each, each.layout)) for each in operation.results]
     args, kwargs = (replaced(each, _meta) for each in (operation.args, operation.kwargs))
     return count(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results))
+
+
+def flops_of_operator(operator) -> Callable | None:
+    """The counter of an operator's flops, which takes its arguments, and its result as out_val."""
+    packet = getattr(operator, "overloadpacket", None)
+    return flop_registry.get(_COUNTED_AS.get(packet, packet))
+
+
+def multiplied_type(operation: Operation) -> torch.dtype:
+    """The type of what a convolution or call multiplies."""
+    types = [each.value.dtype for each in operation.operands]
+    return next((each for each in types if each.is_floating_point), torch.float32)
 
 
 def _meta(view: View) -> Tensor:

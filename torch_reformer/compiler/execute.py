@@ -36,7 +36,7 @@ PLANS = 64  # of one graph with symbols: for so many different sizes
 
 class Executable(Compiled):
     """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
-    gpu: as cost.GPUS has it, where it is not there."""
+    gpu: as cost.GPUS has it, where it is not there, and nothing is compiled for it."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Executable(Compiled):
         self.graph, self.constants = capture(module)
         for change in PASSES:
             change(self.graph)
+        is_there = gpu is None
         gpu = gpu or gpu_of(self.graph)
         self.lowered = self._lower(gpu)
         self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
@@ -57,7 +58,8 @@ class Executable(Compiled):
         self._all_given = len(self._given) == len(inputs)
         self._count = len(self.graph.output_views())
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
-        self._start(report)
+        if is_there:
+            self._start(report)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
