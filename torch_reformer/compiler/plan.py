@@ -254,10 +254,12 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, BackendCompilerFailed):
         why = f"{type(error.inner_exception).__name__}: {_first_line(error.inner_exception)}"
         return f"a graph could not be planned, which is a fault of torch_reformer's; please report it: {why}"
-    place = _place(traceback.extract_tb(error.__traceback__))
+    place = _place(getattr(error, "real_stack", None) or traceback.extract_tb(error.__traceback__))
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return f"{place}the model goes by a tensor's values, which only --measure has ({error.func})"
-    return f"{place}the model fails: {type(error).__name__}: {_first_line(error)}"
+    of_operator = re.search(r"got (\w+)\((['\"])(.*)\2\)", str(error))  # in Dynamo's words
+    why = of_operator.expand(r"\1: \3") if of_operator else f"{type(error).__name__}: {_first_line(error)}"
+    return f"{place}the model fails: {why}"
 
 
 def _imported(name: str) -> Callable:
