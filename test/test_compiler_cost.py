@@ -111,11 +111,13 @@ def test_reports_of_a_model():
     assert model[1].num_batches_tracked == 0 and model[0].weight.grad is None
     (conv,) = (line for line in forward.lines if line.kind == "conv")
     assert conv.us == pytest.approx(
-        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9)
+        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9, torch.float32)
     )
     (product,) = (line for line in forward.lines if line.kind == "aten::addmm")
     flops = 2 * 2 * 8 * 36 * 4
-    assert product.us == pytest.approx(cost.predicted_us("sm_90", "product", product.read + product.written, flops))
+    assert product.us == pytest.approx(
+        cost.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
+    )
     assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.alone)
     assert len(backward.lines) > 3
 

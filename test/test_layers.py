@@ -30,7 +30,9 @@ CPP = ["types device planned set_cache numbered hip/device", "program jit", "con
 CPP += ["hip/programs hip/movement", "hip/solvers hip/miopen", "dispatch", "plan", "operators", "c_api", "library"]
 CPP += ["aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
-COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
+COMPILER = (
+    "attention backend cached capture cuda_graphs decompositions execute fake_gpu fakes memory_budget memory_formats"
+)
 COMPILER += " measure partition plan"
 PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 

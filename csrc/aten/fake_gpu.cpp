@@ -1,5 +1,6 @@
 // What PyTorch asks a GPU's backend for while it records graphs: a process that loads this before torch, and then calls
 // reformer_pretend_gpu(), takes fake tensors of cuda:0, gradients, autocast and attention included. Nothing runs there.
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -41,22 +42,24 @@ class FakeHooks final : public at::CUDAHooksInterface {
 // As PyTorch chooses on recent GPUs, but for cuDNN's kernels, which cost about the same.
 int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double, bool, std::optional<double>, bool grouped) {
-  const bool narrow = query.scalar_type() == at::kHalf || query.scalar_type() == at::kBFloat16;
-  const bool same_heads = query.dim() == 4 && query.sym_size(1) == key.sym_size(1);
-  const bool plain = query.dim() == 4 && query.sym_size(3) == value.sym_size(3) && (grouped || same_heads);
-  if (narrow && plain && !mask && query.sym_size(3) <= kLongestHead) return int64_t(sdp::SDPBackend::flash_attention);
-  const bool in_groups = grouped && !same_heads;
-  const bool is_float = narrow || query.scalar_type() == at::kFloat;
-  return int64_t(query.dim() == 4 && is_float && !in_groups ? sdp::SDPBackend::efficient_attention
-                                                            : sdp::SDPBackend::math);
+  if (query.dim() != 4) return int64_t(sdp::SDPBackend::math);
+  const auto& user = at::globalContext();
+  const auto type = query.scalar_type();
+  const bool narrow = type == at::kHalf || type == at::kBFloat16;
+  const bool same_heads = query.sym_size(1) == key.sym_size(1);
+  const bool is_plain = !mask && query.sym_size(3) == value.sym_size(3) && (grouped || same_heads);
+  if (user.userEnabledFlashSDP() && narrow && is_plain && query.sym_size(3) <= kLongestHead)
+    return int64_t(sdp::SDPBackend::flash_attention);
+  if (user.userEnabledMemEfficientSDP() && (narrow || type == at::kFloat) && same_heads)
+    return int64_t(sdp::SDPBackend::efficient_attention);
+  return int64_t(sdp::SDPBackend::math);
 }
 
 }  // namespace
 
 namespace at {
 using CUDAHooks = FakeHooks;
-// PyTorch looks for this name. A build for GPUs has hooks of its own under it, which want a driver.
-C10_REGISTER_CLASS_WITH_PRIORITY(CUDAHooksRegistry, CUDAHooks, c10::REGISTRY_PREFERRED, FakeHooks)
+REGISTER_CUDA_HOOKS(CUDAHooks)  // under this name PyTorch looks for it
 }  // namespace at
 
 extern "C" __attribute__((visibility("default"))) void reformer_pretend_gpu() {

@@ -24,7 +24,7 @@ def _library() -> Path:
     """Raises ValueError where it was not built."""
     found = sorted(_FOLDER.glob(f"_fake_gpu_{VERSION.replace('.', '_')}.*so"))
     if not found:
-        raise ValueError(f"the library that stands in for a GPU was not built for torch {VERSION}; {BUILD}")
+        raise ValueError(f"the library that stands in for a GPU is not there for torch {VERSION}: {BUILD}")
     return found[0]
 
 
@@ -36,9 +36,15 @@ def environment() -> dict[str, str]:
 
 
 def begin() -> bool:
-    """True in a process that has the GPU: where there is one, or that was started with environment()."""
+    """True in a process that has the GPU: where there is one, or that was started with environment(). Raises ValueError
+    where no process can have it."""
     if torch.cuda.is_available():
         return True
+    if torch.backends.cuda.is_built():
+        raise ValueError(
+            "this PyTorch is built for GPUs and finds none; to plan for one that is not there, install its build for "
+            "CPUs (pip install torch --index-url https://download.pytorch.org/whl/cpu)"
+        )
     library, preloaded = str(_library()), os.environ.get(_PRELOAD, "").split()
     if started := library in preloaded:
         os.environ[_PRELOAD] = " ".join(preloaded[preloaded.index(library) + 1 :])  # not for what this process starts
