@@ -3,8 +3,8 @@ what the compiler expects of them (torch_reformer/compiler/costs.json).
 
 A time is a start, and then what the bytes and the arithmetic add: start + bytes / bandwidth * a + flops / arithmetic *
 b, where the GPU's figures are those of its data sheet (compiler/cost.py). start, a and b are fitted for each kind of
-kernel, to relative errors (scipy's nnls, weighted anew until it is the median that is fitted). The error is that of
-models that were left out of the fit.
+kernel, to relative errors (scipy's nnls, weighted anew until it is the median that is fitted). No start is below the
+shortest time that was measured. The error is that of models that were left out of the fit.
 
     python benchmarks/fit_plan_costs.py --measure --csv benchmarks/results/h100/plan_costs.csv.xz
     python benchmarks/fit_plan_costs.py --csv benchmarks/results/h100/plan_costs.csv.xz
@@ -73,12 +73,14 @@ def write(path: Path, lines: list[Measured]) -> None:
     path.write_bytes(lzma.compress(text.getvalue().encode()))
 
 
-def fit(lines: list[Measured]) -> cost.Fitted:
+def fit(lines: list[Measured], shortest: float) -> cost.Fitted:
+    """shortest: what each start is at least."""
     terms = np.array([cost.terms(cost.GPUS[line.gpu], line.bytes, line.flops) for line in lines])
     us = np.array([line.us for line in lines])
     relative, weights = terms / us[:, None], np.ones(len(us))
     for _ in range(_ROUNDS):
-        found = nnls(relative * weights[:, None], weights)[0]
+        found = nnls(relative * weights[:, None], weights * (1 - shortest * relative[:, 0]))[0]
+        found[0] += shortest
         weights = np.maximum(np.abs(relative @ found - 1), 0.01) ** -0.5
     return cost.Fitted(*(float(f"{each:.4g}") for each in found))
 
@@ -91,13 +93,13 @@ def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
     return {kind: found for kind, found in kinds.items() if len(found) >= ENOUGH} | {cost.OTHERS: lines}
 
 
-def errors(lines: list[Measured]) -> list[float]:
+def errors(lines: list[Measured], shortest: float) -> list[float]:
     """Relative ones, of each model by a fit to the others; of a kind of one model by the fit to it."""
     models = {line.model for line in lines}
     found = []
     for model in models:
         left_out = [line for line in lines if line.model == model]
-        fitted = fit([line for line in lines if line.model != model] if len(models) > 1 else lines)
+        fitted = fit([line for line in lines if line.model != model] if len(models) > 1 else lines, shortest)
         found += [abs(fitted.us(cost.GPUS[each.gpu], each.bytes, each.flops) / each.us - 1) for each in left_out]
     return found
 
@@ -114,14 +116,15 @@ def main() -> None:
             lines += lines_of(name)
             write(options.csv, lines)
     kinds = by_kind(read(options.csv))
+    shortest = min(line.us for line in kinds[cost.OTHERS])
     print(f"| {'kind':34} | lines | ms | start us | of bytes | of flops | error: median | 80 % below |")
     print("|---|---|---|---|---|---|---|---|")
     for kind, lines in sorted(kinds.items(), key=lambda each: -sum(line.us for line in each[1])):
-        found, apart = fit(lines), errors(lines)
+        found, apart = fit(lines, shortest), errors(lines, shortest)
         cells = [str(len(lines)), f"{sum(line.us for line in lines) / 1e3:.1f}", *(f"{each:.3g}" for each in found)]
         cells += [f"{100 * np.quantile(apart, share):.0f} %" for share in (0.5, 0.8)]
         print(f"| {kind:34} | {' | '.join(cells)} |")
-    table = {kind: list(fit(lines)) for kind, lines in sorted(kinds.items())}
+    table = {kind: list(fit(lines, shortest)) for kind, lines in sorted(kinds.items())}
     text = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(each)}" for kind, each in table.items())
     cost.TABLE.write_text(f"{{\n{text}\n}}\n")
 

@@ -1,7 +1,7 @@
-"""Models in training, by names: torchvision's (``resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``),
-transformers of texts (``bert_base``, ``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, and of movie
-reviews ``bert_base_imdb``), and those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with
-random weights."""
+"""Models in training, by names: torchvision's (``resnet50``, and of segmentation ``segmentation/fcn_resnet50``),
+timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``, ``bert_large``,
+``bert_two_layers``, ``gpt2``, ``transformer``, of movie reviews ``bert_base_imdb``, and those of _TRANSFORMERS), and
+those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random weights."""
 
 from __future__ import annotations
 
@@ -60,18 +60,36 @@ def image_model(name: str, **options) -> nn.Module:
     return get_model(name, **options)
 
 
-def images(name: str, count: int, device: torch.device) -> Task:
-    """Images of 224x224 and their classes. An image is its class's pattern and as much noise, so that the loss falls
+def images(name: str, count: int, size: int, device: torch.device) -> Task:
+    """Square images and their classes. An image is its class's pattern and as much noise, so that the loss falls
     steadily: where noise is learnt by heart, two runs of PyTorch itself have losses that fall apart."""
     model = image_model(name, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
-    patterns = F.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (224, 224))
+    patterns = F.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (size, size))
 
     def batch() -> tuple[Tensor, Tensor]:
         classes = torch.randint(CLASSES, (count,), device=device)
-        noisy = patterns[classes] + torch.randn(count, 3, 224, 224, device=device)
+        noisy = patterns[classes] + torch.randn(count, 3, size, size, device=device)
         return noisy.to(memory_format=torch.channels_last), classes
 
-    return Task(model, batch, lambda model, images, classes: F.cross_entropy(model(images), classes))
+    def loss(model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
+        found = model(images)
+        return F.cross_entropy(found if isinstance(found, Tensor) else found[0], classes)  # before auxiliary ones
+
+    return Task(model, batch, loss)
+
+
+def segmentation(name: str, count: int, size: int, device: torch.device) -> Task:
+    """Images, and for each of their pixels whether its first channel is positive."""
+    from torchvision.models.segmentation import __dict__ as by_name
+
+    model = by_name[name](weights=None, weights_backbone=None, num_classes=2)
+    model = model.to(device, memory_format=torch.channels_last)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        found = torch.randn(count, 3, size, size, device=device).to(memory_format=torch.channels_last)
+        return found, (found[:, 0] > 0).long()
+
+    return Task(model, batch, lambda model, images, classes: F.cross_entropy(model(images)["out"], classes))
 
 
 def texts(count: int, length: int, device: torch.device) -> Tensor:
@@ -119,6 +137,37 @@ def gpt2(name: str, count: int, length: int, device: torch.device) -> Task:
         model,
         lambda: (texts(count, length, device),),
         lambda model, tokens: model(input_ids=tokens, labels=tokens).loss,
+    )
+
+
+# Classes of transformers, and what their configurations have; their sizes are otherwise the usual ones.
+_TRANSFORMERS = {
+    "distilbert": ("DistilBertForMaskedLM", {}),
+    "electra": ("ElectraForMaskedLM", {}),
+    "llama": ("LlamaForCausalLM", {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8}),
+    "modernbert": ("ModernBertForMaskedLM", {"num_hidden_layers": 8}),
+    "t5_small": ("T5ForConditionalGeneration", {"decoder_start_token_id": 0}),
+}
+
+
+def of_transformers(name: str, count: int, length: int, device: torch.device) -> Task:
+    """Each token is to be guessed, by those before it or by all. The mask and no cache: else transformers makes them as
+    it goes, by values."""
+    import transformers
+
+    kind, sizes = _TRANSFORMERS[name]
+    config = getattr(transformers, f"{kind.partition('For')[0]}Config")(**sizes)
+    config.use_cache = False
+    model = getattr(transformers, kind)(config).to(device)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        tokens = texts(count, length, device)
+        return tokens, torch.ones_like(tokens)
+
+    return Task(
+        model,
+        batch,
+        lambda model, tokens, mask: model(input_ids=tokens, attention_mask=mask, labels=tokens).loss,
     )
 
 
@@ -291,17 +340,22 @@ def dien(count: int, device: torch.device) -> Task:
 
 
 _BERTS = dict.fromkeys(("bert_base", "bert_base_imdb", "bert_large", "bert_two_layers"), bert)
-_OF_TEXTS = {**_BERTS, "gpt2": gpt2, "transformer": transformer}
+_OF_TEXTS = {**_BERTS, "gpt2": gpt2, "transformer": transformer, **dict.fromkeys(_TRANSFORMERS, of_transformers)}
 _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 
 def task(name: str, device: torch.device) -> Task:
-    """name: a model and its batch, ``resnet50:128``, or a batch of texts and their length, ``bert_base:8x128``; of
-    ``gcn`` the edges of a node."""
+    """name: a model and its batch, ``resnet50:128``, of images of another size than 224, ``inception_v3:32@299``, or a
+    batch of texts and their length, ``bert_base:8x128``; of ``gcn`` the edges of a node."""
     model, _, batch = name.partition(":")
     if model in _OF_TEXTS:
         count, length = map(int, batch.split("x"))
         return _OF_TEXTS[model](model, count, length, device)
     if model in _OTHERS:
         return _OTHERS[model](int(batch), device)
-    return images(model, int(batch), device)
+    count, _, size = batch.partition("@")
+    package, _, of_package = model.rpartition("/")
+    numbers = int(count), int(size or 224)
+    if package == "segmentation":
+        return segmentation(of_package, *numbers, device)
+    return images(model, *numbers, device)

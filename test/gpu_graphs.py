@@ -1,38 +1,19 @@
 """Plans of training steps on a GPU, made where there is none: prints, of networks of training_models.py, how many lines
-the plans have of each kind. Runs in a process of its own: fake_gpu.cpp's library comes before torch.
+the plans have of each kind. Runs in a process that fake_gpu.environment() is for.
 
-    gpu_graphs.py LIBRARY NAME...
+    gpu_graphs.py NAME...
 """
 
-import ctypes
 import json
-import os
 import sys
 
-ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+import torch
+import training_models
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-import torch  # noqa: E402
-import training_models  # noqa: E402
-from torch import nn  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-
-from torch_reformer.compiler import backend, execute  # noqa: E402
-from torch_reformer.compiler.report import report_of  # noqa: E402
-
-# PyTorch asks these of the GPU or of cuDNN.
-torch.cuda.amp.common.amp_definitely_not_available = lambda: False
-torch.cuda.is_bf16_supported = lambda *_, **__: True
-
-
-def _format_of(input, weight, backend):
-    any_last = any(
-        each.is_contiguous(memory_format=torch.channels_last) and not each.is_contiguous() for each in (input, weight)
-    )
-    return torch.channels_last if any_last and input.dim() == 4 else torch.contiguous_format
-
-
-torch._C._conv_determine_backend_memory_format = _format_of
-execute.prepare = lambda lowered: None  # which compiles kernels for the GPU
+from torch_reformer.compiler import backend, execute, fake_gpu
+from torch_reformer.compiler.report import report_of
 
 
 class FlashAttention(nn.Module):
@@ -139,7 +120,7 @@ def reports(model: nn.Module, inputs: list) -> list:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
 
     given = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with fake_gpu.answered(), FakeTensorMode(allow_non_fake_inputs=True):
         flat = [on_gpu(each).requires_grad_(isinstance(each, nn.Parameter)) for each in given.values()]
         tensors = [on_gpu(each) for each in inputs]
 
@@ -160,7 +141,8 @@ def kinds(report) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    models = {name: training_models.make(name) for name in sys.argv[2:]}
+    assert fake_gpu.begin()
+    models = {name: training_models.make(name) for name in sys.argv[1:]}
     models["flash attention"] = FlashAttention(), [torch.randn(8, 32, 64)]
     models["before a product"] = BeforeAProduct(), [torch.randn(4, 32, 16, 16)]
     models["norm of rows"] = NormOfRows(), [torch.randint(0, 3000, (16, 512))]
@@ -171,5 +153,4 @@ if __name__ == "__main__":
     for steps in (6, 7):
         ids = torch.randint(30000, (256, steps)), torch.randint(30000, (256,))
         models[f"unrolled {steps}"] = Unrolled(steps), list(ids)
-    print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}), flush=True)
-    os._exit(0)  # the engine of autograd has a thread for the GPU, which would wait for it
+    print(json.dumps({name: list(map(kinds, reports(*model))) for name, model in models.items()}))

@@ -1,11 +1,10 @@
-"""Expected times, and the command that prints plans."""
+"""Expected times of kernels and calls."""
 
 import pytest
 import torch
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.__main__ import main
 from torch_reformer.compiler import cost
 from torch_reformer.compiler.plan import measured, planned
 
@@ -37,9 +36,61 @@ def test_known_gpus(architecture, name, key):
 
 
 def test_the_table_that_is_there():
+    """Nothing starts in no time."""
     table = cost._table()
     assert {cost.OTHERS, "stitch", "product"} <= table.keys()
-    assert all(len(each) == 3 and min(each) >= 0 and sum(each) > 0 for each in table.values())
+    assert all(len(each) == 3 and min(each) >= 0 and each.start > 3 for each in table.values())
+
+
+@pytest.fixture
+def precision():
+    """Puts it back, of products and of convolutions."""
+    owners = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = [each.fp32_precision for each in owners]
+    yield
+    for owner, each in zip(owners, before, strict=True):
+        owner.fp32_precision = each
+
+
+@pytest.mark.parametrize(
+    "kind, dtype, precision_of, peak",
+    [
+        ("product", torch.bfloat16, "ieee", 989),
+        ("product", torch.float16, "ieee", 989),
+        ("product", torch.float32, "ieee", 67),
+        ("product", torch.float32, "tf32", 495),
+        ("product", torch.float64, "tf32", 67),
+        ("aten::_scaled_dot_product_efficient_attention", torch.float32, "ieee", 67),
+        ("conv dense", torch.float32, "ieee", 67),
+        ("conv grads pointwise", torch.float32, "tf32", 495),
+        ("aten::convolution", torch.float32, "tf32", 495),
+        ("conv depthwise", torch.float32, "ieee", 989),  # computes in fp32 whatever the type: its fit has that
+    ],
+)
+def test_arithmetic_by_its_type(kind, dtype, precision_of, peak, precision):
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = precision_of
+    assert cost.slowness(cost.GPUS["sm_90"], kind, dtype) == pytest.approx(989 / peak)
+    some, more = (cost.predicted_us("sm_90", kind, 0, flops, dtype) for flops in (10**12, 3 * 10**12))
+    fitted = cost._table().get(kind) or cost._table()[cost.OTHERS]
+    assert more - some == pytest.approx(2e6 / peak * fitted.of_flops)
+
+
+def test_products_of_fp32_take_longer():
+    """Not as long as in 16 bits."""
+    x = torch.randn(4096, 4096)
+    wide, narrow = (
+        planned(torch.matmul, (x.to(dtype), x.to(dtype)), "sm_90")[0] for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert 2 * 4096**3 / 67e6 * 0.7 < wide.us and wide.us > 8 * narrow.us
+
+
+def test_arithmetic_of_attention():
+    """The CPU's, too."""
+    q = torch.randn(8, 16, 512, 64, requires_grad=True)
+    forward, backward = planned(torch.nn.functional.scaled_dot_product_attention, (q, q, q), "sm_90")
+    products = 2 * 8 * 16 * 512 * 512 * 64
+    assert sum(line.flops for line in forward.lines) == 2 * products
+    assert sum(line.flops for line in backward.lines) == 5 * products
 
 
 def test_kinds():
@@ -60,11 +111,13 @@ def test_reports_of_a_model():
     assert model[1].num_batches_tracked == 0 and model[0].weight.grad is None
     (conv,) = (line for line in forward.lines if line.kind == "conv")
     assert conv.us == pytest.approx(
-        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9)
+        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9, torch.float32)
     )
     (product,) = (line for line in forward.lines if line.kind == "aten::addmm")
     flops = 2 * 2 * 8 * 36 * 4
-    assert product.us == pytest.approx(cost.predicted_us("sm_90", "product", product.read + product.written, flops))
+    assert product.us == pytest.approx(
+        cost.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
+    )
     assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.alone)
     assert len(backward.lines) > 3
 
@@ -82,25 +135,3 @@ def test_measured_reports():
         assert report.measured_us == pytest.approx(sum(line.measured_us for line in report.lines))
         assert "measured" in str(report)
     assert all(each.grad is None for each in model.parameters())
-
-
-def test_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "planned_model.py").write_text(
-        "import torch\n"
-        "def make():\n"
-        "    layers = torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU()\n"
-        "    return torch.nn.Sequential(*layers), (torch.randn(2, 3, 8, 8),)\n"
-    )
-    assert main(["plan", "planned_model:make", "--autocast", "bf16", "--channels-last", "--device", "sm_80"]) == 0
-    forward, backward = capsys.readouterr().out.split("backward\n")
-    assert "conv: conv, moments" in forward and "conv_grads" in backward
-    assert "kernels and calls move" in forward and " us; one by one " in forward
-    assert main(["plan", "planned_model:make", "--measure"]) == 0
-    assert "measured" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["nothing", "no_such_module:make", "os:nothing", ":make"])
-def test_models_that_are_not_there(name, capsys):
-    assert main(["plan", name]) == 2
-    assert "the model is given as MODULE:FUNCTION, got" in capsys.readouterr().err

@@ -3,16 +3,15 @@ to show."""
 
 import functools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import compiled
 import pytest
 import torch
 from marks import needs_aten
-from torch.utils.cpp_extension import include_paths
+
+from torch_reformer.compiler import fake_gpu
 
 HERE = Path(__file__).parent
 NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]
@@ -26,12 +25,8 @@ pytestmark = [
 
 @functools.cache
 def kinds() -> dict:
-    flags = ["-std=c++20", "-shared", "-fPIC", *(f"-isystem{path}" for path in include_paths())]
-    library = compiled.made("fake_gpu.so", ["g++", *flags], HERE / "fake_gpu.cpp")
-    torch_library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    environment = {**os.environ, "LD_PRELOAD": str(torch_library)}
-    command = [sys.executable, HERE / "gpu_graphs.py", library, *NAMES]
-    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    command = [sys.executable, HERE / "gpu_graphs.py", *NAMES]
+    return json.loads(subprocess.run(command, env=fake_gpu.environment(), check=True, capture_output=True).stdout)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "flash attention", "vocabulary", "messages", "perceptron"])

@@ -36,7 +36,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command. Bad input ends with a sentence on stderr and status 2, an interruption with 130."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
+    options.arguments = arguments
     try:
         return options.run(options)
     except (ValueError, OSError) as error:

@@ -11,7 +11,7 @@ struct GpuSpec {
   const char *architecture, *name, *code;
   int32_t units, shared_kib;
   bool has_tma;
-  double gb_per_s, tflops;
+  double gb_per_s, tflops, tf32_tflops, fp32_tflops, fp64_tflops;
 };
 
 inline constexpr GpuSpec kGpuSpecs[] = {

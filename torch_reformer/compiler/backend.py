@@ -119,6 +119,22 @@ def compile_graphs(function: Callable, compiled: Callable) -> Callable:
     return run
 
 
+def backend_of(compiled: Callable) -> Callable:
+    """A backend of torch.compile that treats graphs as this one does, and runs what `compiled` gives for each."""
+
+    def boxed(module: GraphModule, inputs: list):
+        return make_boxed_func(compiled(module, inputs))
+
+    def backend(module: GraphModule, inputs: list):
+        simplify_masks(module)
+        compiler = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=boxed, **_AOT_OPTIONS)
+        config = _AOT_CONFIG | {"enable_autograd_cache": False}
+        with functorch_config.patch(config), ConvolutionsOfPyTorch():
+            return compiler(module, inputs)
+
+    return backend
+
+
 def _reset() -> None:
     """For torch._dynamo.reset()."""
     reset()

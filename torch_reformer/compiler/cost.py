@@ -7,27 +7,40 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..operators.dispatch import allows_tf32
 from ..runtime.native import gpu_specs
 from .ir import Call, Casts, Conv, ConvGrads, Operation, Reduce, View, replaced
 from .regions import Region
 
 TABLE = Path(__file__).parent / "costs.json"
 OTHERS = "others"  # kinds of which there were few timings
+# The CPU's attention, for one that PyTorch counts.
+_COUNTED_AS = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        torch.ops.aten._scaled_dot_product_flash_attention_backward
+    ),
+}
 _PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
 _CPU = 50  # gigabytes a second, of one that is not known
 
 
 class Gpu(NamedTuple):
-    """Figures of data sheets: gigabytes a second, and teraflops (dense, 16 bits)."""
+    """Figures of data sheets: gigabytes a second, and teraflops of dense products of matrices in 16 bits, in TF32, in
+    fp32 and in fp64."""
 
     bandwidth: float
     arithmetic: float
+    tf32: float
+    single: float
+    double: float
 
 
 def _known() -> dict[str, Gpu]:
@@ -36,7 +49,9 @@ def _known() -> dict[str, Gpu]:
     for spec in gpu_specs():
         if spec.gb_per_s:
             architecture = spec.architecture.decode()
-            known[spec.name.decode() if architecture in known else architecture] = Gpu(spec.gb_per_s, spec.tflops)
+            known[spec.name.decode() if architecture in known else architecture] = Gpu(
+                spec.gb_per_s, spec.tflops, spec.tf32_tflops, spec.fp32_tflops, spec.fp64_tflops
+            )
     return known
 
 
@@ -79,11 +94,22 @@ def bytes_of_start(gpu: str | None) -> float:
     return _table()["stitch"].start / us_of_bytes(gpu, 1)
 
 
-def predicted_us(gpu: str, kind: str, bytes: int, flops: int) -> float:
-    """kind: as kind_of() says. Raises ValueError for a GPU that is not known."""
+def predicted_us(gpu: str, kind: str, bytes: int, flops: int, dtype: torch.dtype = torch.bfloat16) -> float:
+    """kind: as kind_of() says. dtype: of what is multiplied. Raises ValueError for a GPU that is not known."""
     if gpu not in GPUS:
         raise ValueError(f"no times are known of {gpu!r}; of {', '.join(GPUS)} they are")
-    return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops)
+    return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops * slowness(GPUS[gpu], kind, dtype))
+
+
+def slowness(gpu: Gpu, kind: str, dtype: torch.dtype) -> float:
+    """How many times as long as in 16 bits, to whose timings all is fitted, arithmetic in this type takes. Depthwise
+    convolutions are computed in fp32 in any case."""
+    if dtype.itemsize <= 2 or kind.endswith("depthwise"):
+        return 1
+    if dtype.itemsize == 8:
+        return gpu.arithmetic / gpu.double
+    of = "conv" if kind.startswith(("conv", "aten::conv", "aten::_conv")) else "matmul"
+    return gpu.arithmetic / (gpu.tf32 if allows_tf32(of) else gpu.single)
 
 
 def kind_of(group: Region | Operation) -> str:
@@ -116,22 +142,33 @@ def _filters(operation: Conv | ConvGrads) -> str:
 
 
 def flops(operation: Operation) -> int:
-    """Multiplications and additions of a convolution, and of those calls that PyTorch's own counter knows; others move
-    bytes."""
+    """Multiplications and additions of a convolution, and of those calls that PyTorch's own counter knows, or that
+    compute the same; others move bytes."""
     if isinstance(operation, (Conv, ConvGrads)):
         outputs = operation.grad.layout if isinstance(operation, ConvGrads) else operation.results[0].layout
         _, channels, height, width = operation.weight.layout.sizes
         directions = sum(operation.wanted) if isinstance(operation, ConvGrads) else 1
         return 2 * directions * outputs.numel * channels * height * width
-    if not isinstance(operation, Call):
-        return 0
-    from torch.utils.flop_counter import flop_registry  # which imports Triton where it is installed
-
-    if (count := flop_registry.get(operation.operator.overloadpacket)) is None:
+    count = flops_of_operator(operation.operator) if isinstance(operation, Call) else None
+    if count is None:
         return 0
     results = [_meta(View(each, each.layout)) for each in operation.results]
     args, kwargs = (replaced(each, _meta) for each in (operation.args, operation.kwargs))
     return count(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results))
+
+
+def flops_of_operator(operator) -> Callable | None:
+    """The counter of an operator's flops, which takes its arguments, and its result as out_val."""
+    from torch.utils.flop_counter import flop_registry  # which imports Triton where it is installed
+
+    packet = getattr(operator, "overloadpacket", None)
+    return flop_registry.get(_COUNTED_AS.get(packet, packet))
+
+
+def multiplied_type(operation: Operation) -> torch.dtype:
+    """The type of what a convolution or call multiplies."""
+    types = [each.value.dtype for each in operation.operands]
+    return next((each for each in types if each.is_floating_point), torch.float32)
 
 
 def _meta(view: View) -> Tensor:

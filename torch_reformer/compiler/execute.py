@@ -41,7 +41,7 @@ PLANS = 64  # of one graph with symbols: for so many different sizes
 
 class Executable(Compiled):
     """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
-    gpu: as cost.GPUS has it, where it is not there."""
+    gpu: as cost.GPUS has it, where it is not there, and nothing is compiled for it."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Executable(Compiled):
         show("capture", self.graph)
         for change in PASSES:
             optional(change, self.graph)
+        is_there = gpu is None
         gpu = gpu or gpu_of(self.graph)
         self.lowered = self._lower(gpu)
         self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
@@ -66,7 +67,8 @@ class Executable(Compiled):
         self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
         self._views = _views(self.graph)
         self._scaled = _scaled(self.graph)
-        self._start()
+        if is_there:
+            self._start()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}

@@ -16,9 +16,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import is_sym_node
 from torch.utils.checkpoint import CheckpointPolicy
-from torch.utils.flop_counter import flop_registry
 
-from .cost import kind_of_operator, predicted_us
+from .cost import flops_of_operator, kind_of_operator, predicted_us
 from .dropout import is_random
 
 _TRIES = 4
@@ -31,7 +30,7 @@ class _Estimator(getattr(partitioners, "CustomRuntimeEstimator", object)):
         def value(each):
             return each.meta["val"] if isinstance(each, Node) else each
 
-        count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        count = flops_of_operator(node.target)
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
         flops = count(*args, **kwargs, out_val=node.meta["val"]) if count else 0
         return predicted_us(

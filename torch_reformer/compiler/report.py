@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .cost import flops, kind_of, predicted_us
+from .cost import flops, kind_of, multiplied_type, predicted_us
 from .grouping import Grouping
 from .ir import Call, Graph, Map, Operation, View
 from .moved import bytes_of, moved
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def measured_us(self) -> float | None:
-        return _sum(line.measured_us for line in self.lines)
+        return _sum(line.measured_us for line in self.lines) if self.lines else None
 
     def __str__(self) -> str:
         heads = [f"{name:>8}" for name, us in (("us", self.us), ("measured", self.measured_us)) if us is not None]
@@ -119,7 +119,8 @@ def report_of(
         anchor = group.anchor if isinstance(group, Region) else group
         multiplied = flops(anchor) if anchor else 0
         cost = kind_of(group)
-        us = gpu and predicted_us(gpu, cost, read + written, multiplied)
+        dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
+        us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
         return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us)
 
     lines = []

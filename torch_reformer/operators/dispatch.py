@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import torch
 from torch import Tensor
@@ -101,15 +102,16 @@ def without_autocast():
     return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if any_autocast() else _NOTHING
 
 
-def _allows_tf32() -> bool:
-    """What cuDNN's convolutions go by. The older getter raises where the newer settings were used."""
-    return torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32"
+def allows_tf32(of: str) -> bool:
+    """What cuDNN's convolutions ("conv") and cuBLAS's products ("matmul") go by. The older getters raise where the
+    newer settings were used."""
+    return torch._C._get_fp32_precision_getter("cuda", of) == "tf32"
 
 
 def _asks_for_determinism() -> bool:
     return torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
 
 
-native.set_tf32_reader(_allows_tf32)
+native.set_tf32_reader(functools.partial(allows_tf32, "conv"))
 if aten.library is None:  # which reads this setting itself
     native.set_deterministic_reader(_asks_for_determinism)

@@ -100,6 +100,9 @@ class GpuSpec(ctypes.Structure):
         ("has_tma", ctypes.c_bool),
         ("gb_per_s", ctypes.c_double),
         ("tflops", ctypes.c_double),
+        ("tf32_tflops", ctypes.c_double),
+        ("fp32_tflops", ctypes.c_double),
+        ("fp64_tflops", ctypes.c_double),
     ]
 
 

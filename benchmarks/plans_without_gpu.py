@@ -1,0 +1,140 @@
+"""Plans of training steps on a GPU that is not there, under bf16 autocast and with images in channels_last: whether
+there is one, the seconds that it takes to plan, kernels and calls, expected milliseconds, and what PyTorch's operators
+are left, by the bytes that they move. Nothing runs. Each model is planned in a process of its own.
+
+    python benchmarks/plans_without_gpu.py --csv plans_without_gpu.csv
+    python benchmarks/plans_without_gpu.py --models timm/levit_256:64,bert_base:8x128 --device sm_100
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from models import Step, task
+from population import POPULATION
+from results import Row, write_csv
+
+from torch_reformer.compiler import fake_gpu
+from torch_reformer.compiler.cost import GPUS
+from torch_reformer.compiler.plan import Stopped, recorded
+from torch_reformer.compiler.report import Report
+
+SECONDS = 600  # for one model
+_OWN = ("conv", "stitch", "casts", "reformer::")
+
+
+class Line(NamedTuple):
+    """One of a report's (compiler/report.py)."""
+
+    kind: str
+    bytes: int
+    us: float
+
+
+class Plans(NamedTuple):
+    """Those of a model's training step. failures: sentences; of an empty list all went well. broken: where graphs end
+    before the step does. seconds: until all was planned, the model being there."""
+
+    failures: list[str]
+    broken: list[str]
+    graphs: int
+    lines: list[Line]
+    seconds: float
+
+    def calls(self) -> list[Line]:
+        """PyTorch's operators."""
+        return [each for each in self.lines if not each.kind.startswith(_OWN)]
+
+
+def plans_of(name: str, device: str = "sm_90") -> Plans:
+    """Plans of a model (models.py), made in this process, which takes fake tensors of a GPU."""
+    what = task(name, torch.device("cpu"))
+    step, batch = Step(what, "cuda"), what.batch()
+    begin, failures = time.perf_counter(), []
+    try:
+        graphs = recorded(step, batch, gpu=device, on_gpu=True)
+    except Stopped as why:
+        graphs, failures = why.graphs, [str(why)]
+    passes = [each for graph in graphs for each in graph.passes]
+    failures += [str(each) for each in passes if not isinstance(each, Report)]
+    lines = [line for each in passes if isinstance(each, Report) for line in each.lines]
+    return Plans(
+        failures,
+        [each.broken for each in graphs if each.broken],
+        len(graphs),
+        [Line(each.kind, each.read + each.written, each.us) for each in lines],
+        time.perf_counter() - begin,
+    )
+
+
+def plans_in_a_process(name: str, device: str = "sm_90", seconds: float = SECONDS) -> Plans:
+    """Plans of a model, made in a process of its own."""
+    command = [sys.executable, __file__, "--one", name, "--device", device]
+    try:
+        done = subprocess.run(
+            command, env=fake_gpu.environment(), capture_output=True, text=True, timeout=seconds, check=True
+        )
+    except subprocess.TimeoutExpired:
+        return Plans([f"it takes more than {seconds:.0f} s"], [], 0, [], seconds)
+    except subprocess.CalledProcessError as error:
+        last = next(iter(error.stderr.strip().splitlines()[-1:]), f"it ends with {error.returncode}")
+        return Plans([last], [], 0, [], 0.0)
+    found = Plans(*json.loads(done.stdout.splitlines()[-1]))
+    return found._replace(lines=[Line(*each) for each in found.lines])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(POPULATION))
+    parser.add_argument("--device", default="sm_90", choices=GPUS)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        fake_gpu.begin()
+        print(json.dumps(plans_of(options.one, options.device)))
+        return 0
+    rows, failed, left = [], [], defaultdict(list)
+    print("| model | seconds | graphs | kernels and calls | expected ms | share of PyTorch's calls in bytes |")
+    print("|---|---|---|---|---|---|")
+    for name in options.models.split(","):
+        plans = plans_in_a_process(name, options.device)
+        moved, calls = sum(each.bytes for each in plans.lines), plans.calls()
+        figures = {
+            "seconds": plans.seconds,
+            "graphs": plans.graphs,
+            "count": len(plans.lines),
+            "expected_ms": sum(each.us for each in plans.lines) / 1e3,
+            "calls_share": sum(each.bytes for each in calls) / max(moved, 1),
+        }
+        for each in calls:
+            left[each.kind].append((each.bytes, name))
+        print(f"| {name} | {' | '.join(f'{each:.4g}' for each in figures.values())} |", flush=True)
+        for each in plans.failures:
+            failed.append(name)
+            print(f"  fails: {each}", flush=True)
+        for each in plans.broken:
+            print(f"  graph broken off: {each}", flush=True)
+        rows += [
+            Row.of("plans_without_gpu", name, "plan", each, [value], options.device) for each, value in figures.items()
+        ]
+        if options.csv:
+            write_csv(options.csv, rows)
+    print(f"{len(failed)} failures{': ' if failed else ''}{', '.join(failed)}")
+    print("| PyTorch's operator | GB | calls | models |\n|---|---|---|---|")
+    for kind, found in sorted(left.items(), key=lambda each: -sum(bytes for bytes, _ in each[1])):
+        gigabytes, models = sum(bytes for bytes, _ in found) / 1e9, {name for _, name in found}
+        print(f"| {kind} | {gigabytes:.2f} | {len(found)} | {len(models)} |")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Models of many families have plans on a GPU that is not there (benchmarks/plans_without_gpu.py)."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import zoo
+from marks import needs_aten
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+# With what no plan had once (images in channels_last behind which rows follow), and the main kinds of layers.
+MODELS = [
+    *("timm/cspdarknet53:8@64", "timm/levit_256:8", "timm/skresnet50:8@64", "timm/resnest50d:8@64"),
+    *("timm/mixer_b16_224:2", "timm/swin_tiny_patch4_window7_224:2", "timm/regnetx_002:8@64"),
+    *("segmentation/lraspp_mobilenet_v3_large:4@64", "distilbert:2x32", "t5_small:2x32"),
+]
+pytestmark = [
+    needs_aten,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        torch.backends.cuda.is_built() and not torch.cuda.is_available(),
+        reason="this torch is built for GPUs, and finds none",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_has_plans(name, monkeypatch):
+    """Of the whole step: one graph, forward and backward."""
+    for package in ("torchvision", "timm", "transformers"):
+        zoo.package(package)
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    from plans_without_gpu import plans_in_a_process
+
+    plans = plans_in_a_process(name)
+    assert not plans.failures
+    assert plans.graphs == 1 and not plans.broken
+    assert {"stitch"} < {each.kind for each in plans.lines}
+    assert all(each.us > 3 for each in plans.lines)
