@@ -31,7 +31,7 @@ CPP += ["hip/programs hip/movement", "hip/solvers hip/miopen", "dispatch", "plan
 CPP += ["aten"]
 TORCH = ("aten/", "operators/", "library.cpp", "cpu/parallel.cpp")
 COMPILER = "attention backend cached capture cuda_graphs decompositions execute fakes memory_budget memory_formats"
-COMPILER += " measure partition plan"
+COMPILER += " measure mutated_inputs partition plan"
 PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 
 
