@@ -47,7 +47,7 @@ def _mutated_input(output: AOTOutput | None) -> AOTInput | None:
 
 
 def _reads(tensor: Node) -> Iterator[tuple[Node, Node]]:
-    """What computes something of a tensor's memory, and the view of it that it takes."""
+    """Operations that compute something of a tensor's memory, each with the view of it that it takes."""
     for user in tensor.users:
         if user.target is operator.getitem or _is_view(user):
             yield from _reads(user)
@@ -60,7 +60,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _writes(node: Node, tensor: Node) -> bool:
-    """Whether the operator changes this one of its arguments in place."""
+    """True if the operator changes this argument in place."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(
         argument.alias_info is not None and argument.alias_info.is_write and value is tensor
