@@ -21,13 +21,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 
 def save_reads_of_mutated_inputs(joint: GraphModule) -> None:
-    """Tells the partition so. What a checkpoint computes again reads what is there then, as it does in eager PyTorch.
-    A view is no copy: PyTorch's check of versions raises where a backward needs one, and must not have it."""
-    changed_afterwards = set(map(_mutated_input, joint.graph.output_node().meta.get("desc", ())))
+    """Marks what the partition has to save, but nothing that a checkpoint computes again: it reads what is there then,
+    as in eager PyTorch. A view is no copy and is not marked: where the backward needs it, the version check raises."""
+    changed_afterwards = set(map(_mutated_input, joint.graph.output_node().meta.get("desc", ()))) - {None}
     for placeholder in joint.graph.find_nodes(op="placeholder"):
-        reads = dict(_reads(placeholder))
-        if placeholder.meta.get("desc") in changed_afterwards - {None} or any(map(_writes, reads, reads.values())):
-            for node in reads:
+        reads = list(_reads(placeholder))
+        is_written = any(_writes(node, view) for node, view in reads)
+        if is_written or placeholder.meta.get("desc") in changed_afterwards:
+            for node, _ in reads:
                 must_save(node)
 
 
