@@ -413,6 +413,30 @@ def test_cuda_graphs_get_what_stays_where_it_is(monkeypatch):
     assert inference[:3] == (False, True, 8) and len(inference[3]) == 7
 
 
+def test_retained_graphs_are_not_replayed(monkeypatch):
+    """A replay may write over what the forward saved."""
+    replayed = []
+
+    def recorded(run, inputs, fixed, is_backward, **options):
+        def replay(inputs):
+            replayed.append(is_backward)
+            return run(inputs)
+
+        return replay
+
+    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "cudagraphify_impl", recorded)
+    monkeypatch.setattr(cuda_graphs.cudagraph_trees, "get_manager", lambda *_, **__: None)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "check_for_skip", lambda module, fixed: None)
+    monkeypatch.setattr(cuda_graphs.cudagraphs, "get_device_index", lambda module: 0)
+    x = torch.randn(5, requires_grad=True)
+    result = compiled(lambda x: x.sin().sum(), mode="reduce-overhead")(x)
+    result.backward(retain_graph=True)
+    assert replayed == [False]
+    result.backward()
+    assert replayed == [False, True]
+    torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+
+
 def test_cuda_graphs_without_a_gpu():
     """There are none; the plans run."""
     same(lambda x: (x * 2 + 1).relu(), torch.randn(5, requires_grad=True), mode="reduce-overhead")

@@ -1,4 +1,4 @@
-"""What a training graph writes in place: gradients are by the values that were there before, as in eager PyTorch."""
+"""Inputs that a training graph changes in place: gradients are by the values before, as in eager PyTorch."""
 
 import copy
 
@@ -252,7 +252,7 @@ class RunningNorm(nn.Module):
 
 
 class Observed(nn.Module):
-    """What an observer of quantization scales by, before it looks."""
+    """An observer of quantization: values are scaled by its bounds before it updates them."""
 
     def __init__(self):
         super().__init__()

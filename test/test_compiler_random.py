@@ -24,7 +24,7 @@ def scaled(draw):
 
 
 def rrelu(x):
-    """Of values of both signs: the slopes are numbers between the bounds, or 1."""
+    """Slopes of values of both signs: numbers between the bounds, or 1."""
     x = x.sin()
     y = F.rrelu(x, 0.1, 0.9, training=True)
     return y.tanh(), (y / x).detach()

@@ -1,4 +1,4 @@
-"""What a forward saves for its backward: changes of it meanwhile are noticed, and it is there for a second backward."""
+"""Tensors that a forward saves for its backward: changes are noticed, and a second backward finds them."""
 
 import pytest
 import torch

@@ -105,7 +105,7 @@ class Announced(_Around):
 
 
 class RecordedBackward(_Around):
-    """What replays a backward's CUDA graphs, which may write over what the forward saved: it runs as it is where that
+    """A recorded backward. A replay may write over what the forward saved: the backward runs unrecorded where that
     is needed again (retain_graph=True)."""
 
     def __init__(self, recorded: Recorded, announced: Announced):

@@ -21,13 +21,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 
 def save_reads_of_mutated_inputs(joint: GraphModule) -> None:
-    """Tells the partition so. What a checkpoint computes again reads what is there then, as it does in eager PyTorch.
-    A view is no copy: PyTorch's check of versions raises where a backward needs one, and must not have it."""
-    changed_afterwards = set(map(_mutated_input, joint.graph.output_node().meta.get("desc", ())))
+    """Marks what the partition has to save, but nothing that a checkpoint computes again: it reads what is there then,
+    as in eager PyTorch. A view is no copy and is not marked: where the backward needs it, the version check raises."""
+    changed_afterwards = set(map(_mutated_input, joint.graph.output_node().meta.get("desc", ()))) - {None}
     for placeholder in joint.graph.find_nodes(op="placeholder"):
-        reads = dict(_reads(placeholder))
-        if placeholder.meta.get("desc") in changed_afterwards - {None} or any(map(_writes, reads, reads.values())):
-            for node in reads:
+        reads = list(_reads(placeholder))
+        is_written = any(_writes(node, view) for node, view in reads)
+        if is_written or placeholder.meta.get("desc") in changed_afterwards:
+            for node, _ in reads:
                 must_save(node)
 
 
@@ -47,7 +48,7 @@ def _mutated_input(output: AOTOutput | None) -> AOTInput | None:
 
 
 def _reads(tensor: Node) -> Iterator[tuple[Node, Node]]:
-    """What computes something of a tensor's memory, and the view of it that it takes."""
+    """Operations that compute something of a tensor's memory, each with the view of it that it takes."""
     for user in tensor.users:
         if user.target is operator.getitem or _is_view(user):
             yield from _reads(user)
@@ -60,7 +61,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _writes(node: Node, tensor: Node) -> bool:
-    """Whether the operator changes this one of its arguments in place."""
+    """True if the operator changes this argument in place."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(
         argument.alias_info is not None and argument.alias_info.is_write and value is tensor
