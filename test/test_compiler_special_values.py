@@ -30,7 +30,7 @@ FUNCTIONS = {
     "smoothed": lambda x: F.cross_entropy(x, LABELS, label_smoothing=0.5, reduction="none"),
     "without labels": lambda x: F.cross_entropy(x, torch.full((4,), -100), reduction="sum"),
     "the least numbers": lambda x: F.log_softmax(x.nan_to_num() * 0 - 3.4e38, -1).masked_fill(M, 0.0).sum(-1),
-    "gathered": lambda x: torch.zeros(3, 4).index_add(0, torch.tensor([0, 1, 1, 2]), x * S[:, None]),
+    "products added to rows": lambda x: torch.zeros(3, 4).index_add(0, torch.tensor([0, 1, 1, 2]), x * S[:, None]),
 }
 
 

@@ -38,8 +38,8 @@ _BROKEN_UP = (
 def decompositions() -> dict:
     table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
     table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
-    own: dict = {}
-    for module in (channels, dropout, embeddings, group_norm, losses, norms, patches, segments, sequences):
+    own: dict = norms.changed(table)
+    for module in (channels, dropout, embeddings, group_norm, losses, patches, segments, sequences):
         for op, rule in module.DECOMPOSITIONS.items():
             own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
     return table | own | _CONVOLUTIONS

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._decomp import get_decompositions
 from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
@@ -49,14 +48,13 @@ def _with_wide_statistics(rule: Callable) -> Callable:
     return backward
 
 
-def _changed(change: Callable, operators) -> dict:
-    """Decompositions of the operators that give new tensors, with a change."""
-    found = get_decompositions(operators).items()
-    return {op: change(rule) for op, rule in found if op._overloadname != "out"}
-
-
-DECOMPOSITIONS = _changed(_with_own_statistics, _NORMS)
-DECOMPOSITIONS |= _changed(_with_wide_statistics, [aten.native_layer_norm_backward])
+def changed(table: dict) -> dict:
+    """The norms' decompositions of a table, with statistics as here."""
+    changes = dict.fromkeys(_NORMS, _with_own_statistics) | {aten.native_layer_norm_backward: _with_wide_statistics}
+    operators = {
+        op: getattr(op, "overloadpacket", None) for op in table if getattr(op, "_overloadname", "out") != "out"
+    }
+    return {op: changes[packet](table[op]) for op, packet in operators.items() if packet in changes}
 
 
 def keep_statistics_wide(joint: GraphModule) -> None:
