@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from marks import needs_aten
 from torch import nn
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
 
 from torch_reformer.compiler import (
     attention,
@@ -162,6 +164,15 @@ def test_decompositions(monkeypatch):
 
 def test_no_errors_no_warnings():
     check(count=0)
+
+
+def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(execute, "write_over", failing("write_over"))
+    counters.clear()
+    with functorch_config.patch(enable_autograd_cache=True):
+        check()
+    assert counters["aot_autograd"]["autograd_cache_miss"] and not counters["aot_autograd"]["autograd_cache_saved"]
 
 
 def test_errors_are_raised_in_tests(monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
@@ -32,7 +33,7 @@ from .planner import grouped
 from .prepare import prepare
 from .report import Report, report_of
 from .schedule import Cyclic
-from .stages import attempted, optional, show
+from .stages import attempted, has_left_out, optional, show
 from .user_casts import mark_user_casts
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
@@ -72,6 +73,10 @@ class Executable(Compiled):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
+
+    def prepare_for_serialization(self) -> None:
+        if has_left_out():  # a later process may do better, and is to warn else
+            raise BypassAOTAutogradCache("an internal error left out a part of a plan")
 
     def is_loaded(self) -> None:
         self._start()

@@ -74,6 +74,11 @@ def reset() -> None:
     _warned.clear()
 
 
+def has_left_out() -> bool:
+    """True if a stage or operator was left out since the last reset, of whatever graph."""
+    return bool(_warned)
+
+
 def raises() -> bool:
     """True if errors are raised."""
     return os.environ.get("TORCH_REFORMER_RAISE_ERRORS") == "1"
@@ -185,7 +190,7 @@ def place_of(node: Node) -> str:
     """The line of the user's code that a node comes from, in brackets; nothing if that is not known."""
     lines = [each.strip() for each in (node.meta.get("stack_trace") or "").strip().splitlines()]
     places = [i for i, line in enumerate(lines) if line.startswith("File ")]
-    return f" [{': '.join(lines[places[-1] :])}]" if places else ""
+    return f" [{': '.join(lines[places[-1] : places[-1] + 2])}]" if places else ""
 
 
 def show(stage: str, subject) -> None:
