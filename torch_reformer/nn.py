@@ -199,7 +199,7 @@ class Conversion:
 def _reason_to_leave(module: torch.nn.Module) -> str | None:
     if type(module) is not torch.nn.Conv2d:
         return f"it is a {type(module).__name__}, whose own behaviour would be lost"
-    if isinstance(module.weight, torch.nn.parameter.UninitializedTensorMixin):
+    if torch.nn.parameter.is_lazy(module.weight):
         return "its weight is not initialised yet"
     if module.weight.dtype not in TORCH_DTYPES.values():
         return f"its data type {module.weight.dtype} is not supported"
@@ -234,5 +234,5 @@ def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
             module.__class__ = Conv2d  # keeps parameters, hooks and references to the module alive
             converted.append(shown)
     if channels_last:
-        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch's annotations lack it
     return Conversion(converted, left)
