@@ -25,10 +25,11 @@ class Conv2d(torch.nn.Conv2d):
         return f"torch_reformer.{name}" if type(self) is Conv2d else name
 
     def _conv_forward(self, input, weight, bias):
+        geometry = self.stride, self.padding, self.dilation, self.groups
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            return functional.conv2d(input, weight, bias, self.stride, 0, self.dilation, self.groups)
-        return functional.conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+            geometry = self.stride, 0, self.dilation, self.groups
+        return functional.conv2d(input, weight, bias, *geometry)  # type: ignore[arg-type]  # of tuples of two
 
 
 class Conv2dAct(torch.nn.Conv2d):
