@@ -5,7 +5,7 @@
 #   make test-gpu  what needs a GPU
 #   make build  the native library and the kernels of this machine's GPUs, in place; REFORMER_ARCHS="gfx942 sm_90a" says
 #               for which GPUs instead
-#   make lint   ruff and clang-format, checking only;  make format  rewrites
+#   make lint   ruff, mypy and clang-format, checking only;  make format  rewrites
 #   make clean  removes what was built; .venv stays
 PYTHON ?= python3
 BIN := .venv/bin
@@ -50,6 +50,7 @@ build: $(LIBRARY)
 lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/mypy
 	@echo "$(BIN)/clang-format --dry-run -Werror csrc test benchmarks"
 	@$(BIN)/clang-format --dry-run -Werror $(FORMATTED)
 
@@ -59,7 +60,7 @@ format: $(INSTALLED)
 	@$(BIN)/clang-format -i $(FORMATTED)
 
 clean:
-	rm -rf build dist *.egg-info torch_reformer/*.so torch_reformer/kernels .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info torch_reformer/*.so torch_reformer/kernels .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find csrc torch_reformer test benchmarks -name __pycache__ -prune -exec rm -r {} +
 
 $(INSTALLED): pyproject.toml

@@ -36,6 +36,12 @@ def test_setup_is_short():
     assert len((ROOT / "setup.py").read_text().splitlines()) < 150
 
 
+def test_typed():
+    """Others' type checkers read the annotations, and `make lint` checks them."""
+    assert (ROOT / "torch_reformer/py.typed").exists() and '"py.typed"' in text_of("pyproject.toml")
+    assert "$(BIN)/mypy" in text_of("Makefile") and re.search(r'^  "mypy==', text_of("pyproject.toml"), re.M)
+
+
 def test_one_version():
     stated = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M).group(1)
     assert torch_reformer.__version__ == stated

@@ -363,8 +363,15 @@ def conv2d_batch_norm_act(
     ):
         if has_torch_function((input, weight, *optional)):
             return handle_torch_function(
-                *(conv2d_batch_norm_act, (input, weight, *optional)),
-                *(input, weight, bias, running_mean, running_var, norm_weight, norm_bias),
+                conv2d_batch_norm_act,
+                (input, weight, *optional),
+                input,
+                weight,
+                bias=bias,
+                running_mean=running_mean,
+                running_var=running_var,
+                norm_weight=norm_weight,
+                norm_bias=norm_bias,
                 training=training,
                 momentum=momentum,
                 eps=eps,
@@ -400,5 +407,5 @@ def conv2d_batch_norm_act(
         result = conv2d_act(input, weight, bias, stride, padding, dilation, groups, activation="none")
         return stitch(result, fused_programs.normalise(frozenset(given), activation, eps), tensors)
     geometry = pair("stride", stride), pair("padding", padding), pair("dilation", dilation), groups
-    tensors = input, weight, bias, norm_weight, norm_bias, residual
-    return batch_norm.train(*tensors, running_mean, running_var, activation, eps, momentum, geometry)
+    operands = input, weight, bias, norm_weight, norm_bias, residual
+    return batch_norm.train(*operands, running_mean, running_var, activation, eps, momentum, geometry)

@@ -25,10 +25,11 @@ class Conv2d(torch.nn.Conv2d):
         return f"torch_reformer.{name}" if type(self) is Conv2d else name
 
     def _conv_forward(self, input, weight, bias):
+        geometry = self.stride, self.padding, self.dilation, self.groups
         if self.padding_mode != "zeros":
             input = torch.nn.functional.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            return functional.conv2d(input, weight, bias, self.stride, 0, self.dilation, self.groups)
-        return functional.conv2d(input, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+            geometry = self.stride, 0, self.dilation, self.groups
+        return functional.conv2d(input, weight, bias, *geometry)  # type: ignore[arg-type]  # of tuples of two
 
 
 class Conv2dAct(torch.nn.Conv2d):
@@ -199,7 +200,7 @@ class Conversion:
 def _reason_to_leave(module: torch.nn.Module) -> str | None:
     if type(module) is not torch.nn.Conv2d:
         return f"it is a {type(module).__name__}, whose own behaviour would be lost"
-    if isinstance(module.weight, torch.nn.parameter.UninitializedTensorMixin):
+    if torch.nn.parameter.is_lazy(module.weight):
         return "its weight is not initialised yet"
     if module.weight.dtype not in TORCH_DTYPES.values():
         return f"its data type {module.weight.dtype} is not supported"
@@ -234,5 +235,5 @@ def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
             module.__class__ = Conv2d  # keeps parameters, hooks and references to the module alive
             converted.append(shown)
     if channels_last:
-        model.to(memory_format=torch.channels_last)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # PyTorch's annotations lack it
     return Conversion(converted, left)

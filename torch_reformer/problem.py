@@ -122,7 +122,7 @@ class ConvProblem:
 
 def _is_whole(value: object) -> bool:
     try:
-        operator.index(value)
+        operator.index(value)  # type: ignore[arg-type]  # that is the question
     except TypeError:
         return False
     return True

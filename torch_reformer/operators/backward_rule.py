@@ -57,7 +57,7 @@ class BackwardRule:
             ctx.wide = tuple([tensor.dtype == torch.float32 for tensor in tensors])
         ctx.rule = self
 
-    def of_rows(self, rows: Rows, saved: Sequence[Tensor]) -> list[Tensor]:
+    def of_rows(self, rows: Rows, saved: Sequence[Tensor | None]) -> list[Tensor | None]:
         """What was saved of a matrix product, as a convolution has it."""
         return [
             rows.operand(tensor, self.kinds[place])

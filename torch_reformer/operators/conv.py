@@ -85,7 +85,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
             if grad is None:  # see set_materialize_grads
                 return (None,) * len(ctx.needs_input_grad)
             needed = ctx.needs_input_grad
-            grads = [None] * len(needed)
+            grads: list[Tensor | None] = [None] * len(needed)
             if needed[first_at] or needed[second_at]:
                 saved = ctx.saved_tensors
                 for i in (0, 1):

@@ -138,7 +138,8 @@ def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0
 
 def _conv2d_and(input, weight, tensors, program, geometry, cast: CastWeight | None = None) -> list[Tensor]:
     if not is_transformed() and not needs_grad(input, weight, *tensors):
-        return run_conv2d(input, weight, tensors, tuple(program), geometry, cast and cast.dtype)[0]
+        dtype = None if cast is None else cast.dtype
+        return run_conv2d(input, weight, tensors, tuple(program), geometry, dtype)[0]
     if is_transformed() or lacks_derivative("conv2d_epilogue", tuple(program)):
         return unfused_conv2d(input, weight if cast is None else weight.to(cast.dtype), tensors, program, *geometry)
     return list(_apply(program, geometry, cast, None, input, weight, *tensors))[: program[2]]

@@ -89,7 +89,7 @@ def tracked_by_outer_levels():
 def apply_of(function: type[torch.autograd.Function]):
     """function.apply for one level of autograd. The public one adds functorch's levels, but the dispatcher has gone
     down to one level already, and plain tensors have one only."""
-    return super(torch.autograd.Function, function).apply
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]  # of a class written in C
 
 
 def single_level():

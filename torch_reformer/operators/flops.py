@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ def _conv2d_epilogue(input, weight, tensors, program, *geometry, **_) -> int:
     return _conv2d(input, weight, None, *geometry)
 
 
-def _register(counter: ModuleType) -> None:
+def _register(counter: Any) -> None:
     counter.register_flop_formula(_ops.conv2d)(_conv2d)
     counter.register_flop_formula(_ops.conv2d_epilogue)(_conv2d_epilogue)
     counter.register_flop_formula(_ops.conv2d_input_grad)(lambda _, weight, grad, *__, **___: _flops(grad, weight))
@@ -40,11 +41,11 @@ def _register(counter: ModuleType) -> None:
 class _WhenImported:
     """Registers them when the counter is imported, which imports Triton where it is installed."""
 
-    def find_spec(self, name: str, path=None, target=None):
+    def find_spec(self, name: str, path=None, target=None) -> Any:
         if name != COUNTER:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:

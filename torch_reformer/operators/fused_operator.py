@@ -123,8 +123,9 @@ class _ProgramOperator:
         outputs = {}
         if "acc" in found and self.geometry is None and wanted[0]:
             outputs[0] = found["acc"]
-        elif "acc" in found and of_conv:
-            grads = steps.conv2d_grads(wanted[:2], self.geometry, found["acc"], at[results + 1], at[results])
+        elif "acc" in found and self.geometry is not None and any(wanted[:2]):
+            of_both = wanted[0], wanted[1]
+            grads = steps.conv2d_grads(of_both, self.geometry, found["acc"], at[results + 1], at[results])
             outputs = dict(zip([i for i in (0, 1) if wanted[i]], grads, strict=True))
             if self.cast is not None and wanted[1]:
                 outputs[1] = conv.cast_step(steps, outputs[1], self.cast[1])

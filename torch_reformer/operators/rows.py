@@ -42,9 +42,8 @@ class Rows:
         """An output of the convolution's program as one of the product's."""
         if output.per == "row":
             return tensor.reshape([*([2] if output.kind == "moments" else []), *self.size])
-        return (
-            self.own(tensor, "full") if output.per == "element" else tensor
-        )  # torch.compile traces no properties here
+        # torch.compile traces no properties here
+        return self.matrix(tensor) if output.per == "element" else tensor
 
     def of_result(self, tensor: Tensor | None, output: Output) -> Tensor | None:
         """The other way round."""

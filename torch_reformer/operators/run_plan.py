@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     transforms need them."""
     if not torch.is_grad_enabled() and not needs_dispatcher(tensors):
         return plans.run(plan, tensors)
-    return _by_steps(plan, tensors)
+    return _by_steps(plan, list(tensors))
 
 
 def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
@@ -31,8 +32,8 @@ def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
         return _by_steps(plan, given)
 
 
-def _by_steps(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
-    there: list[Tensor | None] = list(tensors)
+def _by_steps(plan: plans.Plan, there: list[Any]) -> list[Tensor]:
+    """there: the tensors that are given, from then on all, with None for those that are freed."""
     for step, frees in zip(plan.steps, plan.frees, strict=True):
         there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])
         for i in frees:

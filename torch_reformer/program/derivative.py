@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 import struct
+from typing import Any
 
 import torch
 
@@ -139,7 +140,7 @@ class _Reverse:
 
     def __init__(self, program: Program, given: tuple[int, ...]):
         self.program = program
-        self.sources: dict[str, tuple[str, str | int]] = {}
+        self.sources: dict[str, tuple[str, Any]] = {}
         grads: dict[int, Value] = {}
 
         def add(value: Value, grad: Value | None, for_each_element: bool) -> None:
@@ -175,7 +176,7 @@ class _Reverse:
         _, output = self.sources[grad.attribute]
         return output if name != "acc" or self.program.outputs[output].dtype is None else None
 
-    def _read(self, name: str, source: tuple[str, str | int], per: str) -> Value:
+    def _read(self, name: str, source: tuple[str, Any], per: str) -> Value:
         self.sources[name] = source
         return _LEAVES_OF[per](name)
 

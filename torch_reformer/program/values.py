@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ class Value:
 
     __slots__ = ("op", "operands", "attribute")
 
-    def __init__(self, op: str, *operands: Value | Number, attribute: str | float | None = None):
+    def __init__(self, op: str, *operands: Value | Number, attribute: Any = None):
         if len(operands) != OPERANDS[op]:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op

@@ -3,7 +3,7 @@ and looked at by the library for the torch at hand, once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class AtenCall:
 
     def __init__(
         self,
-        operator: Callable[..., Any],
+        operator: Any,
         args: Sequence,
         kwargs: Mapping[str, Any],
         lengths: Iterable[int] = (),
@@ -55,7 +55,8 @@ class AtenCall:
         lengths, layouts = list(lengths), list(layouts)
         self.operator, self.name = operator, operator.name()
         self._arguments = args, kwargs, lengths, layouts
-        _, (self.schema, *_) = get_signature_for_torch_op(operator, return_schemas=True)
+        # Always with schemas, since an operator of torch.ops has one.
+        _, (self.schema, *_) = get_signature_for_torch_op(operator, return_schemas=True)  # type: ignore[misc]
         self.values = self._bound(args, dict(kwargs))
         places = [self._numbers(*each) for each in zip(self.schema.arguments, self.values, strict=True)]
         self._places = [None if found is None else len(found) for found in places]
@@ -128,14 +129,14 @@ class AtenCall:
         """As csrc/plan/plan.h has it."""
         return [self.call.number, len(self.inputs), self.result_count]
 
-    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def run(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Calls it from Python, with the tensors of `inputs`."""
         named = list(zip(self.schema.arguments, self._with_tensors(tensors), strict=True))
         args = [value for each, value in named if not each.kwarg_only]
         kwargs = {each.name: value for each, value in named if each.kwarg_only}
         found = self.operator(*args, **kwargs)
         found = list(found) if isinstance(found, tuple) else [found][: len(self.results)]
-        flat = []
+        flat: list[Tensor | None] = []
         for length, result in zip(self.results, found, strict=True):
             if length == NUMBER:
                 continue

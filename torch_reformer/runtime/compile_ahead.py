@@ -45,6 +45,7 @@ def _workers(compiler: gpu.Compiler, count: int) -> Iterator[Callable[[gpu.Missi
 
     def compiled(kernel: gpu.Missing) -> bytes | None:
         worker = idle.get()
+        assert worker.stdin and worker.stdout  # both are pipes
         try:
             pickle.dump((*compiler, kernel.name, kernel.source), worker.stdin)
             worker.stdin.flush()

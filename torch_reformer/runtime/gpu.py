@@ -155,7 +155,7 @@ def note_launches(architecture: str, run: Callable[[], None]) -> list[Missing]:
     found = []
 
     def missing(entry, name, source):
-        words = (getattr(entry.contents, field).decode() for field, _ in _Entry._fields_)
+        words = [getattr(entry.contents, field).decode() for field in Entry._fields]
         found.append(Missing(Entry(*words), name.decode(), source.decode()))
 
     _begin_noting()

@@ -218,7 +218,7 @@ def _planned(
     inputs: int,
     steps: list[Step],
     outputs: tuple[int, ...],
-    between: Callable[[], None] | None = None,
+    between: Callable[[], None] = lambda: None,
     places: Container[int] = (),
 ) -> Plan:
     plan = Plan(inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..problem import DIRECTIONS, ConvProblem
 from ..runtime.files import read_text
@@ -38,7 +38,7 @@ def _from_json(line: str) -> list[ConvProblem]:
         given = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"this is no JSON object: {error}") from None
-    values = {}
+    values: dict[str, Any] = {}
     for name, default in _JSON_MEMBERS.items():
         value = given.get(name, default)
         if type(value) is not int:

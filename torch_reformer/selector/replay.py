@@ -171,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
     weights = load(options.weights) if options.weights else None
     given, timings = options.timings
     device, records = read_database(timings, given, weights.architecture if weights else architecture(options.arch))
-    name = None if options.weights else name_of(architecture(options.arch), decided(records))
+    name = "" if options.weights else name_of(architecture(options.arch), decided(records))
     path = options.weights or find(name)
     if path is None:
         raise ValueError(f"there are no weights for {name}: make some with `python -m torch_reformer train`")

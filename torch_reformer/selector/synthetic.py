@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from ..problem import DIRECTIONS, ConvProblem
 
@@ -16,7 +17,7 @@ def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> Co
     def size(mine: int, theirs: int) -> int:
         return theirs if rng.random() < 0.5 else max(1, int(mine * rng.choice(_FACTORS)))
 
-    changes = {}
+    changes: dict[str, Any] = {}
     for what in rng.sample(("n", "n", "c", "k", "image", "dtype", "direction", "layout"), rng.choice((1, 2, 2, 3))):
         if what == "n":
             changes["n"] = other.n
@@ -36,7 +37,7 @@ def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> Co
 def similar_problems(problems: Sequence[ConvProblem], count: int, seed: int) -> list[ConvProblem]:
     """``count`` distinct possible problems that are not among these. Fewer if they are hard to find."""
     rng = random.Random(seed)
-    seen, found = set(problems), []
+    seen, found = set(problems), list[ConvProblem]()
     for _ in range(4 * count):
         if len(found) == count:
             break

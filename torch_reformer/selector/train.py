@@ -88,7 +88,8 @@ class Recipe:
 def split(fold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Indices to train on, to choose the epoch by, and to score."""
     test, validation = (torch.isin(fold, torch.tensor(folds)) for folds in (TEST_FOLDS, VALIDATION_FOLDS))
-    return tuple(which.nonzero()[:, 0] for which in (~(test | validation), validation, test))
+    train, validation, test = (which.nonzero()[:, 0] for which in (~(test | validation), validation, test))
+    return train, validation, test
 
 
 def check_enough(mine: Dataset, arch: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -91,12 +92,13 @@ def joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tupl
     def rows(x: Tensor, y: Tensor, fill: float) -> Tensor:
         return torch.cat([F.pad(part, (0, width - part.shape[1]), value=fill) for part in (x, y)])
 
+    whole: dict[str, Any] = {name: torch.cat([getattr(a, name), getattr(b, name)]) for name in _WHOLE}
     data = replace(
         a,
         keys=a.keys + b.keys,
         problems=a.problems + b.problems,
         entries=rows(a.entries, b.entries, -1),
         log_ratio=rows(a.log_ratio, b.log_ratio, 0),
-        **{name: torch.cat([getattr(a, name), getattr(b, name)]) for name in _WHOLE},
+        **whole,
     )
     return data, rows(a_targets, b_targets, 0)

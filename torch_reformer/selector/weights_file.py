@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -166,7 +167,7 @@ def _few(value: object) -> bool:
     return _whole(value) and value < 100
 
 
-def _number(value: object) -> bool:
+def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 

@@ -165,7 +165,9 @@ def run(options: argparse.Namespace) -> int:
     device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
     name = device_name(device)
     if options.merge:
-        return _report(merge(options.out, device=name))
+        merged = merge(options.out, device=name)
+        assert merged is not None  # as it would be for the ranks of a run
+        return _report(merged)
     if options.problems is None:
         raise ValueError("--problems is missing: which problems should be timed?")
     tasks = read_tasks(options.problems, options.batch, options.dtype, options.directions, options.layouts)

@@ -133,7 +133,7 @@ def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
     reason = _reason(found)
     lines += ["", f"choice   {chosen.name}: {reason}"]
     weights = weights_file.deciding(architecture(device))
-    if weights and reason.startswith("the selector's"):
+    if weights and chosen.probability is not None and reason.startswith("the selector's"):
         said = weights.experience(chosen.probability, problem, device), weights.margin()
         lines += [f"         {sentence}" for sentence in said if sentence]
     return lines

@@ -4,6 +4,7 @@ checks both against the exact result."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,9 +73,9 @@ def compile_kernels(tasks: Iterable[Task], device: torch.device) -> None:
             if not kernels(problem, epilogue, device):
                 continue
             program, form = epilogues.program_of(epilogue), {"memory_format": MEMORY_FORMATS[problem.layout]}
-            sizes, kind = (problem.input_size, problem.weight_size), {"device": device}
-            both = [torch.empty(size, dtype=TORCH_DTYPES[problem.dtype], **kind, **form) for size in sizes]
-            _call(problem, program, *both, _tensors(problem, program, torch.empty, device))()
+            kind: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device, **form}
+            input, weight = (torch.empty(size, **kind) for size in (problem.input_size, problem.weight_size))
+            _call(problem, program, input, weight, _tensors(problem, program, torch.empty, device))()
 
     with config.config(epilogues="fused"), torch.inference_mode():
         compile_ahead(device_name(device), run)

@@ -126,7 +126,8 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 def _on_gpu(
     calls: Mapping[str, Callable[[], object]], before: Callable[[str], object], device: torch.device
 ) -> dict[str, Stopwatch]:
-    stream, pool, result = _side_stream(device), None, {}
+    result: dict[str, Stopwatch] = {}
+    stream, pool = _side_stream(device), None
     stream.wait_stream(torch.cuda.current_stream(device))
     for name, call in calls.items():
         before(name)
