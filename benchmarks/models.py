@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if not torch.cuda.is_available():
+if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
     # PyPI's torchvision has operators for CUDA's torch only; beside a CPU's its import asks for the names of two of
     # them, which no model here calls.
     _library = torch.library.Library("torchvision", "FRAGMENT")

@@ -242,9 +242,14 @@ def _broken(reason) -> str:
     if reason.reason.startswith("generic_jump"):
         why = "a branch goes by a tensor's values"
     else:
-        explained = re.search(r"Explanation: (.*)", reason.reason)
-        why = ": ".join([_first_line(reason.reason), *(explained.groups() if explained else ())])
+        why = _explained(reason.reason)
     return f"{_place(reason.user_stack)}{why}"
+
+
+def _explained(message: str) -> str:
+    """The first line of a message, and what Dynamo explains of it."""
+    explained = re.search(r"Explanation: (.*)", message)
+    return ": ".join([_first_line(message), *(explained.groups() if explained else ())])
 
 
 def _sentence(error: Exception) -> str:
@@ -258,7 +263,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return f"{place}the model goes by a tensor's values, which only --measure has ({error.func})"
     of_operator = re.search(r"got (\w+)\((['\"])(.*)\2\)", str(error))  # in Dynamo's words
-    why = of_operator.expand(r"\1: \3") if of_operator else f"{type(error).__name__}: {_first_line(error)}"
+    why = of_operator.expand(r"\1: \3") if of_operator else f"{type(error).__name__}: {_explained(str(error))}"
     return f"{place}the model fails: {why}"
 
 
