@@ -91,7 +91,7 @@ def test_layout_is_one_token_or_three(layout):
         (KEY.replace("-1x1-0-", "-0x1-0-"), "every size, stride, dilation and group count must be at least 1"),
         ("64-2-2-5x5-64-1-1-32-1x1-1x1-1x1-0-NCHW-FP16-F", "the filter is larger than the padded input"),
         (KEY.replace("56-56-32", "56-55-32"), "the output is 56x55, but the geometry gives 56x56"),
-        (KEY.replace("-0-", "-1-")[:-1] + "B", "only the forward direction takes a bias"),
+        (KEY.replace("-0-", "-1-")[:-1] + "B", "only the forward direction has a bias"),
     ],
 )
 def test_malformed_key(key, sentence):
@@ -107,7 +107,7 @@ def test_malformed_key(key, sentence):
         ({"groups": 0}, "every size, stride, dilation and group count must be at least 1"),
         ({"groups": 3}, r"the channels \(4 in, 4 out\) are not divisible by the 3 groups"),
         ({"r": 9}, "the filter is larger than the padded input"),
-        ({"bias": True, "direction": "W"}, "only the forward direction takes a bias"),
+        ({"bias": True, "direction": "W"}, "only the forward direction has a bias"),
         ({"pad_h": -1}, r"pad_h of a problem must be at least 0 and less than 2\^31, got -1"),
         ({"h": 2**31}, r"h of a problem must be at least 0 and less than 2\^31, got 2147483648"),
         ({"dtype": "FP8"}, "the dtype of a problem is one of FP32, FP64, FP16, BF16, INT8, got 'FP8'"),

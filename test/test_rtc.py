@@ -86,7 +86,7 @@ def test_the_log_names_file_and_line(kernels):
     path = kernels / "src/test/scale.h"
     path.write_text(path.read_text().replace("int count;", "int count;\n  Nonsense more;"))
     line = path.read_text().splitlines().index("  Nonsense more;") + 1
-    sentence = rf'kernel test/scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
+    sentence = rf'test/scale scale_fp32_3 can\'t be compiled for sm_90: NVRTC .*scale\.h\({line}\): error.*"Nonsense"'
     with pytest.raises(ValueError, match=re.compile(sentence, re.S)):
         compile_scale()
 
