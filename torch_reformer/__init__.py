@@ -1,4 +1,8 @@
-"""Convolution for PyTorch that picks the fastest kernel for every problem at run time, forward and backward."""
+"""A compiler of PyTorch training steps with kernels of its own, chosen at run time.
+
+``torch.compile(model, backend="reformer")`` and :func:`fuse` compile models; :func:`enable` and :func:`convert` only
+choose the kernels of convolutions.
+"""
 
 from . import nn, program
 from .functional import (
