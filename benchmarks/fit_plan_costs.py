@@ -1,8 +1,8 @@
 """Measures the kernels and calls of models' training steps on this GPU, each in its place among the others, and fits
-what the compiler expects of them (torch_reformer/compiler/costs.json).
+what the compiler expects of them (torch_reformer/compiler/ir/costs.json).
 
 A time is a start, and then what the bytes and the arithmetic add: start + bytes / bandwidth * a + flops / arithmetic *
-b, where the GPU's figures are those of its data sheet (compiler/cost.py). start, a and b are fitted for each kind of
+b, where the GPU's figures are those of its data sheet (compiler/analysis/kernel_kinds.py). start, a and b are fitted for each kind of
 kernel, to relative errors (scipy's nnls, weighted anew until it is the median that is fitted). No start is below the
 shortest time that was measured. The error is that of models that were left out of the fit.
 
@@ -27,8 +27,8 @@ from graph_models import OF_PAPERS
 from models import Step, task
 from scipy.optimize import nnls
 
-from torch_reformer.compiler import cost
-from torch_reformer.compiler.plan import measured
+from torch_reformer.compiler.cli import measured
+from torch_reformer.compiler.ir import device_model
 from torch_reformer.runtime.gpu import architecture
 
 ENOUGH = 16  # lines of a kind; others are expected to be like all
@@ -36,7 +36,7 @@ _ROUNDS = 20
 
 
 class Measured(NamedTuple):
-    """A line of a report (compiler/report.py)."""
+    """A line of a report (compiler/analysis/report.py)."""
 
     model: str
     gpu: str
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 def lines_of(name: str) -> list[Measured]:
     what = task(name, torch.device("cuda"))
-    gpu = cost.known_gpu(architecture(0), torch.cuda.get_device_name())
+    gpu = device_model.known_gpu(architecture(0), torch.cuda.get_device_name())
     return [
         Measured(name, gpu, line.cost, line.read + line.written, line.flops, round(line.measured_us, 2))
         for report in measured(Step(what, "cuda"), what.batch())
@@ -73,16 +73,16 @@ def write(path: Path, lines: list[Measured]) -> None:
     path.write_bytes(lzma.compress(text.getvalue().encode()))
 
 
-def fit(lines: list[Measured], shortest: float) -> cost.Fitted:
+def fit(lines: list[Measured], shortest: float) -> device_model.Fitted:
     """shortest: what each start is at least."""
-    terms = np.array([cost.terms(cost.GPUS[line.gpu], line.bytes, line.flops) for line in lines])
+    terms = np.array([device_model.terms(device_model.GPUS[line.gpu], line.bytes, line.flops) for line in lines])
     us = np.array([line.us for line in lines])
     relative, weights = terms / us[:, None], np.ones(len(us))
     for _ in range(_ROUNDS):
         found = nnls(relative * weights[:, None], weights * (1 - shortest * relative[:, 0]))[0]
         found[0] += shortest
         weights = np.maximum(np.abs(relative @ found - 1), 0.01) ** -0.5
-    return cost.Fitted(*(float(f"{each:.4g}") for each in found))
+    return device_model.Fitted(*(float(f"{each:.4g}") for each in found))
 
 
 def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
@@ -90,7 +90,7 @@ def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
     kinds = defaultdict(list)
     for line in lines:
         kinds[line.kind].append(line)
-    return {kind: found for kind, found in kinds.items() if len(found) >= ENOUGH} | {cost.OTHERS: lines}
+    return {kind: found for kind, found in kinds.items() if len(found) >= ENOUGH} | {device_model.OTHERS: lines}
 
 
 def errors(lines: list[Measured], shortest: float) -> list[float]:
@@ -100,7 +100,9 @@ def errors(lines: list[Measured], shortest: float) -> list[float]:
     for model in models:
         left_out = [line for line in lines if line.model == model]
         fitted = fit([line for line in lines if line.model != model] if len(models) > 1 else lines, shortest)
-        found += [abs(fitted.us(cost.GPUS[each.gpu], each.bytes, each.flops) / each.us - 1) for each in left_out]
+        found += [
+            abs(fitted.us(device_model.GPUS[each.gpu], each.bytes, each.flops) / each.us - 1) for each in left_out
+        ]
     return found
 
 
@@ -116,7 +118,7 @@ def main() -> None:
             lines += lines_of(name)
             write(options.csv, lines)
     kinds = by_kind(read(options.csv))
-    shortest = min(line.us for line in kinds[cost.OTHERS])
+    shortest = min(line.us for line in kinds[device_model.OTHERS])
     print(f"| {'kind':34} | lines | ms | start us | of bytes | of flops | error: median | 80 % below |")
     print("|---|---|---|---|---|---|---|---|")
     for kind, lines in sorted(kinds.items(), key=lambda each: -sum(line.us for line in each[1])):
@@ -126,7 +128,7 @@ def main() -> None:
         print(f"| {kind:34} | {' | '.join(cells)} |")
     table = {kind: list(fit(lines, shortest)) for kind, lines in sorted(kinds.items())}
     text = ",\n".join(f"  {json.dumps(kind)}: {json.dumps(each)}" for kind, each in table.items())
-    cost.TABLE.write_text(f"{{\n{text}\n}}\n")
+    device_model.TABLE.write_text(f"{{\n{text}\n}}\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
 gigabytes and expected milliseconds on a GPU, against regions that are merged greedily and one kernel an operation; what
-regions cost by planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
+regions cost by fusion/ilp/planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
 they may save half of it. Nothing runs: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
@@ -17,12 +17,13 @@ from models import Step, task
 from results import Row, write_csv
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import backend, solver
-from torch_reformer.compiler.memory_budget import saved_bytes
-from torch_reformer.compiler.partition import partition
-from torch_reformer.compiler.plan import planned
-from torch_reformer.compiler.planner import Planned
-from torch_reformer.compiler.report import Report
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.analysis.report import Report
+from torch_reformer.compiler.cli import planned
+from torch_reformer.compiler.fusion.ilp import milp
+from torch_reformer.compiler.fusion.ilp.planner import Planned
+from torch_reformer.compiler.joint_graph.memory_budget import saved_bytes
+from torch_reformer.compiler.joint_graph.partition import partition
 
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
 BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5
@@ -76,7 +77,7 @@ def main() -> None:
         step, batch = Step(made, "cpu"), made.batch()
         reports, saved = planned_within(1, step, batch, options.device)
         sides = {"plan": [line for each in reports for line in each.lines]}
-        with mock.patch.object(solver, "name", lambda: None):
+        with mock.patch.object(milp, "name", lambda: None):
             sides["greedy"] = [line for each in planned(step, batch, options.device) for line in each.lines]
         sides["operations"] = [line for each in reports for line in each.alone]
         found = {side: figures(lines) for side, lines in sides.items()}

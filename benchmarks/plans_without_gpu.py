@@ -22,17 +22,17 @@ from models import Step, task
 from population import POPULATION
 from results import Row, write_csv
 
-from torch_reformer.compiler import fake_gpu
-from torch_reformer.compiler.cost import GPUS
-from torch_reformer.compiler.plan import Stopped, recorded
-from torch_reformer.compiler.report import Report
+from torch_reformer.compiler.analysis import fake_gpu
+from torch_reformer.compiler.analysis.report import Report
+from torch_reformer.compiler.cli import Stopped, recorded
+from torch_reformer.compiler.ir.device_model import GPUS
 
 SECONDS = 600  # for one model
 _OWN = ("conv", "stitch", "casts", "reformer::")
 
 
 class Line(NamedTuple):
-    """One of a report's (compiler/report.py)."""
+    """One of a report's (compiler/analysis/report.py)."""
 
     kind: str
     bytes: int

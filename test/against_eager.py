@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from torch_reformer.compiler.backend import compile_graphs, reformer
-from torch_reformer.compiler.execute import executable
+from torch_reformer.compiler.runtime.executable import executable
 
 
 def with_dynamo(function: Callable, report: Callable, dynamic: bool = False) -> Callable:

@@ -2,9 +2,11 @@
 
 import torch
 
-from torch_reformer.compiler import backend, capture, ir
-from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.lowering import from_fx
 from torch_reformer.compiler.passes import PASSES
+from torch_reformer.compiler.runtime.executable import Executable
 
 
 def executables(model, *inputs, monkeypatch) -> list[Executable]:
@@ -12,7 +14,7 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
     found = []
 
     def executable(module, report):
-        graph, _ = capture.capture(module)
+        graph, _ = from_fx.capture(module)
         for change in PASSES:
             ir.verify(graph)
             change(graph)

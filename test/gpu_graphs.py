@@ -12,8 +12,10 @@ import training_models
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_reformer.compiler import backend, execute, fake_gpu
-from torch_reformer.compiler.report import report_of
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.analysis import fake_gpu
+from torch_reformer.compiler.analysis.report import report_of
+from torch_reformer.compiler.runtime import executable as execute
 
 
 class FlashAttention(nn.Module):

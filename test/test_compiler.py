@@ -15,8 +15,8 @@ from torch import nn
 from training_models import relative_error, step
 
 import torch_reformer  # noqa: F401  registers the operators
-from torch_reformer.compiler import cuda_graphs
 from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.runtime import cuda_graphs
 from torch_reformer.runtime import aten
 
 pytestmark = needs_aten

@@ -1,4 +1,4 @@
-"""Products of matrices whose rows begin at no multiples of 16 bytes (aligned.py), on CPUs as if they gained by it."""
+"""Products of matrices whose rows begin at no multiples of 16 bytes (joint_graph/pad_mm.py), on CPUs as if they gained by it."""
 
 import pytest
 import torch
@@ -7,9 +7,11 @@ from marks import needs_aten
 from torch import nn
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import aligned, execute, ir
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.joint_graph import pad_mm
+from torch_reformer.compiler.runtime import executable
+from torch_reformer.compiler.runtime.executable import Executable
 
 pytestmark = needs_aten
 WORDS, WIDTH, TOKENS = 1030, 32, (4, 16)
@@ -32,8 +34,8 @@ class Language(nn.Module):
 @pytest.fixture(autouse=True)
 def on_cpus(monkeypatch):
     torch._dynamo.reset()
-    monkeypatch.setattr(aligned, "DEVICES", {"cpu"})
-    monkeypatch.setattr(aligned, "LEAST", 1)
+    monkeypatch.setattr(pad_mm, "DEVICES", {"cpu"})
+    monkeypatch.setattr(pad_mm, "LEAST", 1)
     torch.manual_seed(0)
 
 
@@ -112,13 +114,13 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
         model, inputs = Labels(), (torch.randn(64, WIDTH), torch.rand(64, WORDS).round())
     else:
         model, inputs = Language(bias=False), batch()
-    over, write_over = [], execute.write_over
+    over, write_over = [], executable.write_over
 
     def noted(grouping):
         write_over(grouping)
         over.extend(view for region in grouping.regions.values() for view in region.over.values())
 
-    monkeypatch.setattr(execute, "write_over", noted)
+    monkeypatch.setattr(executable, "write_over", noted)
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
     function, _ = compiled(model, monkeypatch)
     with functorch_config.patch(donated_buffer=True):
@@ -131,7 +133,7 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
 def test_scores_that_are_results_keep_their_strides(copied, monkeypatch):
     """They are copied, if that takes less time than is gained; their gradient's rows are aligned in any case."""
     if copied:
-        monkeypatch.setattr(aligned, "DEEP", WIDTH)
+        monkeypatch.setattr(pad_mm, "DEEP", WIDTH)
 
     class Scored(Language):
         def forward(self, tokens, classes):

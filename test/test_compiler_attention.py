@@ -1,4 +1,4 @@
-"""Masks of attention, as the compiler simplifies them (attention.py)."""
+"""Masks of attention, as the compiler simplifies them (pre_grad/attention_masks.py)."""
 
 import operator
 
@@ -10,8 +10,8 @@ from torch import nn
 from torch.fx import GraphModule
 from training_models import step
 
-from torch_reformer.compiler.attention import simplify_masks
 from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.pre_grad.attention_masks import simplify_masks
 
 PLACES = 6
 

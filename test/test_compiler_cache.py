@@ -1,4 +1,4 @@
-"""Plans in PyTorch's cache of compiled graphs (cached.py): found again, or not used at all."""
+"""Plans in PyTorch's cache of compiled graphs (runtime/compiled.py): found again, or not used at all."""
 
 import contextlib
 import copy
@@ -20,8 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 from training_models import step
 
-from torch_reformer.compiler import cached
 from torch_reformer.compiler.backend import reformer
+from torch_reformer.compiler.runtime import compiled
 
 pytestmark = needs_aten
 SCRIPT = Path(__file__).with_name("training_models.py")
@@ -74,17 +74,17 @@ def test_reports():
 @pytest.mark.parametrize("name", ["planner.py", "costs.json", "_C.abi3.so"])
 def test_what_a_state_of_the_package_is(name, tmp_path, monkeypatch):
     """Its code, and the table by which plans are chosen."""
-    monkeypatch.setattr(cached, "PACKAGE", tmp_path)
+    monkeypatch.setattr(compiled, "PACKAGE", tmp_path)
     (tmp_path / name).write_text("1")
-    before = cached._package.__wrapped__()
+    before = compiled._package.__wrapped__()
     (tmp_path / name).write_text("12")
-    assert cached._package.__wrapped__() != before
+    assert compiled._package.__wrapped__() != before
 
 
 def test_another_state_of_the_package(monkeypatch):
     model, inputs = training_models.make("densenet")
     made, _ = outcome(model, inputs)
-    monkeypatch.setattr(cached, "_package", lambda: "another")
+    monkeypatch.setattr(compiled, "_package", lambda: "another")
     found, counted = outcome(model, inputs)
     assert "hit" not in counted and counted["saved"] == 1
     same(found, made)

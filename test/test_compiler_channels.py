@@ -4,23 +4,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_reformer.compiler import channels
-from torch_reformer.compiler.convolution_rules import Numbers
+from torch_reformer.compiler.decompositions import conv_pad_channels
+from torch_reformer.compiler.decompositions.convolution import Numbers
 
 
 @pytest.mark.parametrize("numbers", [{}, {"stride": 2, "padding": 1}], ids=str)
 def test_the_same_results(monkeypatch, numbers):
-    monkeypatch.setattr(channels, "_takes", lambda *_: True)
+    monkeypatch.setattr(conv_pad_channels, "_takes", lambda *_: True)
     given = (torch.randn(*sizes, dtype=torch.float64) for sizes in ((2, 9, 7, 8), (5, 9, 3, 3), (5,)))
     x, weight, bias = (each.requires_grad_() for each in given)
     expected = F.conv2d(x, weight, bias, **numbers)
     rest = [[numbers.get("stride", 1)] * 2, [numbers.get("padding", 0)] * 2, [1, 1], False, [0, 0], 1]
-    torch.testing.assert_close(channels._forward(x, weight, bias, Numbers(*rest)), expected)
+    torch.testing.assert_close(conv_pad_channels._forward(x, weight, bias, Numbers(*rest)), expected)
     grad = torch.randn_like(expected)
-    found = channels._backward(grad, x, weight, [5], Numbers(*rest), [True, True, True])
+    found = conv_pad_channels._backward(grad, x, weight, [5], Numbers(*rest), [True, True, True])
     for one, other in zip(found, torch.autograd.grad(expected, (x, weight, bias), grad), strict=True):
         torch.testing.assert_close(one, other)
-    found = channels._backward(grad, x, weight, [5], Numbers(*rest), [False, True, False])
+    found = conv_pad_channels._backward(grad, x, weight, [5], Numbers(*rest), [False, True, False])
     assert found[0] is None and found[1].shape == weight.shape
 
 
@@ -36,7 +36,7 @@ class OnGpu(torch.Tensor):
 
 def takes(*sizes, dtype=torch.bfloat16, order=torch.channels_last, **numbers):
     images = torch.empty(sizes, dtype=dtype).to(memory_format=order).as_subclass(OnGpu)
-    return channels._takes(images, numbers_of(**numbers))
+    return conv_pad_channels._takes(images, numbers_of(**numbers))
 
 
 def test_which_convolutions_get_zeros():
@@ -44,7 +44,7 @@ def test_which_convolutions_get_zeros():
     assert not takes(2, 304, 3, 4) and not takes(2, 58, 3, 4) and not takes(0, 300, 3, 4)
     assert not takes(2, 300, 3, 4, dtype=torch.float32) and not takes(2, 300, 3, 4, order=torch.contiguous_format)
     assert not takes(2, 300, 3, 4, groups=2) and not takes(2, 300, 3, 4, transposed=True)
-    assert not channels._takes(torch.empty(2, 300, 3, 4, dtype=torch.bfloat16), numbers_of())
+    assert not conv_pad_channels._takes(torch.empty(2, 300, 3, 4, dtype=torch.bfloat16), numbers_of())
 
 
 @pytest.mark.gpu

@@ -5,8 +5,8 @@ import torch
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import cost
-from torch_reformer.compiler.plan import measured, planned
+from torch_reformer.compiler.cli import measured, planned
+from torch_reformer.compiler.ir import device_model
 
 pytestmark = needs_aten
 
@@ -15,16 +15,16 @@ def test_times_by_bytes_and_by_arithmetic(tmp_path, monkeypatch):
     """In multiples of the data sheet's; what was not fitted is expected to take as long as others."""
     table = tmp_path / "costs.json"
     table.write_text('{"others": [3, 2, 4], "product": [5, 1, 1]}')
-    monkeypatch.setattr(cost, "TABLE", table)
-    cost._table.cache_clear()
+    monkeypatch.setattr(device_model, "TABLE", table)
+    device_model._table.cache_clear()
     try:
-        assert cost.predicted_us("sm_90", "stitch", 0, 0) == 3
-        assert cost.predicted_us("sm_90", "stitch", 4_800_000_000, 989_000_000) == pytest.approx(3 + 2000 + 4)
-        assert cost.predicted_us("H100", "product", 3_352_000_000, 0) == pytest.approx(5 + 1000)
+        assert device_model.predicted_us("sm_90", "stitch", 0, 0) == 3
+        assert device_model.predicted_us("sm_90", "stitch", 4_800_000_000, 989_000_000) == pytest.approx(3 + 2000 + 4)
+        assert device_model.predicted_us("H100", "product", 3_352_000_000, 0) == pytest.approx(5 + 1000)
         with pytest.raises(ValueError, match="no times are known of 'sm_70'; of sm_80"):
-            cost.predicted_us("sm_70", "stitch", 1, 1)
+            device_model.predicted_us("sm_70", "stitch", 1, 1)
     finally:
-        cost._table.cache_clear()
+        device_model._table.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_times_by_bytes_and_by_arithmetic(tmp_path, monkeypatch):
     [("sm_90", "NVIDIA H100 80GB HBM3", "H100"), ("sm_90", "NVIDIA H200", "sm_90"), ("sm_75", "Tesla T4", None)],
 )
 def test_known_gpus(architecture, name, key):
-    assert cost.known_gpu(architecture, name) == key
+    assert device_model.known_gpu(architecture, name) == key
 
 
 def test_the_table_that_is_there():
     """Nothing starts in no time."""
-    table = cost._table()
-    assert {cost.OTHERS, "stitch", "product"} <= table.keys()
+    table = device_model._table()
+    assert {device_model.OTHERS, "stitch", "product"} <= table.keys()
     assert all(len(each) == 3 and min(each) >= 0 and each.start > 3 for each in table.values())
 
 
@@ -69,9 +69,9 @@ def precision():
 )
 def test_arithmetic_by_its_type(kind, dtype, precision_of, peak, precision):
     torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = precision_of
-    assert cost.slowness(cost.GPUS["sm_90"], kind, dtype) == pytest.approx(989 / peak)
-    some, more = (cost.predicted_us("sm_90", kind, 0, flops, dtype) for flops in (10**12, 3 * 10**12))
-    fitted = cost._table().get(kind) or cost._table()[cost.OTHERS]
+    assert device_model.slowness(device_model.GPUS["sm_90"], kind, dtype) == pytest.approx(989 / peak)
+    some, more = (device_model.predicted_us("sm_90", kind, 0, flops, dtype) for flops in (10**12, 3 * 10**12))
+    fitted = device_model._table().get(kind) or device_model._table()[device_model.OTHERS]
     assert more - some == pytest.approx(2e6 / peak * fitted.of_flops)
 
 
@@ -111,12 +111,14 @@ def test_reports_of_a_model():
     assert model[1].num_batches_tracked == 0 and model[0].weight.grad is None
     (conv,) = (line for line in forward.lines if line.kind == "conv")
     assert conv.us == pytest.approx(
-        cost.predicted_us("sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9, torch.float32)
+        device_model.predicted_us(
+            "sm_90", "conv dense", conv.read + conv.written, 2 * 2 * 8 * 36 * 3 * 9, torch.float32
+        )
     )
     (product,) = (line for line in forward.lines if line.kind == "aten::addmm")
     flops = 2 * 2 * 8 * 36 * 4
     assert product.us == pytest.approx(
-        cost.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
+        device_model.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
     )
     assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.alone)
     assert len(backward.lines) > 3

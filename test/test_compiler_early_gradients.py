@@ -1,4 +1,4 @@
-"""Gradients of losses that are computed with the loss (early_gradients.py), and the operator that scales them."""
+"""Gradients of losses that are computed with the loss (joint_graph/hoist_loss_gradients.py), and the operator that scales them."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from marks import needs_aten
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_reformer.compiler import early_gradients
+from torch_reformer.compiler.joint_graph import hoist_loss_gradients
 
 pytestmark = needs_aten
 ROWS, CLASSES = 300, 70
@@ -82,7 +82,7 @@ def classes_with_bias(x, bias):
 @pytest.mark.parametrize("loss", [labels_with_bias, classes_with_bias])
 def test_sums_over_rows(loss, longest, factor, monkeypatch):
     """Come with the gradient that they are of, if one kernel can compute both."""
-    monkeypatch.setattr(early_gradients, "LONGEST_ROW", longest)
+    monkeypatch.setattr(hoist_loss_gradients, "LONGEST_ROW", longest)
     x, bias = torch.randn(ROWS, CLASSES, dtype=torch.float64), torch.randn(170, dtype=torch.float64)
     function, reports = compiled(loss)
     for _ in range(2):

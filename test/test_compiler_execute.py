@@ -8,8 +8,9 @@ from marks import needs_aten
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_reformer.compiler import backend, execute
-from torch_reformer.compiler.prepare import rehearse
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.runtime import executable
+from torch_reformer.compiler.runtime.precompile import rehearse
 
 pytestmark = needs_aten
 
@@ -19,7 +20,7 @@ def test_each_step_can_be_rehearsed(name, monkeypatch):
     """By itself, on memory of the sizes and types that the plan has: so GPU kernels are compiled before it runs."""
     torch._dynamo.reset()
     run = []
-    monkeypatch.setattr(execute, "prepare", lambda lowered: run.append((lowered, rehearse(lowered))))
+    monkeypatch.setattr(executable, "prepare", lambda lowered: run.append((lowered, rehearse(lowered))))
     model, inputs = training_models.make(name)
     torch.compile(model, backend=backend.reformer)(*inputs).backward()
     steps = [step for lowered, _ in run for step in lowered.plan.steps]

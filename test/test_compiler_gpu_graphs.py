@@ -11,7 +11,7 @@ import pytest
 import torch
 from marks import needs_aten
 
-from torch_reformer.compiler import fake_gpu
+from torch_reformer.compiler.analysis import fake_gpu
 
 HERE = Path(__file__).parent
 NAMES = ["resnet", "resnext", "densenet", "efficientnet", "convnext", "nfnet", "diffusion", "mixer", "gpt", "texts"]

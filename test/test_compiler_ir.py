@@ -5,8 +5,8 @@ import torch
 from expecttest import assert_expected_inline
 from marks import needs_aten
 
-from torch_reformer.compiler import ir
-from torch_reformer.compiler.layout import Layout
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir.layout import Layout
 
 pytestmark = needs_aten
 

@@ -1,4 +1,4 @@
-"""The loss of classes, as the compiler takes it apart (losses.py)."""
+"""The loss of classes, as the compiler takes it apart (decompositions/nll_loss.py)."""
 
 import functools
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import max_pools
+from torch_reformer.compiler.joint_graph import max_pool_indices
 
 ops = torch.ops.reformer
 POOLS = {
@@ -94,7 +94,7 @@ def compiled_step(run, x, monkeypatch, device="cpu"):
     """As on a GPU of this plan, where the operators' own kernels are."""
     torch._dynamo.reset()
     reports = []
-    monkeypatch.setattr(max_pools, "_DEVICES", (device,))
+    monkeypatch.setattr(max_pool_indices, "_DEVICES", (device,))
     run = torch.compile(run, backend="reformer", options={"report": reports.append})
     return step(run, x), [line.kind for report in reports for line in report.lines]
 

@@ -13,10 +13,11 @@ from torch._functorch import partitioners
 from training_models import step
 from zoo import HEAVY, made
 
-from torch_reformer.compiler import backend, memory_budget, partition
+from torch_reformer.compiler import backend
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.memory_budget import saved_bytes
-from torch_reformer.compiler.plan import planned
+from torch_reformer.compiler.cli import planned
+from torch_reformer.compiler.joint_graph import memory_budget, partition
+from torch_reformer.compiler.joint_graph.memory_budget import saved_bytes
 
 pytestmark = needs_aten
 

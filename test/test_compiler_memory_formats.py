@@ -1,4 +1,4 @@
-"""Orders of memory that the compiler chooses itself (memory_formats.py), and those that results had."""
+"""Orders of memory that the compiler chooses itself (joint_graph/propagate_memory_format.py), and those that results had."""
 
 import pytest
 import torch

@@ -7,7 +7,7 @@ from marks import needs_aten
 from torch import nn
 
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.regions import MOST_PLACED
+from torch_reformer.compiler.ir.kernel_limits import MOST_PLACED
 
 pytestmark = needs_aten
 

@@ -9,7 +9,7 @@ from marks import needs_aten
 
 from torch_reformer import nn as nn_of_ours
 from torch_reformer.compiler import backend
-from torch_reformer.compiler.plan import planned
+from torch_reformer.compiler.cli import planned
 
 pytestmark = needs_aten
 

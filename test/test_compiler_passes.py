@@ -9,9 +9,11 @@ from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import backend, grouping, ir
-from torch_reformer.compiler.layout import Layout
-from torch_reformer.compiler.lower import lower
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.codegen.emit_plan import lower
+from torch_reformer.compiler.fusion import greedy
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir.layout import Layout
 from torch_reformer.compiler.passes.fold_biases import fold_biases
 from torch_reformer.runtime import plan as plans
 
@@ -60,7 +62,7 @@ def test_casts_are_one_step(parts):
     results = graph.add(casts, [ir.Typed(layout, torch.bfloat16, cpu) for layout in wanted])
     graph.outputs = [ir.View(value, value.layout) for value in results]
     ir.verify(graph)
-    found = grouping.Grouping(graph)
+    found = greedy.Grouping(graph)
     found.run()
     plan = lower(graph, found).plan
     names = [step.call.name if step.call else step.kind for step in plan.steps]

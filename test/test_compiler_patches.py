@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_reformer.compiler import patches
-from torch_reformer.compiler.convolution_rules import Numbers
+from torch_reformer.compiler.decompositions import conv_patchify
+from torch_reformer.compiler.decompositions.convolution import Numbers
 
 
 @pytest.mark.parametrize("size", [(4, 4), (2, 3), (16, 1)], ids=str)
@@ -19,12 +19,12 @@ def test_the_product_is_the_convolution(size, channels, order):
     weight, bias = weight.requires_grad_(), torch.randn(6, dtype=torch.float64)
     for each in (None, bias):
         expected = F.conv2d(images, weight, each, stride=size)
-        found = patches.product(images, weight, each)
+        found = conv_patchify.product(images, weight, each)
         torch.testing.assert_close(found, expected)
         assert found.is_contiguous(memory_format=torch.channels_last)
     grad = torch.randn_like(expected)
     torch.testing.assert_close(
-        patches.weight_gradient(grad, images, weight), torch.autograd.grad(expected, weight, grad)[0]
+        conv_patchify.weight_gradient(grad, images, weight), torch.autograd.grad(expected, weight, grad)[0]
     )
 
 
@@ -35,7 +35,7 @@ def takes(images, weight, **changed):
         order = changed.pop("order", torch.channels_last)
         device = changed.pop("device", "cuda")
         made = (torch.empty(sizes, device="meta").to(memory_format=order) for sizes in (images, weight))
-        return patches._takes(*(_On(each, device) for each in made), Numbers(**(given | changed)))
+        return conv_patchify._takes(*(_On(each, device) for each in made), Numbers(**(given | changed)))
 
 
 class _On:

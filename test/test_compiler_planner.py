@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from marks import needs_aten
 
-from torch_reformer.compiler import candidates, choice, planner, replacement, solver
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.plan import planned
-from torch_reformer.compiler.planner import Planned
-from torch_reformer.compiler.schedule import Cyclic
+from torch_reformer.compiler.cli import planned
+from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, planner
+from torch_reformer.compiler.fusion.ilp import model as choice
+from torch_reformer.compiler.fusion.ilp.planner import Planned
+from torch_reformer.compiler.fusion.schedule import Cyclic
 
-pytestmark = [needs_aten, pytest.mark.skipif(solver.name() is None, reason="neither highspy nor SciPy is installed")]
+pytestmark = [needs_aten, pytest.mark.skipif(milp.name() is None, reason="neither highspy nor SciPy is installed")]
 
 
 def reports(function, *inputs):
@@ -131,7 +132,7 @@ def test_better_than_greedy(monkeypatch):
 
     (found,) = planned(function, tuple(inputs), "sm_90")
     with monkeypatch.context() as patch:
-        patch.setattr(solver, "name", lambda: None)
+        patch.setattr(milp, "name", lambda: None)
         (greedy,) = planned(function, tuple(inputs), "sm_90")
     assert greedy.planned is None
     assert found.us < greedy.us
@@ -139,7 +140,7 @@ def test_better_than_greedy(monkeypatch):
 
 
 def test_without_a_solver(monkeypatch):
-    monkeypatch.setattr(solver, "name", lambda: None)
+    monkeypatch.setattr(milp, "name", lambda: None)
     (report,) = reports(shared_later, *(torch.randn(300, 200) for _ in range(3)))
     assert report.planned is None
 
@@ -152,7 +153,7 @@ def test_a_graph_has_so_many_candidates(monkeypatch):
 
 def without_a_region(grouping, *args):
     before = set(grouping.regions)
-    replacement.replace_regions(grouping, *args)
+    apply.replace_regions(grouping, *args)
     del grouping.regions[max(grouping.regions.keys() - before)]
 
 
@@ -164,8 +165,8 @@ def no_order(grouping):
     ("module", "name", "change", "reason"),
     [
         (planner, "replace_regions", without_a_region, "no region would make %"),
-        (replacement, "schedule", no_order, "regions would need each other"),
-        (solver.Program, "allows", lambda *_: False, "the regions are no solution of their program"),
+        (apply, "schedule", no_order, "regions would need each other"),
+        (milp.Program, "allows", lambda *_: False, "the regions are no solution of their program"),
     ],
 )
 def test_what_is_no_plan_is_refused(module, name, change, reason, monkeypatch):
@@ -195,7 +196,7 @@ sys.path[:0] = sys.argv[1:]
 import torch
 import training_models
 from test_compiler_planner import random_function
-from torch_reformer.compiler import choice
+from torch_reformer.compiler.fusion.ilp import model as choice
 from torch_reformer.compiler.plan import planned
 choice.Choice.is_better = lambda self, other: self.cost <= other.cost  # so that plans are not the greedy ones
 for seed in range(2):

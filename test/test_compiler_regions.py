@@ -6,9 +6,12 @@ from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import backend, grouping, ir, regions
-from torch_reformer.compiler.layout import Layout
-from torch_reformer.compiler.merge import merge
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.fusion import greedy
+from torch_reformer.compiler.fusion.horizontal import merge
+from torch_reformer.compiler.ir import graph as ir
+from torch_reformer.compiler.ir import kernel_limits
+from torch_reformer.compiler.ir.layout import Layout
 
 pytestmark = needs_aten
 
@@ -96,14 +99,14 @@ def test_regions_have_room():
     """No region takes more tensors than a kernel does."""
     graph = ir.Graph()
     layout, kind = Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
-    views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * regions.MOST_INPUTS + 9)]
+    views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * kernel_limits.MOST_INPUTS + 9)]
     total = views[0]
     for view in views[1:]:
         (made,) = graph.add(ir.Map([total, view], "add", lambda a, b: a + b), [(layout, *kind)])
         total = ir.View(made, layout)
     graph.outputs = [total]
-    found = grouping.Grouping(graph)
+    found = greedy.Grouping(graph)
     found.run()
     merge(found)
     assert len(found.regions) > 2
-    assert all(len(each.reads) <= regions.MOST_INPUTS for each in found.regions.values())
+    assert all(len(each.reads) <= kernel_limits.MOST_INPUTS for each in found.regions.values())

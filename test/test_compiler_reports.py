@@ -8,8 +8,9 @@ from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import backend, measure
-from torch_reformer.compiler.execute import Executable
+from torch_reformer.compiler import backend
+from torch_reformer.compiler.runtime import measure
+from torch_reformer.compiler.runtime.executable import Executable
 from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten

@@ -96,7 +96,7 @@ def test_changes_of_what_is_not_needed_are_allowed():
 
 LOSSES = {
     "product": lambda x, w: (x @ w).sin().sum(),
-    # The loss's gradient is computed in the forward, and scaled in place by the backward (early_gradients.py).
+    # The loss's gradient is computed in the forward, and scaled in place by the backward (joint_graph/hoist_loss_gradients.py).
     "cross entropy": lambda x, w: F.cross_entropy(x @ w, torch.arange(x.shape[0]) % 7),
 }
 

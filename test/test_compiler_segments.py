@@ -5,7 +5,7 @@ import torch
 from marks import needs_aten
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import segments
+from torch_reformer.compiler.decompositions import scatter_reduce
 
 reformer = torch.ops.reformer
 MANY = 1 << 14
@@ -22,7 +22,7 @@ def takes(into, numbers, source, on_gpu=True, **types):
     dtype = types.get("dtype", torch.float32)
     made = torch.empty(into, dtype=dtype), torch.empty(numbers, dtype=types.get("ids", torch.int64))
     made = (*made, torch.empty(source, dtype=types.get("of_source", dtype)))
-    return segments.takes(*(each.as_subclass(On) if on_gpu else each for each in made))
+    return scatter_reduce.takes(*(each.as_subclass(On) if on_gpu else each for each in made))
 
 
 def test_what_is_summed_by_segments():
@@ -42,9 +42,9 @@ def test_numbers_of_rows(shape):
     """One column is all of its row, however its numbers are strided."""
     numbers = torch.arange(9)
     expanded = numbers.view(9, *(1 for _ in shape[1:])).expand(shape)
-    assert segments._of_rows(expanded).equal(numbers)
+    assert scatter_reduce._of_rows(expanded).equal(numbers)
     each = expanded.contiguous()
-    of_each = segments._of_rows(each)
+    of_each = scatter_reduce._of_rows(each)
     assert of_each.equal(numbers) if each[0].numel() == 1 else of_each is None
 
 
@@ -119,7 +119,7 @@ def test_on_a_gpu(function, dtype, columns):
 @needs_aten
 @pytest.mark.parametrize("function", SUMS)
 def test_gradients_and_their_gradients(function, monkeypatch):
-    monkeypatch.setattr(segments, "_FEWEST", 1)
+    monkeypatch.setattr(scatter_reduce, "_FEWEST", 1)
     x, base, weight = (torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in ((9, 3), (9, 3), (20,)))
     source, target = edges(9, 20)
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_reformer.compiler import sequences
-from torch_reformer.compiler.convolution_rules import Numbers
+from torch_reformer.compiler.decompositions import conv1d
+from torch_reformer.compiler.decompositions.convolution import Numbers
 
 
 @pytest.mark.parametrize("numbers", [{}, {"stride": 2, "padding": 3}, {"dilation": 2, "groups": 2}], ids=str)
 @pytest.mark.parametrize("channels_inside", [False, True])
 def test_the_same_results(monkeypatch, numbers, channels_inside):
-    monkeypatch.setattr(sequences, "_takes", lambda input, numbers: True)
+    monkeypatch.setattr(conv1d, "_takes", lambda input, numbers: True)
     x = (
         torch.randn(3, 20, 4, dtype=torch.float64).transpose(1, 2)
         if channels_inside
@@ -22,18 +22,16 @@ def test_the_same_results(monkeypatch, numbers, channels_inside):
     expected = F.conv1d(x, weight, bias, **numbers)
     rest = [[numbers.get(name, usual)] for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))]
     rest += [False, [0], numbers.get("groups", 1)]
-    torch.testing.assert_close(sequences._forward(x, weight, bias, Numbers(*rest)), expected)
+    torch.testing.assert_close(conv1d._forward(x, weight, bias, Numbers(*rest)), expected)
     grad = torch.randn_like(expected)
-    found = sequences._backward(grad, x, weight, [6], Numbers(*rest), [True, True, True])
+    found = conv1d._backward(grad, x, weight, [6], Numbers(*rest), [True, True, True])
     for one, other in zip(found, torch.autograd.grad(expected, (x, weight, bias), grad), strict=True):
         torch.testing.assert_close(one, other)
-    assert sequences._backward(grad, x, weight, [6], Numbers(*rest), [False, True, False])[::2] == (None, None)
+    assert conv1d._backward(grad, x, weight, [6], Numbers(*rest), [False, True, False])[::2] == (None, None)
 
 
 def test_cpus_keep_theirs():
-    assert (
-        sequences._forward(*(torch.ones(1, 1, 1),) * 2, None, Numbers([1], [0], [1], False, [0], 1)) is NotImplemented
-    )
+    assert conv1d._forward(*(torch.ones(1, 1, 1),) * 2, None, Numbers([1], [0], [1], False, [0], 1)) is NotImplemented
 
 
 @pytest.mark.gpu

@@ -6,23 +6,23 @@ import random
 
 import pytest
 
-from torch_reformer.compiler import solver
+from torch_reformer.compiler.fusion.ilp import milp
 
-SOLVERS = [name for name in solver._SOLVERS if importlib.util.find_spec(name)]
+SOLVERS = [name for name in milp._SOLVERS if importlib.util.find_spec(name)]
 pytestmark = pytest.mark.skipif(not SOLVERS, reason="neither highspy nor SciPy is installed")
 COUNT = 10
 
 
 @pytest.fixture(params=SOLVERS)
 def by(request, monkeypatch):
-    made = solver._SOLVERS[request.param]()
-    monkeypatch.setattr(solver, "_solver", lambda: made)
+    made = milp._SOLVERS[request.param]()
+    monkeypatch.setattr(milp, "_solver", lambda: made)
     return request.param
 
 
-def covering(seed: int) -> solver.Program:
+def covering(seed: int) -> milp.Program:
     """In some sets of variables one at least is 1, and in some pairs one at most."""
-    generator, program = random.Random(seed), solver.Program()
+    generator, program = random.Random(seed), milp.Program()
     for _ in range(COUNT):
         program.variable(generator.randint(1, 1000) * 1e6)
     for _ in range(6):
@@ -32,7 +32,7 @@ def covering(seed: int) -> solver.Program:
     return program
 
 
-def cost(program: solver.Program, values) -> float:
+def cost(program: milp.Program, values) -> float:
     return sum(a * b for a, b in zip(program.costs, values, strict=True))
 
 
@@ -43,13 +43,13 @@ def test_the_best_solution(seed, by):
     best, worst = (by_cost(solutions, key=lambda each: cost(program, each)) for by_cost in (min, max))
     found, relaxed = program.solved(list(worst)), program.solved()
     assert program.allows([round(each) for each in found.values]) and found.is_of_integers
-    assert cost(program, found.values) == pytest.approx(cost(program, best), rel=2 * solver.GAP)
-    assert found.bound == pytest.approx(cost(program, best), rel=2 * solver.GAP)
+    assert cost(program, found.values) == pytest.approx(cost(program, best), rel=2 * milp.GAP)
+    assert found.bound == pytest.approx(cost(program, best), rel=2 * milp.GAP)
     assert relaxed.bound <= found.bound * (1 + 1e-6)
 
 
 def test_what_has_no_solution(by):
-    program = solver.Program()
+    program = milp.Program()
     one, other = program.variable(1.0), program.variable(2.0)
     program.row({one: 1, other: 1}, low=2)
     program.row({one: 1, other: 1}, high=1)
@@ -68,7 +68,7 @@ def test_time_is_no_limit(by, monkeypatch):
             return own(self, name, value)
 
         monkeypatch.setattr(highspy.Highs, "setOptionValue", recorded)
-        expected = {"output_flag": False, "threads": 1, "mip_max_nodes": solver.NODES, "mip_rel_gap": solver.GAP}
+        expected = {"output_flag": False, "threads": 1, "mip_max_nodes": milp.NODES, "mip_rel_gap": milp.GAP}
         expected["presolve"] = "off"
     else:
         from scipy import optimize
@@ -78,8 +78,8 @@ def test_time_is_no_limit(by, monkeypatch):
             return own(*args, options=options, **others)
 
         monkeypatch.setattr(optimize, "milp", recorded)
-        expected = {"node_limit": solver.NODES, "mip_rel_gap": solver.GAP}
-    made = solver._SOLVERS[by]()
+        expected = {"node_limit": milp.NODES, "mip_rel_gap": milp.GAP}
+    made = milp._SOLVERS[by]()
     program = covering(0)
     made(program, [each / 1e9 for each in program.costs], [1.0] * COUNT)
     assert given == expected
@@ -88,8 +88,8 @@ def test_time_is_no_limit(by, monkeypatch):
 def test_the_first_that_is_installed(monkeypatch):
     missing = set()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else name)
-    assert solver.name() == "highspy"
+    assert milp.name() == "highspy"
     missing.add("highspy")
-    assert solver.name() == "scipy"
+    assert milp.name() == "scipy"
     missing.add("scipy")
-    assert solver.name() is None
+    assert milp.name() is None

@@ -1,10 +1,18 @@
-"""What operands are to programs, by where their elements lie in memory (space.py)."""
+"""What operands are to programs, by where their elements lie in memory (ir/iteration_space.py)."""
 
 import pytest
 import torch
 
-from torch_reformer.compiler.layout import Layout
-from torch_reformer.compiler.space import Space, digits_of, find_space, fits, inverse, with_strides, without
+from torch_reformer.compiler.ir.iteration_space import (
+    Space,
+    digits_of,
+    find_space,
+    fits,
+    inverse,
+    with_strides,
+    without,
+)
+from torch_reformer.compiler.ir.layout import Layout
 
 NHWC = Layout((2, 3, 4, 5), (60, 1, 15, 3))
 

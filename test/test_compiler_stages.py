@@ -12,18 +12,15 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import (
-    attention,
-    execute,
-    grouping,
-    losses,
-    lower,
-    partition,
-    passes,
-    planner,
-    rules,
-    stages,
-)
+from torch_reformer.compiler import lowering, passes
+from torch_reformer.compiler.codegen import emit_plan
+from torch_reformer.compiler.decompositions import nll_loss
+from torch_reformer.compiler.fusion import greedy
+from torch_reformer.compiler.fusion.ilp import planner
+from torch_reformer.compiler.ir import stages
+from torch_reformer.compiler.joint_graph import partition
+from torch_reformer.compiler.pre_grad import attention_masks
+from torch_reformer.compiler.runtime import executable
 
 pytestmark = needs_aten
 
@@ -80,7 +77,7 @@ JOINT = "replace_max_pools leave_biases order_gradients settle compute_early ali
 JOINT += " _look_up_again share_sources sum_early pad_before_saving"
 OPTIONAL = [(partition, each) for each in JOINT.split()]
 OPTIONAL += [(planner, each) for each in ("seed_groups", "integer_program", "merge", "recompute")]
-OPTIONAL += [(execute, each) for each in ("settle", "write_in_place", "write_over")]
+OPTIONAL += [(executable, each) for each in ("settle", "write_in_place", "write_over")]
 
 
 @pytest.mark.parametrize("module, name", OPTIONAL, ids=lambda each: each if isinstance(each, str) else "")
@@ -103,7 +100,7 @@ def test_passes(name, monkeypatch):
         return stage
 
     changed = [half(each) if each.__name__ == name else each for each in passes.PASSES]
-    monkeypatch.setattr(execute, "PASSES", changed)
+    monkeypatch.setattr(executable, "PASSES", changed)
     assert name in check()[0]
 
 
@@ -114,7 +111,7 @@ def test_changes_of_groups(name, monkeypatch):
     assert name in check()[0]
 
 
-@pytest.mark.parametrize("module, name", [(grouping.Grouping, "_place"), (lower._Lowering, "_region")])
+@pytest.mark.parametrize("module, name", [(greedy.Grouping, "_place"), (emit_plan._Lowering, "_region")])
 def test_operators_that_cannot_be_lowered(module, name, monkeypatch):
     """PyTorch's kernels compute those; the others have programs. The warning says which they are, and where."""
     method = getattr(module, name)
@@ -131,11 +128,11 @@ def test_operators_that_cannot_be_lowered(module, name, monkeypatch):
 
 
 def test_rules(monkeypatch):
-    monkeypatch.setitem(rules.RULES, torch.ops.aten.relu.default, failing("relu"))
+    monkeypatch.setitem(lowering.RULES, torch.ops.aten.relu.default, failing("relu"))
     assert "relu" in check()[0]
 
 
-@pytest.mark.parametrize("module, name", [(execute, "lower"), (execute, "grouped"), (execute, "capture")])
+@pytest.mark.parametrize("module, name", [(executable, "lower"), (executable, "grouped"), (executable, "capture")])
 def test_graphs_without_a_plan(module, name, monkeypatch):
     """The last resort, for each graph."""
     monkeypatch.setattr(module, name, failing(name))
@@ -149,14 +146,14 @@ def test_a_partition_that_fails(monkeypatch):
 
 def test_masks_of_attention(monkeypatch):
     backend = importlib.import_module("torch_reformer.compiler.backend")
-    monkeypatch.setattr(backend, "simplify_masks", failing(attention.simplify_masks.__name__))
+    monkeypatch.setattr(backend, "simplify_masks", failing(attention_masks.simplify_masks.__name__))
     assert "simplify_masks" in check()[0]
 
 
 def test_decompositions(monkeypatch):
     """The operator stays whole."""
     backend = importlib.import_module("torch_reformer.compiler.backend")
-    (nll,) = (each for each in losses.DECOMPOSITIONS if "nll_loss_backward" in each.name())
+    (nll,) = (each for each in nll_loss.DECOMPOSITIONS if "nll_loss_backward" in each.name())
     table = backend._AOT_OPTIONS["decompositions"]
     monkeypatch.setitem(table, nll, stages.or_whole(failing("nll_loss_backward")))
     assert "nll_loss_backward" in check()[0]
@@ -168,7 +165,7 @@ def test_no_errors_no_warnings():
 
 def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(execute, "write_over", failing("write_over"))
+    monkeypatch.setattr(executable, "write_over", failing("write_over"))
     counters.clear()
     with functorch_config.patch(enable_autograd_cache=True):
         check()
@@ -177,7 +174,7 @@ def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
 
 def test_errors_are_raised_in_tests(monkeypatch):
     monkeypatch.setenv("TORCH_REFORMER_RAISE_ERRORS", "1")
-    monkeypatch.setattr(execute, "write_over", failing("write_over"))
+    monkeypatch.setattr(executable, "write_over", failing("write_over"))
     with pytest.raises(Exception, match="planted"):
         check()
 

@@ -9,14 +9,14 @@ from marks import needs_aten
 from test_compiler_image_orders import COPY, check, counts, images, randn
 from torch import nn
 
-from torch_reformer.compiler import turns
+from torch_reformer.compiler.fusion import fuse_transposes
 
 pytestmark = needs_aten
 
 
 @pytest.fixture
 def turned(monkeypatch):
-    monkeypatch.setattr(turns, "DEVICES", ("cpu",))
+    monkeypatch.setattr(fuse_transposes, "DEVICES", ("cpu",))
 
 
 def norm(x, scale, shift):

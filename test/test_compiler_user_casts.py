@@ -8,7 +8,7 @@ from marks import needs_aten
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_reformer.compiler import ir
+from torch_reformer.compiler.ir import graph as ir
 
 pytestmark = needs_aten
 BF16 = torch.bfloat16

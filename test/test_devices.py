@@ -6,7 +6,7 @@ import pytest
 from compiled import ROOT, compile_kernels
 
 from torch_reformer import ConvProblem
-from torch_reformer.compiler import cost
+from torch_reformer.compiler.ir import device_model
 from torch_reformer.runtime import native
 from torch_reformer.selector.candidates import candidates
 
@@ -36,9 +36,9 @@ def test_tma_solvers_are_for_gpus_with_tma(solver, arch):
 
 def test_times_are_of_the_table():
     for spec in SPECS:
-        names = {spec.name.decode(), spec.architecture.decode()} & cost.GPUS.keys()
+        names = {spec.name.decode(), spec.architecture.decode()} & device_model.GPUS.keys()
         assert bool(names) == bool(spec.gb_per_s)
-    assert cost.GPUS["sm_90"] != cost.GPUS["H100"]  # the usual one is an H200
+    assert device_model.GPUS["sm_90"] != device_model.GPUS["H100"]  # the usual one is an H200
 
 
 def test_nothing_else_compares_architectures():

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from training_models import conv_norm, relative_error, step
 
 from torch_reformer import functional, fuse
-from torch_reformer.compiler import execute
-from torch_reformer.compiler.plan import planned
+from torch_reformer.compiler.cli import planned
+from torch_reformer.compiler.runtime import executable
 
 pytestmark = needs_aten
 
@@ -189,7 +189,7 @@ def test_parts_alone():
 def test_many_models(monkeypatch):
     """None counts against the number of times that PyTorch compiles a function, and none takes another's sizes for its
     own that change."""
-    monkeypatch.setattr(execute, "Dynamic", None)
+    monkeypatch.setattr(executable, "Dynamic", None)
     for i in range(torch._dynamo.config.recompile_limit + 2):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).double()
         expected = copy.deepcopy(model)

@@ -41,7 +41,9 @@ CPP = [
     "aten",
 ]
 TORCH = ("aten/", "operators/", "library.cpp", "c_api_tensors.cpp", "cpu/parallel.cpp")
-COMPILER = "attention backend cached capture cuda_graphs decompositions execute fake_gpu fakes memory_budget memory_formats"
+COMPILER = (
+    "attention backend cached capture cuda_graphs decompositions execute fake_gpu fakes memory_budget memory_formats"
+)
 COMPILER += " measure mutated_inputs partition plan"
 PRIVATE_TORCH = ["operators/dispatch.py", *(f"compiler/{name}.py" for name in COMPILER.split())]
 

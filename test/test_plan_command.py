@@ -13,9 +13,10 @@ from marks import needs_aten
 from torch import nn
 
 from torch_reformer.__main__ import main
-from torch_reformer.compiler import execute, fake_gpu
-from torch_reformer.compiler.fakes import Unsupported
-from torch_reformer.compiler.plan import Stopped, planned, recorded
+from torch_reformer.compiler.analysis import fake_gpu
+from torch_reformer.compiler.cli import Stopped, planned, recorded
+from torch_reformer.compiler.ir.fake_tensors import Unsupported
+from torch_reformer.compiler.runtime import executable as execute
 
 ROOT = Path(__file__).parent.parent
 pytestmark = needs_aten

@@ -5,15 +5,7 @@ choose the kernels of convolutions.
 """
 
 from . import nn, program
-from .functional import (
-    conv2d,
-    conv2d_act,
-    conv2d_batch_norm_act,
-    conv2d_epilogue,
-    linear_act,
-    linear_epilogue,
-    stitch,
-)
+from .functional import conv2d, conv2d_act, conv2d_batch_norm_act, conv2d_epilogue, linear_act, linear_epilogue, stitch
 from .fuse import Fusion, fuse
 from .override import disable, enable
 from .problem import ConvProblem

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from .compiler import plan
+from .compiler import cli
 from .runtime import cache
 from .selector import adapt, replay, train
 from .tuning import collect, explain, info, verify
@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
         ("explain", explain, "which kernel is chosen for a problem, and why"),
         ("collect", collect, "time every candidate of each problem on this machine"),
         ("verify", verify, "run every candidate on sample problems, and compare the results with exact ones"),
-        ("plan", plan, "what the compiler makes of a model: kernels, bytes, expected times"),
+        ("plan", cli, "what the compiler makes of a model: kernels, bytes, expected times"),
         ("train", train, "train a selector on databases of timings"),
         ("adapt", adapt, "train a selector further, on other timings"),
         ("replay", replay, "what a selector would have chosen on databases of timings, and its cost"),

@@ -11,7 +11,7 @@ from .nn import convert
 from .runtime.arguments import check_module
 
 if TYPE_CHECKING:
-    from .compiler.report import Report
+    from .compiler.analysis.report import Report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,10 @@ def fuse(model: nn.Module, channels_last: bool = False, mode: str | None = None)
         ValueError: for another mode.
     """
     check_module("fuse", model)
-    from .compiler.backend import check_mode, compile_in_place  # with Dynamo, which takes seconds to import
+    from .compiler.backend import (
+        check_mode,  # with Dynamo, which takes seconds to import
+        compile_in_place,  # with Dynamo, which takes seconds to import
+    )
 
     check_mode(mode)
     convert(model, channels_last)

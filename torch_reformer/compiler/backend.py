@@ -17,15 +17,15 @@ from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler, aot_f
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from .attention import simplify_masks
-from .cached import Compiled, cached_by
-from .decompositions import ConvolutionsOfPyTorch, decompositions
-from .execute import executable
-from .partition import partition
-from .stages import attempted, optional, reset
+from .decompositions.table import ConvolutionsOfPyTorch, decompositions
+from .ir.stages import attempted, optional, reset
+from .joint_graph.partition import partition
+from .pre_grad.attention_masks import simplify_masks
+from .runtime.compiled import Compiled, cached_by
+from .runtime.executable import executable
 
 if TYPE_CHECKING:
-    from .cuda_graphs import CudaGraphs
+    from .runtime.cuda_graphs import CudaGraphs
 
 
 _AOT_OPTIONS = {
@@ -47,7 +47,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
 
     Args:
         mode: None, "default", or "reduce-overhead": in CUDA graphs, with what PyTorch says of them.
-        options: ``report``: a function that gets the report (report.py) of each graph that is planned, such as print.
+        options: ``report``: a function that gets the report (analysis/report.py) of each graph that is planned, such as print.
             ``memory_budget``: how much of what forwards otherwise save for backwards they may save, from 0 to 1. More
             is computed again for less, by PyTorch's own partition (torch._functorch.config.activation_memory_budget).
 
@@ -60,7 +60,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
             raise ValueError(f"backend 'reformer' has no option {name!r}; it has {', '.join(OPTIONS)}")
     graphs = None
     if mode == "reduce-overhead":
-        from .cuda_graphs import CudaGraphs  # which imports much of Inductor
+        from .runtime.cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
     attempted(lambda: optional(simplify_masks, module), module)
@@ -147,7 +147,7 @@ reformer.reset = _reset
 
 def _allow_retained_graphs() -> None:
     """Takes back that saved tensors may be written over, which the forward's trace says of its backward: an Executable
-    asks whether the graph is kept (execute.py)."""
+    asks whether the graph is kept (runtime/executable.py)."""
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:
         context.fw_metadata.bw_donated_idxs.clear()

@@ -3,8 +3,8 @@ under autocast need no kernel of their own so."""
 
 from __future__ import annotations
 
-from ..ir import Graph, View, is_removable_cast
-from ..layout import Layout
+from ..ir.graph import Graph, View, is_removable_cast
+from ..ir.layout import Layout
 
 
 def drop_round_trips(graph: Graph) -> None:

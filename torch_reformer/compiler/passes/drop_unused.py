@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Graph
+from ..ir.graph import Graph
 
 
 def drop_unused(graph: Graph) -> None:

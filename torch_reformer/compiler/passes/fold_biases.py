@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Map, View
-from ..layout import Layout
+from ..ir.graph import Call, Graph, Map, View
+from ..ir.layout import Layout
 
 aten = torch.ops.aten
 

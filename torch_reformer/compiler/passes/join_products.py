@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Operation, Typed, View
-from ..joins import add_at, cost_of_joining, joined, of_call, place_after_join, place_of, replace
-from ..layout import Layout
+from ..ir.graph import Call, Graph, Operation, Typed, View
+from ..ir.layout import Layout
+from .batching import add_at, cost_of_joining, joined, of_call, place_after_join, place_of, replace
 
 aten = torch.ops.aten
 _OPERATORS = (aten.mm.default, aten.addmm.default)

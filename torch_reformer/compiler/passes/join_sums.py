@@ -8,10 +8,10 @@ import math
 
 import torch
 
-from ..ir import Call, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
-from ..joins import add_at, cost_of_joining, joined, of_call, place_of
-from ..layout import Layout
-from ..sums import change_terms, find_sums
+from ..ir.graph import Call, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
+from ..ir.layout import Layout
+from .add_chains import change_terms, find_sums
+from .batching import add_at, cost_of_joining, joined, of_call, place_of
 
 _mm = torch.ops.aten.mm.default
 _embedding_grad = torch.ops.reformer._embedding_grad.default

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Conv, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
-from ..layout import Layout
+from ..ir.graph import Call, Conv, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
+from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default
 

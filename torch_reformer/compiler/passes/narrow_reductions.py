@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from ...runtime.dtypes import NARROW
-from ..ir import Graph, Map, Operation, Reduce, Value, View, is_cast
+from ..ir.graph import Graph, Map, Operation, Reduce, Value, View, is_cast
 
 
 def narrow_reductions(graph: Graph) -> None:

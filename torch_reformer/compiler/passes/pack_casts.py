@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir import Call, Casts, ConvGrads, Graph, Map, Reduce
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce
 
 FEWEST = 4  # casts that are worth a step of their own
 

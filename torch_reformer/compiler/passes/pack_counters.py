@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, View
+from ..ir.graph import Call, Graph, View
 
 aten = torch.ops.aten
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..dropout import draw_key
-from ..ir import Call, Graph
+from ..ir.custom_ops import draw_key
+from ..ir.graph import Call, Graph
 
 
 def pack_keys(graph: Graph) -> None:

@@ -1,10 +1,11 @@
-"""A cast parameter to which rows of zeros are added (aligned.py) is written by the operator that casts all of them to
+"""A cast parameter to which rows of zeros are added (joint_graph/pad_mm.py) is written by the operator that casts all of them to
 memory that has these rows."""
 
 from __future__ import annotations
 
-from ..ir import Call, Casts, Graph
-from ..rules.padding import constant_pad, rows_below
+from ..ir.fx_utils import constant_pad
+from ..ir.graph import Call, Casts, Graph
+from ..lowering.constant_pad import rows_below
 
 
 def pad_casts(graph: Graph) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Map, Operation, Typed, View
-from ..layout import Layout
-from ..look_ups import LookUp, look_up_of
+from ..ir.gather import LookUp, look_up_of
+from ..ir.graph import Call, Graph, Map, Operation, Typed, View
+from ..ir.layout import Layout
 from .drop_unused import drop_unused
 
 aten, reformer = torch.ops.aten, torch.ops.reformer

@@ -4,9 +4,9 @@ ways. A copy in the same order of memory is what it is a copy of."""
 from __future__ import annotations
 
 from ...program import Program, full, store
-from ..ir import Graph, Map, Operation, Random, Reduce, Value, View
-from ..joins import expression_of
-from ..space import operand_digits, without
+from ..ir.graph import Graph, Map, Operation, Random, Reduce, Value, View
+from ..ir.iteration_space import operand_digits, without
+from .batching import expression_of
 
 
 def share_equal(graph: Graph) -> None:

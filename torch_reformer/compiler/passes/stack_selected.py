@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import torch
 
-from ..ir import Call, Graph, Map, View
-from ..joins import stacked
-from ..layout import Layout
-from ..region_program import counts_up
-from ..sums import change_terms, find_sums
+from ..ir.gather import counts_up
+from ..ir.graph import Call, Graph, Map, View
+from ..ir.layout import Layout
+from .add_chains import change_terms, find_sums
+from .batching import stacked
 
 _eq = torch.ops.aten.eq.Scalar
 _FEWEST = 4  # of fewer, kernels choose between them as they read them

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 
 from ...runtime.dtypes import NARROW
-from ..ir import Call, Graph, Map, Operation, Value, View, is_cast
-from ..layout import Layout
+from ..ir.graph import Call, Graph, Map, Operation, Value, View, is_cast
+from ..ir.layout import Layout
 
 _mm = torch.ops.aten.mm
 

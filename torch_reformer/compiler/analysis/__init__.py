@@ -1,0 +1,1 @@
+"""Reports of plans: bytes, expected times, reasons."""

@@ -1,0 +1,143 @@
+"""What a graph's plan does, a kernel or call a line: the bytes that it reads and writes, and how long that should
+take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..fusion.greedy import Grouping
+from ..fusion.group import Region
+from ..fusion.ilp.planner import Planned
+from ..fusion.schedule import schedule
+from ..fusion.traffic import bytes_of, moved
+from ..ir.device_model import flops, multiplied_type, predicted_us
+from ..ir.graph import Call, Graph, Map, Operation, View
+from .kernel_kinds import kind_of
+
+_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.addmm)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One kernel or call. operations: what it computes, in order; those in brackets are computed by another line, too;
+    of a product of matrices its sizes.
+    cost: the kind by which its time is expected (analysis/kernel_kinds.py).
+    read, written: bytes of the tensors, each once. flops: of an anchor or a call. us: expected; None where no GPU is
+    known. measured_us: on this machine; None where it has not run."""
+
+    kind: str  # conv, stitch, or an operator's name
+    cost: str
+    operations: tuple[str, ...]
+    read: int
+    written: int
+    flops: int = 0
+    us: float | None = None
+    measured_us: float | None = None
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.operations) if len(self.operations) < 9 else f"{len(self.operations)} operations"
+        time = "".join("" if each is None else f"{each:8.1f}" for each in (self.us, self.measured_us))
+        return f"{time}{_megabytes(self.read)}{_megabytes(self.written)}  {self.kind}{shown and ': '}{shown}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own. planned:
+    None where regions are greedy."""
+
+    lines: tuple[Line, ...]
+    alone: tuple[Line, ...]
+    planned: Planned | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(line.read + line.written for line in self.lines)
+
+    @property
+    def us(self) -> float | None:
+        """Expected microseconds, one kernel after the other."""
+        return _sum(line.us for line in self.lines)
+
+    @property
+    def measured_us(self) -> float | None:
+        return _sum(line.measured_us for line in self.lines) if self.lines else None
+
+    def __str__(self) -> str:
+        heads = [f"{name:>8}" for name, us in (("us", self.us), ("measured", self.measured_us)) if us is not None]
+        head = f"{''.join(heads)}{'MB read':>10}{'written':>10}"
+        measured = "" if self.measured_us is None else f"; measured {self.measured_us:.0f} us"
+        total = f"{_total(self.lines)}{measured}; one by one {_total(self.alone)}"
+        planned = [str(self.planned)] if self.planned else []
+        return "\n".join([head, *map(str, self.lines), total, *planned])
+
+
+def _sum(times: Iterable[float | None]) -> float | None:
+    found = list(times)
+    return None if None in found else sum(found)
+
+
+def _total(lines: tuple[Line, ...]) -> str:
+    text = f"{len(lines)} kernels and calls move {sum(each.read + each.written for each in lines) / 1e6:.1f} MB"
+    us = _sum(line.us for line in lines)
+    return text if us is None else f"{text} in {us:.0f} us"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:10.2f}"
+
+
+def _name(operation: Operation) -> str:
+    if isinstance(operation, Call):
+        return operation.operator.name()
+    return operation.name if isinstance(operation, Map) else operation.text().split("(")[0]
+
+
+def _of_product(operation: Operation) -> tuple[str, ...]:
+    """Lines, elements that are multiplied, and columns, if it is a product of two matrices."""
+    if not isinstance(operation, Call) or operation.operator.overloadpacket not in _PRODUCTS:
+        return ()
+    *_, first, second = (each for each in operation.args if isinstance(each, View))
+    return (f"{first.layout.sizes[0]}x{first.layout.sizes[1]}x{second.layout.sizes[1]}",)
+
+
+def report_of(
+    graph: Graph,
+    grouping: Grouping,
+    gpu: str | None = None,
+    planned: Planned | None = None,
+    measured: Mapping[int, float] | None = None,
+) -> Report:
+    """gpu: that times are expected of, as cost.GPUS has it. measured: microseconds of each group."""
+    order = schedule(grouping)
+    bytes_moved = moved(grouping)
+
+    def line(
+        kind: str, names: Iterable[str], read: int, written: int, group: Region | Operation, measured_us: float | None
+    ) -> Line:
+        anchor = group.anchor if isinstance(group, Region) else group
+        multiplied = flops(anchor) if anchor else 0
+        cost = kind_of(group)
+        dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
+        us = gpu and predicted_us(gpu, cost, read + written, multiplied, dtype)
+        return Line(kind, cost, tuple(names), read, written, multiplied, us, measured_us)
+
+    lines = []
+    for number in order:
+        read, written = bytes_moved[number]
+        measured_us = (measured or {}).get(number)
+        if (operation := grouping.alone.get(number)) is not None:
+            lines.append(line(_name(operation), _of_product(operation), read, written, operation, measured_us))
+            continue
+        region = grouping.regions[number]
+        names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
+        if written:
+            kind = "conv" if region.anchor else "stitch"
+            lines.append(line(kind, names, read, written, region, measured_us))
+    alone = [
+        line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
+        for each in graph.operations
+    ]
+    return Report(tuple(lines), tuple(alone), planned)

@@ -1,0 +1,1 @@
+"""Fusion groups as programs of kernels and steps of a plan."""

@@ -1,0 +1,1 @@
+"""Operators that AOTAutograd takes apart before the compiler sees them."""

@@ -1,0 +1,100 @@
+"""What AOTAutograd takes apart before the compiler sees it: PyTorch's core table, with some operators left whole and
+others taken apart besides; and this package's own convolutions as PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.overrides import TorchFunctionMode
+
+from ...runtime import native  # noqa: F401  registers the operators
+from ..ir.stages import or_whole
+from . import (
+    conv1d,
+    conv_pad_channels,
+    conv_patchify,
+    dropout,
+    embedding_backward,
+    group_norm,
+    nll_loss,
+    norms,
+    scatter_reduce,
+)
+
+aten, reformer = torch.ops.aten, torch.ops.reformer
+
+# Each is a kernel of PyTorch's that reads its operands once, an anchor, or an operation of the compiler's own.
+_WHOLE = {
+    *(aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward),
+    *(aten.index_add, aten._unsafe_index, aten._unsafe_index_put),
+    *(aten.upsample_bilinear2d, aten.upsample_nearest2d, aten.im2col, aten.col2im),
+    *(aten.baddbmm, aten._scaled_dot_product_flash_attention_for_cpu),
+    *(aten.silu, aten.rsub, aten.gelu_backward),
+}
+_BROKEN_UP = (
+    *(aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional),
+    *(aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update_functional, aten.batch_norm_backward),
+    *(aten.miopen_batch_norm, aten.leaky_relu, aten.elu, aten.hardtanh),
+    # Rows: reductions that the rest of the row's values need.
+    *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
+    aten.linalg_vector_norm,
+    *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
+)
+
+
+def decompositions() -> dict:
+    table = dict(core_aten_decompositions()) | get_decompositions(list(_BROKEN_UP))
+    table = {op: rule for op, rule in table.items() if getattr(op, "overloadpacket", op) not in _WHOLE}
+    own: dict = norms.changed(table)
+    for module in (
+        conv_pad_channels,
+        dropout,
+        embedding_backward,
+        group_norm,
+        nll_loss,
+        conv_patchify,
+        scatter_reduce,
+        conv1d,
+    ):
+        for op, rule in module.DECOMPOSITIONS.items():
+            own[op] = _first_of(own[op], or_whole(rule)) if op in own else or_whole(rule)
+    return table | own | _CONVOLUTIONS
+
+
+def _first_of(one: Callable, other: Callable) -> Callable:
+    def rule(*args, **kwargs):
+        found = one(*args, **kwargs)
+        return other(*args, **kwargs) if found is NotImplemented else found
+
+    return rule
+
+
+class ConvolutionsOfPyTorch(TorchFunctionMode):
+    """What is traced in it has PyTorch's convolution where it calls this package's operator (modules that convert()
+    swapped): so one plan comes of both, as autograd then asks for both gradients at once."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        function = torch.conv2d if function is reformer.conv2d.default else function
+        return function(*args, **(kwargs or {}))
+
+
+def _input_grad(input_size, weight, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(input_size)  # of the input only the size is needed
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [True, False, False]
+    return aten.convolution_backward(grad_output, like, weight, *rest)[0]
+
+
+def _weight_grad(weight_size, input, grad_output, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1) -> Tensor:
+    like = grad_output.new_empty(()).expand(weight_size)
+    rest = None, stride, padding, dilation, False, (0, 0), groups, [False, True, False]
+    return aten.convolution_backward(grad_output, input, like, *rest)[1]
+
+
+_CONVOLUTIONS = {
+    reformer.conv2d.default: torch.conv2d,
+    reformer.conv2d_input_grad.default: _input_grad,
+    reformer.conv2d_weight_grad.default: _weight_grad,
+}

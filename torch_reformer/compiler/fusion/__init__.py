@@ -1,0 +1,1 @@
+"""Fusion groups: the operations that one kernel computes."""

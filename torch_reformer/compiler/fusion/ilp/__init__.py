@@ -1,0 +1,1 @@
+"""Fusion groups by integer linear programming."""

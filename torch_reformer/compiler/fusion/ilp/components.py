@@ -1,0 +1,136 @@
+"""Parts of a graph that are planned one by one: no choice in one of them bears on another. Equal ones (layers that are
+repeated, loops that are unrolled) have one key, and one choice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from ...ir.graph import Call, Operation, Reduce, Value
+from .atoms import Sets
+from .candidates import Candidate, Candidates
+
+MOST_PIECES = 24  # of a component, before it is cut where the greedy plan stores a value
+
+
+@dataclass(eq=False)
+class Component:
+    """pieces: in the graph's order. greedy: the greedy plan's regions of them. required, optional: values of the
+    component's own that are stored in any case, and only if another kernel is to read them."""
+
+    pieces: list[Candidate]
+    greedy: list[Candidate]
+    required: set[int]
+    optional: set[int]
+
+    def places(self) -> list[int]:
+        """Those of its operations in the graph, in order."""
+        bits = 0
+        for each in (*self.pieces, *self.greedy):
+            bits |= each.operations
+        return places_of(bits)
+
+
+def places_of(bits: int) -> list[int]:
+    found, place = [], -1
+    while bits:
+        step = (bits & -bits).bit_length()
+        place += step
+        found.append(place)
+        bits >>= step  # what is left is as short as what the places span
+    return found
+
+
+def components_of(pieces: list[Candidate], greedy: list[Candidate], required: set[int]) -> list[Component]:
+    """Pieces are in one component if one of them may spare another's result, or if the greedy plan has them in one
+    region. Large components are cut where the greedy plan stores a value for several kernels, as a transformer's
+    residual stream, or else for any."""
+    readers: dict[int, int] = {}
+    for each in greedy:
+        for value in each.reads:
+            readers[value] = readers.get(value, 0) + 1
+    stored: set[int] = set(required)
+    found = _components(pieces, greedy, stored)
+    for least in (2, 1):
+        large = {value for each in found if len(each.pieces) > MOST_PIECES for value in each.optional}
+        cut = {value for value in large if readers.get(value, 0) >= least}
+        if cut:
+            stored |= cut
+            found = _components(pieces, greedy, stored)
+    return found
+
+
+def _components(pieces: list[Candidate], greedy: list[Candidate], stored: set[int]) -> list[Component]:
+    sets, makers = Sets(), {}
+    for piece in pieces:
+        for each in piece.region.members:
+            makers[id(each.results[0])] = piece
+    for piece in pieces:
+        sets.find(piece.operations)
+        for value in piece.reads:
+            if value in makers and value not in stored:
+                sets.unite(makers[value].operations, piece.operations)
+    by_place = {place: piece for piece in pieces for place in places_of(piece.operations)}
+    for region in greedy:
+        own = [by_place[place].operations for place in places_of(region.operations)]
+        for each in own[1:]:
+            sets.unite(own[0], each)
+    found: dict[int, Component] = {}
+    for piece in pieces:
+        component = found.setdefault(sets.find(piece.operations), Component([], [], set(), set()))
+        component.pieces.append(piece)
+        own = {id(each.results[0]) for each in piece.region.members}
+        component.required |= own & stored
+        component.optional |= own - stored
+    for region in greedy:
+        piece = by_place[places_of(region.operations)[0]]
+        found[sets.find(piece.operations)].greedy.append(region)
+    return list(found.values())
+
+
+def key_of(component: Component, candidates: Candidates) -> Hashable:
+    """Equal for components whose best choices are the same, as operations have the same places in them."""
+    places = {place: n for n, place in enumerate(component.places())}
+    own = sum(1 << place for place in places)
+    values: dict[int, int] = {}
+    facts: list[Hashable] = []
+
+    def local(bits: int) -> tuple[int, ...]:
+        return tuple(places[place] for place in places_of(bits & own))
+
+    def number(value: Value) -> int:
+        if id(value) not in values:
+            values[id(value)] = len(values)
+            users, is_given = candidates.pieces.users(value)
+            outside = is_given or bool(users & ~own)
+            before = local(candidates.before.get(id(value), 0))
+            facts.append((value.layout, value.dtype, value.device, before, local(users), outside))
+        return values[id(value)]
+
+    def described(operation: Operation) -> Hashable:
+        operands = tuple((number(view.value), view.layout) for view in operation.operands)
+        results = tuple((number(each), id(each) in component.optional) for each in operation.results)
+        name = "" if isinstance(operation, Call) else getattr(operation, "name", "")
+        over = (operation.kind, operation.over) if isinstance(operation, Reduce) else None
+        return type(operation).__name__, name, over, operands, results
+
+    def shape(candidate: Candidate) -> Hashable:
+        region = candidate.region
+        leaves = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in region.leaves.items()))
+        of_rows = tuple(id(each) in region.of_rows for each in region.members)
+        digits = tuple(tuple(sorted(each)) for each in (region.operands, region.reductions, region.copies.values()))
+        return local(candidate.operations), region.space, leaves, of_rows, digits, bool(region.anchor)
+
+    operations = tuple(described(candidates.pieces.graph.operations[place]) for place in places)
+    shapes = tuple(map(shape, component.pieces)), tuple(map(shape, component.greedy))
+    return operations, shapes, tuple(facts)
+
+
+def relative(bits: int, component: Component) -> tuple[int, ...]:
+    places = {place: n for n, place in enumerate(component.places())}
+    return tuple(places[place] for place in places_of(bits))
+
+
+def absolute(places: Iterable[int], component: Component) -> int:
+    own = component.places()
+    return sum(1 << own[place] for place in places)

@@ -1,0 +1,1 @@
+"""The compiler's graph, and what its stages share."""

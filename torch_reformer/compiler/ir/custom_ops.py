@@ -1,0 +1,44 @@
+"""Operators that the compiler's own rewrites put into FX graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...program.interpreter import uniform
+
+aten = torch.ops.aten
+
+
+@torch.library.custom_op("reformer::_random", mutates_args=())
+def _random(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Uniform in [0, 1), fp32, by the key and each element's place in the memory, which is dense."""
+    numbers = uniform(key, (1, math.prod(size), 1, 1))
+    return numbers.as_strided(size, stride).clone()
+
+
+@_random.register_fake
+def _(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=torch.float32, device=key.device)
+
+
+random = torch.ops.reformer._random.default
+draw_key = aten.randint.low
+USER_CAST = "reformer_user_cast"  # in a node's meta
+SPENT = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
+
+
+@torch.library.custom_op("reformer::_scaled", mutates_args=())
+def _scaled(tensor: Tensor, factor: Tensor) -> Tensor:
+    return tensor * factor
+
+
+@_scaled.register_fake
+def _(tensor: Tensor, factor: Tensor) -> Tensor:
+    return torch.empty_like(tensor)
+
+
+scaled = torch.ops.reformer._scaled.default

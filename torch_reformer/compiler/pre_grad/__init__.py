@@ -1,0 +1,1 @@
+"""Rewrites of the graph that Dynamo captured, before autograd sees it."""

@@ -1,0 +1,1 @@
+"""Compiled graphs: their plans, as AOTAutograd calls them."""

@@ -1,0 +1,116 @@
+"""CUDA graphs of what runs a compiled graph, by PyTorch's own (cudagraph trees): ``mode="reduce-overhead"``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch._dynamo.backends import cudagraphs
+from torch._guards import TracingContext
+from torch._inductor import cudagraph_trees
+from torch._inductor.cudagraph_utils import get_placeholder_info, log_cudagraph_skip_and_bump_counter
+from torch._inductor.utils import count_tangents
+from torch.fx import GraphModule
+
+from .compiled import Compiled
+from .executable import keeps_graph
+
+
+class CudaGraphs:
+    """Those of one of Dynamo's graphs: of its forward, then of its backward. Without a GPU, or where PyTorch says that
+    none may be recorded, what would be recorded runs as it is."""
+
+    def __init__(self):
+        self._device: int | None = None  # of the forward's
+
+    def forward(self, run: Compiled, module: GraphModule, inputs: list, is_inference: bool) -> Compiled:
+        # Parameters and buffers stay where they are: they need no copies.
+        fixed = TracingContext.get().fw_metadata.static_input_indices
+        if self._is_skipped(module, len(fixed)):
+            return run
+        self._device = cudagraphs.get_device_index(module)
+        return self._recorded(run, module, inputs, fixed, is_inference=is_inference, is_backward=False)
+
+    def backward(self, run: Compiled, module: GraphModule, inputs: list) -> Compiled:
+        if self._device is None:
+            return run
+        fixed = range(count_tangents(module))  # what the forward saved lies in the graphs' memory
+        announced = Announced(run, self._device)
+        if self._is_skipped(module, len(fixed)):
+            return announced
+        recorded = self._recorded(run, module, inputs, fixed, is_inference=False, is_backward=True)
+        return RecordedBackward(recorded, announced)
+
+    @staticmethod
+    def _is_skipped(module: GraphModule, fixed: int) -> bool:
+        why = cudagraphs.check_for_skip(module, fixed)
+        if why:
+            log_cudagraph_skip_and_bump_counter(f"skipping cudagraphs due to {why}")
+        return bool(why)
+
+    def _recorded(self, run: Compiled, module: GraphModule, inputs: list, fixed: Sequence[int], **which) -> Compiled:
+        options = {
+            "device_index": self._device,
+            "stack_traces": cudagraphs.get_stack_traces(module),
+            "placeholders": get_placeholder_info(module.graph),
+            "mutated_input_idxs": cudagraphs.find_input_mutations(module.graph),
+            **which,
+        }
+        return Recorded(run, [isinstance(each, int) for each in inputs], fixed, options)
+
+
+class _Around(Compiled):
+    def __init__(self, run: Compiled):
+        super().__init__()
+        self.run = run
+
+    def prepare_for_serialization(self) -> None:
+        self.run.prepare_for_serialization()
+
+    def is_loaded(self) -> None:
+        self.run.is_loaded()
+
+
+class Recorded(_Around):
+    """What replays the CUDA graphs of what runs a graph, and records them first. numbers: which inputs are numbers.
+    fixed: which inputs stay where they are."""
+
+    def __init__(self, run: Compiled, numbers: list[bool], fixed: Sequence[int], options: dict[str, Any]):
+        super().__init__(run)
+        self._arguments = [1 if each else None for each in numbers], fixed, options
+        self._replay = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_replay": None}
+
+    def __call__(self, args: list) -> list:
+        if self._replay is None:
+            inputs, fixed, options = self._arguments
+            self._replay = cudagraph_trees.cudagraphify_impl(self.run, inputs, fixed, **options)
+        return self._replay(args)
+
+
+class Announced(_Around):
+    """What runs a backward, which is not recorded, of a forward that is."""
+
+    def __init__(self, run: Compiled, device: int):
+        super().__init__(run)
+        self._device = device
+
+    def __call__(self, args: list) -> list:
+        manager = cudagraph_trees.get_manager(self._device, create_if_none_exists=False)
+        if manager is not None:
+            manager.set_to_running_backward()
+        return self.run(args)
+
+
+class RecordedBackward(_Around):
+    """A recorded backward. A replay may write over what the forward saved: the backward runs unrecorded where that
+    is needed again (retain_graph=True)."""
+
+    def __init__(self, recorded: Recorded, announced: Announced):
+        super().__init__(recorded)
+        self._announced = announced
+
+    def __call__(self, args: list) -> list:
+        return self._announced(args) if keeps_graph() else self.run(args)

@@ -1,0 +1,246 @@
+"""Plans of graphs, as AOTAutograd calls them: with a list of arguments, which is emptied."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.fx import GraphModule, Interpreter, Node
+
+from ...operators import run_plan
+from ...operators.dispatch import dispatch_modes
+from ...runtime import aten
+from ...runtime import gpu as runtime_gpu
+from ...runtime.plan import Plan
+from ..analysis.report import Report, report_of
+from ..codegen.emit_plan import Lowered, lower
+from ..fusion.ilp.planner import grouped
+from ..fusion.reinplace import write_in_place, write_over
+from ..fusion.schedule import Cyclic
+from ..ir.device_model import known_gpu
+from ..ir.fake_tensors import Unsupported
+from ..ir.graph import Call, Graph, View
+from ..ir.stages import attempted, has_left_out, optional, show
+from ..joint_graph.propagate_memory_format import settle
+from ..joint_graph.user_casts import mark_user_casts
+from ..lowering.from_fx import SCALE, capture
+from ..passes import PASSES
+from .compiled import Compiled, Uncached, reporting
+from .precompile import prepare
+
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
+PLANS = 64  # of one graph with symbols: for so many different sizes
+
+
+class Executable(Compiled):
+    """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
+    gpu: as cost.GPUS has it, where it is not there, and nothing is compiled for it."""
+
+    def __init__(
+        self,
+        module: GraphModule,
+        report: Callable[[Report], Any] | None = None,
+        gpu: str | None = None,
+    ):
+        super().__init__()
+        mark_user_casts(module)
+        optional(settle, module)
+        self.graph, self.constants = capture(module)
+        show("capture", self.graph)
+        for change in PASSES:
+            optional(change, self.graph)
+        is_there = gpu is None
+        gpu = gpu or gpu_of(self.graph)
+        self.lowered = self._lower(gpu)
+        self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
+        inputs = module.graph.find_nodes(op="placeholder")
+        self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
+        self._all_given = len(self._given) == len(inputs)
+        self._count = len(self.graph.output_views())
+        self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
+        self._views = _views(self.graph)
+        self._scaled = _scaled(self.graph)
+        if is_there:
+            self._start()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
+
+    def prepare_for_serialization(self) -> None:
+        if has_left_out():  # a later process may do better, and is to warn else
+            raise BypassAOTAutogradCache("an internal error left out a part of a plan")
+
+    def is_loaded(self) -> None:
+        self._start()
+        self.report_to(reporting())
+
+    def _start(self) -> None:
+        prepare(self.lowered)
+        self._number = self.plan.number
+
+    def report_to(self, report: Callable[[Report], Any] | None) -> None:
+        if report is not None:
+            report(self._report)
+
+    @property
+    def plan(self) -> Plan:
+        return self.lowered.plan
+
+    def with_plan(self, plan: Plan) -> Executable:
+        """The same with another plan, which takes and gives the same tensors."""
+        other = copy.copy(self)
+        other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
+        return other
+
+    def _lower(self, gpu: str | None) -> Lowered:
+        """Without writes in place where these leave no order of the kernels."""
+        groupings, self.planned = grouped(self.graph, gpu)
+        for in_place in (True, False):
+            for grouping in groupings:
+                self.grouping = grouping.copy()
+                if in_place:
+                    optional(write_in_place, self.grouping)
+                    optional(write_over, self.grouping)
+                try:
+                    return lower(self.graph, self.grouping)
+                except Cyclic:
+                    pass
+        raise Unsupported("what the graph changes in place is needed before and after")
+
+    def __call__(self, args: list) -> list:
+        tensors = args if self._all_given else [args[place] for place in self._given]
+        if tensors is not args:
+            args.clear()
+        if self._scaled and keeps_graph():
+            for place in self._scaled:
+                tensors[place] = tensors[place].clone()
+        if self.constants:
+            tensors.extend(self.constants)
+        if dispatch_modes():
+            found = run_plan.step_by_step(self.plan, tensors)
+        else:
+            found = aten.library.run_plan(self._number, tensors, self._count, self._views)
+        if self._count == len(self._fixed):
+            return found
+        left = iter(found)
+        return [next(left) if each is None else each[0] for each in self._fixed]
+
+
+def _views(graph: Graph) -> list[tuple[int, int]]:
+    """Outputs that are views of an input or of an output before them, with that tensor's place among both. Inputs that
+    are outputs as they are stay the same tensors."""
+    places = {id(value): place for place, value in enumerate(graph.inputs)}
+    found = []
+    for place, view in enumerate(graph.output_views(), len(graph.inputs)):
+        base = places.setdefault(id(view.value), place)
+        if base != place and not (base < len(graph.inputs) and view.layout == view.value.layout):
+            found.append((place - len(graph.inputs), base))
+    return found
+
+
+def _scaled(graph: Graph) -> list[int]:
+    """Inputs that a backward scales in place: the forward saved them for this."""
+    scaled = [each for each in graph.operations if isinstance(each, Call) and each.operator is SCALE]
+    written = {id(value) for each in scaled for value in each.writes}
+    return [place for place, value in enumerate(graph.inputs) if id(value) in written]
+
+
+def gpu_of(graph: Graph) -> str | None:
+    """The graph's GPU, as cost.GPUS has it, if times are known of it."""
+    gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
+    architecture = runtime_gpu.architecture(gpus[0]) if gpus else None
+    return known_gpu(architecture, torch.cuda.get_device_name(gpus[0])) if architecture else None
+
+
+def _is_symbolic(value) -> bool:
+    if isinstance(value, Tensor):
+        return not all(isinstance(each, int) for each in (*value.shape, *value.stride(), value.storage_offset()))
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+class Dynamic:
+    """A graph with symbols for sizes: an Executable for each sizes that it is called with."""
+
+    def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None):
+        self.module, self.report = module, report
+        self._plans = functools.lru_cache(PLANS)(self._planned)
+
+    def __call__(self, args: list) -> list:
+        # Numbers by their texts: -0.0 equals 0.0, and NaN no number.
+        key = tuple((each.shape, each.stride()) if isinstance(each, Tensor) else repr(each) for each in args)
+        key = _Key(key, args)
+        plan = self._plans(key)
+        key.args = None  # which may be the plan's key from now on, and would hold tensors
+        return plan(args)
+
+    def _planned(self, key: _Key) -> Compiled:
+        return planned(lambda: Executable(static(self.module, key.args), self.report), self.module, self.report)
+
+
+class _Key:
+    """Equal for arguments of equal sizes and numbers."""
+
+    def __init__(self, key: tuple, args: list):
+        self.key, self.args = key, list(args)
+
+    def __eq__(self, other) -> bool:
+        return self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
+    """The same graph, with what its nodes give for arguments of these sizes."""
+    sized = GraphModule(module, copy.deepcopy(module.graph))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        with mode, torch.no_grad():
+            given = [mode.from_tensor(each) if isinstance(each, Tensor) else each for each in args]
+            _Sizes(sized).run(*given)
+    except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
+        raise Unsupported(f"sizes are not known before it runs: {error}") from error
+    return sized
+
+
+class _Sizes(Interpreter):
+    def run_node(self, node: Node):
+        node.meta["val"] = super().run_node(node)
+        return node.meta["val"]
+
+
+def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
+    """What it makes, or the graph as PyTorch has it where no plan computes it, with a warning."""
+    try:
+        if aten.library is None:
+            raise Unsupported(aten.missing)
+        found = attempted(make, module)
+    except Unsupported as why:
+        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+    else:
+        found.report_to(report)
+        return found
+
+    def run(args: list) -> list:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    return Uncached(run)
+
+
+def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
+    """What runs a graph of AOTAutograd's. report: gets a report of each plan."""
+    values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
+    flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
+    if any(map(_is_symbolic, flat)):
+        return Uncached(Dynamic(module, report))
+    return planned(lambda: Executable(module, report), module, report)

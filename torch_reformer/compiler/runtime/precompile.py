@@ -1,0 +1,47 @@
+"""The GPU kernels of a plan, compiled before it runs, many at once: compiled at their first launches they would take
+the sum of their times."""
+
+from __future__ import annotations
+
+import torch
+
+from ...operators.dispatch import without_autocast
+from ...runtime import gpu, plan
+from ...runtime.compile_ahead import compile_ahead
+from ..codegen.emit_plan import Lowered
+from ..ir.fake_tensors import real_tensors
+from ..ir.graph import Typed
+from ..ir.layout import span
+
+
+def prepare(lowered: Lowered) -> None:
+    gpus = {each.device for each in lowered.types.values() if each.device.type == "cuda"}
+    if not gpus:
+        return
+    try:
+        compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(lowered))
+    except torch.OutOfMemoryError:  # the step itself may still fit
+        pass
+
+
+def rehearse(lowered: Lowered) -> None:
+    """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written, but for
+    numbers of rows."""
+    rehearsed = set()
+    with real_tensors(), torch.no_grad(), without_autocast():
+        for step in lowered.plan.steps:
+            if step.kind not in ("conv2d", "stitch", "conv2d_grads"):
+                continue
+            types = tuple(lowered.types[number] for number in (*step.inputs, *step.into))
+            key = step.kind, step.what, len(step.into), types
+            if key not in rehearsed:
+                rehearsed.add(key)
+                plan.run(plan.alone(step), [_memory(each) for each in types])
+
+
+def _memory(type: Typed) -> torch.Tensor:
+    """As far from an aligned address as the tensor will be: kernels read less at once where they must."""
+    layout, offset = type.layout, type.layout.offset % 16
+    made = torch.empty if type.dtype.is_floating_point else torch.zeros
+    memory = made(offset + span(layout), dtype=type.dtype, device=type.device)
+    return memory.as_strided(layout.sizes, layout.strides, offset)
