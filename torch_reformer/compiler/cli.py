@@ -205,9 +205,9 @@ def _having(function: Callable, tensor: Callable[[Tensor], Tensor]) -> Iterator[
     found = {}
     for each in (*function.parameters(), *function.buffers()):
         made = tensor(each)
-        found[id(each)] = nn.Parameter(made, each.requires_grad) if isinstance(each, nn.Parameter) else made
+        found[each] = nn.Parameter(made, each.requires_grad) if isinstance(each, nn.Parameter) else made
     named = [*function.named_parameters(remove_duplicate=False), *function.named_buffers(remove_duplicate=False)]
-    with torch.nn.utils.stateless._reparametrize_module(function, {name: found[id(each)] for name, each in named}):
+    with torch.nn.utils.stateless._reparametrize_module(function, {name: found[each] for name, each in named}):
         yield list(found.values())
 
 

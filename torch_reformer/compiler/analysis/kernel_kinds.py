@@ -15,7 +15,7 @@ def kind_of(group: Region | Operation) -> str:
     if isinstance(group, Region):
         if group.anchor:
             return kind_of(group.anchor)
-        reduces = any(isinstance(each, Reduce) and id(each) not in group.of_rows for each in group.members)
+        reduces = any(isinstance(each, Reduce) and each not in group.of_rows for each in group.members)
         words = ["stitch", *(["rows"] if group.rows else []), *(["columns"] if reduces else [])]
         return " ".join([*words, *(["turned"] if group.turned else [])])
     if isinstance(group, (Conv, ConvGrads)):

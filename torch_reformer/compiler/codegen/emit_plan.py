@@ -43,8 +43,8 @@ class _Lowering:
     def __init__(self, graph: Graph, grouping: Grouping):
         self.graph, self.grouping = graph, grouping
         self.steps = plans.Plan(len(graph.inputs))
-        self.base: dict[int, tuple[int, Layout]] = {}  # value (id) -> a tensor of it, and that tensor's layout
-        self.views: dict[tuple[int, Layout], int] = {}
+        self.base: dict[Value, tuple[int, Layout]] = {}  # value -> a tensor of it, and that tensor's layout
+        self.views: dict[tuple[Value, Layout], int] = {}
         self.types: dict[int, Typed] = {}
         for i, value in enumerate(graph.inputs):
             self._is(value, i, value.layout)
@@ -65,16 +65,16 @@ class _Lowering:
         return Lowered(self.steps, self.types, steps)
 
     def _is(self, value: Value, number: int, layout: Layout) -> None:
-        self.base[id(value)] = number, layout
-        self.views[id(value), layout] = number
+        self.base[value] = number, layout
+        self.views[value, layout] = number
         self.types[number] = Typed(layout, value.dtype, value.device)
 
     def _number(self, view: View, layout: Layout | None = None) -> int:
         """The tensor that is this view, or the same elements in another layout."""
         layout = layout or view.layout
-        key = id(view.value), layout
+        key = view.value, layout
         if key not in self.views:
-            number, own = self.base[id(view.value)]
+            number, own = self.base[view.value]
             offset = layout.offset - own.offset if layout.numel else 0
             (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, offset)
             self.types[self.views[key]] = Typed(layout, view.value.dtype, view.value.device)
@@ -101,7 +101,7 @@ class _Lowering:
         if operation.writes or operation.parts:
             return []
         results = list(operation.results)
-        while results and id(results[-1]) not in self.needed:
+        while results and results[-1] not in self.needed:
             results.pop()
         return results
 
@@ -121,10 +121,10 @@ class _Lowering:
         return made
 
     def _region(self, region: Region) -> None:
-        stored = [each for each in region.members if id(each.results[0]) in self.needed]
+        stored = [each for each in region.members if each.results[0] in self.needed]
         copies = region.copies.keys() & self.needed  # others only go on to reductions
         there = region.into.keys() | region.over.keys() | copies
-        into = [each for each in region.operations if id(each.results[0]) in there]
+        into = [each for each in region.operations if each.results[0] in there]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return
@@ -146,17 +146,17 @@ class _Lowering:
             written = [self._written(region, each.results[0], text.space) for each in into]
             made = self.steps.stitch(text.program.code, acc, tensors, written)
         for operation, number in zip(stored, made, strict=True):
-            if id(operation.results[0]) not in region.copies:
+            if operation.results[0] not in region.copies:
                 self._is(operation.results[0], number, text.layout_of(operation))
 
     def _written(self, region: Region, value: Value, space: Space) -> int:
         """The tensor that is there and gets a region's result."""
-        over = region.over.get(id(value))
-        if id(value) not in region.copies:
-            view = over or region.into[id(value)]
+        over = region.over.get(value)
+        if value not in region.copies:
+            view = over or region.into[value]
             return self._number(view, space.layout_of("full", view.layout.offset) if over else None)
-        if id(value) in region.parts:
-            return self._part(region.parts[id(value)], space.placement(region.copies[id(value)]))
+        if value in region.parts:
+            return self._part(region.parts[value], space.placement(region.copies[value]))
         memory, own = value.memory or value.layout, value.layout
         there = self._number(View(over.value, memory)) if over else None
         number = self._memory(memory, value.dtype, value.device) if there is None else there
@@ -164,12 +164,12 @@ class _Lowering:
         if value.memory:
             rest = memory.sizes[-1] - own.sizes[-1]
             self.steps.aten(_zero, self.steps.view(number, (*own.sizes[:-1], rest), own.strides, own.sizes[-1]))
-        return self._number(View(value, space.placement(region.copies[id(value)])))
+        return self._number(View(value, space.placement(region.copies[value])))
 
     def _part(self, part: View, placement: Layout) -> int:
         """The tensor that is a part of one that is there from its first part on."""
         value = part.value
-        if id(value) not in self.base:
+        if value not in self.base:
             self._is(value, self._memory(value.layout, value.dtype, value.device), value.layout)
         return self._number(View(value, Layout(placement.sizes, placement.strides, part.layout.offset)))
 

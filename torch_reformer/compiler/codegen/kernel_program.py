@@ -11,7 +11,7 @@ from ...program import Program
 from ...program import Value as Expression
 from ...program.row_sums import early_row_sum
 from ..fusion.group import Region, inlined, is_channel_index, whole_of
-from ..ir.graph import Map, Operation, Reduce, View
+from ..ir.graph import Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import Digits, shaped, without
 from ..ir.layout import Layout, span
 
@@ -28,10 +28,10 @@ class RegionProgram:
         if not region.anchor:
             self.space = shaped(region.space, layouts, region.operands, region.reductions)
         self.whole = region.whole
-        self.members = {id(each) for each in region.computed}
+        self.members = {each for each in region.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
-        self.names: dict[tuple[int, Layout, str], Expression] = {}
-        self.known: dict[tuple[int, Digits], Expression] = {}
+        self.names: dict[tuple[Value, Layout, str], Expression] = {}
+        self.known: dict[tuple[Operation, Digits], Expression] = {}
         self.acc: tuple[View, Layout] | None = None
         self.dtype = self._dtype()
         if region.anchor is None:
@@ -65,8 +65,8 @@ class RegionProgram:
 
     def _is_in_memory(self, view: View) -> bool:
         """Whether the region reads it, and neither makes it nor looks it up."""
-        made = view.value.maker is not None and id(view.value.maker) in self.members
-        return not made and id(view.value) not in self.region.look_ups
+        made = view.value.maker is not None and view.value.maker in self.members
+        return not made and view.value not in self.region.look_ups
 
     def _layout(self, view: View, kind: str) -> Layout:
         if kind == "full" and self.region.anchor:
@@ -90,7 +90,7 @@ class RegionProgram:
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map | Reduce) -> str:
-        if id(operation) in self.region.of_rows:
+        if operation in self.region.of_rows:
             return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
@@ -122,7 +122,7 @@ class RegionProgram:
 
     def _computed(self, operation: Operation, digits: Digits) -> Expression:
         """What an operation's result is where it is read with these digits."""
-        key = id(operation), digits
+        key = operation, digits
         if key not in self.known:
             if operation is self.region.anchor:
                 self.known[key] = p.acc()
@@ -140,14 +140,14 @@ class RegionProgram:
 
     def _read(self, view: View, digits: Digits) -> Expression:
         maker = view.value.maker
-        if id(maker) in self.members and self.region.knows(view, digits):
+        if maker in self.members and self.region.knows(view, digits):
             return self._computed(maker, digits)
         leaf = self.region.leaf(view, digits)
         if leaf not in self.region.leaves:
             if inlined(view, digits, self.whole) is None:
                 raise ValueError(f"{view} is not what the region reads")
             return self._computed(maker, digits)
-        if id(view.value) in self.region.look_ups:
+        if view.value in self.region.look_ups:
             return self._looked_up(view, digits)
         view, digits = self.region.leaves[leaf], leaf[2]
         kind = self.space.kind(digits)
@@ -157,7 +157,7 @@ class RegionProgram:
             return p.channel_index()
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()
-        key = id(view.value), layout, kind
+        key = view.value, layout, kind
         if key not in self.names:
             name = f"t{len(self.tensors)}"
             self.tensors[name] = view, layout
@@ -165,9 +165,9 @@ class RegionProgram:
         return self.names[key]
 
     def _looked_up(self, view: View, digits: Digits) -> Expression:
-        found = self.region.look_ups[id(view.value)]
+        found = self.region.look_ups[view.value]
         layout = found.layout(self.space, view, digits)
-        key = id(view.value), layout, "table"
+        key = view.value, layout, "table"
         if key not in self.names:
             name = f"t{len(self.tensors)}"
             self.tensors[name] = found.table, found.table.layout

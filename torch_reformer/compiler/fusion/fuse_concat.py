@@ -54,21 +54,21 @@ def _add(grouping: Grouping, region: Region, numbers: list[int]) -> bool:
     before = {name: vars(region)[name] for name in ("space", "reductions")}
     before |= {name: vars(region)[name].copy() for name in ("operations", "copies", "parts", "open_results")}
     calls = [grouping.alone[number] for number in numbers]
-    region.open_results -= {id(view.value) for call in calls for view in call.operands} - _read(grouping, numbers)
+    region.open_results -= {view.value for call in calls for view in call.operands} - _read(grouping, numbers)
     for call in calls:
         for view, part in zip(call.args[0], _parts(call.results[0], *call.args), strict=True):
             if not _write(grouping, region, call, view, part):
                 vars(region).update(before)
                 return False
     for number, call in zip(numbers, calls, strict=True):
-        grouping.group_of[id(call)] = region.number  # the graph stays as it is, for other groupings of it
+        grouping.group_of[call] = region.number  # the graph stays as it is, for other groupings of it
         grouping.replace(number, region.number)
         del grouping.alone[number]
     return True
 
 
-def _read(grouping: Grouping, but: list[int]) -> set[int]:
-    """The values (ids) that other groups than these read, or the graph's caller."""
+def _read(grouping: Grouping, but: list[int]) -> set[Value]:
+    """The values that other groups than these read, or the graph's caller."""
     groups = (each for each in (*grouping.regions, *grouping.alone) if each not in but)
     return needed_in_memory(grouping, groups)
 
@@ -83,8 +83,8 @@ def _write(grouping: Grouping, region: Region, call: Call, view: View, part: Vie
     operation.results, value.maker = [value], operation
     if not is_placed(digits) or not same_kind(region, [operation]):
         return False
-    grouping.place_of[id(operation)] = grouping.place_of[id(call)]
+    grouping.place_of[operation] = grouping.place_of[call]
     if not add(grouping, region, Copy(operation, source.maker, digits, [], 1), [operation]):
         return False
-    region.parts[id(value)] = part
+    region.parts[value] = part
     return True

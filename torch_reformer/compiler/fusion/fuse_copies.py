@@ -29,7 +29,7 @@ def write_copies(grouping: Grouping) -> None:
     for region in list(grouping.regions.values()):
         if (copy := _copy(region)) is None:
             continue
-        maker = grouping.regions.get(grouping.group_of[id(copy.of)])
+        maker = grouping.regions.get(grouping.group_of[copy.of])
         if maker is None or not is_computed(maker, copy.of) or not same_kind(maker, [copy.operation]):
             continue
         if region.reductions <= {((1, copy.columns),)} and add(grouping, maker, copy, region.operations):
@@ -38,9 +38,9 @@ def write_copies(grouping: Grouping) -> None:
         elif copy.reduces and add(grouping, maker, copy, [copy.operation]):
             region.operations = copy.reduces
             view = copy.reduces[0].input
-            region.leaves = {(id(view.value), view.layout, region.whole): view}
+            region.leaves = {(view.value, view.layout, region.whole): view}
             region.operands = {region.whole}
-            region.open_results.discard(id(view.value))
+            region.open_results.discard(view.value)
 
 
 def _copy(region: Region) -> Copy | None:
@@ -67,7 +67,7 @@ def is_computed(region: Region, operation: Operation) -> bool:
     (value,) = operation.results
     if region.anchor or isinstance(operation, Reduce) or value.layout.numel != region.numel:
         return False
-    if id(value) in region.copies:  # in another order than the region's
+    if value in region.copies:  # in another order than the region's
         return False
     return any(each is operation for each in region.operations) and value.layout.is_dense
 
@@ -89,8 +89,8 @@ def add(grouping: Grouping, maker: Region, copy: Copy, operations: list[Operatio
         return False
     maker.space, maker.reductions = space, reductions
     maker.operations += operations
-    maker.copies[id(copy.operation.results[0])] = copy.digits
+    maker.copies[copy.operation.results[0]] = copy.digits
     for operation in operations:
-        maker.open_results.add(id(operation.results[0]))
-        grouping.group_of[id(operation)] = maker.number
+        maker.open_results.add(operation.results[0])
+        grouping.group_of[operation] = maker.number
     return True

@@ -18,15 +18,15 @@ aten = torch.ops.aten
 def look_up_in_regions(grouping: Grouping) -> None:
     """Has regions look up what nobody else needs."""
     operations = grouping.graph.operations
-    in_memory = {id(view.value) for each in grouping.alone.values() for view in each.operands}
-    in_memory |= {id(view.value) for view in grouping.graph.output_views()}
-    in_memory |= {id(view.value) for each in grouping.regions.values() if each.anchor for view in each.anchor.operands}
-    written = {id(value) for each in operations for value in each.writes}
+    in_memory = {view.value for each in grouping.alone.values() for view in each.operands}
+    in_memory |= {view.value for view in grouping.graph.output_views()}
+    in_memory |= {view.value for each in grouping.regions.values() if each.anchor for view in each.anchor.operands}
+    written = {value for each in operations for value in each.writes}
     for group, operation in list(grouping.alone.items()):
         found = look_up_of(operation)
-        if found is None or not written.isdisjoint((id(found.table.value), id(found.index.value))):
+        if found is None or not written.isdisjoint((found.table.value, found.index.value)):
             continue
-        value = id(operation.results[0])
+        value = operation.results[0]
         readers = [each for each in grouping.regions.values() if any(key[0] == value for key in each.leaves)]
         spaces = [_space(each, value, found) for each in readers]
         if not readers or value in in_memory or None in spaces:

@@ -16,14 +16,14 @@ DEVICES = ("cuda",)  # kernels of others would read element by element
 
 
 def turn(grouping: Grouping) -> None:
-    outputs = {id(view.value) for view in grouping.graph.output_views()}
+    outputs = {view.value for view in grouping.graph.output_views()}
     for number, call in list(grouping.alone.items()):
         if not isinstance(call, Call) or call.operator is not _contiguous:
             continue
         (result,) = call.results
         if result.device.type not in DEVICES:
             continue
-        if id(result) not in outputs and _read(grouping, call, result):
+        if result not in outputs and _read(grouping, call, result):
             del grouping.alone[number]
         elif (maker := _writer(grouping, call, result)) is not None:
             grouping.replace(number, maker.number)
@@ -33,7 +33,7 @@ def turn(grouping: Grouping) -> None:
 def _read(grouping: Grouping, call: Call, result: Value) -> bool:
     """Whether all that read the copy read what is copied now."""
     (source,) = call.args
-    leaf = id(source.value), source.layout, digits_of(result.layout, source.layout)
+    leaf = source.value, source.layout, digits_of(result.layout, source.layout)
     if any(view.value is result for each in grouping.alone.values() for view in each.operands):
         return False
     found: list[tuple[Region, Space, list[Leaf]]] = []
@@ -56,7 +56,7 @@ def _read(grouping: Grouping, call: Call, result: Value) -> bool:
         region.leaves[leaf] = source
         number = grouping.group_that_makes(source.value)
         if number is not None:
-            grouping.readers.setdefault(id(source.value), []).append(region.number)
+            grouping.readers.setdefault(source.value, []).append(region.number)
     return True
 
 
@@ -85,8 +85,8 @@ def _writer(grouping: Grouping, call: Call, result: Value) -> Region | None:
     if not is_computed(region, source.value.maker) or not same_kind(region, [operation]):
         return None
     copy = Copy(operation, source.value.maker, digits, [], 1)
-    grouping.place_of[id(operation)] = grouping.place_of[id(call)]
+    grouping.place_of[operation] = grouping.place_of[call]
     if not add(grouping, region, copy, [operation], turns=True):
         return None
-    grouping.group_of[id(call)] = region.number  # the graph stays as it is, for other groupings of it
+    grouping.group_of[call] = region.number  # the graph stays as it is, for other groupings of it
     return region

@@ -20,35 +20,35 @@ class Grouping:
     def __init__(self, graph: Graph):
         self.graph = graph
         self.regions: dict[int, Region] = {}
-        self.group_of: dict[int, int] = {}  # operation (id) -> number of its region or call
+        self.group_of: dict[Operation, int] = {}  # operation -> number of its region or call
         self.alone: dict[int, Operation] = {}
         self.random: list[int] = []  # calls that draw random numbers, one after the other
         self.needs: list[int] = []  # of each group, as bits, the groups that come before it
-        self.readers: dict[int, list[int]] = {}  # value (id) -> regions that read or make it whole
-        self.left: dict[int, int] = {}  # value (id) -> uses that have not been placed
-        self.place_of = {id(each): i for i, each in enumerate(graph.operations)}
+        self.readers: dict[Value, list[int]] = {}  # value -> regions that read or make it whole
+        self.left: dict[Value, int] = {}  # value -> uses that have not been placed
+        self.place_of = {each: i for i, each in enumerate(graph.operations)}
         for operation in graph.operations:
             for view in operation.operands:
-                self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
+                self.left[view.value] = self.left.get(view.value, 0) + 1
         for view in graph.output_views():
-            self.left[id(view.value)] = self.left.get(id(view.value), 0) + 1
+            self.left[view.value] = self.left.get(view.value, 0) + 1
         self._find_of_reductions()
 
     def _find_of_reductions(self) -> None:
         """Marks what goes on with what is reduced, on at most a few elements for each that was read for it."""
-        reduced: dict[int, int] = {}  # operation (id) -> elements that were reduced for it
+        reduced: dict[Operation, int] = {}  # operation -> elements that were reduced for it
         for operation in self.graph.operations:
             if isinstance(operation, Reduce):
-                reduced[id(operation)] = operation.input.elements
+                reduced[operation] = operation.input.elements
             elif isinstance(operation, Map):
-                found = [reduced.get(id(view.value.maker), 0) for view in operation.inputs]
+                found = [reduced.get(view.value.maker, 0) for view in operation.inputs]
                 few = operation.results[0].layout.numel * _FEW <= max(found, default=0)
                 operation.of_reductions = few and all(
                     size or view.value.layout.numel <= operation.results[0].layout.numel
                     for size, view in zip(found, operation.inputs, strict=True)
                 )
                 if operation.of_reductions:
-                    reduced[id(operation)] = max(found)
+                    reduced[operation] = max(found)
 
     def run(self) -> None:
         writers = [each for each in self.graph.operations if each.writes]
@@ -82,7 +82,7 @@ class Grouping:
             if self.random:
                 self._need(group, self.needs[self.random[-1]] | 1 << self.random[-1])
             self.random.append(group)
-        self.group_of[id(operation)] = group
+        self.group_of[operation] = group
         if isinstance(operation, Conv):
             self._anchor(group, operation)
         else:
@@ -96,7 +96,7 @@ class Grouping:
         return len(self.needs) - 1
 
     def group_that_makes(self, value: Value) -> int | None:
-        return None if value.maker is None else self.group_of[id(value.maker)]
+        return None if value.maker is None else self.group_of[value.maker]
 
     def _before(self, value: Value) -> int:
         group = self.group_that_makes(value)
@@ -143,23 +143,23 @@ class Grouping:
         self._made(region, conv.results[0])
 
     def _made(self, region: Region, value: Value) -> None:
-        self.readers.setdefault(id(value), []).append(region.number)
-        if self.left.get(id(value)):
-            region.open_results.add(id(value))
+        self.readers.setdefault(value, []).append(region.number)
+        if self.left.get(value):
+            region.open_results.add(value)
 
     def _used(self, operation: Operation, region: Region | None = None) -> None:
         for view in operation.operands:
-            self.left[id(view.value)] -= 1
-            if region is not None and not self.left[id(view.value)]:
-                region.open_results.discard(id(view.value))
+            self.left[view.value] -= 1
+            if region is not None and not self.left[view.value]:
+                region.open_results.discard(view.value)
 
     def _make(self, view: View) -> None:
         """Has somebody compute a small operation's result that is needed in memory."""
         operation = view.value.maker
-        if is_small(operation) and id(operation) not in self.group_of:
+        if is_small(operation) and operation not in self.group_of:
             self._place(operation)
 
-    def _leaves(self, operation: Operation, most: int) -> tuple[list[tuple[View, Digits]], set[int]]:
+    def _leaves(self, operation: Operation, most: int) -> tuple[list[tuple[View, Digits]], set[Value]]:
         """What the region that computes it reads, and how; at most so many small operations are computed there. And
         which values are read as they are: whole and in the order of the operation's own elements."""
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
@@ -169,11 +169,11 @@ class Grouping:
         seen, computed = set(), 0
         while todo:
             view, digits = todo.pop()
-            if (key := (id(view.value), view.layout, digits)) in seen:
+            if (key := (view.value, view.layout, digits)) in seen:
                 continue
             seen.add(key)
             maker = view.value.maker
-            if is_small(maker) and (digits != whole or id(maker) not in self.group_of):
+            if is_small(maker) and (digits != whole or maker not in self.group_of):
                 inside = inlined(view, digits, whole) if computed < most else None
                 if inside is not None:
                     computed += 1
@@ -182,7 +182,7 @@ class Grouping:
                 self._make(view)
             leaves.append((view, digits))
             if digits == whole and view.is_whole:
-                full.add(id(view.value))
+                full.add(view.value)
         return leaves, full
 
     def _place(self, operation: Operation) -> None:
@@ -212,22 +212,22 @@ class Grouping:
             best = self.regions[group] = Region(group, space_of_best)
         best.space = space_of_best
         best.operations.append(operation)
-        best.copies |= {id(result): digits for digits in lies}
+        best.copies |= dict.fromkeys([result], *lies) if lies else {}
         if layout.numel == best.space.numel:
             best.operands |= operands
             best.reductions |= reductions
             if isinstance(operation, Reduce) and reductions == {best.rows}:
-                best.of_rows.add(id(operation))
+                best.of_rows.add(operation)
         elif self._is_known_by(best, leaves):  # a number a row besides
-            best.of_rows.add(id(operation))
+            best.of_rows.add(operation)
             leaves = [(view, best.rows if digits else ()) for view, digits in leaves]
             best.operands |= {digits for _, digits in leaves}
         else:  # a vector of channels
             along = best.space.channel_digits
             best.reductions.add(along)  # they stay what they are to the program
             leaves = [(view, along if digits else ()) for view, digits in leaves]
-        best.leaves |= {(id(view.value), view.layout, digits): view for view, digits in leaves}
-        self.group_of[id(operation)] = best.number
+        best.leaves |= {(view.value, view.layout, digits): view for view, digits in leaves}
+        self.group_of[operation] = best.number
         self._depend(best.number, [view for view, _ in leaves])
         for value in full:
             readers = self.readers.setdefault(value, [])
@@ -235,14 +235,14 @@ class Grouping:
                 readers.append(best.number)
         if isinstance(operation, Map):
             self._made(best, result)
-        elif self.left.get(id(result)):
-            best.open_results.add(id(result))
+        elif self.left.get(result):
+            best.open_results.add(result)
         self._used(operation, best)
 
     def _candidates(self, leaves, full) -> dict[int, int]:
         """Regions that make or read what it reads whole, and how many bytes they share."""
         shared: dict[int, int] = {}
-        for value, size in {id(view.value): view.value.bytes for view, _ in leaves if id(view.value) in full}.items():
+        for value, size in {view.value: view.value.bytes for view, _ in leaves if view.value in full}.items():
             for number in self.readers.get(value, ()):
                 made = value in self.regions[number].makes
                 shared[number] = shared.get(number, 0) + size * (2 if made else 1)
@@ -259,7 +259,7 @@ class Grouping:
         if len(region.open_results) >= MOST_OUTPUTS:
             return None
         made = region.makes
-        reads = {*region.leaves, *((id(view.value), view.layout, digits) for view, digits in leaves)}
+        reads = {*region.leaves, *((view.value, view.layout, digits) for view, digits in leaves)}
         if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(region, leaves, whole_of(numel)):
             return None
         if not same_kind(region, [operation]) or self._waits_longer(region, leaves):
@@ -294,7 +294,7 @@ class Grouping:
 
     def _is_known_by(self, region: Region, leaves) -> bool:
         """Whether the region reduces rows to one of these."""
-        return any(id(view.value.maker) in region.of_rows for view, _ in leaves)
+        return any(view.value.maker in region.of_rows for view, _ in leaves)
 
     def _with_rows(self, operation: Operation, leaves) -> Region | None:
         """The region that has reduced rows to what it is computed from: it computes one number a row more."""
@@ -305,7 +305,7 @@ class Grouping:
             if region.rows is None or region.rows[0][1] != count or not self._is_known_by(region, leaves):
                 continue
             read = [(view, region.rows if digits else ()) for view, digits in leaves]
-            values = {id(view.value) for view, _ in leaves}
+            values = {view.value for view, _ in leaves}
             if len(region.open_results) >= MOST_OUTPUTS or len(region.reads | values) > MOST_INPUTS:
                 continue
             if same_kind(region, [operation]) and self._is_free(region, read, None):
@@ -315,7 +315,7 @@ class Grouping:
     def _with_channels(self, operation: Operation, leaves) -> Region | None:
         """A region over more elements that reads the same vectors of channels: it computes one more."""
         count = operation.results[0].layout.numel
-        values = {id(view.value) for view, digits in leaves if digits}
+        values = {view.value for view, digits in leaves if digits}
         if not isinstance(operation, Map) or not operation.results[0].layout.is_dense:
             return None
         if any(digits not in ((), ((1, count),)) for _, digits in leaves) or count < 2:

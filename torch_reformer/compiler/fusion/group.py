@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..ir.gather import counts_up
-from ..ir.graph import Conv, Map, Operation, Random, Reduce, View
+from ..ir.graph import Conv, Map, Operation, Random, Reduce, Value, View
 from ..ir.iteration_space import BY_PLACE, Digits, Space, operand_digits, reduces_rows
 from ..ir.kernel_limits import MOST_PLACED, MOST_TRANSPOSED_READ, MOST_TRANSPOSED_WRITTEN, SMALL
 from ..ir.layout import Layout
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..ir.gather import LookUp
 
 
-Leaf = tuple[int, Layout, Digits]  # a value (id), how it is looked at, and how that is read
+Leaf = tuple[Value, Layout, Digits]  # a value, how it is looked at, and how that is read
 
 
 @dataclass(eq=False)
@@ -40,16 +40,16 @@ class Region:
     operations: list[Operation] = field(default_factory=list)
     recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
     leaves: dict[Leaf, View] = field(default_factory=dict)  # what it reads, and how
-    into: dict[int, View] = field(default_factory=dict)  # result (id) -> a tensor that is there, which gets it
-    over: dict[int, View] = field(default_factory=dict)  # result (id) -> what it reads, in whose memory that is written
-    copies: dict[int, Digits] = field(default_factory=dict)  # result (id) -> where it lies, if not as the region's
-    parts: dict[int, View] = field(default_factory=dict)  # a copy (id) -> of which memory it is a part
+    into: dict[Value, View] = field(default_factory=dict)  # result -> a tensor that is there, which gets it
+    over: dict[Value, View] = field(default_factory=dict)  # result -> what it reads, in whose memory that is written
+    copies: dict[Value, Digits] = field(default_factory=dict)  # result -> where it lies, if not as the region's
+    parts: dict[Value, View] = field(default_factory=dict)  # a copy -> of which memory it is a part
     turned: dict[Leaf, Leaf] = field(default_factory=dict)  # what it would read, if it were copied: what it reads
-    look_ups: dict[int, LookUp] = field(default_factory=dict)  # value (id) -> by what it is read, which is not made
+    look_ups: dict[Value, LookUp] = field(default_factory=dict)  # value -> by what it is read, which is not made
     operands: set[Digits] = field(default_factory=set)
     reductions: set[Digits] = field(default_factory=set)
-    of_rows: set[int] = field(default_factory=set)  # operations (ids) that give a number a row
-    open_results: set[int] = field(default_factory=set)  # values that it makes and that others may need, by id
+    of_rows: set[Operation] = field(default_factory=set)  # operations that give a number a row
+    open_results: set[Value] = field(default_factory=set)  # values that it makes and that others may need
 
     @property
     def numel(self) -> int:
@@ -64,18 +64,18 @@ class Region:
         return [*self.recomputed, *self.members]
 
     @property
-    def makes(self) -> set[int]:
-        """Its operations' results, by id."""
-        return {id(each.results[0]) for each in self.members}
+    def makes(self) -> set[Value]:
+        """Its operations' results."""
+        return {each.results[0] for each in self.members}
 
     @property
-    def reads(self) -> set[int]:
-        """The values that it reads and does not make, by id."""
+    def reads(self) -> set[Value]:
+        """The values that it reads and does not make."""
         return {value for value, _, _ in self.leaves} - self.makes
 
     def leaf(self, view: View, digits: Digits) -> Leaf:
         """Where it has the view among its leaves, if it has it there."""
-        found = id(view.value), view.layout, digits
+        found = view.value, view.layout, digits
         return self.turned.get(found, found)
 
     def whole_leaves(self) -> Iterator[View]:
@@ -97,7 +97,7 @@ class Region:
         """Whether its vectors of channels are such in this space, too: as numbers of rows they are another kind."""
         if space.channel_digits == self.space.channel_digits:
             return True
-        sizes = (each.results[0].layout.numel for each in self.operations if id(each) not in self.of_rows)
+        sizes = (each.results[0].layout.numel for each in self.operations if each not in self.of_rows)
         return not any(2 < size < self.numel for size in sizes)
 
     def read_by(self, operation: Operation) -> list[tuple[View, Digits]]:
@@ -107,7 +107,7 @@ class Region:
         found = self.operand_digits(operation)
         if operation.results[0].layout.numel == self.numel:
             return found
-        digits = self.rows if id(operation) in self.of_rows else self.space.channel_digits
+        digits = self.rows if operation in self.of_rows else self.space.channel_digits
         return [(view, digits if own else ()) for view, own in found]
 
     def operand_digits(self, operation: Map) -> list[tuple[View, Digits]]:
@@ -115,30 +115,30 @@ class Region:
         is computed in the region's own order; only where it is written differs."""
         (result,) = operation.results
         found = operand_digits(operation)
-        if id(result) not in self.copies or not result.layout.is_dense:
+        if result not in self.copies or not result.layout.is_dense:
             return found
         return [(view, self.whole) for view, _ in found]
 
     def knows(self, view: View, digits: Digits) -> bool:
         """Whether a result of its own is known where it is read with these digits."""
         maker = view.value.maker
-        if isinstance(maker, Reduce) or id(maker) in self.of_rows:
-            return digits == self.rows and id(maker) in self.of_rows
+        if isinstance(maker, Reduce) or maker in self.of_rows:
+            return digits == self.rows and maker in self.of_rows
         return digits == self.whole
 
     def traced(self, operation: Operation, stored: Container[int] = ()) -> Computation:
         """Those of the region's operations that compute an operation's result, in order, and what they read: of the
-        region's own results those that are stored (ids)."""
-        members = {id(each) for each in self.computed}
-        needed, leaves, todo = {id(operation)}, {}, self.read_by(operation)
+        region's own results those that are stored."""
+        members = {each for each in self.computed}
+        needed, leaves, todo = {operation}, {}, self.read_by(operation)
         while todo:
             view, digits = todo.pop()
             maker = view.value.maker
-            if id(maker) in members and self.knows(view, digits):
-                if maker is self.anchor or (id(view.value) in stored and (view.is_whole or digits == self.rows)):
-                    leaves[id(view.value), view.layout, digits] = view
-                elif id(maker) not in needed:
-                    needed.add(id(maker))
+            if maker in members and self.knows(view, digits):
+                if maker is self.anchor or (view.value in stored and (view.is_whole or digits == self.rows)):
+                    leaves[view.value, view.layout, digits] = view
+                elif maker not in needed:
+                    needed.add(maker)
                     todo += self.read_by(maker)
             elif (key := self.leaf(view, digits)) in self.leaves:
                 leaves[key] = self.leaves[key]
@@ -146,7 +146,7 @@ class Region:
                 todo += found
             else:
                 raise ValueError(f"{view} is not what the region reads")
-        return [each for each in self.computed if id(each) in needed], leaves
+        return [each for each in self.computed if each in needed], leaves
 
 
 def copy_of(region: Region) -> Region:

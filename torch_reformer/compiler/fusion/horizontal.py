@@ -37,15 +37,15 @@ def merge(grouping: Grouping) -> bool:
 def _pairs(grouping: Grouping) -> list[tuple[int, int]]:
     """Regions that make or read the same tensor as a whole, or are of as few elements, those with the most bytes in
     common first."""
-    users: dict[int, tuple[Value, list[int]]] = {}
+    users: dict[Value, list[int]] = {}
     for number, region in grouping.regions.items():
         makes = region.makes
-        values = {id(view.value): view.value for view in region.whole_leaves() if id(view.value) not in makes}
-        values |= {id(each.results[0]): each.results[0] for each in region.members if not isinstance(each, Reduce)}
-        for key, value in values.items():
-            users.setdefault(key, (value, []))[1].append(number)
+        values = {view.value: None for view in region.whole_leaves() if view.value not in makes}
+        values |= {each.results[0]: None for each in region.members if not isinstance(each, Reduce)}
+        for value in values:
+            users.setdefault(value, []).append(number)
     shared: dict[tuple[int, int], int] = {}
-    for value, numbers in users.values():
+    for value, numbers in users.items():
         maker = grouping.group_that_makes(value) if value.maker is not None and len(numbers) > 1 else None
         for pair in itertools.combinations(sorted(numbers[:_MOST_READERS]), 2):
             shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
@@ -109,7 +109,7 @@ def needs_all_of(region: Region, other: Region) -> bool:
     for (value, _, digits), view in region.leaves.items():
         if value in makes and (not other.knows(view, digits) or (digits == other.whole and not view.is_whole)):
             return True
-    return region.anchor is not None and any(id(view.value) in makes for view in region.anchor.operands)
+    return region.anchor is not None and any(view.value in makes for view in region.anchor.operands)
 
 
 def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> None:
@@ -118,20 +118,20 @@ def _join(grouping: Grouping, first: Region, second: Region, space: Space) -> No
     first.space = space
     join_parts(first, second, grouping.place_of)
     for operation in second.operations:
-        grouping.group_of[id(operation)] = first.number
+        grouping.group_of[operation] = first.number
     grouping.replace(second.number, first.number)
     del grouping.regions[second.number]
 
 
-def join_parts(first: Region, second: Region, place_of: dict[int, int]) -> None:
+def join_parts(first: Region, second: Region, place_of: dict[Operation, int]) -> None:
     """Has the first do what the second does, besides."""
 
     def ordered(operations: Iterable[Operation]) -> list[Operation]:
-        return sorted({id(each): each for each in operations}.values(), key=lambda each: place_of[id(each)])
+        return sorted(set(operations), key=lambda each: place_of[each])
 
     first.operations = ordered([*first.operations, *second.operations])
-    members = {id(each) for each in first.operations}
-    first.recomputed = ordered(each for each in (*first.recomputed, *second.recomputed) if id(each) not in members)
+    members = {each for each in first.operations}
+    first.recomputed = ordered(each for each in (*first.recomputed, *second.recomputed) if each not in members)
     first.leaves |= second.leaves
     first.operands |= second.operands
     first.copies |= second.copies

@@ -24,10 +24,10 @@ class _Recompute:
         others = [view for operation in grouping.alone.values() for view in operation.operands]
         others += grouping.graph.output_views()
         others += [view for region in self.regions.values() if region.anchor for view in region.anchor.operands]
-        self.stays = {id(view.value) for view in others}  # needed in memory whatever regions do
-        self.readers: dict[int, list[Region]] = {}
+        self.stays = {view.value for view in others}  # needed in memory whatever regions do
+        self.readers: dict[Value, list[Region]] = {}
         for region in self.regions.values():
-            for value in {id(view.value) for view in region.leaves.values()}:
+            for value in {view.value for view in region.leaves.values()}:
                 self.readers.setdefault(value, []).append(region)
 
     def run(self) -> bool:
@@ -47,10 +47,10 @@ class _Recompute:
         for operation in region.operations:
             if self._is_stored(region, operation):
                 operations, read = region.traced(operation)
-                needed |= set(map(id, operations))
+                needed |= set((operations))
                 leaves |= read
-        region.operations = [each for each in region.operations if id(each) in needed]
-        region.recomputed = [each for each in region.recomputed if id(each) in needed]
+        region.operations = [each for each in region.operations if each in needed]
+        region.recomputed = [each for each in region.recomputed if each in needed]
         region.leaves = leaves
         region.copies = {value: digits for value, digits in region.copies.items() if value in region.makes}
         region.operands = {*(digits for _, _, digits in leaves), *region.copies.values()}
@@ -59,11 +59,11 @@ class _Recompute:
 
     def _consider(self, region: Region, operation: Operation) -> bool:
         value = operation.results[0]
-        readers = [each for each in self.readers.get(id(value), ()) if each is not region]
+        readers = [each for each in self.readers.get(value, ()) if each is not region]
         if not readers:
             return False
         others = [each for each in region.members if each is not operation]
-        stored = {id(each.results[0]) for each in others if self._is_stored(region, each)}
+        stored = {each.results[0] for each in others if self._is_stored(region, each)}
         ways = [region.traced(operation)]  # of what the region reads, or of what it stores anyway
         if stored:
             ways.append(region.traced(operation, stored))
@@ -81,7 +81,7 @@ class _Recompute:
         if len(again[0]) > MOST:
             return 0, []
         costs = [(each, self._cost(each, value, *again, region)) for each in readers]
-        if id(value) in self.stays:
+        if value in self.stays:
             chosen = [(each, cost) for each, cost in costs if cost is not None and cost < value.bytes]
             return sum(value.bytes - cost for _, cost in chosen), [each for each, _ in chosen]
         if any(cost is None for _, cost in costs):
@@ -94,7 +94,7 @@ class _Recompute:
 
     def _is_stored(self, region: Region, operation: Operation) -> bool:
         """Whether others than its region need its result."""
-        value = id(operation.results[0])
+        value = operation.results[0]
         return value in self.stays or any(each is not region for each in self.readers.get(value, ()))
 
     def _only(self, region: Region, operation: Operation) -> bool:
@@ -105,7 +105,7 @@ class _Recompute:
         """Bytes that the reader reads besides; None if it can't."""
         if len(reader.computed) + len(operations) > MOST_OPERATIONS or reader.numel != region.numel:
             return None
-        if any(id(each) in region.of_rows for each in operations):
+        if any(each in region.of_rows for each in operations):
             return None  # a row's reductions take longer than to read what follows from them
         if any(view.value is value and key[2] != reader.whole for key, view in reader.leaves.items()):
             return None  # read in another way, too
@@ -114,15 +114,13 @@ class _Recompute:
             return None
         if not reader.takes(space) or are_many_placed(space, everything):
             return None
-        new = {key: view for key, view in leaves.items() if id(view.value) not in reader.reads}
-        if any(
-            view.value.maker is not None and id(view.value.maker) in map(id, reader.computed) for view in new.values()
-        ):
+        new = {key: view for key, view in leaves.items() if view.value not in reader.reads}
+        if any(view.value.maker is not None and view.value.maker in reader.computed for view in new.values()):
             return None
-        cost = sum(view.value.bytes for view in {id(view.value): view for view in new.values()}.values())
+        cost = sum(view.value.bytes for view in {view.value: view for view in new.values()}.values())
         acc = region.anchor.results[0] if region.anchor else None
         if acc is not None and any(view.value is acc for view in leaves.values()):
-            if id(acc) not in self.stays and not self.readers.get(id(acc)):
+            if acc not in self.stays and not self.readers.get(acc):
                 cost += acc.bytes  # it is not stored otherwise
         return cost
 
@@ -137,10 +135,10 @@ class _Recompute:
         reader.space = self._space(reader, leaves)
         reader.operands |= {key[2] for key in leaves}
         reader.leaves = {key: view for key, view in reader.leaves.items() if view.value is not value} | leaves
-        known = {id(each) for each in reader.computed}
-        reader.recomputed += [each for each in operations if id(each) not in known]
-        self.readers[id(value)].remove(reader)
+        known = {each for each in reader.computed}
+        reader.recomputed += [each for each in operations if each not in known]
+        self.readers[value].remove(reader)
         for view in leaves.values():
-            readers = self.readers.setdefault(id(view.value), [])
+            readers = self.readers.setdefault(view.value, [])
             if reader not in readers:
                 readers.append(reader)

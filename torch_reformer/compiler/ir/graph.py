@@ -295,7 +295,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
-        self.copies: dict[tuple[int, Layout], Value] = {}  # of values (ids) as views have them (lowering/contiguous.py)
+        self.copies: dict[tuple[Value, Layout], Value] = {}  # of values as views have them (lowering/contiguous.py)
         self.joins: dict[tuple, tuple[list[View], Value]] = {}  # views that are parts of a value (passes/batching.py)
         self._count = 0
 
@@ -315,14 +315,14 @@ class Graph:
         self.operations.append(operation)
         return operation.results
 
-    def readers(self) -> dict[int, list[Operation | None]]:
-        """For each value (id) that is read the operations that do; None stands for a result of the graph."""
-        found: dict[int, list[Operation | None]] = {}
+    def readers(self) -> dict[Value, list[Operation | None]]:
+        """For each value that is read the operations that do; None stands for a result of the graph."""
+        found: dict[Value, list[Operation | None]] = {}
         for operation in self.operations:
             for view in operation.operands:
-                found.setdefault(id(view.value), []).append(operation)
+                found.setdefault(view.value, []).append(operation)
         for view in self.output_views():
-            found.setdefault(id(view.value), []).append(None)
+            found.setdefault(view.value, []).append(None)
         return found
 
     def output_views(self) -> list[View]:
@@ -341,10 +341,10 @@ class Graph:
 
 def verify(graph: Graph) -> None:
     """Raises ValueError with a sentence where the graph is none: in tests, after each pass."""
-    there = {id(value) for value in graph.inputs}
+    there = {value for value in graph.inputs}
 
     def check(view: View, what: str) -> None:
-        if id(view.value) not in there:
+        if view.value not in there:
             raise ValueError(f"{what} needs {view.value} before it is made")
         layout, memory = view.layout, view.value.memory or view.value.layout
         last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
@@ -362,6 +362,6 @@ def verify(graph: Graph) -> None:
         for result in operation.results:
             if result.maker is not operation:
                 raise ValueError(f"{result} is made by another operation than {operation.text()}")
-            there.add(id(result))
+            there.add(result)
     for view in graph.output_views():
         check(view, "the result")

@@ -27,13 +27,13 @@ def copied(graph: Graph, view: View, layout: Layout) -> View:
     return _copy(graph, view, layout, {})
 
 
-def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[int, Layout], Value]) -> View:
+def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[Value, Layout], Value]) -> View:
     dims = sorted(range(len(layout.sizes)), key=lambda d: -layout.strides[d])
     dims = [d for d in dims if layout.sizes[d] != 1 and view.layout.strides[d]]
     sizes = tuple(layout.sizes[d] for d in dims)
     ordered = Layout(sizes, tuple(view.layout.strides[d] for d in dims), view.layout.offset)
     strides = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
-    key = id(view.value), ordered
+    key = view.value, ordered
     if key not in known:
         call = Call(_contiguous, (View(view.value, ordered),), {})
         (known[key],) = graph.add(call, [(Layout(sizes, strides), view.value.dtype, view.value.device)])

@@ -22,17 +22,17 @@ class Sum:
 def find_sums(graph: Graph) -> list[Sum]:
     """All of them, whose parts nobody else needs."""
     readers = graph.readers()
-    additions = {id(each) for each in graph.operations if _is_addition(each)}
+    additions = {each for each in graph.operations if _is_addition(each)}
 
     def inner(view: View, whole: Value) -> Map | None:
         """The addition that makes this term, if it is one of the sum's."""
         maker = view.value.maker
         same = view.layout == view.value.layout and view.value.dtype == whole.dtype
-        return maker if id(maker) in additions and same and len(readers[id(view.value)]) == 1 else None
+        return maker if maker in additions and same and len(readers[view.value]) == 1 else None
 
     found, inside = [], set()
     for last in reversed(graph.operations):
-        if id(last) not in additions or id(last) in inside:
+        if last not in additions or last in inside:
             continue
         terms, todo = [], last.inputs[::-1]
         while todo:
@@ -40,7 +40,7 @@ def find_sums(graph: Graph) -> list[Sum]:
             if (part := inner(view, last.results[0])) is None:
                 terms.append(view)
             else:
-                inside.add(id(part))
+                inside.add(part)
                 todo += part.inputs[::-1]
         found.append(Sum(last, terms))
     return found[::-1]
@@ -59,7 +59,7 @@ def change_terms(graph: Graph, sum: Sum, terms: list[View]) -> None:
     *others, last = terms
     if not others:
         graph.operations = [each for each in graph.operations if each is not sum.last]
-        replace(graph, {id(result): last})
+        replace(graph, {result: last})
         return
     type = Typed(result.layout, result.dtype, result.device)
     total = others[0]

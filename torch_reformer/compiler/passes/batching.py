@@ -39,15 +39,15 @@ def place_of(graph: Graph, operation: Operation) -> int:
 
 def place_after(graph: Graph, views: list[View]) -> int:
     """Where all of them are there."""
-    makers = {id(view.value.maker) for view in views if view.value.maker is not None}
-    return 1 + max((place for place, each in enumerate(graph.operations) if id(each) in makers), default=-1)
+    makers = {view.value.maker for view in views if view.value.maker is not None}
+    return 1 + max((place for place, each in enumerate(graph.operations) if each in makers), default=-1)
 
 
-def replace(graph: Graph, instead: dict[int, View]) -> None:
-    """Has views of these dense values (ids) look at others, where the same elements lie in the same order."""
+def replace(graph: Graph, instead: dict[Value, View]) -> None:
+    """Has views of these dense values look at others, where the same elements lie in the same order."""
 
     def changed(view: View) -> View:
-        found = instead.get(id(view.value))
+        found = instead.get(view.value)
         if found is None:
             return view
         own = view.layout
@@ -105,7 +105,7 @@ def stacked(graph: Graph, views: list[View], dim: int) -> Value:
 
 
 def _key(views: list[View], dim: int) -> tuple:
-    return dim, tuple((id(view.value), view.layout) for view in views)
+    return dim, tuple((view.value, view.layout) for view in views)
 
 
 def _in_place(views: list[View], dim: int) -> Layout | None:

@@ -3,16 +3,16 @@ under autocast need no kernel of their own so."""
 
 from __future__ import annotations
 
-from ..ir.graph import Graph, View, is_removable_cast
+from ..ir.graph import Graph, Value, View, is_removable_cast
 from ..ir.layout import Layout
 
 
 def drop_round_trips(graph: Graph) -> None:
-    outputs = {id(view.value) for view in graph.output_views()}
-    instead: dict[int, View] = {}  # of a cast's result: a view whose own value has no other in its place
+    outputs = {view.value for view in graph.output_views()}
+    instead: dict[Value, View] = {}  # of a cast's result: a view whose own value has no other in its place
 
     def wide(view: View) -> View:
-        source, own = instead.get(id(view.value)), view.layout
+        source, own = instead.get(view.value), view.layout
         if source is None:
             return view
         return View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
@@ -21,12 +21,12 @@ def drop_round_trips(graph: Graph) -> None:
         source = _source(operation)
         if source is None:
             continue
-        source, result = wide(source), id(operation.results[0])
+        source, result = wide(source), operation.results[0]
         # Two results of the graph share no memory.
-        if not {id(source.value), result} <= outputs:
+        if not {source.value, result} <= outputs:
             instead[result] = source
             if result in outputs:
-                outputs.add(id(source.value))
+                outputs.add(source.value)
     for operation in graph.operations:
         operation.change_operands(wide)
     graph.outputs = [wide(each) if isinstance(each, View) else each for each in graph.outputs]

@@ -5,37 +5,37 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Call, Graph, Map, View
+from ..ir.graph import Call, Graph, Map, Value, View
 from ..ir.layout import Layout
 
 aten = torch.ops.aten
 
 
 def fold_biases(graph: Graph) -> None:
-    uses: dict[int, int] = {}
+    uses: dict[Value, int] = {}
     for view in (*(view for each in graph.operations for view in each.operands), *graph.output_views()):
-        uses[id(view.value)] = uses.get(id(view.value), 0) + 1
-    places = {id(each): place for place, each in enumerate(graph.operations)}
-    instead: dict[int, View] = {}
+        uses[view.value] = uses.get(view.value, 0) + 1
+    places = {each: place for place, each in enumerate(graph.operations)}
+    instead: dict[Value, View] = {}
     for operation in graph.operations:
         found = _product_and_bias(operation)
         if found is None:
             continue
         product, bias = found
         maker = bias.value.maker
-        made_later = maker is not None and places[id(maker)] > places[id(product.value.maker)]
-        if uses[id(product.value)] > 1 or made_later:
+        made_later = maker is not None and places[maker] > places[product.value.maker]
+        if uses[product.value] > 1 or made_later:
             continue
         call = product.value.maker
         call.operator, call.args = aten.addmm.default, (bias, *call.args)
-        instead[id(operation.results[0])] = product
+        instead[operation.results[0]] = product
 
     def folded(view: View) -> View:
-        source = instead.get(id(view.value))
+        source = instead.get(view.value)
         return view if source is None else View(source.value, view.layout)
 
     gone = set(instead)
-    graph.operations = [each for each in graph.operations if not gone & {id(result) for result in each.results}]
+    graph.operations = [each for each in graph.operations if not gone & {result for result in each.results}]
     for operation in graph.operations:
         operation.change_operands(folded)
     graph.outputs = [folded(each) if isinstance(each, View) else each for each in graph.outputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Call, Graph, Operation, Typed, View
+from ..ir.graph import Call, Graph, Operation, Typed, Value, View
 from ..ir.layout import Layout
 from .batching import add_at, cost_of_joining, joined, of_call, place_after_join, place_of, replace
 
@@ -14,13 +14,13 @@ _OPERATORS = (aten.mm.default, aten.addmm.default)
 
 
 def join_products(graph: Graph) -> None:
-    written = {id(value) for each in graph.operations for value in each.writes}
-    outputs = {id(view.value) for view in graph.output_views()}
+    written = {value for each in graph.operations for value in each.writes}
+    outputs = {view.value for view in graph.output_views()}
     kinds: dict[tuple, list[Call]] = {}
     for each in graph.operations:
-        if not _is_product(each) or id(each.results[0]) in outputs:
+        if not _is_product(each) or each.results[0] in outputs:
             continue  # a result of the graph has memory of its own
-        if written.isdisjoint(id(value) for value in (*each.results, *(view.value for view in each.operands))):
+        if written.isdisjoint(value for value in (*each.results, *(view.value for view in each.operands))):
             kinds.setdefault(_key(each), []).append(each)
     for products in kinds.values():
         for batch in _independent(graph, products):
@@ -40,32 +40,32 @@ def _key(product: Call) -> tuple:
     """What all have in common that may be one."""
     *others, (first, second) = product.args[:-2], product.args[-2:]
     (result,) = product.results
-    same = [(id(view.value), view.layout) for view in (*others[0], second)]
+    same = [(view.value, view.layout) for view in (*others[0], second)]
     return product.operator, *same, first.layout.sizes, result.layout, result.dtype
 
 
 def _independent(graph: Graph, products: list[Call]) -> list[list[Call]]:
     """Those that need none, in the graph's order, those that need some of these alone, and so on."""
     found: list[list[Call]] = []
-    after: dict[int, int] = {}  # value (id) -> how many of the products it needs at most, one after the other
-    wanted = {id(each) for each in products} if len(products) > 1 else set()
+    after: dict[Value, int] = {}  # value -> how many of the products it needs at most, one after the other
+    wanted = {each for each in products} if len(products) > 1 else set()
     for each in graph.operations if wanted else ():
-        level = max((after.get(id(view.value), 0) for view in each.operands), default=0)
-        if id(each) in wanted:
+        level = max((after.get(view.value, 0) for view in each.operands), default=0)
+        if each in wanted:
             found += [[]] if level == len(found) else []
             found[level].append(each)
             level += 1
-        after |= {id(value): level for value in each.results}
+        after |= {value: level for value in each.results}
     return found
 
 
 def _followers(graph: Graph, *operations: Operation) -> list[Operation]:
     """What needs one of them."""
-    made = {id(value) for each in operations for value in each.results}
+    made = {value for each in operations for value in each.results}
     found = []
     for each in graph.operations:
-        if any(id(view.value) in made for view in each.operands):
-            made |= {id(value) for value in each.results}
+        if any(view.value in made for view in each.operands):
+            made |= {value for value in each.results}
             found.append(each)
     return found
 
@@ -84,12 +84,12 @@ def _delay_readers(graph: Graph, products: list[Call]) -> bool:
     """Puts what needs one of these behind what all of them need; says whether that could be."""
     first = min(place_of(graph, each) for each in products)
     end = max(first, place_after_join(graph, _rows(products), 0))
-    late = {id(each) for each in (*products, *_followers(graph, *products))}
+    late = {each for each in (*products, *_followers(graph, *products))}
     between = graph.operations[first:end]
-    if any(each.writes or (each.is_random and id(each) in late) for each in between):
+    if any(each.writes or (each.is_random and each in late) for each in between):
         return False
-    early = [each for each in between if id(each) not in late]
-    delayed = [each for each in between if id(each) in late]
+    early = [each for each in between if each not in late]
+    delayed = [each for each in between if each in late]
     graph.operations = [*graph.operations[:first], *early, *delayed, *graph.operations[end:]]
     return True
 
@@ -101,12 +101,12 @@ def _join(graph: Graph, products: list[Call]) -> None:
     (result,) = products[0].results
     count, columns = result.layout.sizes
     type = Typed(Layout.row_major((len(products) * count, columns)), result.dtype, result.device)
-    gone = {id(each) for each in products}
-    place = next(place for place, each in enumerate(graph.operations) if id(each) in gone)
+    gone = {each for each in products}
+    place = next(place for place, each in enumerate(graph.operations) if each in gone)
     value = add_at(graph, place, Call(products[0].operator, (*others, rows, second), {}), type)
-    graph.operations = [each for each in graph.operations if id(each) not in gone]
+    graph.operations = [each for each in graph.operations if each not in gone]
     parts = {
-        id(each.results[0]): View(value, Layout.row_major((count, columns), i * count * columns))
+        each.results[0]: View(value, Layout.row_major((count, columns), i * count * columns))
         for i, each in enumerate(products)
     }
     replace(graph, parts)

@@ -18,14 +18,14 @@ _embedding_grad = torch.ops.reformer._embedding_grad.default
 
 
 def join_sums(graph: Graph) -> None:
-    written = {id(value) for each in graph.operations for value in each.writes}
+    written = {value for each in graph.operations for value in each.writes}
     readers = graph.readers()
     for found in find_sums(graph):
         made_by = [_term(view, readers) for view in found.terms]
         kinds: dict[tuple, list[int]] = {}
         for place, term in enumerate(made_by):
             key = None if term is None else _key(term)
-            if key is not None and written.isdisjoint(id(view.value) for view in term.operands):
+            if key is not None and written.isdisjoint(view.value for view in term.operands):
                 kinds.setdefault(key, []).append(place)
         terms, (result,) = dict(enumerate(found.terms)), found.last.results
         for places in kinds.values():
@@ -59,7 +59,7 @@ def _term(view: View, readers: dict) -> Operation | None:
 
 def _is_read_as_it_is(view: View, readers: dict) -> bool:
     own = view.value.layout
-    return len(readers[id(view.value)]) == 1 and view.layout == own and own.is_row_major
+    return len(readers[view.value]) == 1 and view.layout == own and own.is_row_major
 
 
 def _key(term: Operation) -> tuple | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Call, Conv, Graph, Map, Operation, Reduce, Typed, View, is_removable_cast
+from ..ir.graph import Call, Conv, Graph, Map, Operation, Reduce, Typed, Value, View, is_removable_cast
 from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default
 
 
 def moments_of_parts(graph: Graph) -> None:
-    known: dict[tuple[int, Layout], View] = {}  # a part -> its moments
+    known: dict[tuple[Value, Layout], View] = {}  # a part -> its moments
     before, graph.operations = graph.operations, []
     for operation in before:
         parts = _parts(operation)
@@ -51,8 +51,8 @@ def _is_free(part: View, known: dict) -> bool:
     return _key(part) in known or isinstance(part.value.maker, Conv)
 
 
-def _key(part: View) -> tuple[int, Layout]:
-    return id(part.value), part.layout
+def _key(part: View) -> tuple[Value, Layout]:
+    return part.value, part.layout
 
 
 def _moments(graph: Graph, of: Reduce, part: View) -> View:

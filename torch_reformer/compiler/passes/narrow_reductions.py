@@ -11,22 +11,22 @@ from ..ir.graph import Graph, Map, Operation, Reduce, Value, View, is_cast
 
 def narrow_reductions(graph: Graph) -> None:
     readers = graph.readers()
-    instead: dict[int, Value] = {}  # a cast's result -> the reduction's
+    instead: dict[Value, Value] = {}  # a cast's result -> the reduction's
     for operation in graph.operations:
         if not isinstance(operation, Reduce) or operation.kind == "moments":
             continue
         (value,) = operation.results
-        cast = _only_cast(value, readers.get(id(value), []))
+        cast = _only_cast(value, readers.get(value, []))
         # A program that goes on with it computes with what is not rounded.
-        if cast is not None and not any(isinstance(each, (Map, Reduce)) for each in readers[id(cast.results[0])]):
+        if cast is not None and not any(isinstance(each, (Map, Reduce)) for each in readers[cast.results[0]]):
             value.dtype = cast.results[0].dtype
-            instead[id(cast.results[0])] = value
+            instead[cast.results[0]] = value
 
     def narrow(view: View) -> View:
-        value = instead.get(id(view.value))
+        value = instead.get(view.value)
         return view if value is None else View(value, view.layout)
 
-    graph.operations = [each for each in graph.operations if not any(id(result) in instead for result in each.results)]
+    graph.operations = [each for each in graph.operations if not any(result in instead for result in each.results)]
     for operation in graph.operations:
         operation.change_operands(narrow)
     graph.outputs = [narrow(each) if isinstance(each, View) else each for each in graph.outputs]

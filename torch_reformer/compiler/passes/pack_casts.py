@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce
+from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
 
 FEWEST = 4  # casts that are worth a step of their own
 
 
 def pack_casts(graph: Graph) -> None:
-    readers: dict[int, list] = {}
+    readers: dict[Value, list] = {}
     for operation in graph.operations:
         for view in operation.operands:
-            readers.setdefault(id(view.value), []).append(operation)
-    given = {id(value) for value in graph.inputs}
-    outputs = {id(view.value) for view in graph.output_views()}
+            readers.setdefault(view.value, []).append(operation)
+    given = {value for value in graph.inputs}
+    outputs = {view.value for view in graph.output_views()}
     first: list[Map] = []
     last: list[Map] = []
     for operation in graph.operations:
         if not _is_cast(operation):
             continue
         result, source = operation.results[0], operation.inputs[0].value
-        by = readers.get(id(result), [])
-        if id(source) in given and any(not isinstance(each, (Map, Reduce)) for each in by):
+        by = readers.get(result, [])
+        if source in given and any(not isinstance(each, (Map, Reduce)) for each in by):
             first.append(operation)
-        elif id(result) in outputs and not by and isinstance(source.maker, (Call, ConvGrads)):
+        elif result in outputs and not by and isinstance(source.maker, (Call, ConvGrads)):
             last.append(operation)
     for casts, parts in ((first, True), (last, False)):
         by_kind: dict[tuple, list[Map]] = {}
@@ -49,11 +49,11 @@ def _is_cast(operation) -> bool:
 
 
 def _pack(graph: Graph, casts: list[Map], parts: bool) -> None:
-    gone = {id(each) for each in casts}
+    gone = {each for each in casts}
     packed = Casts([cast.inputs[0] for cast in casts], "casts", parts)
     packed.results = [cast.results[0] for cast in casts]
     for result in packed.results:
         result.maker = packed
     at = graph.operations.index(casts[0]) if parts else len(graph.operations)
     graph.operations.insert(at, packed)
-    graph.operations = [each for each in graph.operations if id(each) not in gone]
+    graph.operations = [each for each in graph.operations if each not in gone]

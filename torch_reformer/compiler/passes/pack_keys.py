@@ -19,5 +19,5 @@ def pack_keys(graph: Graph) -> None:
         for result in packed.results:
             result.maker = packed
         graph.operations[graph.operations.index(found[0])] = packed
-        gone = {id(each) for each in found}
-        graph.operations = [each for each in graph.operations if id(each) not in gone]
+        gone = {each for each in found}
+        graph.operations = [each for each in graph.operations if each not in gone]

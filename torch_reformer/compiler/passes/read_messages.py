@@ -28,8 +28,8 @@ def read_messages(graph: Graph) -> None:
 class _Fusion:
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.places = {id(each): place for place, each in enumerate(graph.operations)}
-        self.written = {id(value): place for place, each in enumerate(graph.operations) for value in each.writes}
+        self.places = {each: place for place, each in enumerate(graph.operations)}
+        self.written = {value: place for place, each in enumerate(graph.operations) for value in each.writes}
         self.made: dict[tuple, View] = {}  # of an operator and its arguments
 
     def change(self, operation: Call) -> None:
@@ -49,7 +49,7 @@ class _Fusion:
 
     def _changes(self, reader: Operation, *views: View) -> bool:
         """Whether something is written to one of these after the operation has read it."""
-        return any(self.written.get(id(view.value), -1) > self.places[id(reader)] for view in views)
+        return any(self.written.get(view.value, -1) > self.places[reader] for view in views)
 
     def _look_up(self, source: View, sizes: tuple[int, ...]) -> LookUp | None:
         """That which gives all rows of these sizes, and can be done later as well."""
@@ -71,7 +71,7 @@ class _Fusion:
 
     def _call(self, operator, args: tuple, dtype: torch.dtype) -> View:
         """What the operator gives: as many elements as the last view among the arguments has."""
-        key = operator, *((id(each.value), each.layout) if isinstance(each, View) else each for each in args)
+        key = operator, *((each.value, each.layout) if isinstance(each, View) else each for each in args)
         if key not in self.made:
             last = [each for each in args if isinstance(each, View)][-1]
             typed = Typed(Layout(last.layout.sizes, (1,)), dtype, last.value.device)

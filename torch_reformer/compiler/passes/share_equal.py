@@ -10,20 +10,20 @@ from .batching import expression_of
 
 
 def share_equal(graph: Graph) -> None:
-    written = {id(value) for operation in graph.operations for value in operation.writes}
-    outputs = {id(view.value) for view in graph.output_views()}
-    given = {id(value) for value in graph.inputs}
+    written = {value for operation in graph.operations for value in operation.writes}
+    outputs = {view.value for view in graph.output_views()}
+    given = {value for value in graph.inputs}
     known: dict[tuple, list[Operation]] = {}
-    instead: dict[int, Value] = {}  # of a result (id)
+    instead: dict[Value, Value] = {}  # of a result
 
     def first(view: View) -> View:
-        return View(instead.get(id(view.value), view.value), view.layout)
+        return View(instead.get(view.value, view.value), view.layout)
 
     def same_as(operation: Operation) -> Value | None:
         """What is there already and holds the same."""
         if not isinstance(operation, (Map, Reduce)) or isinstance(operation, Random):
             return None
-        if not written.isdisjoint(map(id, (*operation.results, *(view.value for view in operation.operands)))):
+        if not written.isdisjoint((*operation.results, *(view.value for view in operation.operands))):
             return None
         if _is_copy(operation):
             return operation.inputs[0].value
@@ -36,12 +36,12 @@ def share_equal(graph: Graph) -> None:
         operation.change_operands(first)
         same = same_as(operation)
         # A result of the graph shares memory with no other, and with nothing that is given.
-        if same is None or (id(operation.results[0]) in outputs and id(same) in outputs | given):
+        if same is None or (operation.results[0] in outputs and same in outputs | given):
             left.append(operation)
             continue
-        instead[id(operation.results[0])] = same
-        if id(operation.results[0]) in outputs:
-            outputs.add(id(same))
+        instead[operation.results[0]] = same
+        if operation.results[0] in outputs:
+            outputs.add(same)
     graph.operations = left
     graph.outputs = [first(each) if isinstance(each, View) else each for each in graph.outputs]
 
@@ -60,8 +60,8 @@ def _key(operation: Map | Reduce) -> tuple:
     (result,) = operation.results
     if isinstance(operation, Reduce):
         layout = operation.input.layout
-        return operation.kind, id(operation.input.value), layout.numel, without(layout, operation.over)
-    read = [(id(view.value), view.layout.offset, digits) for view, digits in operand_digits(operation)]
+        return operation.kind, operation.input.value, layout.numel, without(layout, operation.over)
+    read = [(view.value, view.layout.offset, digits) for view, digits in operand_digits(operation)]
     return operation.name, tuple(read), result.layout.numel, result.dtype, result.device
 
 

@@ -14,7 +14,7 @@ _mm = torch.ops.aten.mm
 
 def widen_products(graph: Graph) -> None:
     readers = graph.readers()
-    instead: dict[int, View] = {}  # a cast's result -> the product's
+    instead: dict[Value, View] = {}  # a cast's result -> the product's
     for operation in graph.operations:
         if not isinstance(operation, Call) or operation.operator is not _mm.default:
             continue
@@ -23,24 +23,24 @@ def widen_products(graph: Graph) -> None:
         if cast is not None:
             operation.operator, operation.args = _mm.dtype, (*operation.args, torch.float32)
             value.dtype = torch.float32
-            instead[id(cast.results[0])] = View(value, cast.inputs[0].layout)
+            instead[cast.results[0]] = View(value, cast.inputs[0].layout)
 
     def wide(view: View) -> View:
-        source, own = instead.get(id(view.value)), view.layout
+        source, own = instead.get(view.value), view.layout
         if source is None:
             return view
         return View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
 
-    graph.operations = [each for each in graph.operations if not any(id(result) in instead for result in each.results)]
+    graph.operations = [each for each in graph.operations if not any(result in instead for result in each.results)]
     graph.outputs = [wide(each) if isinstance(each, View) else each for each in graph.outputs]
 
 
-def _only_cast(value: Value, readers: dict[int, list[Operation | None]]) -> Map | None:
+def _only_cast(value: Value, readers: dict[Value, list[Operation | None]]) -> Map | None:
     """The cast to fp32 that alone reads a GPU's product, as it lies in memory, and that only the graph's caller needs:
     what else reads it reads fewer bytes of a narrow one."""
-    cast, *others = readers.get(id(value), [None])
+    cast, *others = readers.get(value, [None])
     if others or not is_cast(cast) or value.dtype not in NARROW or value.device.type != "cuda" or torch.version.hip:
         return None
     ((view,), (result,)) = cast.inputs, cast.results
     same = result.layout.matches(view.layout) and result.layout.is_dense
-    return cast if same and result.dtype == torch.float32 and readers.get(id(result)) == [None] else None
+    return cast if same and result.dtype == torch.float32 and readers.get(result) == [None] else None

@@ -137,10 +137,10 @@ class Executable(Compiled):
 def _views(graph: Graph) -> list[tuple[int, int]]:
     """Outputs that are views of an input or of an output before them, with that tensor's place among both. Inputs that
     are outputs as they are stay the same tensors."""
-    places = {id(value): place for place, value in enumerate(graph.inputs)}
+    places = {value: place for place, value in enumerate(graph.inputs)}
     found = []
     for place, view in enumerate(graph.output_views(), len(graph.inputs)):
-        base = places.setdefault(id(view.value), place)
+        base = places.setdefault(view.value, place)
         if base != place and not (base < len(graph.inputs) and view.layout == view.value.layout):
             found.append((place - len(graph.inputs), base))
     return found
@@ -149,8 +149,8 @@ def _views(graph: Graph) -> list[tuple[int, int]]:
 def _scaled(graph: Graph) -> list[int]:
     """Inputs that a backward scales in place: the forward saved them for this."""
     scaled = [each for each in graph.operations if isinstance(each, Call) and each.operator is SCALE]
-    written = {id(value) for each in scaled for value in each.writes}
-    return [place for place, value in enumerate(graph.inputs) if id(value) in written]
+    written = {value for each in scaled for value in each.writes}
+    return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
 def gpu_of(graph: Graph) -> str | None:

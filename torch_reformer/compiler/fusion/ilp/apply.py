@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from ...ir.graph import Operation
+from ...ir.graph import Operation, Value
 from ..greedy import Grouping
 from ..group import Region, copy_of
 from ..schedule import Cyclic, reads_of, schedule
@@ -12,53 +12,53 @@ from .candidates import Candidate
 from .components import Component
 
 
-def replace_regions(grouping: Grouping, component: Component, chosen: list[Candidate], stored: set[int]) -> None:
-    """chosen: what stands for the component's greedy regions. stored: values (ids)."""
+def replace_regions(grouping: Grouping, component: Component, chosen: list[Candidate], stored: set[Value]) -> None:
+    """chosen: what stands for the component's greedy regions. stored: values."""
     for each in component.greedy:
         del grouping.regions[each.region.number]
     chosen = sorted(chosen, key=lambda each: (each.before.bit_length(), each.operations))
     left, outputs = set(stored), []  # of each of the chosen, the operations whose results it stores
     for each in chosen:
-        outputs.append([value.maker for value in each.provides if id(value) in left])
-        left -= {id(value) for value in each.provides}
-    others = {id(operation) for each in outputs for operation in each}  # which a region may compute, but not store
+        outputs.append([value.maker for value in each.provides if value in left])
+        left -= {value for value in each.provides}
+    others = {operation for each in outputs for operation in each}  # which a region may compute, but not store
     for each, own in zip(chosen, outputs, strict=True):
         if own or each.region.anchor:
-            others |= {id(operation) for operation in _add(grouping, each.region, own, others)}
+            others |= {operation for operation in _add(grouping, each.region, own, others)}
 
 
-def _add(grouping: Grouping, region: Region, outputs: list[Operation], others: set[int]) -> list[Operation]:
+def _add(grouping: Grouping, region: Region, outputs: list[Operation], others: set[Operation]) -> list[Operation]:
     """Adds a region that stores the results of these; gives the operations that are its own from now on."""
     region = copy_of(region)
     needed, leaves = set(), {}
     for operation in outputs:
         if operation is not region.anchor:
             operations, read = region.traced(operation)
-            needed |= set(map(id, operations))
+            needed |= set((operations))
             leaves |= read
-    stored = set(map(id, outputs))
-    computed = [each for each in region.operations if id(each) in needed]
-    region.operations = [each for each in computed if id(each) in stored or id(each) not in others]
-    members = set(map(id, region.operations))
-    region.recomputed = [each for each in computed if id(each) not in members]
+    stored = set((outputs))
+    computed = [each for each in region.operations if each in needed]
+    region.operations = [each for each in computed if each in stored or each not in others]
+    members = set((region.operations))
+    region.recomputed = [each for each in computed if each not in members]
     region.leaves = leaves
     region.copies = {value: digits for value, digits in region.copies.items() if value in region.makes}
     region.operands = {*(digits for _, _, digits in leaves), *region.copies.values()}
-    region.open_results = {id(each.results[0]) for each in outputs}
+    region.open_results = {each.results[0] for each in outputs}
     region.number = grouping.new_group()
     grouping.regions[region.number] = region
     for each in region.members:
-        grouping.group_of[id(each)] = region.number
+        grouping.group_of[each] = region.number
     return region.members
 
 
 def fault_of(grouping: Grouping) -> str | None:
     """Why a grouping is no plan; None if it is one."""
-    made = {id(each.results[0]) for region in grouping.regions.values() for each in region.members}
-    made |= {id(result) for operation in grouping.alone.values() for result in operation.results}
+    made = {each.results[0] for region in grouping.regions.values() for each in region.members}
+    made |= {result for operation in grouping.alone.values() for result in operation.results}
     read = [view for number in (*grouping.regions, *grouping.alone) for view in reads_of(grouping, number)]
     for view in (*read, *grouping.graph.output_views()):
-        if view.value.maker is not None and id(view.value) not in made:
+        if view.value.maker is not None and view.value not in made:
             return f"no region would make {view.value}"
     try:
         schedule(grouping)

@@ -37,56 +37,56 @@ class Pieces:
     def __init__(self, grouping: Grouping):
         self.graph, self.place_of = grouping.graph, grouping.place_of
         self._placed = set(grouping.group_of)
-        self._direct: dict[int, list[Operation]] = {}
+        self._direct: dict[Value, list[Operation]] = {}
         for operation in self.graph.operations:
             for view in operation.operands:
-                self._direct.setdefault(id(view.value), []).append(operation)
-        self._given = {id(view.value) for view in self.graph.output_views()}
-        self._users: dict[int, tuple[int, bool]] = {}
+                self._direct.setdefault(view.value, []).append(operation)
+        self._given = {view.value for view in self.graph.output_views()}
+        self._users: dict[Value, tuple[int, bool]] = {}
         self.regions: list[Region] = []
         for region in grouping.regions.values():
             if region.anchor:
                 self.regions.append(Region(-1, region.space, anchor=region.anchor))
             self.regions += [_piece(region, each) for each in self._sets(region)]
-        self.regions.sort(key=lambda each: self.place_of[id(each.members[0])])
+        self.regions.sort(key=lambda each: self.place_of[each.members[0]])
 
     def ordered(self, operations: Iterable[Operation]) -> list[Operation]:
-        return sorted(operations, key=lambda each: self.place_of[id(each)])
+        return sorted(operations, key=lambda each: self.place_of[each])
 
     def users(self, value: Value) -> tuple[int, bool]:
         """The operations that need a value in the end, by their places as bits, and whether the graph gives it. What is
         small is computed where it is needed (regions.is_small)."""
-        if (found := self._users.get(id(value))) is None:
-            users, is_given = 0, id(value) in self._given
-            for operation in self._direct.get(id(value), ()):
-                if id(operation) in self._placed:
-                    users |= 1 << self.place_of[id(operation)]
+        if (found := self._users.get(value)) is None:
+            users, is_given = 0, value in self._given
+            for operation in self._direct.get(value, ()):
+                if operation in self._placed:
+                    users |= 1 << self.place_of[operation]
                 else:
                     for result in operation.results:
                         further, given = self.users(result)
                         users, is_given = users | further, is_given or given
-            found = self._users[id(value)] = users, is_given
+            found = self._users[value] = users, is_given
         return found
 
     def _sets(self, region: Region) -> list[list[Operation]]:
-        sets, members = Sets(), {id(each): each for each in region.operations}
+        sets, members = Sets(), {each: each for each in region.operations}
         for operation in region.operations:
             (result,) = operation.results
             if isinstance(operation, Reduce):
                 continue
-            if id(operation) in region.of_rows:  # a number a row, of a row's reductions
+            if operation in region.of_rows:  # a number a row, of a row's reductions
                 for each in region.traced(operation)[0]:
-                    if id(each) in region.of_rows:
-                        sets.unite(id(each), id(operation))
+                    if each in region.of_rows:
+                        sets.unite(each, operation)
             elif result.layout.numel != region.numel:  # a vector of channels beside
                 if (other := _beside(region, operation)) is not None:
-                    sets.unite(id(other), id(operation))
+                    sets.unite(other, operation)
             else:
                 users, is_given = self.users(result)
                 if users.bit_count() == 1 and not is_given:
                     user = self.graph.operations[users.bit_length() - 1]
-                    if id(user) in members:
-                        sets.unite(id(user), id(operation))
+                    if user in members:
+                        sets.unite(user, operation)
         found: dict[int, list[Operation]] = {}
         for key, operation in members.items():
             found.setdefault(sets.find(key), []).append(operation)
@@ -98,25 +98,25 @@ def _beside(region: Region, operation: Operation) -> Operation | None:
     full = [
         each for each in region.operations if isinstance(each, Reduce) or each.results[0].layout.numel == region.numel
     ]
-    values = {id(view.value) for view in operation.operands}
-    reading = [each for each in full if any(id(view.value) in values for view in each.operands)]
+    values = {view.value for view in operation.operands}
+    reading = [each for each in full if any(view.value in values for view in each.operands)]
     return next(iter([*reading, *full]), None)
 
 
 def _piece(region: Region, operations: list[Operation]) -> Region:
-    own = {id(each) for each in operations}
-    stored = {id(each.results[0]) for each in region.members if id(each) not in own}
+    own = {each for each in operations}
+    stored = {each.results[0] for each in region.members if each not in own}
     computed, leaves = dict.fromkeys(own), {}
     for operation in operations:
         found, read = region.traced(operation, stored)
-        computed |= dict.fromkeys(map(id, found))
+        computed |= dict.fromkeys(found)
         leaves |= read
     if computed.keys() != own:
         raise NoPieces
-    results = {id(each.results[0]) for each in operations}
+    results = {each.results[0] for each in operations}
     copies = {value: digits for value, digits in region.copies.items() if value in results}
     digits = {*(digits for _, _, digits in leaves), *copies.values()}
-    reduced = {id(each): without(each.input.layout, each.over) for each in operations if isinstance(each, Reduce)}
+    reduced = {each: without(each.input.layout, each.over) for each in operations if isinstance(each, Reduce)}
     reductions = set(reduced.values())
     space = region.space
     if any(_is_of_channels(region, each) for each in operations):
@@ -138,4 +138,4 @@ def _piece(region: Region, operations: list[Operation]) -> Region:
 
 def _is_of_channels(region: Region, operation: Operation) -> bool:
     is_beside = isinstance(operation, Map) and operation.results[0].layout.numel != region.numel
-    return is_beside and id(operation) not in region.of_rows
+    return is_beside and operation not in region.of_rows

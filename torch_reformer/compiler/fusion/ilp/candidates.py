@@ -23,7 +23,7 @@ _MOST_READERS = 8  # of one tensor that are looked at
 @dataclass(eq=False)
 class Candidate:
     """operations, before, once: places in the graph, as bits: what it computes, what is done before, and what no other
-    region may compute. reads: the bytes of the values that it reads. provides: what it can store. shared: values (ids)
+    region may compute. reads: the bytes of the values that it reads. provides: what it can store. shared: values
     that it reads element by element, or makes so. opened: the bytes of what it makes and others need. parts: the pieces
     and regions that it grew from, by their operations. alone: what these cost."""
 
@@ -31,9 +31,9 @@ class Candidate:
     operations: int
     before: int
     once: int
-    reads: dict[int, int]
+    reads: dict[Value, int]
     provides: tuple[Value, ...]
-    shared: set[int]
+    shared: set[Value]
     opened: int
     kind: tuple
     parts: tuple[int, ...] = ()
@@ -68,9 +68,9 @@ class Candidates:
 
     def grow(self, pieces: list[Candidate], regions: list[Candidate]) -> list[Candidate]:
         """What these pieces are if more and more of them are one, and regions with one piece more."""
-        of_value: dict[int, list[Candidate]] = {}
+        of_value: dict[Value, list[Candidate]] = {}
         for piece in pieces:
-            for value in sorted(piece.shared, key=lambda value: self.before.get(value, 0)):
+            for value in sorted(piece.shared, key=lambda value: (self.before.get(value, 0), value.number)):
                 of_value.setdefault(value, []).append(piece)
         found = {each.operations: each for each in (*pieces, *regions)}
         for region in regions:
@@ -89,7 +89,7 @@ class Candidates:
     def _spared(self, candidate: Candidate) -> float:
         return candidate.alone - candidate.cost(self.launch) - candidate.opened
 
-    def _with_one_more(self, candidate: Candidate, of_value: dict[int, list[Candidate]]) -> dict[int, Candidate]:
+    def _with_one_more(self, candidate: Candidate, of_value: dict[Value, list[Candidate]]) -> dict[int, Candidate]:
         found = {}
         for value in candidate.shared:
             for piece in of_value.get(value, ())[:_MOST_READERS]:
@@ -120,20 +120,20 @@ class Candidates:
 
     def _is_of_use(self, candidate: Candidate) -> bool:
         """Whether each operation's result can be stored or is needed in the region."""
-        provided = set(map(id, candidate.provides))
-        results = [each.results[0] for each in candidate.region.members if id(each.results[0]) not in provided]
+        provided = set((candidate.provides))
+        results = [each.results[0] for each in candidate.region.members if each.results[0] not in provided]
         return all(self.pieces.users(each)[0] & candidate.operations for each in results)
 
     def _made(self, region: Region) -> Candidate | None:
         """None where it would need its own result."""
         operations = once = before = 0
         for each in region.members:
-            bit = 1 << self.pieces.place_of[id(each)]
+            bit = 1 << self.pieces.place_of[each]
             operations |= bit
-            if isinstance(each, Reduce) or each is region.anchor or id(each) in region.of_rows:
+            if isinstance(each, Reduce) or each is region.anchor or each in region.of_rows:
                 once |= bit
-        views = {(id(view.value), view.layout): view for view in reads_of_region(region)}
-        reads: dict[int, int] = {}
+        views = {(view.value, view.layout): view for view in reads_of_region(region)}
+        reads: dict[Value, int] = {}
         for (value, _), view in views.items():
             before |= self.before.get(value, 0)
             reads[value] = reads.get(value, 0) + view.elements * view.value.dtype.itemsize
@@ -146,29 +146,29 @@ class Candidates:
                 opens.append(each.results[0].bytes)
         if len(opens) > MOST_OUTPUTS:
             return None
-        provides = [each.results[0] for each in region.members if not before >> self.pieces.place_of[id(each)] & 1]
-        shared = {id(view.value) for view in region.whole_leaves()}
-        shared |= {id(each.results[0]) for each in region.members if not isinstance(each, Reduce)}
+        provides = [each.results[0] for each in region.members if not before >> self.pieces.place_of[each] & 1]
+        shared = {view.value for view in region.whole_leaves()}
+        shared |= {each.results[0] for each in region.members if not isinstance(each, Reduce)}
         return Candidate(region, operations, before, once, reads, tuple(provides), shared, sum(opens), _kind(region))
 
 
-def _before(pieces: Pieces) -> dict[int, int]:
-    """The operations that each value (id) in memory needs, by their places in the graph as bits. A small operation's
+def _before(pieces: Pieces) -> dict[Value, int]:
+    """The operations that each value in memory needs, by their places in the graph as bits. A small operation's
     result that one region stores and another computes for itself is none of what the other needs."""
-    found: dict[int, int] = {}
-    parts = {id(each): region for region in pieces.regions for each in region.operations}
+    found: dict[Value, int] = {}
+    parts = {each: region for region in pieces.regions for each in region.operations}
     for place, operation in enumerate(pieces.graph.operations):
         operations, read = [operation], operation.operands
-        if (region := parts.get(id(operation))) is not None:
+        if (region := parts.get(operation)) is not None:
             operations, leaves = region.traced(operation)
             read = leaves.values()
         bits = 1 << place
         for each in operations:
-            bits |= 1 << pieces.place_of[id(each)]
+            bits |= 1 << pieces.place_of[each]
         for view in read:
-            bits |= found.get(id(view.value), 0)
+            bits |= found.get(view.value, 0)
         for result in operation.results:
-            found[id(result)] = bits
+            found[result] = bits
     return found
 
 

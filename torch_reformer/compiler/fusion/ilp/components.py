@@ -20,8 +20,8 @@ class Component:
 
     pieces: list[Candidate]
     greedy: list[Candidate]
-    required: set[int]
-    optional: set[int]
+    required: set[Value]
+    optional: set[Value]
 
     def places(self) -> list[int]:
         """Those of its operations in the graph, in order."""
@@ -41,15 +41,15 @@ def places_of(bits: int) -> list[int]:
     return found
 
 
-def components_of(pieces: list[Candidate], greedy: list[Candidate], required: set[int]) -> list[Component]:
+def components_of(pieces: list[Candidate], greedy: list[Candidate], required: set[Value]) -> list[Component]:
     """Pieces are in one component if one of them may spare another's result, or if the greedy plan has them in one
     region. Large components are cut where the greedy plan stores a value for several kernels, as a transformer's
     residual stream, or else for any."""
-    readers: dict[int, int] = {}
+    readers: dict[Value, int] = {}
     for each in greedy:
         for value in each.reads:
             readers[value] = readers.get(value, 0) + 1
-    stored: set[int] = set(required)
+    stored: set[Value] = set(required)
     found = _components(pieces, greedy, stored)
     for least in (2, 1):
         large = {value for each in found if len(each.pieces) > MOST_PIECES for value in each.optional}
@@ -60,11 +60,11 @@ def components_of(pieces: list[Candidate], greedy: list[Candidate], required: se
     return found
 
 
-def _components(pieces: list[Candidate], greedy: list[Candidate], stored: set[int]) -> list[Component]:
+def _components(pieces: list[Candidate], greedy: list[Candidate], stored: set[Value]) -> list[Component]:
     sets, makers = Sets(), {}
     for piece in pieces:
         for each in piece.region.members:
-            makers[id(each.results[0])] = piece
+            makers[each.results[0]] = piece
     for piece in pieces:
         sets.find(piece.operations)
         for value in piece.reads:
@@ -79,7 +79,7 @@ def _components(pieces: list[Candidate], greedy: list[Candidate], stored: set[in
     for piece in pieces:
         component = found.setdefault(sets.find(piece.operations), Component([], [], set(), set()))
         component.pieces.append(piece)
-        own = {id(each.results[0]) for each in piece.region.members}
+        own = {each.results[0] for each in piece.region.members}
         component.required |= own & stored
         component.optional |= own - stored
     for region in greedy:
@@ -92,24 +92,24 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
     """Equal for components whose best choices are the same, as operations have the same places in them."""
     places = {place: n for n, place in enumerate(component.places())}
     own = sum(1 << place for place in places)
-    values: dict[int, int] = {}
+    values: dict[Value, int] = {}
     facts: list[Hashable] = []
 
     def local(bits: int) -> tuple[int, ...]:
         return tuple(places[place] for place in places_of(bits & own))
 
     def number(value: Value) -> int:
-        if id(value) not in values:
-            values[id(value)] = len(values)
+        if value not in values:
+            values[value] = len(values)
             users, is_given = candidates.pieces.users(value)
             outside = is_given or bool(users & ~own)
-            before = local(candidates.before.get(id(value), 0))
+            before = local(candidates.before.get(value, 0))
             facts.append((value.layout, value.dtype, value.device, before, local(users), outside))
-        return values[id(value)]
+        return values[value]
 
     def described(operation: Operation) -> Hashable:
         operands = tuple((number(view.value), view.layout) for view in operation.operands)
-        results = tuple((number(each), id(each) in component.optional) for each in operation.results)
+        results = tuple((number(each), each in component.optional) for each in operation.results)
         name = "" if isinstance(operation, Call) else getattr(operation, "name", "")
         over = (operation.kind, operation.over) if isinstance(operation, Reduce) else None
         return type(operation).__name__, name, over, operands, results
@@ -117,7 +117,7 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
     def shape(candidate: Candidate) -> Hashable:
         region = candidate.region
         leaves = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in region.leaves.items()))
-        of_rows = tuple(id(each) in region.of_rows for each in region.members)
+        of_rows = tuple(each in region.of_rows for each in region.members)
         digits = tuple(tuple(sorted(each)) for each in (region.operands, region.reductions, region.copies.values()))
         return local(candidate.operations), region.space, leaves, of_rows, digits, bool(region.anchor)
 

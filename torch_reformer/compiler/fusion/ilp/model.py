@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from ...ir.graph import Value
 from .atoms import Pieces
 from .candidates import Candidate
 from .components import Component, places_of
@@ -21,10 +22,10 @@ _LEAST = 1e-4  # of a component's cost, for it to be planned anew
 
 @dataclass(frozen=True)
 class Choice:
-    """cost: in bytes; bound: what no choice among the candidates costs less than. stored: values by id."""
+    """cost: in bytes; bound: what no choice among the candidates costs less than. stored: values."""
 
     candidates: list[Candidate]
-    stored: set[int]
+    stored: set[Value]
     cost: float
     bound: float = -math.inf
 
@@ -42,7 +43,7 @@ class Chooser:
     def __init__(self, pieces: Pieces, launch: float):
         self.pieces, self.launch = pieces, launch
         values = (each.results[0] for region in pieces.regions for each in region.members)
-        self.bytes = {id(value): value.bytes for value in values}
+        self.bytes = {value: value.bytes for value in values}
 
     def greedy(self, component: Component) -> Choice:
         read = {value for each in component.greedy for value in each.reads}
@@ -73,30 +74,30 @@ class Chooser:
         best = self._choice(component, chosen, stored)
         return replace(best if best.is_better(greedy) else greedy, bound=bound)
 
-    def _choice(self, component: Component, chosen: list[Candidate], stored: set[int]) -> Choice:
+    def _choice(self, component: Component, chosen: list[Candidate], stored: set[Value]) -> Choice:
         stored = component.required | stored
         cost = sum(each.cost(self.launch) for each in chosen) + sum(self.bytes[value] for value in stored)
         return Choice(chosen, stored, cost)
 
 
 class _Program(Program):
-    """start: the greedy regions as a solution. z: the first variables, of the candidates. s: those of values (ids)."""
+    """start: the greedy regions as a solution. z: the first variables, of the candidates. s: those of values."""
 
     def __init__(self, chooser: Chooser, component: Component, candidates: list[Candidate], greedy: Choice):
         super().__init__()
         self.candidates, self.pieces = candidates, chooser.pieces
-        self.makers: dict[int, list[int]] = {}  # value (id) -> those that can store it
+        self.makers: dict[Value, list[int]] = {}  # value -> those that can store it
         self.once: dict[int, list[int]] = {}  # operation (place) -> those that compute what only one may
         self.computing: dict[int, list[int]] = {}  # operation (place) -> those that compute it
         for z, candidate in enumerate(candidates):
             self.variable(candidate.cost(chooser.launch))
             for value in candidate.provides:
-                self.makers.setdefault(id(value), []).append(z)
+                self.makers.setdefault(value, []).append(z)
             for found, bits in ((self.once, candidate.once), (self.computing, candidate.operations)):
                 for place in places_of(bits):
                     found.setdefault(place, []).append(z)
         results = [each.results[0] for piece in component.pieces for each in piece.region.members]
-        self._users = {id(each): self.pieces.users(each)[0] for each in results}
+        self._users = {each: self.pieces.users(each)[0] for each in results}
         read = dict.fromkeys(value for each in candidates for value in each.reads if value in component.optional)
         self.s = {value: self.variable(chooser.bytes[value]) for value in read}
         regions = {each.operations for each in greedy.candidates}
@@ -113,7 +114,7 @@ class _Program(Program):
         for place in sorted(self.computing, reverse=True):
             (value,) = self.pieces.graph.operations[place].results
             users = self.pieces.users(value)[0] & own
-            is_required = id(value) in component.required
+            is_required = value in component.required
             if users.bit_count() > 1 or is_required == bool(users):
                 continue
             terms, high = dict.fromkeys(self.computing[place], 1), int(is_required)
@@ -125,7 +126,7 @@ class _Program(Program):
                     self.single |= 1 << place
 
     def _store(self, component: Component) -> None:
-        groups: dict[tuple[int, int], list[int]] = {}  # value (id), operation of one kernel -> those that read and do
+        groups: dict[tuple[Value, int], list[int]] = {}  # value, operation of one kernel -> those that read and do
         for z, candidate in enumerate(self.candidates):
             for value in candidate.reads:
                 if value in self.s:
@@ -143,7 +144,7 @@ class _Program(Program):
             self.row(dict.fromkeys(readers, 1) | {self.s[value]: -1}, high=0)
             self.row(dict.fromkeys(readers, 1) | dict.fromkeys(makers, -1), high=0)
         for piece in component.pieces:
-            for value in (id(each.results[0]) for each in piece.region.members):
+            for value in (each.results[0] for each in piece.region.members):
                 if value in component.required:
                     self.row(dict.fromkeys(self.makers.get(value, ()), 1), low=1)
 

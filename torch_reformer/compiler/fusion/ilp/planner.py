@@ -94,7 +94,6 @@ class _Planner:
         self.grouping, self.gpu = grouping, gpu
         launch = bytes_of_start(gpu)
         self.candidates, self.chooser = Candidates(pieces, launch), Chooser(pieces, launch)
-        self.values = {id(each.results[0]): each.results[0] for region in pieces.regions for each in region.members}
         self.pieces = pieces
 
     def run(self) -> tuple[Grouping | None, Planned | None]:
@@ -106,7 +105,7 @@ class _Planner:
         required = [view for operation in self.grouping.alone.values() for view in operation.operands]
         required += self.grouping.graph.output_views()
         required += [view for each in pieces if each.region.anchor for view in each.region.anchor.operands]
-        components = components_of(pieces, greedy, {id(view.value) for view in required})
+        components = components_of(pieces, greedy, {view.value for view in required})
         equal: dict[object, list[Component]] = {}
         for component in components:
             equal.setdefault(key_of(component, self.candidates), []).append(component)
@@ -141,10 +140,10 @@ class _Planner:
         """A copy, in which equal components have the regions that were found for the first."""
         first, changed, places = several[0], grouping.copy(), grouping.place_of
         parts = [[relative(part, first) for part in each.parts] for each in found.candidates]
-        stored = [relative(1 << places[id(self.values[value].maker)], first) for value in found.stored]
+        stored = [relative(1 << places[value.maker], first) for value in found.stored]
         for component in several:
             makers = (absolute(each, component).bit_length() - 1 for each in stored)
-            values = {id(grouping.graph.operations[place].results[0]) for place in makers}
+            values = {grouping.graph.operations[place].results[0] for place in makers}
             replace_regions(changed, component, [self._candidate(each, component) for each in parts], values)
         return changed
 
