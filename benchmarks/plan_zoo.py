@@ -1,5 +1,5 @@
 """What the search for plans of small models of all kinds (test/zoo.py) takes and finds, with costs as on a GPU:
-seconds of a processor, components of their graphs, what regions cost, and the gap between that and the bound. A
+seconds of a processor, components of their graphs, what groups cost, and the gap between that and the bound. A
 training step of each runs on the CPU.
 
     python benchmarks/plan_zoo.py --csv benchmarks/results/plan_zoo.csv
@@ -49,7 +49,7 @@ def main() -> None:
     for name in options.models:
         found = figures(name, options.device)
         print(f"{name:20}{''.join(f'{found[metric]:12.5g}' for metric in METRICS)}", flush=True)
-        rows += [Row.of("plan_zoo", name, "regions", each, [found[each]], options.device) for each in METRICS]
+        rows += [Row.of("plan_zoo", name, "groups", each, [found[each]], options.device) for each in METRICS]
         if options.csv:
             write_csv(options.csv, rows)
 

@@ -1,6 +1,6 @@
 """What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
-gigabytes and expected milliseconds on a GPU, against regions that are merged greedily and one kernel an operation; what
-regions cost by fusion/ilp/planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
+gigabytes and expected milliseconds on a GPU, against groups that are merged greedily and one kernel an operation; what
+groups cost by fusion/ilp/planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
 they may save half of it. Nothing runs: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
@@ -39,7 +39,7 @@ def figures(lines: list) -> dict[str, float]:
     }
 
 
-def regions(planned: list[Planned]) -> dict[str, float]:
+def groups(planned: list[Planned]) -> dict[str, float]:
     """What they cost in both passes; gap: of the plan over the bound."""
     greedy, plan, bound = (
         sum(getattr(each, name) for each in planned) / 1e3 for name in ("greedy_us", "plan_us", "bound_us")
@@ -84,9 +84,9 @@ def main() -> None:
         cells = ["{:.4g} ({:.4g}, {:.4g})".format(*(values[metric] for values in found.values())) for metric in METRICS]
         print(f"{model:20}{cells[0]:>24}{cells[1]:>22}{cells[2]:>24}")
         if all(each.planned for each in reports):
-            found["regions"] = regions([each.planned for each in reports])
+            found["groups"] = groups([each.planned for each in reports])
             print(
-                "    regions: " + ", ".join(f"{name} {value:.4g}" for name, value in found["regions"].items()),
+                "    groups: " + ", ".join(f"{name} {value:.4g}" for name, value in found["groups"].items()),
                 flush=True,
             )
         if model in BUDGETED:

@@ -14,7 +14,7 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
     found = []
 
     def executable(module, report):
-        graph, _ = from_fx.capture(module)
+        graph, _ = from_fx.lower_fx(module)
         for change in PASSES:
             ir.verify(graph)
             change(graph)

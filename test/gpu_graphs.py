@@ -113,7 +113,7 @@ def reports(model: nn.Module, inputs: list) -> list:
 
     def compiled(module, _):
         executable = execute.Executable(module, gpu="sm_90")
-        found.append(report_of(executable.graph, executable.grouping, "sm_90"))
+        found.append(report_of(executable.graph, executable.fusion, "sm_90"))
         return module.forward
 
     def on_gpu(tensor):

@@ -114,13 +114,13 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
         model, inputs = Labels(), (torch.randn(64, WIDTH), torch.rand(64, WORDS).round())
     else:
         model, inputs = Language(bias=False), batch()
-    over, write_over = [], executable.write_over
+    over, reuse_buffers = [], executable.reuse_buffers
 
-    def noted(grouping):
-        write_over(grouping)
-        over.extend(view for region in grouping.regions.values() for view in region.over.values())
+    def noted(fusion):
+        reuse_buffers(fusion)
+        over.extend(view for group in fusion.groups.values() for view in group.over.values())
 
-    monkeypatch.setattr(executable, "write_over", noted)
+    monkeypatch.setattr(executable, "reuse_buffers", noted)
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
     function, _ = compiled(model, monkeypatch)
     with functorch_config.patch(donated_buffer=True):

@@ -10,7 +10,7 @@ from torch_reformer.compiler.decompositions.convolution import Numbers
 
 @pytest.mark.parametrize("numbers", [{}, {"stride": 2, "padding": 1}], ids=str)
 def test_the_same_results(monkeypatch, numbers):
-    monkeypatch.setattr(conv_pad_channels, "_takes", lambda *_: True)
+    monkeypatch.setattr(conv_pad_channels, "_supports", lambda *_: True)
     given = (torch.randn(*sizes, dtype=torch.float64) for sizes in ((2, 9, 7, 8), (5, 9, 3, 3), (5,)))
     x, weight, bias = (each.requires_grad_() for each in given)
     expected = F.conv2d(x, weight, bias, **numbers)
@@ -34,17 +34,17 @@ class OnGpu(torch.Tensor):
     device = torch.device("cuda")
 
 
-def takes(*sizes, dtype=torch.bfloat16, order=torch.channels_last, **numbers):
+def supports(*sizes, dtype=torch.bfloat16, order=torch.channels_last, **numbers):
     images = torch.empty(sizes, dtype=dtype).to(memory_format=order).as_subclass(OnGpu)
-    return conv_pad_channels._takes(images, numbers_of(**numbers))
+    return conv_pad_channels._supports(images, numbers_of(**numbers))
 
 
 def test_which_convolutions_get_zeros():
-    assert takes(2, 300, 3, 4) and takes(2, 300, 3, 4, dtype=torch.float16)
-    assert not takes(2, 304, 3, 4) and not takes(2, 58, 3, 4) and not takes(0, 300, 3, 4)
-    assert not takes(2, 300, 3, 4, dtype=torch.float32) and not takes(2, 300, 3, 4, order=torch.contiguous_format)
-    assert not takes(2, 300, 3, 4, groups=2) and not takes(2, 300, 3, 4, transposed=True)
-    assert not conv_pad_channels._takes(torch.empty(2, 300, 3, 4, dtype=torch.bfloat16), numbers_of())
+    assert supports(2, 300, 3, 4) and supports(2, 300, 3, 4, dtype=torch.float16)
+    assert not supports(2, 304, 3, 4) and not supports(2, 58, 3, 4) and not supports(0, 300, 3, 4)
+    assert not supports(2, 300, 3, 4, dtype=torch.float32) and not supports(2, 300, 3, 4, order=torch.contiguous_format)
+    assert not supports(2, 300, 3, 4, groups=2) and not supports(2, 300, 3, 4, transposed=True)
+    assert not conv_pad_channels._supports(torch.empty(2, 300, 3, 4, dtype=torch.bfloat16), numbers_of())
 
 
 @pytest.mark.gpu

@@ -39,8 +39,8 @@ def in_a_middle_dimension(x, cosine, sine):
 
 
 def twice(x, cosine, sine):
-    turned = rotated(x, cosine, sine)
-    return rotated(turned, sine, cosine) + turned
+    transposed = rotated(x, cosine, sine)
+    return rotated(transposed, sine, cosine) + transposed
 
 
 def narrow(x, cosine, sine):

@@ -12,7 +12,7 @@ COPY = "reformer::_contiguous"
 
 
 def step(function, tensors, reports=None):
-    """The result and the gradients, as autograd hands them to hooks of leaves: before it brings them into an order."""
+    """The result and the gradients, as autograd hands them to hooks of inputs: before it brings them into an order."""
     torch._dynamo.reset()
     tensors = [each.detach().requires_grad_() for each in tensors]
     grads = {}
@@ -78,7 +78,7 @@ def test_a_gradient_of_two_inputs():
 
 
 def test_casts_are_turned_while_they_are_narrow():
-    """The gradient is turned as it comes, and its fp32 form is computed where it is read."""
+    """The gradient is transposed as it comes, and its fp32 form is computed where it is read."""
     reports = []
 
     def function(x):

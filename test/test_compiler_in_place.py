@@ -147,13 +147,13 @@ def test_backward_runs_twice():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("place", ["acc", "input", "other", "turned", "part"])
+@pytest.mark.parametrize("place", ["acc", "input", "other", "transposed", "part"])
 def test_a_program_writes_there(dtype, place):
     """Whichever tensor it is, and where its elements lie in another order, in memory of its own."""
     torch.manual_seed(0)
     one, other = (torch.randn(6, 5, 4, 8).to(dtype) for _ in range(2))
     into = {"acc": one, "input": other, "other": torch.empty_like(one)}.get(place)
-    if place == "turned":
+    if place == "transposed":
         into = torch.empty_like(one, memory_format=torch.channels_last)
     elif place == "part":
         into = torch.empty(6, 5, 4, 9, dtype=dtype)[..., :8]

@@ -256,9 +256,9 @@ def test_parts_that_are_copied():
 
     def function(x, y):
         a, b, c = gates(x, y)
-        turned = torch.cat([a.transpose(0, 1), b.transpose(0, 1)], -1)
+        transposed = torch.cat([a.transpose(0, 1), b.transpose(0, 1)], -1)
         rows = torch.cat([a, a.mean(0, keepdim=True).expand_as(a) + 1, y], 1)
-        return turned, rows, torch.cat([a, b.bfloat16()], 1), torch.cat([a, c[:3]], 0), torch.cat([b, x], 1)
+        return transposed, rows, torch.cat([a, b.bfloat16()], 1), torch.cat([a, c[:3]], 0), torch.cat([b, x], 1)
 
     assert "aten::cat" in parts_of(function, *torch.randn(2, 6, 10, 16).unbind())
 

@@ -1,4 +1,4 @@
-"""Rows of tables that regions of compiled graphs look up themselves."""
+"""Rows of tables that groups of compiled graphs look up themselves."""
 
 import copy
 

@@ -21,10 +21,10 @@ def real(*sizes):
 
 def outcome(function, *tensors):
     """Results, gradients and what became of the inputs. Those of two dimensions or more have a gradient."""
-    leaves = [each.clone().requires_grad_(each.dim() > 1 and each.is_floating_point()) for each in tensors]
-    result = function(*leaves)
+    inputs = [each.clone().requires_grad_(each.dim() > 1 and each.is_floating_point()) for each in tensors]
+    result = function(*inputs)
     result.backward(torch.linspace(1, 2, result.numel(), dtype=result.dtype).view(result.shape))
-    return [result.detach(), *(each.grad for each in leaves), *(each.detach() for each in leaves)]
+    return [result.detach(), *(each.grad for each in inputs), *(each.detach() for each in inputs)]
 
 
 def compiled(function, **options):
@@ -145,10 +145,10 @@ def test_inputs_that_are_not_leaves():
 
     def gradients(function):
         torch.manual_seed(0)
-        leaves = [real(4, 4).requires_grad_() for _ in range(2)]
-        inputs = [each * 1 for each in leaves]
+        inputs = [real(4, 4).requires_grad_() for _ in range(2)]
+        inputs = [each * 1 for each in inputs]
         function(*inputs).sum().backward()
-        return [each.grad for each in leaves] + [each.detach() for each in inputs]
+        return [each.grad for each in inputs] + [each.detach() for each in inputs]
 
     torch.testing.assert_close(gradients(compiled(function)), gradients(function))
 

@@ -7,7 +7,7 @@ from marks import needs_aten
 from torch import nn
 
 from torch_reformer.compiler.backend import reformer
-from torch_reformer.compiler.ir.kernel_limits import MOST_PLACED
+from torch_reformer.compiler.ir.kernel_limits import MOST_STRIDED
 
 pytestmark = needs_aten
 
@@ -35,7 +35,7 @@ OPERANDS = {
     "fewer elements than rows": (lambda x, b: x * (b[:, :8] * 2).reshape(64) + 1, torch.randn(100, 64)),
     "one a row": (lambda x, b: x.view(8, 8, 24) * ((b[:, 0] * 2)[:, None].expand(8, 24) * 1.5), torch.randn(8, 192)),
     "every other one": (lambda x, b: x * b[:, ::2].sin()[:, None], torch.randn(8, 64, 8)),
-    "turned": (lambda x, b: (x + b.t()[:8].sin()).softmax(-1), torch.randn(64, 8, 8)),
+    "transposed": (lambda x, b: (x + b.t()[:8].sin()).softmax(-1), torch.randn(64, 8, 8)),
 }
 
 
@@ -47,7 +47,7 @@ def test_parts_of_few_elements(name):
 
 
 def test_vectors_that_are_numbers_of_rows():
-    """What was a vector of channels to a region stays one, though random numbers ask for rows where it has them."""
+    """What was a vector of channels to a group stays one, though random numbers ask for rows where it has them."""
 
     def function(scores):
         dead = scores.ne(-torch.inf).any(-1, keepdim=True).logical_not()
@@ -93,22 +93,22 @@ def test_other_orders_are_no_copies():
     assert "reformer::_contiguous" not in backward and backward.count("stitch") <= 5
 
 
-def turn(tensor):
+def fuse_transposes(tensor):
     return tensor.permute(0, 2, 1, 3).contiguous()
 
 
 def test_copies():
     """Each is written with what it is a copy of; its columns' sum comes along, and needs no copy in memory."""
     x = torch.randn(2, 6, 40, 32)
-    (report,) = reports_of(lambda x: (x * 2, turn(x * 2)), x)
+    (report,) = reports_of(lambda x: (x * 2, fuse_transposes(x * 2)), x)
     assert len(report.lines) == 1
-    (report,) = reports_of(lambda x: turn(x * 2).sum((0, 1, 2)), x)
+    (report,) = reports_of(lambda x: fuse_transposes(x * 2).sum((0, 1, 2)), x)
     assert len(report.lines) == 1 and report.bytes == x.nbytes + 4 * 32
 
 
 def test_copies_of_copies():
     def function(x):
-        first = turn(x * 2 + 1)
+        first = fuse_transposes(x * 2 + 1)
         second = first.permute(2, 0, 1, 3).contiguous()
         return first, second, second.permute(1, 0, 2, 3).contiguous(), second.sum((0, 1, 2))
 
@@ -122,14 +122,14 @@ def test_more_copies_than_a_kernel_takes():
         return [copied for i in range(3) for copied in ((x * (i + 2)).permute(each).contiguous() for each in orders)]
 
     for report in reports_of(function, torch.randn(3, 5, 40, 16)):
-        assert all(sum(each.startswith("clone") for each in line.operations) <= MOST_PLACED for line in report.lines)
+        assert all(sum(each.startswith("clone") for each in line.operations) <= MOST_STRIDED for line in report.lines)
 
 
 SCATTERS = {
     "all": lambda into, of: torch.as_strided_scatter(into, of, (4, 6), (6, 1)),
     "another type": lambda into, of: torch.as_strided_scatter(into, of.double(), (4, 6), (6, 1)),
     "of a part": lambda into, of: torch.as_strided_scatter(into.flatten()[8:12], of[0, :4], (4,), (1,), 0),
-    "turned": lambda into, of: torch.as_strided_scatter(into, of.t() * 2, (6, 4), (1, 6)),
+    "transposed": lambda into, of: torch.as_strided_scatter(into, of.t() * 2, (6, 4), (1, 6)),
     "written later": lambda into, of: torch.as_strided_scatter(into, of, (4, 6), (6, 1)).add_(1),
 }
 

@@ -63,10 +63,10 @@ def test_operators_of_this_package(geometry):
     results, reports = [], []
     torch._dynamo.reset()
     for run in (torch.compile(function, backend=backend.reformer, options={"report": reports.append}), function):
-        leaves = [each.clone().requires_grad_() for each in (x, w, y)]
-        found = run(*leaves)
+        inputs = [each.clone().requires_grad_() for each in (x, w, y)]
+        found = run(*inputs)
         sum(each.sum() for each in found).backward()
-        results.append([[each.detach() for each in found], [each.grad for each in leaves]])
+        results.append([[each.detach() for each in found], [each.grad for each in inputs]])
     torch.testing.assert_close(*results)
     kinds = [line.kind for report in reports for line in report.lines]
     assert "conv" in kinds and "conv_grads" in kinds and not [kind for kind in kinds if kind.startswith("reformer")]

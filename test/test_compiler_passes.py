@@ -62,7 +62,7 @@ def test_casts_are_one_step(parts):
     results = graph.add(casts, [ir.Typed(layout, torch.bfloat16, cpu) for layout in wanted])
     graph.outputs = [ir.View(value, value.layout) for value in results]
     ir.verify(graph)
-    found = greedy.Grouping(graph)
+    found = greedy.Fusion(graph)
     found.run()
     plan = lower(graph, found).plan
     names = [step.call.name if step.call else step.kind for step in plan.steps]
@@ -126,7 +126,7 @@ def test_results_share_no_memory():
 
 
 def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
-    """x @ w + b, seen as [2, 3, 4], as a layer leaves it whose input's rows are not adjacent."""
+    """x @ w + b, seen as [2, 3, 4], as a layer inputs it whose input's rows are not adjacent."""
     graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)
 
     def view(value, sizes=None, strides=None):

@@ -28,14 +28,14 @@ def test_the_product_is_the_convolution(size, channels, order):
     )
 
 
-def takes(images, weight, **changed):
+def supports(images, weight, **changed):
     with torch._subclasses.FakeTensorMode():
         given = {"stride": weight[2:], "padding": (0, 0), "dilation": (1, 1), "transposed": False, "groups": 1}
         given["output_padding"] = (0, 0)
         order = changed.pop("order", torch.channels_last)
         device = changed.pop("device", "cuda")
         made = (torch.empty(sizes, device="meta").to(memory_format=order) for sizes in (images, weight))
-        return conv_patchify._takes(*(_On(each, device) for each in made), Numbers(**(given | changed)))
+        return conv_patchify._supports(*(_On(each, device) for each in made), Numbers(**(given | changed)))
 
 
 class _On:
@@ -49,16 +49,16 @@ class _On:
 
 
 def test_which_convolutions_are_products():
-    assert takes((2, 3, 8, 8), (5, 3, 4, 4)) and takes((2, 3, 8, 9), (5, 3, 4, 3))
-    assert takes((2, 3, 8, 8), (5, 3, 4, 4), stride=(4,), dilation=(1,))
-    assert not takes((2, 3, 8, 8), (5, 3, 4, 4), device="cpu")
-    assert not takes((2, 3, 8, 8), (5, 3, 4, 4), order=torch.contiguous_format)
-    assert not takes((2, 8, 8, 8), (5, 8, 4, 4)) and not takes((2, 1, 8, 8), (5, 1, 4, 4))
-    assert not takes((2, 3, 9, 8), (5, 3, 4, 4))  # the last row is in no patch
-    assert not takes((2, 3, 8, 8), (5, 3, 1, 1))
-    assert not takes((0, 3, 8, 8), (5, 3, 4, 4))
+    assert supports((2, 3, 8, 8), (5, 3, 4, 4)) and supports((2, 3, 8, 9), (5, 3, 4, 3))
+    assert supports((2, 3, 8, 8), (5, 3, 4, 4), stride=(4,), dilation=(1,))
+    assert not supports((2, 3, 8, 8), (5, 3, 4, 4), device="cpu")
+    assert not supports((2, 3, 8, 8), (5, 3, 4, 4), order=torch.contiguous_format)
+    assert not supports((2, 8, 8, 8), (5, 8, 4, 4)) and not supports((2, 1, 8, 8), (5, 1, 4, 4))
+    assert not supports((2, 3, 9, 8), (5, 3, 4, 4))  # the last row is in no patch
+    assert not supports((2, 3, 8, 8), (5, 3, 1, 1))
+    assert not supports((0, 3, 8, 8), (5, 3, 4, 4))
     for changed in ({"stride": (2, 2)}, {"padding": (1, 1)}, {"dilation": (2, 2)}, {"groups": 3}, {"transposed": True}):
-        assert not takes((2, 3, 8, 8), (5, 3, 4, 4), **changed)
+        assert not supports((2, 3, 8, 8), (5, 3, 4, 4), **changed)
 
 
 @pytest.mark.gpu

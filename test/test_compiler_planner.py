@@ -1,4 +1,4 @@
-"""Regions by integer programming: what they compute, that they cost no more than greedy ones, and that every process
+"""Groups by integer programming: what they compute, that they cost no more than greedy ones, and that every process
 has the same."""
 
 import itertools
@@ -63,7 +63,7 @@ def random_function(seed: int):
 
 def anew(monkeypatch):
     """Has components planned anew for the same cost, too, and takes what comes of it."""
-    monkeypatch.setattr(choice.Choice, "is_better", lambda self, other: self.cost <= other.cost)
+    monkeypatch.setattr(choice.Solution, "is_better", lambda self, other: self.cost <= other.cost)
     costs = itertools.count()  # of the plan, then of the greedy one
     monkeypatch.setattr(planner, "cost_of", lambda *_: next(costs))
 
@@ -79,7 +79,7 @@ def test_results_and_costs(seed):
 
 @pytest.mark.parametrize("planned_anew", [False, True])
 def test_a_vector_that_others_compute_for_themselves(planned_anew, monkeypatch):
-    """In a gradient's gradient behind a batch norm: variance + eps is stored by one region, and others that this one
+    """In a gradient's gradient behind a batch norm: variance + eps is stored by one group, and others that this one
     needs compute it for themselves. No candidate could store it, and a plan left it unmade."""
     if planned_anew:
         anew(monkeypatch)
@@ -100,13 +100,13 @@ def test_a_vector_that_others_compute_for_themselves(planned_anew, monkeypatch):
 def test_zeros_and_look_ups(seed, monkeypatch):
     """Kernels that are planned anew write zeros behind rows, and look rows up, as greedy ones do."""
     anew(monkeypatch)
-    changed, replace = [], planner.replace_regions
+    changed, replace = [], planner.replace_groups
 
-    def recorded(grouping, *args):
-        replace(grouping, *args)
-        changed.append(any(region.copies for region in grouping.regions.values()))
+    def recorded(fusion, *args):
+        replace(fusion, *args)
+        changed.append(any(group.copies for group in fusion.groups.values()))
 
-    monkeypatch.setattr(planner, "replace_regions", recorded)
+    monkeypatch.setattr(planner, "replace_groups", recorded)
     others = random_function(seed)
 
     def function(x, y, z, table, index):
@@ -151,26 +151,26 @@ def test_a_graph_has_so_many_candidates(monkeypatch):
     assert report.planned.plan_us == report.planned.greedy_us and report.planned.bound_us == 0
 
 
-def without_a_region(grouping, *args):
-    before = set(grouping.regions)
-    apply.replace_regions(grouping, *args)
-    del grouping.regions[max(grouping.regions.keys() - before)]
+def without_a_group(fusion, *args):
+    before = set(fusion.groups)
+    apply.replace_groups(fusion, *args)
+    del fusion.groups[max(fusion.groups.keys() - before)]
 
 
-def no_order(grouping):
+def no_order(fusion):
     raise Cyclic
 
 
 @pytest.mark.parametrize(
     ("module", "name", "change", "reason"),
     [
-        (planner, "replace_regions", without_a_region, "no region would make %"),
-        (apply, "schedule", no_order, "regions would need each other"),
-        (milp.Program, "allows", lambda *_: False, "the regions are no solution of their program"),
+        (planner, "replace_groups", without_a_group, "no group would make %"),
+        (apply, "schedule", no_order, "groups would need each other"),
+        (milp.Model, "allows", lambda *_: False, "the groups are no solution of their program"),
     ],
 )
 def test_what_is_no_plan_is_refused(module, name, change, reason, monkeypatch):
-    """The greedy regions stay, and the report says why."""
+    """The greedy groups stay, and the report says why."""
     anew(monkeypatch)
     monkeypatch.setattr(module, name, change)
     (report,) = reports(shared_later, *(torch.randn(300, 200) for _ in range(3)))

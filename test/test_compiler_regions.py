@@ -1,4 +1,4 @@
-"""What of small graphs is one kernel: regions, epilogues, and how much a region takes."""
+"""What of small graphs is one kernel: groups, epilogues, and how much a group takes."""
 
 import torch
 from compiled_steps import executables, kinds
@@ -8,7 +8,7 @@ from torch import nn
 
 from torch_reformer.compiler import backend
 from torch_reformer.compiler.fusion import greedy
-from torch_reformer.compiler.fusion.horizontal import merge
+from torch_reformer.compiler.fusion.horizontal import fuse_horizontally
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir import kernel_limits
 from torch_reformer.compiler.ir.layout import Layout
@@ -96,7 +96,7 @@ def test_two_batch_norms_and_their_sum():
 
 
 def test_regions_have_room():
-    """No region takes more tensors than a kernel does."""
+    """No group takes more tensors than a kernel does."""
     graph = ir.Graph()
     layout, kind = Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
     views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * kernel_limits.MOST_INPUTS + 9)]
@@ -105,8 +105,8 @@ def test_regions_have_room():
         (made,) = graph.add(ir.Map([total, view], "add", lambda a, b: a + b), [(layout, *kind)])
         total = ir.View(made, layout)
     graph.outputs = [total]
-    found = greedy.Grouping(graph)
+    found = greedy.Fusion(graph)
     found.run()
-    merge(found)
-    assert len(found.regions) > 2
-    assert all(len(each.reads) <= kernel_limits.MOST_INPUTS for each in found.regions.values())
+    fuse_horizontally(found)
+    assert len(found.groups) > 2
+    assert all(len(each.reads) <= kernel_limits.MOST_INPUTS for each in found.groups.values())

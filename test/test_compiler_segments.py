@@ -18,23 +18,23 @@ class On(torch.Tensor):
     device = torch.device("cuda")
 
 
-def takes(into, numbers, source, on_gpu=True, **types):
+def supports(into, numbers, source, on_gpu=True, **types):
     dtype = types.get("dtype", torch.float32)
     made = torch.empty(into, dtype=dtype), torch.empty(numbers, dtype=types.get("ids", torch.int64))
     made = (*made, torch.empty(source, dtype=types.get("of_source", dtype)))
-    return scatter_reduce.takes(*(each.as_subclass(On) if on_gpu else each for each in made))
+    return scatter_reduce.supports(*(each.as_subclass(On) if on_gpu else each for each in made))
 
 
 def test_what_is_summed_by_segments():
-    assert takes((9, 4), (MANY,), (MANY, 4)) and takes((9, 4, 3), (MANY,), (MANY, 4, 3), dtype=torch.bfloat16)
-    assert takes((9, 4), (MANY,), (MANY, 4), ids=torch.int32)
-    assert takes((9, 4), (MANY,), (MANY, 4), on_gpu=False, dtype=torch.float64)
-    assert not takes((9, 4), (MANY - 1,), (MANY - 1, 4))
-    assert not takes((9, 4), (MANY,), (MANY, 4), dtype=torch.float64)
-    assert not takes((9, 4), (MANY,), (MANY, 4), of_source=torch.bfloat16)
-    assert not takes((9, 4), (MANY,), (MANY, 4), ids=torch.bool)
-    assert not takes((9, 0), (MANY,), (MANY, 0))
-    assert not takes((0, 4), (MANY,), (MANY, 4))
+    assert supports((9, 4), (MANY,), (MANY, 4)) and supports((9, 4, 3), (MANY,), (MANY, 4, 3), dtype=torch.bfloat16)
+    assert supports((9, 4), (MANY,), (MANY, 4), ids=torch.int32)
+    assert supports((9, 4), (MANY,), (MANY, 4), on_gpu=False, dtype=torch.float64)
+    assert not supports((9, 4), (MANY - 1,), (MANY - 1, 4))
+    assert not supports((9, 4), (MANY,), (MANY, 4), dtype=torch.float64)
+    assert not supports((9, 4), (MANY,), (MANY, 4), of_source=torch.bfloat16)
+    assert not supports((9, 4), (MANY,), (MANY, 4), ids=torch.bool)
+    assert not supports((9, 0), (MANY,), (MANY, 0))
+    assert not supports((0, 4), (MANY,), (MANY, 4))
 
 
 @pytest.mark.parametrize("shape", [(9, 4), (9, 1), (9, 1, 3)], ids=str)

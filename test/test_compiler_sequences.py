@@ -11,7 +11,7 @@ from torch_reformer.compiler.decompositions.convolution import Numbers
 @pytest.mark.parametrize("numbers", [{}, {"stride": 2, "padding": 3}, {"dilation": 2, "groups": 2}], ids=str)
 @pytest.mark.parametrize("channels_inside", [False, True])
 def test_the_same_results(monkeypatch, numbers, channels_inside):
-    monkeypatch.setattr(conv1d, "_takes", lambda input, numbers: True)
+    monkeypatch.setattr(conv1d, "_supports", lambda input, numbers: True)
     x = (
         torch.randn(3, 20, 4, dtype=torch.float64).transpose(1, 2)
         if channels_inside

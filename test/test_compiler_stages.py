@@ -73,11 +73,13 @@ def failing(name):
     return stage
 
 
-JOINT = "replace_max_pools leave_biases order_gradients settle compute_early align_products _repeat_broadcasts"
-JOINT += " _look_up_again share_sources sum_early pad_before_saving"
+JOINT = (
+    "replace_max_pool_indices split_addmm set_gradient_strides settle hoist_loss_gradients pad_mm _repeat_broadcasts"
+)
+JOINT += " _look_up_again rematerialize hoist_column_sums pad_before_saving"
 OPTIONAL = [(partition, each) for each in JOINT.split()]
 OPTIONAL += [(planner, each) for each in ("seed_groups", "integer_program", "merge", "recompute")]
-OPTIONAL += [(executable, each) for each in ("settle", "write_in_place", "write_over")]
+OPTIONAL += [(executable, each) for each in ("settle", "reinplace", "reuse_buffers")]
 
 
 @pytest.mark.parametrize("module, name", OPTIONAL, ids=lambda each: each if isinstance(each, str) else "")
@@ -111,7 +113,7 @@ def test_changes_of_groups(name, monkeypatch):
     assert name in check()[0]
 
 
-@pytest.mark.parametrize("module, name", [(greedy.Grouping, "_place"), (emit_plan._Lowering, "_region")])
+@pytest.mark.parametrize("module, name", [(greedy.Fusion, "_place"), (emit_plan._Emitter, "_group")])
 def test_operators_that_cannot_be_lowered(module, name, monkeypatch):
     """PyTorch's kernels compute those; the others have programs. The warning says which they are, and where."""
     method = getattr(module, name)
@@ -165,7 +167,7 @@ def test_no_errors_no_warnings():
 
 def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(executable, "write_over", failing("write_over"))
+    monkeypatch.setattr(executable, "reuse_buffers", failing("reuse_buffers"))
     counters.clear()
     with functorch_config.patch(enable_autograd_cache=True):
         check()
@@ -174,7 +176,7 @@ def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
 
 def test_errors_are_raised_in_tests(monkeypatch):
     monkeypatch.setenv("TORCH_REFORMER_RAISE_ERRORS", "1")
-    monkeypatch.setattr(executable, "write_over", failing("write_over"))
+    monkeypatch.setattr(executable, "reuse_buffers", failing("reuse_buffers"))
     with pytest.raises(Exception, match="planted"):
         check()
 
@@ -208,5 +210,5 @@ def test_graphs_are_printed(caplog):
             check(count=0)
     finally:
         logger.removeHandler(caplog.handler)
-    for stage in ("compute_early", "capture", "share_equal", "fusion", "merge", "write_over"):
+    for stage in ("hoist_loss_gradients", "capture", "share_equal", "fusion", "merge", "reuse_buffers"):
         assert f"after {stage}:" in caplog.text

@@ -1,4 +1,4 @@
-"""Copies that kernels turn themselves. On CPUs they are made; here programs there read and write what is turned."""
+"""Copies that kernels turn themselves. On CPUs they are made; here programs there read and write what is transposed."""
 
 import copy
 
@@ -15,7 +15,7 @@ pytestmark = needs_aten
 
 
 @pytest.fixture
-def turned(monkeypatch):
+def transposed(monkeypatch):
     monkeypatch.setattr(fuse_transposes, "DEVICES", ("cpu",))
 
 
@@ -30,12 +30,15 @@ FUNCTIONS = {
         lambda x, y: (x * y).sigmoid().contiguous() + y,
         lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4)),
     ),
-    "two turned": (lambda x, y, z: x * y + z * x, lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4), randn(2, 8, 4, 4))),
+    "two transposed": (
+        lambda x, y, z: x * y + z * x,
+        lambda: (images(2, 8, 4, 4), randn(2, 8, 4, 4), randn(2, 8, 4, 4)),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_copies(name, turned):
+def test_no_copies(name, transposed):
     function, tensors = FUNCTIONS[name]
     reports = []
     check(function, tensors(), reports)
@@ -50,8 +53,8 @@ def test_cpus_copy(name):
     assert sum(counts(reports, COPY))
 
 
-def test_rows_are_copied(turned):
-    """A kernel of rows reads and writes none that are turned: y and the result are copied, each once."""
+def test_rows_are_copied(transposed):
+    """A kernel of rows reads and writes none that are transposed: y and the result are copied, each once."""
     reports = []
 
     def function(x, y):
@@ -63,7 +66,7 @@ def test_rows_are_copied(turned):
 
 
 @pytest.mark.parametrize("size", [(2, 8, 3, 3), (2, 6, 4, 4), (2, 4, 4, 4)], ids=str)
-def test_odd_ones_are_copied(size, turned):
+def test_odd_ones_are_copied(size, transposed):
     """Kernels would turn these a few elements at a time."""
     reports = []
     check(lambda x, y: x * y, (images(*size), randn(*size)), reports)
@@ -71,7 +74,7 @@ def test_odd_ones_are_copied(size, turned):
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_three_are_read_turned(count, turned):
+def test_three_are_read_turned(count, transposed):
     """AMD's GPUs have no registers for more."""
     reports = []
 
@@ -83,7 +86,7 @@ def test_three_are_read_turned(count, turned):
 
 
 class Beside(nn.Module):
-    """Batch norm, whose running statistics the kernel updates that writes the turned copy."""
+    """Batch norm, whose running statistics the kernel updates that writes the transposed copy."""
 
     def __init__(self, then):
         super().__init__()
@@ -119,8 +122,8 @@ STATISTICS = {
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_running_statistics(name, turned):
-    """They are written in place by the kernel that writes or reads what is turned."""
+def test_running_statistics(name, transposed):
+    """They are written in place by the kernel that writes or reads what is transposed."""
     torch._dynamo.reset()
     model = Beside(STATISTICS[name]()).double().to(memory_format=torch.channels_last)
     own, x = copy.deepcopy(model), images(2, 4, 4, 4)

@@ -134,7 +134,7 @@ QUANTISED = {
 def test_quantised_tensors(name):
     function, x = QUANTISED[name], torch.randn(4, 5)
     told = pytest.warns(UserWarning, match="gives a sparse or quantised tensor")
-    before = torch.__version__.startswith("2.11")  # then Dynamo leaves them to Python
+    before = torch.__version__.startswith("2.11")  # then Dynamo inputs them to Python
     with contextlib.nullcontext() if before else told:
         found = compiled(function)(x)
     expected = function(x)
@@ -144,7 +144,7 @@ def test_quantised_tensors(name):
 
 @pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
 def test_a_quantised_input():
-    """Dynamo leaves it to Python."""
+    """Dynamo inputs it to Python."""
     x = quantised(torch.randn(4, 5))
     torch.testing.assert_close(compiled(lambda x: x.dequantize() * 2)(x), x.dequantize() * 2)
 

@@ -139,7 +139,7 @@ def through_a_file(model):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_a_file])
 def test_copies_are_not_compiled(copied):
-    """As nn.Module.compile() leaves them; they are models of their own, and may be fused."""
+    """As nn.Module.compile() inputs them; they are models of their own, and may be fused."""
     model, expected = small(), small()
     expected.load_state_dict(model.state_dict())
     done = fuse(model)

@@ -94,7 +94,7 @@ def recorded(
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
             executable = Executable(module, gpu=gpu)
-            passes.append(report_of(executable.graph, executable.grouping, gpu, executable.planned))
+            passes.append(report_of(executable.graph, executable.fusion, gpu, executable.planned))
         except Unsupported as why:
             passes.append(why)
         return module.forward
@@ -128,11 +128,11 @@ def recorded_and_measured(
         except Unsupported as why:
             passes.append(why)
             return module.forward
-        passes.append(report_of(executable.graph, executable.grouping, gpu_of(executable.graph), executable.planned))
+        passes.append(report_of(executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned))
 
         def run(*args):
             times, results = measure(executable, list(args))
-            what = executable.graph, executable.grouping, gpu_of(executable.graph), executable.planned
+            what = executable.graph, executable.fusion, gpu_of(executable.graph), executable.planned
             passes[place] = report_of(*what, times)
             return results
 
@@ -189,9 +189,9 @@ def _graphs(
 
 def _tensors(result) -> list[Tensor]:
     """Those in what a model gives, be it an object with fields."""
-    leaves = tree_leaves(result)
-    fields = [vars(each) for each in leaves if dataclasses.is_dataclass(each)]
-    return [each for each in leaves if isinstance(each, Tensor)] + [
+    inputs = tree_leaves(result)
+    fields = [vars(each) for each in inputs if dataclasses.is_dataclass(each)]
+    return [each for each in inputs if isinstance(each, Tensor)] + [
         found for each in fields for found in _tensors(each)
     ]
 

@@ -5,19 +5,19 @@ costs.json), as multiples of what the data sheet's figures give; so it serves ot
 
 from __future__ import annotations
 
-from ..fusion.group import Region
+from ..fusion.group import FusionGroup
 from ..ir.device_model import kind_of_operator
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Operation, Reduce
 
 
-def kind_of(group: Region | Operation) -> str:
-    """What kernels are alike in their costs: those of this region or call are."""
-    if isinstance(group, Region):
+def kind_of(group: FusionGroup | Operation) -> str:
+    """What kernels are alike in their costs: those of this group or call are."""
+    if isinstance(group, FusionGroup):
         if group.anchor:
             return kind_of(group.anchor)
-        reduces = any(isinstance(each, Reduce) and each not in group.of_rows for each in group.members)
+        reduces = any(isinstance(each, Reduce) and each not in group.per_row for each in group.members)
         words = ["stitch", *(["rows"] if group.rows else []), *(["columns"] if reduces else [])]
-        return " ".join([*words, *(["turned"] if group.turned else [])])
+        return " ".join([*words, *(["transposed"] if group.transposed else [])])
     if isinstance(group, (Conv, ConvGrads)):
         return f"{'conv' if isinstance(group, Conv) else 'conv grads'} {_filters(group)}"
     if isinstance(group, Casts):

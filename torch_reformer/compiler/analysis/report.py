@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..fusion.greedy import Grouping
-from ..fusion.group import Region
+from ..fusion.greedy import Fusion
+from ..fusion.group import FusionGroup
 from ..fusion.ilp.planner import Planned
 from ..fusion.schedule import schedule
-from ..fusion.traffic import bytes_of, moved
+from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import flops, multiplied_type, predicted_us
 from ..ir.graph import Call, Graph, Map, Operation, View
 from .kernel_kinds import kind_of
@@ -46,7 +46,7 @@ class Line:
 @dataclass(frozen=True)
 class Report:
     """One graph's plan. alone: a line for each of the graph's operations, as if it were a kernel of its own. planned:
-    None where regions are greedy."""
+    None where groups are greedy."""
 
     lines: tuple[Line, ...]
     alone: tuple[Line, ...]
@@ -105,19 +105,24 @@ def _of_product(operation: Operation) -> tuple[str, ...]:
 
 def report_of(
     graph: Graph,
-    grouping: Grouping,
+    fusion: Fusion,
     gpu: str | None = None,
     planned: Planned | None = None,
     measured: Mapping[int, float] | None = None,
 ) -> Report:
     """gpu: that times are expected of, as cost.GPUS has it. measured: microseconds of each group."""
-    order = schedule(grouping)
-    bytes_moved = moved(grouping)
+    order = schedule(fusion)
+    bytes_moved = traffic(fusion)
 
     def line(
-        kind: str, names: Iterable[str], read: int, written: int, group: Region | Operation, measured_us: float | None
+        kind: str,
+        names: Iterable[str],
+        read: int,
+        written: int,
+        group: FusionGroup | Operation,
+        measured_us: float | None,
     ) -> Line:
-        anchor = group.anchor if isinstance(group, Region) else group
+        anchor = group.anchor if isinstance(group, FusionGroup) else group
         multiplied = flops(anchor) if anchor else 0
         cost = kind_of(group)
         dtype = multiplied_type(anchor) if multiplied else torch.bfloat16
@@ -128,14 +133,14 @@ def report_of(
     for number in order:
         read, written = bytes_moved[number]
         measured_us = (measured or {}).get(number)
-        if (operation := grouping.alone.get(number)) is not None:
+        if (operation := fusion.extern_calls.get(number)) is not None:
             lines.append(line(_name(operation), _of_product(operation), read, written, operation, measured_us))
             continue
-        region = grouping.regions[number]
-        names = [f"[{_name(each)}]" for each in region.recomputed] + [_name(each) for each in region.members]
+        group = fusion.groups[number]
+        names = [f"[{_name(each)}]" for each in group.recomputed] + [_name(each) for each in group.members]
         if written:
-            kind = "conv" if region.anchor else "stitch"
-            lines.append(line(kind, names, read, written, region, measured_us))
+            kind = "conv" if group.anchor else "stitch"
+            lines.append(line(kind, names, read, written, group, measured_us))
     alone = [
         line(_name(each), (), bytes_of(each.operands), sum(result.bytes for result in each.results), each, None)
         for each in graph.operations

@@ -1,4 +1,4 @@
-"""Regions and calls as the steps of a plan (runtime/plan.py)."""
+"""Groups and calls as the steps of a plan (runtime/plan.py)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from ...runtime import plan as plans
-from ..fusion.greedy import Grouping
-from ..fusion.group import Region
+from ..fusion.greedy import Fusion
+from ..fusion.group import FusionGroup
 from ..fusion.schedule import needed_in_memory, schedule
 from ..ir.graph import Call, Casts, Conv, ConvGrads, Graph, Operation, Typed, Value, View, replaced
-from ..ir.iteration_space import Space
+from ..ir.iteration_space import IterationSpace
 from ..ir.layout import Layout
 from ..ir.stages import blamed
-from .kernel_program import RegionProgram
+from .kernel_program import KernelProgram
 
 _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
@@ -25,7 +25,7 @@ _ALIGNED = 128  # elements, so that parts of one memory begin at what kernels re
 
 
 @dataclass(frozen=True)
-class Lowered:
+class EmittedPlan:
     """A plan of a graph's inputs, which gives those outputs that are tensors, in order. types: of its tensors, by their
     numbers, as far as this package's own steps read them. steps: of each group (fusion/greedy.py), in the order in which
     they run."""
@@ -35,34 +35,34 @@ class Lowered:
     steps: dict[int, range]
 
 
-def lower(graph: Graph, grouping: Grouping) -> Lowered:
-    return _Lowering(graph, grouping).run()
+def lower(graph: Graph, fusion: Fusion) -> EmittedPlan:
+    return _Emitter(graph, fusion).run()
 
 
-class _Lowering:
-    def __init__(self, graph: Graph, grouping: Grouping):
-        self.graph, self.grouping = graph, grouping
+class _Emitter:
+    def __init__(self, graph: Graph, fusion: Fusion):
+        self.graph, self.fusion = graph, fusion
         self.steps = plans.Plan(len(graph.inputs))
         self.base: dict[Value, tuple[int, Layout]] = {}  # value -> a tensor of it, and that tensor's layout
         self.views: dict[tuple[Value, Layout], int] = {}
         self.types: dict[int, Typed] = {}
         for i, value in enumerate(graph.inputs):
             self._is(value, i, value.layout)
-        self.needed = needed_in_memory(grouping, (*grouping.regions, *grouping.alone))
+        self.needed = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
 
-    def run(self) -> Lowered:
+    def run(self) -> EmittedPlan:
         steps: dict[int, range] = {}
-        for group in schedule(self.grouping):
+        for number in schedule(self.fusion):
             first = len(self.steps.steps)
-            region, alone = self.grouping.regions.get(group), self.grouping.alone.get(group)
-            with blamed("lowering", [alone] if alone else region.computed):
+            group, alone = self.fusion.groups.get(number), self.fusion.extern_calls.get(number)
+            with blamed("lowering", [alone] if alone else group.computed):
                 if alone:
-                    self._alone(alone)
+                    self._extern_call(alone)
                 else:
-                    self._region(region)
-            steps[group] = range(first, len(self.steps.steps))
+                    self._group(group)
+            steps[number] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
-        return Lowered(self.steps, self.types, steps)
+        return EmittedPlan(self.steps, self.types, steps)
 
     def _is(self, value: Value, number: int, layout: Layout) -> None:
         self.base[value] = number, layout
@@ -80,7 +80,7 @@ class _Lowering:
             self.types[self.views[key]] = Typed(layout, view.value.dtype, view.value.device)
         return self.views[key]
 
-    def _alone(self, operation: Operation) -> None:
+    def _extern_call(self, operation: Operation) -> None:
         if isinstance(operation, ConvGrads):
             numbers = [self._number(view) for view in operation.operands]
             made = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
@@ -120,43 +120,43 @@ class _Lowering:
         self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], made))
         return made
 
-    def _region(self, region: Region) -> None:
-        stored = [each for each in region.members if each.results[0] in self.needed]
-        copies = region.copies.keys() & self.needed  # others only go on to reductions
-        there = region.into.keys() | region.over.keys() | copies
-        into = [each for each in region.operations if each.results[0] in there]
+    def _group(self, group: FusionGroup) -> None:
+        stored = [each for each in group.members if each.results[0] in self.needed]
+        copies = group.copies.keys() & self.needed  # others only go on to reductions
+        there = group.into.keys() | group.over.keys() | copies
+        into = [each for each in group.operations if each.results[0] in there]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
             return
-        if stored == [region.anchor]:
-            operands = [self._number(view) for view in region.anchor.operands]
-            (made,) = self.steps.aten(_conv2d, (*operands, None, _geometry(region.anchor)))
-            self._is(region.anchor.results[0], made, region.anchor.results[0].layout)
+        if stored == [group.anchor]:
+            operands = [self._number(view) for view in group.anchor.operands]
+            (made,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
+            self._is(group.anchor.results[0], made, group.anchor.results[0].layout)
             return
-        text = RegionProgram(region, stored)
+        text = KernelProgram(group, stored)
         tensors = [self._number(*text.tensors[name]) for name in text.program.names]
-        if region.anchor:
-            operands = [self._number(view) for view in region.anchor.operands]
-            made = self.steps.conv2d(text.program.code, _geometry(region.anchor), *operands, tensors)
+        if group.anchor:
+            operands = [self._number(view) for view in group.anchor.operands]
+            made = self.steps.conv2d(text.program.code, _geometry(group.anchor), *operands, tensors)
         else:
             if text.acc is None:
                 acc = self._memory(text.space.layout, text.dtype, stored[0].results[0].device)
             else:
                 acc = self._number(*text.acc)
-            written = [self._written(region, each.results[0], text.space) for each in into]
+            written = [self._written(group, each.results[0], text.space) for each in into]
             made = self.steps.stitch(text.program.code, acc, tensors, written)
         for operation, number in zip(stored, made, strict=True):
-            if operation.results[0] not in region.copies:
+            if operation.results[0] not in group.copies:
                 self._is(operation.results[0], number, text.layout_of(operation))
 
-    def _written(self, region: Region, value: Value, space: Space) -> int:
-        """The tensor that is there and gets a region's result."""
-        over = region.over.get(value)
-        if value not in region.copies:
-            view = over or region.into[value]
+    def _written(self, group: FusionGroup, value: Value, space: IterationSpace) -> int:
+        """The tensor that is there and gets a group's result."""
+        over = group.over.get(value)
+        if value not in group.copies:
+            view = over or group.into[value]
             return self._number(view, space.layout_of("full", view.layout.offset) if over else None)
-        if value in region.parts:
-            return self._part(region.parts[value], space.placement(region.copies[value]))
+        if value in group.parts:
+            return self._part(group.parts[value], space.placement(group.copies[value]))
         memory, own = value.memory or value.layout, value.layout
         there = self._number(View(over.value, memory)) if over else None
         number = self._memory(memory, value.dtype, value.device) if there is None else there
@@ -164,7 +164,7 @@ class _Lowering:
         if value.memory:
             rest = memory.sizes[-1] - own.sizes[-1]
             self.steps.aten(_zero, self.steps.view(number, (*own.sizes[:-1], rest), own.strides, own.sizes[-1]))
-        return self._number(View(value, space.placement(region.copies[value])))
+        return self._number(View(value, space.placement(group.copies[value])))
 
     def _part(self, part: View, placement: Layout) -> int:
         """The tensor that is a part of one that is there from its first part on."""

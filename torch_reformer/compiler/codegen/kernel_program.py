@@ -1,4 +1,4 @@
-"""A region as a program over the tensors that it reads."""
+"""A group as a program over the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -10,48 +10,50 @@ from ... import program as p
 from ...program import Program
 from ...program import Value as Expression
 from ...program.row_sums import early_row_sum
-from ..fusion.group import Region, inlined, is_channel_index, whole_of
+from ..fusion.group import FusionGroup, full_map_of, inlined, is_channel_index
 from ..ir.graph import Map, Operation, Reduce, Value, View
-from ..ir.iteration_space import Digits, shaped, without
+from ..ir.iteration_space import IndexMap, shaped, without
 from ..ir.layout import Layout, span
 
 
-class RegionProgram:
-    """A region's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
+class KernelProgram:
+    """A group's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
     tensor that the program runs over, None if there is none or it is the anchor's result."""
 
-    def __init__(self, region: Region, stored: list[Operation]):
-        self.region = region
-        layouts = [view.layout for view in region.leaves.values()]
+    def __init__(self, group: FusionGroup, stored: list[Operation]):
+        self.group = group
+        layouts = [view.layout for view in group.inputs.values()]
         layouts += [each.results[0].layout for each in stored]
-        self.space = region.space
-        if not region.anchor:
-            self.space = shaped(region.space, layouts, region.operands, region.reductions)
-        self.whole = region.whole
-        self.members = {each for each in region.computed}
+        self.space = group.space
+        if not group.anchor:
+            self.space = shaped(group.space, layouts, group.operands, group.reductions)
+        self.full_map = group.full_map
+        self.members = {each for each in group.computed}
         self.tensors: dict[str, tuple[View, Layout]] = {}
         self.names: dict[tuple[Value, Layout, str], Expression] = {}
-        self.known: dict[tuple[Operation, Digits], Expression] = {}
+        self.known: dict[tuple[Operation, IndexMap], Expression] = {}
         self.acc: tuple[View, Layout] | None = None
         self.dtype = self._dtype()
-        if region.anchor is None:
+        if group.anchor is None:
             self._choose_acc()
         self.program = Program(*(self._output(each) for each in stored))
 
     def _dtype(self) -> torch.dtype:
         """The result's, which says in what precision the program computes."""
-        if self.region.anchor:
-            return self.region.anchor.results[0].dtype
-        types = [each.results[0].dtype for each in self.region.operations]
-        types += [view.value.dtype for view in self.region.leaves.values()]
+        if self.group.anchor:
+            return self.group.anchor.results[0].dtype
+        types = [each.results[0].dtype for each in self.group.operations]
+        types += [view.value.dtype for view in self.group.inputs.values()]
         floats = [each for each in types if each.is_floating_point]
         return torch.float64 if torch.float64 in floats else floats[0] if floats else torch.float32
 
     def _choose_acc(self) -> None:
-        in_memory = [(digits, view) for (_, _, digits), view in self.region.leaves.items() if self._is_in_memory(view)]
-        for digits, view in in_memory:
+        in_memory = [
+            (index_map, view) for (_, _, index_map), view in self.group.inputs.items() if self._is_in_memory(view)
+        ]
+        for index_map, view in in_memory:
             is_wide = (view.value.dtype == torch.float64) == (self.dtype == torch.float64)
-            is_full = self.space.kind(digits) == "full" and not self.space.is_placed(digits)
+            is_full = self.space.kind(index_map) == "full" and not self.space.is_strided(index_map)
             if is_full and view.value.dtype.is_floating_point and is_wide:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
@@ -64,18 +66,18 @@ class RegionProgram:
                 return
 
     def _is_in_memory(self, view: View) -> bool:
-        """Whether the region reads it, and neither makes it nor looks it up."""
+        """Whether the group reads it, and neither makes it nor looks it up."""
         made = view.value.maker is not None and view.value.maker in self.members
-        return not made and view.value not in self.region.look_ups
+        return not made and view.value not in self.group.gathers
 
     def _layout(self, view: View, kind: str) -> Layout:
-        if kind == "full" and self.region.anchor:
-            own = self.region.anchor.results[0].layout
+        if kind == "full" and self.group.anchor:
+            own = self.group.anchor.results[0].layout
             return Layout(own.sizes, own.strides, view.layout.offset)
         return self.space.layout_of(kind, view.layout.offset)
 
-    def _placed(self, view: View, digits: Digits) -> Layout:
-        placement = self.space.placement(digits)
+    def _strided(self, view: View, index_map: IndexMap) -> Layout:
+        placement = self.space.placement(index_map)
         return Layout(placement.sizes, placement.strides, view.layout.offset)
 
     def layout_of(self, operation: Operation) -> Layout:
@@ -85,23 +87,23 @@ class RegionProgram:
             stacked = (2,) if operation.kind == "moments" else ()
             rest = self.space.layout_of(self._reduced_to(operation))
             return Layout((*stacked, *rest.sizes), (*(rest.numel for _ in stacked), *rest.strides))
-        if operation is self.region.anchor:
+        if operation is self.group.anchor:
             return result.layout
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map | Reduce) -> str:
-        if operation in self.region.of_rows:
+        if operation in self.group.per_row:
             return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
     def _reduced_to(self, operation: Reduce) -> str:
-        digits = without(operation.input.layout, operation.over)
-        return self.space.dense_kind(digits) if digits else "scalar"
+        index_map = without(operation.input.layout, operation.over)
+        return self.space.dense_kind(index_map) if index_map else "scalar"
 
     def _output(self, operation: Operation):
         per = self._per(operation)
         if isinstance(operation, Reduce) and per != "row":
-            value = self._read(operation.input, self.whole)
+            value = self._read(operation.input, self.full_map)
             kind = self._reduced_to(operation)
             over = "all" if kind == "scalar" else kind
             if operation.kind == "moments":
@@ -111,49 +113,49 @@ class RegionProgram:
             if operation.kind == "max":
                 return p.max(value, over, dtype)
             return dataclasses.replace(p.sum(value, over, dtype), term_by_term=True)
-        if operation is self.region.anchor:
+        if operation is self.group.anchor:
             return p.store(p.acc())
-        digits = {"full": self.whole, "channel": self.space.channel_digits, "row": self.region.rows}[per]
-        value = self._computed(operation, digits)
+        index_map = {"full": self.full_map, "channel": self.space.channel_map, "row": self.group.rows}[per]
+        value = self._computed(operation, index_map)
         dtype = operation.results[0].dtype
         return p.store(
             value, None if dtype == self.dtype and per == "full" else dtype, "element" if per == "full" else per
         )
 
-    def _computed(self, operation: Operation, digits: Digits) -> Expression:
-        """What an operation's result is where it is read with these digits."""
-        key = operation, digits
+    def _computed(self, operation: Operation, index_map: IndexMap) -> Expression:
+        """What an operation's result is where it is read with these index map."""
+        key = operation, index_map
         if key not in self.known:
-            if operation is self.region.anchor:
+            if operation is self.group.anchor:
                 self.known[key] = p.acc()
             elif isinstance(operation, Reduce):
                 reduce = {"sum": early_row_sum, "max": p.row_max}[operation.kind]
-                self.known[key] = reduce(self._read(operation.input, self.whole))
+                self.known[key] = reduce(self._read(operation.input, self.full_map))
             else:
-                whole = whole_of(operation.results[0].layout.numel)
+                full_map = full_map_of(operation.results[0].layout.numel)
                 operands = [
-                    self._read(each, digits if own == whole else own)
-                    for each, own in self.region.operand_digits(operation)
+                    self._read(each, index_map if own == full_map else own)
+                    for each, own in self.group.operand_maps(operation)
                 ]
                 self.known[key] = operation.expression(*operands)
         return self.known[key]
 
-    def _read(self, view: View, digits: Digits) -> Expression:
+    def _read(self, view: View, index_map: IndexMap) -> Expression:
         maker = view.value.maker
-        if maker in self.members and self.region.knows(view, digits):
-            return self._computed(maker, digits)
-        leaf = self.region.leaf(view, digits)
-        if leaf not in self.region.leaves:
-            if inlined(view, digits, self.whole) is None:
-                raise ValueError(f"{view} is not what the region reads")
-            return self._computed(maker, digits)
-        if view.value in self.region.look_ups:
-            return self._looked_up(view, digits)
-        view, digits = self.region.leaves[leaf], leaf[2]
-        kind = self.space.kind(digits)
-        kind = "full" if kind == "turned" else kind
-        layout = self._placed(view, digits) if self.space.is_placed(digits) else self._layout(view, kind)
-        if is_channel_index(self.region, view, digits):
+        if maker in self.members and self.group.knows(view, index_map):
+            return self._computed(maker, index_map)
+        input_key = self.group.input_key(view, index_map)
+        if input_key not in self.group.inputs:
+            if inlined(view, index_map, self.full_map) is None:
+                raise ValueError(f"{view} is not what the group reads")
+            return self._computed(maker, index_map)
+        if view.value in self.group.gathers:
+            return self._gathered(view, index_map)
+        view, index_map = self.group.inputs[input_key], input_key[2]
+        kind = self.space.kind(index_map)
+        kind = "full" if kind == "transposed" else kind
+        layout = self._strided(view, index_map) if self.space.is_strided(index_map) else self._layout(view, kind)
+        if is_channel_index(self.group, view, index_map):
             return p.channel_index()
         if self.acc is not None and kind == "full" and self.acc[0].value is view.value and self.acc[1] == layout:
             return p.acc()
@@ -164,9 +166,9 @@ class RegionProgram:
             self.names[key] = Expression(kind, attribute=name)
         return self.names[key]
 
-    def _looked_up(self, view: View, digits: Digits) -> Expression:
-        found = self.region.look_ups[view.value]
-        layout = found.layout(self.space, view, digits)
+    def _gathered(self, view: View, index_map: IndexMap) -> Expression:
+        found = self.group.gathers[view.value]
+        layout = found.layout(self.space, view, index_map)
         key = view.value, layout, "table"
         if key not in self.names:
             name = f"t{len(self.tensors)}"

@@ -11,7 +11,7 @@ from .convolution import Numbers, decompositions_of
 aten = torch.ops.aten
 
 
-def _takes(input: Tensor, numbers: Numbers) -> bool:
+def _supports(input: Tensor, numbers: Numbers) -> bool:
     return input.dim() == 3 and input.device.type == "cuda" and not numbers.transposed and input.numel() > 0
 
 
@@ -25,13 +25,13 @@ def _of_images(numbers: Numbers) -> Numbers:
 
 
 def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
-    if not _takes(input, numbers):
+    if not _supports(input, numbers):
         return NotImplemented
     return aten.convolution(_images(input), _images(weight), bias, *_of_images(numbers)).squeeze(2)
 
 
 def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
-    if not _takes(input, numbers):
+    if not _supports(input, numbers):
         return NotImplemented
     images = _images(grad), _images(input), _images(weight)
     *found, of_bias = aten.convolution_backward(*images, bias_sizes, *_of_images(numbers), wanted)

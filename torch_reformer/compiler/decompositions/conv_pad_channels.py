@@ -15,7 +15,7 @@ aten = torch.ops.aten
 _MULTIPLE, _MANY = 8, 64
 
 
-def _takes(input: Tensor, numbers: Numbers) -> bool:
+def _supports(input: Tensor, numbers: Numbers) -> bool:
     return (
         input.device.type == "cuda"
         and input.dim() == 4
@@ -35,13 +35,13 @@ def _with_zeros(tensor: Tensor) -> Tensor:
 
 
 def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
-    if not _takes(input, numbers):
+    if not _supports(input, numbers):
         return NotImplemented
     return aten.convolution(_with_zeros(input), _with_zeros(weight), bias, *numbers)
 
 
 def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
-    if not _takes(input, numbers):
+    if not _supports(input, numbers):
         return NotImplemented
     images = grad, _with_zeros(input), _with_zeros(weight)
     found = aten.convolution_backward(*images, bias_sizes, *numbers, wanted)

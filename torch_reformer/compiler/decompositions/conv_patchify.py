@@ -12,7 +12,7 @@ from .convolution import Numbers, decompositions_of
 _MOST_CHANNELS = 7
 
 
-def _takes(input: Tensor, weight: Tensor, numbers: Numbers) -> bool:
+def _supports(input: Tensor, weight: Tensor, numbers: Numbers) -> bool:
     if input.device.type != "cuda" or input.dim() != 4 or numbers.transposed or numbers.groups != 1:
         return False
     size = tuple(weight.shape[2:])
@@ -61,12 +61,12 @@ def weight_gradient(grad: Tensor, input: Tensor, weight: Tensor) -> Tensor:
 
 
 def _forward(input: Tensor, weight: Tensor, bias: Tensor | None, numbers: Numbers) -> Tensor:
-    return product(input, weight, bias) if _takes(input, weight, numbers) else NotImplemented
+    return product(input, weight, bias) if _supports(input, weight, numbers) else NotImplemented
 
 
 def _backward(grad: Tensor, input: Tensor, weight: Tensor, bias_sizes, numbers: Numbers, wanted):
     # For the images' own gradient, which a model's first layer does not need, patches would become images again.
-    if wanted[0] or not _takes(input, weight, numbers):
+    if wanted[0] or not _supports(input, weight, numbers):
         return NotImplemented
     return None, weight_gradient(grad, input, weight) if wanted[1] else None, grad.sum((0, 2, 3)) if wanted[2] else None
 

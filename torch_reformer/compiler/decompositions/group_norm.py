@@ -11,7 +11,7 @@ from .norms import statistics_type
 aten = torch.ops.aten
 
 
-def _takes(input: Tensor, pixels: int) -> bool:
+def _supports(input: Tensor, pixels: int) -> bool:
     return input.dim() > 2 and pixels > 1 and input.numel() > 0
 
 
@@ -34,7 +34,7 @@ def _forward(
     groups: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not _takes(input, pixels):
+    if not _supports(input, pixels):
         return NotImplemented
     x = _wide(input)
     variances, means = torch.var_mean(x, [*range(2, x.dim())], correction=0)
@@ -63,7 +63,7 @@ def _backward(
     groups: int,
     wanted: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not _takes(input, pixels):
+    if not _supports(input, pixels):
         return NotImplemented
     g, x = _wide(grad), _wide(input)
     over, of_group = [*range(2, x.dim())], (images, groups, channels // groups)

@@ -34,7 +34,7 @@ def _(wrong: Tensor, target: Tensor, classes: int, ignore_index: int) -> Tensor:
     return wrong.new_empty((), dtype=torch.bool)
 
 
-def _takes(scores: Tensor, weight: Tensor | None) -> bool:
+def _supports(scores: Tensor, weight: Tensor | None) -> bool:
     return weight is None and scores.dim() == 2 and scores.shape[1] < _MOST_CLASSES
 
 
@@ -51,7 +51,7 @@ def _is_class(scores: Tensor, classes: Tensor) -> Tensor:
 def _nll_loss_forward(
     scores: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    if not _takes(scores, weight):
+    if not _supports(scores, weight):
         return NotImplemented
     classes = _classes(scores, target, ignore_index)
     wrong = torch.where(classes < _IGNORED, 1.0, (classes >= scores.shape[1]).to(classes.dtype)).sum()
@@ -73,7 +73,7 @@ def _nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    if not _takes(scores, weight):
+    if not _supports(scores, weight):
         return NotImplemented
     grad = grad / total_weight if reduction == _MEAN else grad if reduction else grad.unsqueeze(1)
     return torch.where(_is_class(scores, _classes(scores, target, ignore_index)), -grad, 0.0)

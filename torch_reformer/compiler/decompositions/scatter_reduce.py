@@ -16,7 +16,7 @@ aten, reformer = torch.ops.aten, torch.ops.reformer
 _FEWEST = 1 << 14  # numbers: fewer are added faster than they are sorted
 
 
-def takes(into: Tensor, numbers: Tensor, source: Tensor) -> bool:
+def supports(into: Tensor, numbers: Tensor, source: Tensor) -> bool:
     return (
         source.device.type == into.device.type
         and source.device.type in ("cpu", "cuda")
@@ -40,13 +40,13 @@ def add_rows(into: Tensor, numbers: Tensor, source: Tensor, of: str) -> Tensor:
 
 
 def _index_add(into: Tensor, dim: int, numbers: Tensor, source: Tensor, alpha=1) -> Tensor:
-    if not takes(into, numbers, source) or dim % into.dim() or alpha != 1:
+    if not supports(into, numbers, source) or dim % into.dim() or alpha != 1:
         return NotImplemented
     return add_rows(into, numbers, source, "index_add")
 
 
 def _index_put(into: Tensor, indices: list[Tensor | None], source: Tensor, accumulate: bool = False) -> Tensor:
-    if len(indices) != 1 or not accumulate or not takes(into, indices[0], source):
+    if len(indices) != 1 or not accumulate or not supports(into, indices[0], source):
         return NotImplemented
     if source.shape != (len(indices[0]), *into.shape[1:]):
         return NotImplemented
@@ -61,7 +61,7 @@ def _scatter_add(into: Tensor, dim: int, numbers: Tensor, source: Tensor) -> Ten
 
 def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
     """As index_select, which kernels read in place (fusion/fuse_gather.py)."""
-    if len(indices) != 1 or not takes(tensor, indices[0], tensor) or tensor.dim() != 2:
+    if len(indices) != 1 or not supports(tensor, indices[0], tensor) or tensor.dim() != 2:
         return NotImplemented
     return torch.index_select(tensor, 0, reformer._row_numbers(indices[0], len(tensor), "index"))
 
@@ -69,7 +69,7 @@ def _index(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
 def _gather(tensor: Tensor, dim: int, numbers: Tensor, sparse_grad: bool = False) -> Tensor:
     if numbers.shape[1:] != tensor.shape[1:] or (rows := _of_rows(numbers)) is None:
         return NotImplemented
-    if not takes(tensor, rows, tensor) or tensor.dim() != 2 or dim % 2:
+    if not supports(tensor, rows, tensor) or tensor.dim() != 2 or dim % 2:
         return NotImplemented
     return torch.index_select(tensor, 0, reformer._row_numbers(rows, len(tensor), "index_add"))
 

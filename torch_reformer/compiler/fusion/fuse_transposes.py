@@ -6,87 +6,89 @@ from __future__ import annotations
 import torch
 
 from ..ir.graph import Call, Map, Value, View
-from ..ir.iteration_space import Space, digits_of, find_space, inverse
+from ..ir.iteration_space import IterationSpace, find_space, index_map_of, inverse
 from .fuse_copies import Copy, add, is_computed
-from .greedy import Grouping
-from .group import Leaf, Region, are_many_placed, are_many_turned, same_kind
+from .greedy import Fusion
+from .group import FusionGroup, InputKey, has_too_many_strided, has_too_many_transposed, same_kind
 
 _contiguous = torch.ops.reformer._contiguous.default
 DEVICES = ("cuda",)  # kernels of others would read element by element
 
 
-def turn(grouping: Grouping) -> None:
-    outputs = {view.value for view in grouping.graph.output_views()}
-    for number, call in list(grouping.alone.items()):
+def fuse_transposes(fusion: Fusion) -> None:
+    outputs = {view.value for view in fusion.graph.output_views()}
+    for number, call in list(fusion.extern_calls.items()):
         if not isinstance(call, Call) or call.operator is not _contiguous:
             continue
         (result,) = call.results
         if result.device.type not in DEVICES:
             continue
-        if result not in outputs and _read(grouping, call, result):
-            del grouping.alone[number]
-        elif (maker := _writer(grouping, call, result)) is not None:
-            grouping.replace(number, maker.number)
-            del grouping.alone[number]
+        if result not in outputs and _read(fusion, call, result):
+            del fusion.extern_calls[number]
+        elif (maker := _writer(fusion, call, result)) is not None:
+            fusion.replace(number, maker.number)
+            del fusion.extern_calls[number]
 
 
-def _read(grouping: Grouping, call: Call, result: Value) -> bool:
+def _read(fusion: Fusion, call: Call, result: Value) -> bool:
     """Whether all that read the copy read what is copied now."""
     (source,) = call.args
-    leaf = source.value, source.layout, digits_of(result.layout, source.layout)
-    if any(view.value is result for each in grouping.alone.values() for view in each.operands):
+    input_key = source.value, source.layout, index_map_of(result.layout, source.layout)
+    if any(view.value is result for each in fusion.extern_calls.values() for view in each.operands):
         return False
-    found: list[tuple[Region, Space, list[Leaf]]] = []
-    for region in grouping.regions.values():
-        if region.anchor and any(view.value is result for view in region.anchor.operands):
+    found: list[tuple[FusionGroup, IterationSpace, list[InputKey]]] = []
+    for group in fusion.groups.values():
+        if group.anchor and any(view.value is result for view in group.anchor.operands):
             return False
-        leaves = [leaf for leaf, view in region.leaves.items() if view.value is result]
-        if not leaves:
+        inputs = [input_key for input_key, view in group.inputs.items() if view.value is result]
+        if not inputs:
             continue
-        space = _space(region, leaf, leaves)
+        space = _space(group, input_key, inputs)
         if space is None:
             return False
-        found.append((region, space, leaves))
-    for region, space, leaves in found:
-        region.space = space
-        region.operands = region.operands | {leaf[2]}
-        for each in leaves:
-            del region.leaves[each]
-            region.turned[each] = leaf
-        region.leaves[leaf] = source
-        number = grouping.group_that_makes(source.value)
+        found.append((group, space, inputs))
+    for group, space, inputs in found:
+        group.space = space
+        group.operands = group.operands | {input_key[2]}
+        for each in inputs:
+            del group.inputs[each]
+            group.transposed[each] = input_key
+        group.inputs[input_key] = source
+        number = fusion.group_that_makes(source.value)
         if number is not None:
-            grouping.readers.setdefault(source.value, []).append(region.number)
+            fusion.readers.setdefault(source.value, []).append(group.number)
     return True
 
 
-def _space(region: Region, leaf: Leaf, leaves: list[Leaf]) -> Space | None:
-    """That in which the region reads this leaf in the place of those, or None."""
-    if region.anchor or any(each[2] != region.whole or not region.leaves[each].is_whole for each in leaves):
+def _space(group: FusionGroup, input_key: InputKey, inputs: list[InputKey]) -> IterationSpace | None:
+    """That in which the group reads this leaf in the place of those, or None."""
+    if group.anchor or any(each[2] != group.full_map or not group.inputs[each].is_full for each in inputs):
         return None
-    space = find_space(region.numel, region.operands | {leaf[2]}, region.reductions, turns=True)
-    if space is None or not region.takes(space) or not all(map(space.is_placed, region.copies.values())):
+    space = find_space(group.numel, group.operands | {input_key[2]}, group.reductions, transposes=True)
+    if space is None or not group.supports(space) or not all(map(space.is_strided, group.copies.values())):
         return None
-    read = [leaf, *(each for each in region.leaves if each not in leaves)]
-    if are_many_placed(space, read, len(region.copies)) or are_many_turned(space, read, region.copies.values()):
+    read = [input_key, *(each for each in group.inputs if each not in inputs)]
+    if has_too_many_strided(space, read, len(group.copies)) or has_too_many_transposed(
+        space, read, group.copies.values()
+    ):
         return None
     return space
 
 
-def _writer(grouping: Grouping, call: Call, result: Value) -> Region | None:
-    """The region that writes the copy now."""
+def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
+    """The group that writes the copy now."""
     (source,) = call.args
-    digits = inverse(digits_of(result.layout, source.layout))
-    region = grouping.regions.get(grouping.group_that_makes(source.value))
-    if digits is None or region is None or source.layout.numel != source.value.layout.numel:
+    index_map = inverse(index_map_of(result.layout, source.layout))
+    group = fusion.groups.get(fusion.group_that_makes(source.value))
+    if index_map is None or group is None or source.layout.numel != source.value.layout.numel:
         return None
     operation = Map([View(source.value, source.layout)], "turn", lambda x: x)
     operation.results = [result]
-    if not is_computed(region, source.value.maker) or not same_kind(region, [operation]):
+    if not is_computed(group, source.value.maker) or not same_kind(group, [operation]):
         return None
-    copy = Copy(operation, source.value.maker, digits, [], 1)
-    grouping.place_of[operation] = grouping.place_of[call]
-    if not add(grouping, region, copy, [operation], turns=True):
+    copy = Copy(operation, source.value.maker, index_map, [], 1)
+    fusion.place_of[operation] = fusion.place_of[call]
+    if not add(fusion, group, copy, [operation], transposes=True):
         return None
-    grouping.group_of[call] = region.number  # the graph stays as it is, for other groupings of it
-    return region
+    fusion.group_of[call] = group.number  # the graph stays as it is, for other fusions of it
+    return group

@@ -28,7 +28,7 @@ def _(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
 random = torch.ops.reformer._random.default
 draw_key = aten.randint.low
 USER_CAST = "reformer_user_cast"  # in a node's meta
-SPENT = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
+DONATED = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
 
 
 @torch.library.custom_op("reformer::_scaled", mutates_args=())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .graph import FLOATS, Call, Operation, Value, View
-from .iteration_space import MOST_OF_LINE, Digits, Space, joined, with_strides
+from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace, joined, with_strides
 from .layout import Layout
 
 aten = torch.ops.aten
@@ -17,7 +17,7 @@ OPERATORS = {aten.embedding.default, aten.index_select.default}
 
 
 @dataclass(frozen=True)
-class LookUp:
+class Gather:
     """table: [rows, columns]. index: the number of a row for each row of the result."""
 
     table: View
@@ -32,13 +32,13 @@ class LookUp:
         """Those of the table that are read at most."""
         return min(self.table.elements, self.index.layout.numel * self.columns)
 
-    def layout(self, space: Space, view: View, digits: Digits) -> Layout | None:
-        """How the index is handed over to a program that reads this view of what is looked up, with these digits. None
+    def layout(self, space: IterationSpace, view: View, index_map: IndexMap) -> Layout | None:
+        """How the index is handed over to a program that reads this view of what is looked up, with these index map. None
         if its rows are not the table's."""
         columns = self.columns
         if not space.nhwc or space.channels != columns or view.layout.offset % columns:
             return None
-        (_, count, stride), *outer = with_strides(digits, space.numel)
+        (_, count, stride), *outer = with_strides(index_map, space.numel)
         if stride != 1 or count % columns or any(each % columns for _, _, each in outer):
             return None
         inner = [(count // columns, 1)] if count > columns else []
@@ -57,7 +57,7 @@ class LookUp:
         return Layout(tuple(n for n, _ in dims[::-1]), tuple(s for _, s in dims[::-1]), own.offset + first)
 
 
-def look_up_of(operation: Operation | None) -> LookUp | None:
+def gather_of(operation: Operation | None) -> Gather | None:
     """What a call looks up that programs can, too."""
     if not isinstance(operation, Call) or operation.operator not in OPERATORS:
         return None
@@ -72,7 +72,7 @@ def look_up_of(operation: Operation | None) -> LookUp | None:
         return None
     if table.value.dtype not in FLOATS or max(table.layout.sizes[0], pitch) >= 2**31:
         return None
-    return LookUp(View(table.value, Layout((table.layout.sizes[0], columns), (pitch, 1), table.layout.offset)), index)
+    return Gather(View(table.value, Layout((table.layout.sizes[0], columns), (pitch, 1), table.layout.offset)), index)
 
 
 _ARANGE = torch.ops.aten.arange

@@ -62,7 +62,7 @@ class View:
     layout: Layout
 
     @property
-    def is_whole(self) -> bool:
+    def is_full(self) -> bool:
         """Whether it has each of the value's elements once, in whatever order of dimensions."""
         own, whole = self.layout, self.value.layout
         return own.numel == whole.numel and own.is_dense and whole.is_dense
@@ -125,11 +125,11 @@ class _OfInputs(Operation):
 
 @dataclass(eq=False)
 class Map(_OfInputs):
-    """result = expression(*inputs), element by element: inputs have the result's sizes. of_reductions: it only goes on
+    """result = expression(*inputs), element by element: inputs have the result's sizes. after_reduction: it only goes on
     with what others have reduced (fusion/group.py). rounds: a cast that the user wrote (joint_graph/user_casts.py)."""
 
     expression: Callable[..., Expression]
-    of_reductions: bool = field(default=False, init=False)
+    after_reduction: bool = field(default=False, init=False)
     rounds: bool = field(default=False, init=False)
 
 

@@ -52,7 +52,7 @@ class _Attempt:
         self.leaves_all_out = False
 
     def leave_out(self, failure: Failed) -> bool:
-        """Leaves out what has failed; False if there is nothing to leave out."""
+        """Inputs out what has failed; False if there is nothing to leave out."""
         nodes = {node.name for node in failure.nodes} - self.nodes
         if failure.is_optional:
             self.stages.add(failure.stage)
@@ -118,7 +118,7 @@ def blamed(stage: str, origins: Iterable[Node | Operation] = (), is_optional: bo
 
 
 def or_whole(rule: Callable) -> Callable:
-    """A decomposition that leaves the operator whole where it fails."""
+    """A decomposition that inputs the operator whole where it fails."""
 
     @functools.wraps(rule)
     def run(*args, **kwargs):

@@ -10,7 +10,7 @@ from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import in_order
 
 
-def order_gradients(joint: GraphModule, num_forward_outputs: int) -> None:
+def set_gradient_strides(joint: GraphModule, num_forward_outputs: int) -> None:
     """Copies gradients that are in another order than the inputs which they are of."""
     (output,) = joint.graph.find_nodes(op="output")
     results = list(output.args[0])

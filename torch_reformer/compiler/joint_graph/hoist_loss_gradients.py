@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..ir.custom_ops import SPENT, USER_CAST, scaled
+from ..ir.custom_ops import DONATED, USER_CAST, scaled
 from ..ir.fx_utils import SUMS, VIEWS, is_element_wise, size_of
 from ..ir.iteration_space import LONGEST_ROW
 from ..ir.kernel_limits import SMALL
@@ -25,7 +25,7 @@ _SUMS = {aten.add.Tensor, aten.sub.Tensor}
 _TYPES = (torch.float32, torch.float64, torch.bfloat16)  # fp16 might not hold the gradient of an unscaled loss
 
 
-def compute_early(joint: GraphModule) -> None:
+def hoist_loss_gradients(joint: GraphModule) -> None:
     """Moves gradients of losses, which are one number each, to the forward.
 
     A loss's gradient t enters a joint graph as a tangent. What is linear in t alone, and read by no element-wise
@@ -41,9 +41,9 @@ def compute_early(joint: GraphModule) -> None:
                 _move(joint, tangent, linear, found)
 
 
-def sum_early(forward: GraphModule, backward: GraphModule) -> None:
-    """Has the forward compute the sums that compute_early() moved to it: a partition, which saves as little as it can,
-    leaves them to the backward, to read the gradient once more."""
+def hoist_column_sums(forward: GraphModule, backward: GraphModule) -> None:
+    """Has the forward compute the sums that hoist_loss_gradients() moved to it: a partition, which saves as little as it can,
+    inputs them to the backward, to read the gradient once more."""
     (output,) = forward.graph.find_nodes(op="output")
     results = {node.name: node for node in output.all_input_nodes}
     for late in backward.graph.find_nodes(op="call_function", target=scaled):
@@ -205,7 +205,7 @@ def _move(joint: GraphModule, tangent: Node, linear: dict[Node, None], found: li
             of_one[node].meta = {name: node.meta[name] for name in ("val", USER_CAST) if name in node.meta}
     for node in found:
         early = of_one[node]
-        early.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, SPENT: True}
+        early.meta |= {"recompute": CheckpointPolicy.MUST_SAVE, DONATED: True}
         with joint.graph.inserting_before(node):
             late = joint.graph.call_function(scaled, (early, tangent))
         with node.meta["val"].fake_mode:

@@ -21,12 +21,12 @@ _FORWARD = aten.max_pool2d_with_indices.default
 _BACKWARD = aten.max_pool2d_with_indices_backward.default
 
 
-def replace_max_pools(joint: GraphModule) -> None:
+def replace_max_pool_indices(joint: GraphModule) -> None:
     """Changes those whose indices nothing but their own backwards reads."""
     for node in joint.graph.find_nodes(op="call_function", target=_FORWARD):
         given = _arguments(node)
         backwards = [user for part in node.users if part.args[1] == 1 for user in part.users]
-        if _takes(node, given) and all(_is_backward(each, given) for each in backwards):
+        if _supports(node, given) and all(_is_backward(each, given) for each in backwards):
             _replace(joint, node, given, backwards)
     joint.recompile()
 
@@ -45,7 +45,7 @@ def _pair(values) -> tuple[int, int]:
     return values * 2 if len(values) == 1 else values
 
 
-def _takes(node: Node, given: dict) -> bool:
+def _supports(node: Node, given: dict) -> bool:
     images, result = given["self"].meta["val"], node.meta["val"][0]
     if images.device.type not in _DEVICES or images.dtype not in SUMMED_IN_FP32 or images.dim() != 4:
         return False

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from ...runtime.dtypes import NARROW
-from ..ir.custom_ops import SPENT, scaled
+from ..ir.custom_ops import DONATED, scaled
 from ..ir.fx_utils import VIEWS, constant_pad, given_again, is_element_wise
 from .propagate_memory_format import ANY_ORDER, OF_MATRICES, apply, with_choice
 
@@ -32,7 +32,7 @@ _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.alias.default}
 _TRANSPOSED = {aten.t.default, aten.permute.default}
 
 
-def align_products(joint: GraphModule) -> None:
+def pad_mm(joint: GraphModule) -> None:
     """Adds zeros in a joint graph, so that forward and backward have them alike."""
     padding = _Padding(joint)
     for node in list(joint.graph.nodes):
@@ -119,7 +119,9 @@ class _Padding:
         """Gives what is computed element by element to be multiplied, or summed up over rows, longer rows."""
         count = _missing(node.meta.get("val"))
         early = node.args[0] if node.target is scaled else None
-        if not count or (early is not None and (SPENT not in early.meta or not _are_sums(early.users.keys() - {node}))):
+        if not count or (
+            early is not None and (DONATED not in early.meta or not _are_sums(early.users.keys() - {node}))
+        ):
             return
         matrix, columns = node, node.meta["val"].shape[-1]
         while len(matrix.users) == 1 and (view := next(iter(matrix.users))).target in _RESHAPES:
@@ -134,7 +136,7 @@ class _Padding:
         longer = self._called(source.next, constant_pad, source, [0, count])
         longer.meta[_IN_FORWARD] = True
         if early is not None:
-            longer.meta[SPENT] = True
+            longer.meta[DONATED] = True
             longer = self._called(node, scaled, longer, node.args[1])
         if longer.meta["val"].dim() != 2:
             longer = self._called(matrix, aten.view.default, longer, [rows, columns + count])
@@ -152,8 +154,8 @@ class _Padding:
             self._put(self._called(user, _mm, longer, weight), user)
         else:
             for product in list(user.users):
-                turned = self._called(product, aten.permute.default, longer, [1, 0])
-                found = self._called(product, _mm, turned, product.args[1])
+                transposed = self._called(product, aten.permute.default, longer, [1, 0])
+                found = self._called(product, _mm, transposed, product.args[1])
                 self._put(self._called(product, aten.slice.Tensor, found, 0, 0, columns), product)
 
     def _with_zeros(self, node: Node, count: int) -> Node:

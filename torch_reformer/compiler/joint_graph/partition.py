@@ -18,15 +18,15 @@ from ..ir.gather import OPERATORS
 from ..ir.stages import attempted, optional
 from ..lowering.reductions import RULES as REDUCTIONS
 from . import save_random
-from .gradient_strides import order_gradients
-from .hoist_loss_gradients import compute_early, sum_early
-from .max_pool_indices import replace_max_pools
+from .gradient_strides import set_gradient_strides
+from .hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
+from .max_pool_indices import replace_max_pool_indices
 from .memory_budget import partition_within_budget
 from .mutated_inputs import save_reads_of_mutated_inputs
-from .pad_mm import align_products, pad_before_saving
-from .propagate_memory_format import settle
-from .rematerialize import share_sources
-from .split_addmm import leave_biases
+from .pad_mm import pad_before_saving, pad_mm
+from .propagate_memory_format import propagate_memory_format
+from .rematerialize import rematerialize
+from .split_addmm import split_addmm
 from .user_casts import mark_user_casts
 
 aten = torch.ops.aten
@@ -45,24 +45,24 @@ def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, Graph
 def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
     mark_user_casts(joint)
     keep_statistics_wide(joint)
-    optional(replace_max_pools, joint)
+    optional(replace_max_pool_indices, joint)
     is_static = all(isinstance(each, int) for node in joint.graph.nodes for each in _strides(node))
     if is_static:
-        optional(leave_biases, joint)
-        optional(order_gradients, joint, options["num_fwd_outputs"])
-        optional(settle, joint, True)  # alike, so that what is saved has one order
+        optional(split_addmm, joint)
+        optional(set_gradient_strides, joint, options["num_fwd_outputs"])
+        optional(propagate_memory_format, joint, True)  # alike, so that what is saved has one order
     if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
-        optional(compute_early, joint)
+        optional(hoist_loss_gradients, joint)
     if is_static:
-        optional(align_products, joint)
+        optional(pad_mm, joint)
     save_reads_of_mutated_inputs(joint)
     save_random.save_random(joint)
     _save_what_has_extremes(joint)
     optional(_repeat_broadcasts, joint)
     optional(_look_up_again, joint)
-    optional(share_sources, joint)
+    optional(rematerialize, joint)
     forward, backward = partition_within_budget(joint, inputs, **options)
-    optional(sum_early, forward, backward)
+    optional(hoist_column_sums, forward, backward)
     optional(pad_before_saving, forward, backward)
     return forward, backward
 

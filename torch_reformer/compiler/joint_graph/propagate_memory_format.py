@@ -38,16 +38,18 @@ _CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 _NEXT = 32  # element-wise operations that are looked at
 
 
-def settle(module: GraphModule, both_passes: bool = False) -> None:
+def propagate_memory_format(module: GraphModule, both_passes: bool = False) -> None:
     """Changes the fake results in the graph where that can be. Results of the graph stay as they are. both_passes:
     whether it is a forward with its backward, in which copies of images may be made in each of both."""
     nodes = [node for node in module.graph.nodes if node.op == "call_function"]
     for node in nodes:
-        if _turns_images(node):
-            changed = with_choice(nodes, functools.partial(_not_turned, {node}), ANY_ORDER | OF_MATRICES)
+        if _transposes_images(node):
+            changed = with_choice(nodes, functools.partial(_not_transposed, {node}), ANY_ORDER | OF_MATRICES)
             if casts := _casts_for(changed, nodes):
-                changed = with_choice(nodes, functools.partial(_not_turned, {node, *casts}), ANY_ORDER | OF_MATRICES)
-            before, now = (_turned_bytes(module, changed, each) for each in (True, False))
+                changed = with_choice(
+                    nodes, functools.partial(_not_transposed, {node, *casts}), ANY_ORDER | OF_MATRICES
+                )
+            before, now = (_transposed_bytes(module, changed, each) for each in (True, False))
             if changed and (now < before or (both_passes and now == before)):
                 apply(module, changed)
                 node.kwargs = {}
@@ -75,7 +77,7 @@ def with_choice(nodes: list[Node], choose: Choice, any_order: set) -> dict[Node,
     return changed
 
 
-def _turns_images(node: Node) -> bool:
+def _transposes_images(node: Node) -> bool:
     """Whether it is nothing but a copy of images to their dimensions' own order."""
     if node.target is not aten.clone.default or node.kwargs.get("memory_format") != torch.contiguous_format:
         return False
@@ -84,7 +86,7 @@ def _turns_images(node: Node) -> bool:
 
 
 def _casts_for(changed: dict[Node, object], nodes: list[Node]) -> set[Node]:
-    """Casts of images that are only read beside what is in channels_last now: they are turned as they are read, when
+    """Casts of images that are only read beside what is in channels_last now: they are transposed as they are read, when
     they are narrow."""
 
     def is_beside(node: Node) -> bool:
@@ -94,7 +96,7 @@ def _casts_for(changed: dict[Node, object], nodes: list[Node]) -> set[Node]:
     return {each for each in casts if each.meta["val"].dim() == 4 and each.users and all(map(is_beside, each.users))}
 
 
-def _not_turned(copies: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
+def _not_transposed(copies: set[Node], node: Node, value: Tensor, changed: dict[Node, object]) -> Tensor:
     """The choice that these copies, and what element-wise operators give for them, are in channels_last."""
     if node in copies:
         return value.contiguous(memory_format=torch.channels_last)
@@ -106,7 +108,7 @@ def _not_turned(copies: set[Node], node: Node, value: Tensor, changed: dict[Node
     return value
 
 
-def _turned_bytes(module: GraphModule, changed: dict[Node, object], as_before: bool) -> int:
+def _transposed_bytes(module: GraphModule, changed: dict[Node, object], as_before: bool) -> int:
     """Bytes of images that are read, or given, in another order than what is computed of them has, by the operators
     that give or read what is changed."""
 
@@ -116,17 +118,17 @@ def _turned_bytes(module: GraphModule, changed: dict[Node, object], as_before: b
         return next((each for each in tree_leaves(found) if isinstance(each, Tensor)), None)
 
     (output,) = module.graph.find_nodes(op="output")
-    turned: set[tuple[Node, bool]] = set()  # with the order that it is needed in
+    transposed: set[tuple[Node, bool]] = set()  # with the order that it is needed in
     for node in {user: None for each in changed for user in (each, *each.users)}:
         if is_element_wise(node) or node.target in _CONVOLUTIONS or node.target is aten.copy.default:
             result = value(node)
             for each in node.all_input_nodes:
                 if each.target not in CONSTANTS and _are_apart(value(each), result):
-                    turned.add((each, _is_of_images(result)))
+                    transposed.add((each, _is_of_images(result)))
     for each in changed:
         if each in output.all_input_nodes and _are_apart(value(each), each.meta["val"]):
-            turned.add((each, not _is_of_images(value(each))))
-    return sum(value(each).nbytes for each, _ in turned)
+            transposed.add((each, not _is_of_images(value(each))))
+    return sum(value(each).nbytes for each, _ in transposed)
 
 
 def _are_apart(one: Tensor | None, other: Tensor | None) -> bool:

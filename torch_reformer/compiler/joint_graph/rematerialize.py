@@ -17,7 +17,7 @@ _MOST = 16  # operations of a value that is computed again
 _FEW = 16  # elements of a value for each of an operand that is small beside it
 
 
-def share_sources(joint: GraphModule) -> None:
+def rematerialize(joint: GraphModule) -> None:
     """Marks what is computed again, for AOTAutograd's partition."""
     of_source: dict[Node, dict[Node, set[Node]]] = {}  # a tensor -> what follows from it alone, and by which operations
     for need in _needs(joint):

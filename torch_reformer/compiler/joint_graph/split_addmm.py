@@ -18,7 +18,7 @@ aten = torch.ops.aten
 _SHALLOW = 384  # in deeper products the result's bytes, and the bias, hardly count, unless it is the wider matrix
 
 
-def leave_biases(joint: GraphModule) -> None:
+def split_addmm(joint: GraphModule) -> None:
     """Takes such products apart, for AOTAutograd's partition."""
     for node in joint.graph.find_nodes(op="call_function", target=aten.addmm.default):
         if not _is_known(node) or node.kwargs or not _is_read_by_programs(node):

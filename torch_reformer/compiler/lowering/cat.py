@@ -15,7 +15,7 @@ from ... import program as p
 from ...program import Value as Expression
 from ..ir.fake_tensors import layout_of
 from ..ir.graph import FLOATS, Call, Graph, Map, Random, Typed, View
-from ..ir.iteration_space import LONGEST_ROW, digits_of, find_space
+from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
 from ..ir.layout import Layout
 from . import pointwise
 from .pointwise import add_typed_map
@@ -54,12 +54,12 @@ def _concatenated(graph: Graph, value: Tensor, parts: list[View], dim: int = 0) 
         return View(view.value, Layout(whole.sizes, split(own.strides, 0, own.strides[dim]), own.offset))
 
     read = [_computed(each, _DEEPEST) for each in parts]
-    if all(each.is_whole and (way is None or way[0] == [each]) for each, way in zip(parts, read, strict=True)):
+    if all(each.is_full and (way is None or way[0] == [each]) for each, way in zip(parts, read, strict=True)):
         return None  # all are in memory, as the result will be: PyTorch's copies do
     for computed in ([way or _itself(each) for each, way in zip(parts, read, strict=True)], list(map(_itself, parts))):
         inputs = [repeated(each) for views, _ in computed for each in views]
-        digits = {digits_of(whole, each) for each in (columns, *(view.layout for view in inputs))}
-        if find_space(layout.numel, digits, set()) is not None:
+        index_map = {index_map_of(whole, each) for each in (columns, *(view.layout for view in inputs))}
+        if find_space(layout.numel, index_map, set()) is not None:
             break
     else:
         return None

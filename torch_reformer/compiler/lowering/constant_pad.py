@@ -8,7 +8,7 @@ from torch import Tensor
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import constant_pad
 from ..ir.graph import FLOATS, Call, Graph, Map, Typed, View
-from ..ir.iteration_space import digits_of, find_space, result_digits
+from ..ir.iteration_space import find_space, index_map_of, result_maps
 from ..ir.layout import Layout
 
 
@@ -26,8 +26,8 @@ def _pad(graph: Graph, value: Tensor, view: View, pads, number=0) -> View | None
     if not value.is_contiguous() or dtype == torch.float64:
         return None
     layout = Layout(source.sizes, memory.strides)
-    digits = {digits_of(layout, source)} | result_digits(layout)
-    if layout.is_dense or find_space(layout.numel, digits, set()) is None:  # dense: of one row
+    index_map = {index_map_of(layout, source)} | result_maps(layout)
+    if layout.is_dense or find_space(layout.numel, index_map, set()) is None:  # dense: of one row
         return None
     (made,) = graph.add(Map([view], f"pad[{pads[1]}]", lambda x: x), [Typed(layout, dtype, view.value.device)])
     made.memory = memory

@@ -8,7 +8,7 @@ import math
 import torch
 
 from ..ir.graph import Call, Graph, Value, View
-from ..ir.iteration_space import digits_of, is_placed
+from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
 
 _contiguous = torch.ops.reformer._contiguous.default
@@ -17,7 +17,7 @@ _contiguous = torch.ops.reformer._contiguous.default
 def in_order(graph: Graph, view: View, layout: Layout) -> View:
     """The view with its elements in the order of this layout of the same sizes, and repeated where it repeats them. A
     part of a tensor stays as it is."""
-    if not is_placed(digits_of(layout, view.layout)) or view.elements != view.value.layout.numel:
+    if not is_strided(index_map_of(layout, view.layout)) or view.elements != view.value.layout.numel:
         return view
     return _copy(graph, view, layout, graph.copies)
 

@@ -9,7 +9,7 @@ from ...operators import fake
 from ...runtime.plan import geometry_number
 from ..ir.fake_tensors import layout_of, typed
 from ..ir.graph import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, View
-from ..ir.iteration_space import digits_of, is_placed
+from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
 from .conv1x1_as_mm import convolution, gradients, is_product
 from .pointwise import add_map
@@ -30,7 +30,7 @@ def _convolution(
     if layout != layout_of(value):
         return None
     spread = bias and View(bias.value, Layout(layout.sizes, (0, *bias.layout.strides, 0, 0), bias.layout.offset))
-    if spread and is_placed(digits_of(layout, spread.layout)):
+    if spread and is_strided(index_map_of(layout, spread.layout)):
         return None
     (made,) = graph.add(Conv(input, weight, geometry), [(layout, value.dtype, value.device)])
     if spread is None:

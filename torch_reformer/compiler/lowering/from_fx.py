@@ -1,5 +1,5 @@
 """AOTAutograd's graphs as the compiler's (ir/graph.py): walks through one, takes views as what they are, asks rules/ for the
-other operators, and leaves what none of them takes to PyTorch. Sizes are numbers here: a graph with symbols is traced
+other operators, and inputs what none of them takes to PyTorch. Sizes are numbers here: a graph with symbols is traced
 for those of a call first (runtime/executable.py)."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ..ir.custom_ops import SPENT, USER_CAST, scaled
+from ..ir.custom_ops import DONATED, USER_CAST, scaled
 from ..ir.fake_tensors import Unsupported, is_plain, layout_of, real_tensors, typed
 from ..ir.graph import Call, Graph, View, views_of
 from ..ir.layout import Layout
@@ -25,13 +25,13 @@ _ADVICE = "With torch.compiler.disable on the function that has this, the rest o
 _QUANTISE = ("aten::quantize_per_", "aten::_empty_affine_", "aten::_empty_per_channel_", "aten::_make_per_")
 
 
-def capture(module: GraphModule) -> tuple[Graph, list[Tensor]]:
+def lower_fx(module: GraphModule) -> tuple[Graph, list[Tensor]]:
     """The graph, and the tensors that are part of it: they follow the module's own inputs among the graph's.
 
     Raises:
         Unsupported: with a sentence.
     """
-    return _Capture(module).run()
+    return _Lowering(module).run()
 
 
 def _is_number(value) -> bool:
@@ -50,14 +50,14 @@ def _takes_tensor(argument) -> bool:
     return (type_.getElementType() if type_.kind() == "OptionalType" else type_).kind() == "TensorType"
 
 
-def _scales_what_is_spent(node: Node) -> bool:
+def _scales_donated(node: Node) -> bool:
     """Whether it multiplies a tensor that nobody needs afterwards by one number: in place that is nothing to do where
     the number is 1."""
     tensor = node.args[0] if node.target is scaled else None
-    return tensor is not None and tensor.op == "placeholder" and SPENT in tensor.meta and len(tensor.users) == 1
+    return tensor is not None and tensor.op == "placeholder" and DONATED in tensor.meta and len(tensor.users) == 1
 
 
-class _Capture:
+class _Lowering:
     def __init__(self, module: GraphModule):
         self.module, self.graph = module, Graph()
         self.known: dict[Node, Any] = {}  # views, lists of these, or constants
@@ -123,7 +123,7 @@ class _Capture:
         kwargs = {name: self._value(each) for name, each in node.kwargs.items()}
         if (found := self._view(node, args, value)) is not None:
             return found
-        if _scales_what_is_spent(node):
+        if _scales_donated(node):
             target = SCALE
         named = rounding_cast if USER_CAST in node.meta else RULES.get(target)
         rule = None if is_left_out(node) else named

@@ -16,7 +16,7 @@ from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
 from ..ir.graph import FLOATS, Call, Graph, Map, Typed, View
-from ..ir.iteration_space import digits_of, find_space
+from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
 from .contiguous import copied, in_order
 
@@ -236,7 +236,7 @@ def _is_copy(target, input: View, value: Tensor) -> bool:
 
 def _has_space(inputs: list[View], layout: Layout) -> bool:
     """Whether a program computes results of this layout of the inputs where they are."""
-    return find_space(layout.numel, {digits_of(layout, each.layout) for each in inputs}, set()) is not None
+    return find_space(layout.numel, {index_map_of(layout, each.layout) for each in inputs}, set()) is not None
 
 
 def computes(inputs: list[View], value: Tensor) -> bool:

@@ -24,15 +24,15 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
     over = _over(layout, dims)
-    if not view.is_whole and _by_itself(layout).is_dense:  # a part, read where it is
+    if not view.is_full and _by_itself(layout).is_dense:  # a part, read where it is
         layout = _by_itself(layout)
         view = add_typed_map(graph, "clone", lambda x: x, [view], Typed(layout, dtype, view.value.device))
-    if not layout.is_dense or not view.is_whole or not over:
+    if not layout.is_dense or not view.is_full or not over:
         return None
-    digits = without(layout, over)
-    if len(digits) > 1 and digits[-1][0] < _LEAST_OF_IMAGE:
+    index_map = without(layout, over)
+    if len(index_map) > 1 and index_map[-1][0] < _LEAST_OF_IMAGE:
         return None
-    if find_space(layout.numel, {((1, layout.numel),)}, {digits}) is None:
+    if find_space(layout.numel, {((1, layout.numel),)}, {index_map}) is None:
         return None  # nothing is added up
     left = [d for d in range(len(layout.sizes)) if d not in over]
     strides, expected = dict.fromkeys(left, 0), 1

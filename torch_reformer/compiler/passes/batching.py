@@ -7,7 +7,7 @@ import torch
 
 from ...program import Program, full, store
 from ..ir.graph import Call, Graph, Map, Operation, Random, Typed, Value, View
-from ..ir.iteration_space import digits_of, find_space
+from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
 
 _cat = torch.ops.aten.cat.default
@@ -145,8 +145,8 @@ def _as_map(graph: Graph, views: list[View], dim: int, layout: Layout) -> Map | 
         if None in inputs:
             return None
         found = Map(inputs, makers[0].name, makers[0].expression)
-    digits = {digits_of(layout, view.layout) for view in found.inputs}
-    return None if find_space(layout.numel, digits, set()) is None else found
+    index_map = {index_map_of(layout, view.layout) for view in found.inputs}
+    return None if find_space(layout.numel, index_map, set()) is None else found
 
 
 def _at_once(graph: Graph, views: list[View], dim: int, widest: int) -> View | None:

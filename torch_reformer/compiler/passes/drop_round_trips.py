@@ -40,5 +40,5 @@ def _source(operation) -> View | None:
     if source.value.dtype != result.dtype or source.value.maker is None or source.value.device != result.device:
         return None
     rounded, read = maker.results[0].layout, operation.inputs[0].layout
-    same = rounded.matches(source.layout) and result.layout.matches(read) and operation.inputs[0].is_whole
+    same = rounded.matches(source.layout) and result.layout.matches(read) and operation.inputs[0].is_full
     return source if same and rounded.is_dense and result.layout.is_dense else None

@@ -1,5 +1,5 @@
 """A bias that is added to a matrix product joins it on GPUs, whose kernels add it for nothing. PyTorch's linear layer
-leaves it apart where its input's rows are not adjacent."""
+inputs it apart where its input's rows are not adjacent."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _product_and_bias(operation) -> tuple[View, View] | None:
         same = {result.dtype, product.value.dtype, bias.value.dtype} == {result.dtype}
         is_vector = own.sizes[-1:] == (columns,) and own.strides[-1] == 1 and not any(own.strides[:-1])
         # The product's columns are the last dimension.
-        is_whole = (
-            product.is_whole
+        is_full = (
+            product.is_full
             and product.layout.strides[-1] == 1
             and product.value.layout.strides[1] == 1
             and product.layout.matches(result.layout)
             and product.value.layout.is_dense
         )
-        if same and is_vector and is_whole and result.layout.is_dense:
+        if same and is_vector and is_full and result.layout.is_dense:
             return product, View(bias.value, Layout((columns,), (1,), own.offset))
     return None

@@ -42,7 +42,7 @@ def _parts(operation: Operation) -> list[View] | None:
     if not isinstance(call, Call) or call.operator is not _cat or call.args[1:] != (1,) or len(call.args[0]) < 2:
         return None
     parts, dtype = call.args[0], view.value.dtype
-    if view.layout != view.value.layout or any(part.value.dtype != dtype or not part.is_whole for part in parts):
+    if view.layout != view.value.layout or any(part.value.dtype != dtype or not part.is_full for part in parts):
         return None
     return parts if all(part.layout.numel for part in parts) else None
 

@@ -38,5 +38,5 @@ def _only_cast(value: Value, readers: list[Operation | None]) -> Map | None:
         return None
     (cast,) = readers
     ((view,), (result,)) = cast.inputs, cast.results
-    same = view.is_whole and view.layout.matches(result.layout) and result.device == value.device
+    same = view.is_full and view.layout.matches(result.layout) and result.device == value.device
     return cast if same and result.dtype in NARROW else None

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.gather import LookUp, look_up_of
+from ..ir.gather import Gather, gather_of
 from ..ir.graph import Call, Graph, Map, Operation, Typed, View
 from ..ir.layout import Layout
 from .drop_unused import drop_unused
@@ -37,7 +37,7 @@ class _Fusion:
         sizes = source.layout.sizes
         if (product := _product(source)) is not None:
             source, factor = product
-        found = self._look_up(source, sizes)
+        found = self._gather(source, sizes)
         if product is not None:
             is_computed = found is None and isinstance(source.value.maker, Map)  # and the product with it
             if is_computed or self._changes(operation.args[0].value.maker, factor, source):
@@ -51,14 +51,14 @@ class _Fusion:
         """Whether something is written to one of these after the operation has read it."""
         return any(self.written.get(view.value, -1) > self.places[reader] for view in views)
 
-    def _look_up(self, source: View, sizes: tuple[int, ...]) -> LookUp | None:
+    def _gather(self, source: View, sizes: tuple[int, ...]) -> Gather | None:
         """That which gives all rows of these sizes, and can be done later as well."""
-        found = look_up_of(source.value.maker) if _is_all(source) else None
+        found = gather_of(source.value.maker) if _is_all(source) else None
         if found is None or self._changes(source.value.maker, found.table, found.index):
             return None
         return found if sizes == (found.index.layout.numel, found.columns) and found.index.layout.is_row_major else None
 
-    def _row_numbers(self, found: LookUp) -> View:
+    def _row_numbers(self, found: Gather) -> View:
         """The index, checked and narrow."""
         own, rows, maker = found.index.layout, found.table.layout.sizes[0], found.index.value.maker
         index = View(found.index.value, Layout((own.numel,), (1,), own.offset))
@@ -96,4 +96,4 @@ def _product(source: View) -> tuple[View, View] | None:
 
 def _is_all(view: View) -> bool:
     """Whether it is all of its value, both in the order of their dimensions."""
-    return view.is_whole and view.layout.is_row_major and view.value.layout.is_row_major
+    return view.is_full and view.layout.is_row_major and view.value.layout.is_row_major

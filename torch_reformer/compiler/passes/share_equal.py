@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...program import Program, full, store
 from ..ir.graph import Graph, Map, Operation, Random, Reduce, Value, View
-from ..ir.iteration_space import operand_digits, without
+from ..ir.iteration_space import operand_maps, without
 from .batching import expression_of
 
 
@@ -50,7 +50,7 @@ def _is_copy(operation: Map | Reduce) -> bool:
     if not isinstance(operation, Map) or len(operation.inputs) != 1:
         return False
     (view,), (result,) = operation.inputs, operation.results
-    if not view.is_whole or view.value.dtype != result.dtype or view.value.device != result.device:
+    if not view.is_full or view.value.dtype != result.dtype or view.value.device != result.device:
         return False
     return result.layout.matches(view.layout) and expression_of(operation) == str(Program(store(full("t0"))))
 
@@ -61,7 +61,7 @@ def _key(operation: Map | Reduce) -> tuple:
     if isinstance(operation, Reduce):
         layout = operation.input.layout
         return operation.kind, operation.input.value, layout.numel, without(layout, operation.over)
-    read = [(view.value, view.layout.offset, digits) for view, digits in operand_digits(operation)]
+    read = [(view.value, view.layout.offset, index_map) for view, index_map in operand_maps(operation)]
     return operation.name, tuple(read), result.layout.numel, result.dtype, result.device
 
 

@@ -56,8 +56,8 @@ def _selected(term: View) -> tuple[int, int] | None:
         return None
     (dim,) = dims
     size = condition.layout.sizes[dim]
-    is_whole = condition.layout.strides[dim] == 1 and not condition.layout.offset and not numbers.layout.offset
-    if not is_whole or numbers.layout.numel != size or not 0 <= place < size or part.layout.strides[dim]:
+    is_full = condition.layout.strides[dim] == 1 and not condition.layout.offset and not numbers.layout.offset
+    if not is_full or numbers.layout.numel != size or not 0 <= place < size or part.layout.strides[dim]:
         return None
     return dim, place
 

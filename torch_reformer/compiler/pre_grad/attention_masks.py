@@ -1,5 +1,5 @@
 """Masks of attention, such that PyTorch's fused kernels take them. A model under torch.compile builds masks that it
-leaves out when it can look at their values; with these, or with one that repeats its elements along rows, PyTorch would
+inputs out when it can look at their values; with these, or with one that repeats its elements along rows, PyTorch would
 multiply whole matrices of scores."""
 
 from __future__ import annotations

@@ -21,20 +21,20 @@ from ...runtime import aten
 from ...runtime import gpu as runtime_gpu
 from ...runtime.plan import Plan
 from ..analysis.report import Report, report_of
-from ..codegen.emit_plan import Lowered, lower
-from ..fusion.ilp.planner import grouped
-from ..fusion.reinplace import write_in_place, write_over
+from ..codegen.emit_plan import EmittedPlan, lower
+from ..fusion.ilp.planner import fuse
+from ..fusion.reinplace import reinplace, reuse_buffers
 from ..fusion.schedule import Cyclic
 from ..ir.device_model import known_gpu
 from ..ir.fake_tensors import Unsupported
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out, optional, show
-from ..joint_graph.propagate_memory_format import settle
+from ..joint_graph.propagate_memory_format import propagate_memory_format
 from ..joint_graph.user_casts import mark_user_casts
-from ..lowering.from_fx import SCALE, capture
+from ..lowering.from_fx import SCALE, lower_fx
 from ..passes import PASSES
 from .compiled import Compiled, Uncached, reporting
-from .precompile import prepare
+from .precompile import precompile
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
 PLANS = 64  # of one graph with symbols: for so many different sizes
@@ -52,15 +52,15 @@ class Executable(Compiled):
     ):
         super().__init__()
         mark_user_casts(module)
-        optional(settle, module)
-        self.graph, self.constants = capture(module)
+        optional(propagate_memory_format, module)
+        self.graph, self.constants = lower_fx(module)
         show("capture", self.graph)
         for change in PASSES:
             optional(change, self.graph)
         is_there = gpu is None
         gpu = gpu or gpu_of(self.graph)
         self.lowered = self._lower(gpu)
-        self._report = report and report_of(self.graph, self.grouping, gpu, self.planned)
+        self._report = report and report_of(self.graph, self.fusion, gpu, self.planned)
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._all_given = len(self._given) == len(inputs)
@@ -72,7 +72,7 @@ class Executable(Compiled):
             self._start()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("graph", "grouping", "_number")}
+        return {name: value for name, value in vars(self).items() if name not in ("graph", "fusion", "_number")}
 
     def prepare_for_serialization(self) -> None:
         if has_left_out():  # a later process may do better, and is to warn else
@@ -83,7 +83,7 @@ class Executable(Compiled):
         self.report_to(reporting())
 
     def _start(self) -> None:
-        prepare(self.lowered)
+        precompile(self.lowered)
         self._number = self.plan.number
 
     def report_to(self, report: Callable[[Report], Any] | None) -> None:
@@ -100,17 +100,17 @@ class Executable(Compiled):
         other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
         return other
 
-    def _lower(self, gpu: str | None) -> Lowered:
+    def _lower(self, gpu: str | None) -> EmittedPlan:
         """Without writes in place where these leave no order of the kernels."""
-        groupings, self.planned = grouped(self.graph, gpu)
+        fusions, self.planned = fuse(self.graph, gpu)
         for in_place in (True, False):
-            for grouping in groupings:
-                self.grouping = grouping.copy()
+            for fusion in fusions:
+                self.fusion = fusion.copy()
                 if in_place:
-                    optional(write_in_place, self.grouping)
-                    optional(write_over, self.grouping)
+                    optional(reinplace, self.fusion)
+                    optional(reuse_buffers, self.fusion)
                 try:
-                    return lower(self.graph, self.grouping)
+                    return lower(self.graph, self.fusion)
                 except Cyclic:
                     pass
         raise Unsupported("what the graph changes in place is needed before and after")

@@ -52,7 +52,7 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
     marked = executable.with_plan(between_steps(executable.plan, torch.ops.reformer._mark.default, places))
     gpus = [each.device for each in args if isinstance(each, Tensor) and each.is_cuda]
     stream = torch.cuda.current_stream(gpus[0]) if gpus else None
-    found: dict[int, list[float]] = {group: [] for group in steps}
+    found: dict[int, list[float]] = {number: [] for number in steps}
     for _ in range(_RUNS):
         _marks[:] = [stream]
         if stream is not None:
@@ -62,7 +62,7 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
         if stream is not None:
             torch.cuda.synchronize(stream.device)
         marks = dict(zip(places, _marks[1:], strict=True))
-        for group, each in steps.items():
-            found[group].append(marks[each.start].elapsed_time(marks[each.stop]) * 1e3)
+        for number, each in steps.items():
+            found[number].append(marks[each.start].elapsed_time(marks[each.stop]) * 1e3)
     _marks.clear()
-    return {group: statistics.median(times) for group, times in found.items()}, results
+    return {number: statistics.median(times) for number, times in found.items()}, results

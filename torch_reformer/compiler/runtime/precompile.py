@@ -8,13 +8,13 @@ import torch
 from ...operators.dispatch import without_autocast
 from ...runtime import gpu, plan
 from ...runtime.compile_ahead import compile_ahead
-from ..codegen.emit_plan import Lowered
+from ..codegen.emit_plan import EmittedPlan
 from ..ir.fake_tensors import real_tensors
 from ..ir.graph import Typed
 from ..ir.layout import span
 
 
-def prepare(lowered: Lowered) -> None:
+def precompile(lowered: EmittedPlan) -> None:
     gpus = {each.device for each in lowered.types.values() if each.device.type == "cuda"}
     if not gpus:
         return
@@ -24,7 +24,7 @@ def prepare(lowered: Lowered) -> None:
         pass
 
 
-def rehearse(lowered: Lowered) -> None:
+def rehearse(lowered: EmittedPlan) -> None:
     """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written, but for
     numbers of rows."""
     rehearsed = set()

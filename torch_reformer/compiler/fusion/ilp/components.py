@@ -10,15 +10,15 @@ from ...ir.graph import Call, Operation, Reduce, Value
 from .atoms import Sets
 from .candidates import Candidate, Candidates
 
-MOST_PIECES = 24  # of a component, before it is cut where the greedy plan stores a value
+MOST_ATOMS = 24  # of a component, before it is cut where the greedy plan stores a value
 
 
 @dataclass(eq=False)
 class Component:
-    """pieces: in the graph's order. greedy: the greedy plan's regions of them. required, optional: values of the
+    """atoms: in the graph's order. greedy: the greedy plan's groups of them. required, optional: values of the
     component's own that are stored in any case, and only if another kernel is to read them."""
 
-    pieces: list[Candidate]
+    atoms: list[Candidate]
     greedy: list[Candidate]
     required: set[Value]
     optional: set[Value]
@@ -26,7 +26,7 @@ class Component:
     def places(self) -> list[int]:
         """Those of its operations in the graph, in order."""
         bits = 0
-        for each in (*self.pieces, *self.greedy):
+        for each in (*self.atoms, *self.greedy):
             bits |= each.operations
         return places_of(bits)
 
@@ -41,50 +41,50 @@ def places_of(bits: int) -> list[int]:
     return found
 
 
-def components_of(pieces: list[Candidate], greedy: list[Candidate], required: set[Value]) -> list[Component]:
-    """Pieces are in one component if one of them may spare another's result, or if the greedy plan has them in one
-    region. Large components are cut where the greedy plan stores a value for several kernels, as a transformer's
+def components_of(atoms: list[Candidate], greedy: list[Candidate], required: set[Value]) -> list[Component]:
+    """Atoms are in one component if one of them may spare another's result, or if the greedy plan has them in one
+    group. Large components are cut where the greedy plan stores a value for several kernels, as a transformer's
     residual stream, or else for any."""
     readers: dict[Value, int] = {}
     for each in greedy:
         for value in each.reads:
             readers[value] = readers.get(value, 0) + 1
     stored: set[Value] = set(required)
-    found = _components(pieces, greedy, stored)
+    found = _components(atoms, greedy, stored)
     for least in (2, 1):
-        large = {value for each in found if len(each.pieces) > MOST_PIECES for value in each.optional}
+        large = {value for each in found if len(each.atoms) > MOST_ATOMS for value in each.optional}
         cut = {value for value in large if readers.get(value, 0) >= least}
         if cut:
             stored |= cut
-            found = _components(pieces, greedy, stored)
+            found = _components(atoms, greedy, stored)
     return found
 
 
-def _components(pieces: list[Candidate], greedy: list[Candidate], stored: set[Value]) -> list[Component]:
+def _components(atoms: list[Candidate], greedy: list[Candidate], stored: set[Value]) -> list[Component]:
     sets, makers = Sets(), {}
-    for piece in pieces:
-        for each in piece.region.members:
-            makers[each.results[0]] = piece
-    for piece in pieces:
-        sets.find(piece.operations)
-        for value in piece.reads:
+    for atom in atoms:
+        for each in atom.group.members:
+            makers[each.results[0]] = atom
+    for atom in atoms:
+        sets.find(atom.operations)
+        for value in atom.reads:
             if value in makers and value not in stored:
-                sets.unite(makers[value].operations, piece.operations)
-    by_place = {place: piece for piece in pieces for place in places_of(piece.operations)}
-    for region in greedy:
-        own = [by_place[place].operations for place in places_of(region.operations)]
+                sets.unite(makers[value].operations, atom.operations)
+    by_place = {place: atom for atom in atoms for place in places_of(atom.operations)}
+    for group in greedy:
+        own = [by_place[place].operations for place in places_of(group.operations)]
         for each in own[1:]:
             sets.unite(own[0], each)
     found: dict[int, Component] = {}
-    for piece in pieces:
-        component = found.setdefault(sets.find(piece.operations), Component([], [], set(), set()))
-        component.pieces.append(piece)
-        own = {each.results[0] for each in piece.region.members}
+    for atom in atoms:
+        component = found.setdefault(sets.find(atom.operations), Component([], [], set(), set()))
+        component.atoms.append(atom)
+        own = {each.results[0] for each in atom.group.members}
         component.required |= own & stored
         component.optional |= own - stored
-    for region in greedy:
-        piece = by_place[places_of(region.operations)[0]]
-        found[sets.find(piece.operations)].greedy.append(region)
+    for group in greedy:
+        atom = by_place[places_of(group.operations)[0]]
+        found[sets.find(atom.operations)].greedy.append(group)
     return list(found.values())
 
 
@@ -101,7 +101,7 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
     def number(value: Value) -> int:
         if value not in values:
             values[value] = len(values)
-            users, is_given = candidates.pieces.users(value)
+            users, is_given = candidates.atoms.users(value)
             outside = is_given or bool(users & ~own)
             before = local(candidates.before.get(value, 0))
             facts.append((value.layout, value.dtype, value.device, before, local(users), outside))
@@ -115,14 +115,14 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
         return type(operation).__name__, name, over, operands, results
 
     def shape(candidate: Candidate) -> Hashable:
-        region = candidate.region
-        leaves = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in region.leaves.items()))
-        of_rows = tuple(each in region.of_rows for each in region.members)
-        digits = tuple(tuple(sorted(each)) for each in (region.operands, region.reductions, region.copies.values()))
-        return local(candidate.operations), region.space, leaves, of_rows, digits, bool(region.anchor)
+        group = candidate.group
+        inputs = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in group.inputs.items()))
+        per_row = tuple(each in group.per_row for each in group.members)
+        index_map = tuple(tuple(sorted(each)) for each in (group.operands, group.reductions, group.copies.values()))
+        return local(candidate.operations), group.space, inputs, per_row, index_map, bool(group.anchor)
 
-    operations = tuple(described(candidates.pieces.graph.operations[place]) for place in places)
-    shapes = tuple(map(shape, component.pieces)), tuple(map(shape, component.greedy))
+    operations = tuple(described(candidates.atoms.graph.operations[place]) for place in places)
+    shapes = tuple(map(shape, component.atoms)), tuple(map(shape, component.greedy))
     return operations, shapes, tuple(facts)
 
 

@@ -24,7 +24,7 @@ class Solution(NamedTuple):
         return self.values is not None and all(min(abs(each), abs(each - 1)) < _EXACT for each in self.values)
 
 
-class Program:
+class Model:
     """Minimises costs times variables from 0 to 1. A row: low <= the sum of coefficients times variables <= high."""
 
     def __init__(self):
@@ -61,7 +61,7 @@ class Program:
         return found._replace(bound=found.bound * unit)
 
 
-_Solve = Callable[[Program, list[float], list[float] | None], Solution]
+_Solve = Callable[[Model, list[float], list[float] | None], Solution]
 
 
 def name() -> str | None:
@@ -81,7 +81,7 @@ def _highspy() -> _Solve:
         def enableCallbacks(self):  # none is needed; with them the first solver of a process prints a banner
             self.setOptionValue("output_flag", False)
 
-    def solve(program: Program, costs: list[float], start: list[float] | None) -> Solution:
+    def solve(program: Model, costs: list[float], start: list[float] | None) -> Solution:
         solver = Quiet()
         options = {"output_flag": False, "threads": 1, "mip_max_nodes": NODES, "mip_rel_gap": GAP}
         for option, value in options.items():
@@ -115,7 +115,7 @@ def _scipy() -> _Solve:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
-    def solve(program: Program, costs: list[float], start: list[float] | None) -> Solution:
+    def solve(program: Model, costs: list[float], start: list[float] | None) -> Solution:
         entries = program.coefficients, program.variables, program.starts
         matrix = csr_matrix(entries, shape=(len(program.low), len(costs)))
         found = milp(

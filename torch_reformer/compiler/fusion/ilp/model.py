@@ -12,16 +12,16 @@ import math
 from dataclasses import dataclass, replace
 
 from ...ir.graph import Value
-from .atoms import Pieces
+from .atoms import Atoms
 from .candidates import Candidate
 from .components import Component, places_of
-from .milp import Program
+from .milp import Model
 
 _LEAST = 1e-4  # of a component's cost, for it to be planned anew
 
 
 @dataclass(frozen=True)
-class Choice:
+class Solution:
     """cost: in bytes; bound: what no choice among the candidates costs less than. stored: values."""
 
     candidates: list[Candidate]
@@ -29,34 +29,34 @@ class Choice:
     cost: float
     bound: float = -math.inf
 
-    def is_better(self, other: Choice) -> bool:
+    def is_better(self, other: Solution) -> bool:
         return self.cost < other.cost * (1 - _LEAST)
 
 
 class Inconsistent(Exception):
-    """The greedy regions are no solution of a component's program."""
+    """The greedy groups are no solution of a component's program."""
 
 
-class Chooser:
+class FusionModel:
     """launch: the bytes that take as long as a kernel's start."""
 
-    def __init__(self, pieces: Pieces, launch: float):
-        self.pieces, self.launch = pieces, launch
-        values = (each.results[0] for region in pieces.regions for each in region.members)
+    def __init__(self, atoms: Atoms, launch: float):
+        self.atoms, self.launch = atoms, launch
+        values = (each.results[0] for group in atoms.groups for each in group.members)
         self.bytes = {value: value.bytes for value in values}
 
-    def greedy(self, component: Component) -> Choice:
+    def greedy(self, component: Component) -> Solution:
         read = {value for each in component.greedy for value in each.reads}
         return self._choice(component, component.greedy, read & component.optional)
 
-    def best(self, component: Component, candidates: list[Candidate]) -> Choice:
+    def best(self, component: Component, candidates: list[Candidate]) -> Solution:
         """The best that the search finds within its limits; the greedy one where nothing costs less than that.
 
         Raises:
             Inconsistent: if the program does not have that.
         """
         greedy = self.greedy(component)
-        program = _Program(self, component, candidates, greedy)
+        program = _Model(self, component, candidates, greedy)
         if not program.allows(program.start):
             raise Inconsistent
         fixed = sum(self.bytes[value] for value in component.required)
@@ -74,34 +74,34 @@ class Chooser:
         best = self._choice(component, chosen, stored)
         return replace(best if best.is_better(greedy) else greedy, bound=bound)
 
-    def _choice(self, component: Component, chosen: list[Candidate], stored: set[Value]) -> Choice:
+    def _choice(self, component: Component, chosen: list[Candidate], stored: set[Value]) -> Solution:
         stored = component.required | stored
         cost = sum(each.cost(self.launch) for each in chosen) + sum(self.bytes[value] for value in stored)
-        return Choice(chosen, stored, cost)
+        return Solution(chosen, stored, cost)
 
 
-class _Program(Program):
-    """start: the greedy regions as a solution. z: the first variables, of the candidates. s: those of values."""
+class _Model(Model):
+    """start: the greedy groups as a solution. z: the first variables, of the candidates. s: those of values."""
 
-    def __init__(self, chooser: Chooser, component: Component, candidates: list[Candidate], greedy: Choice):
+    def __init__(self, model: FusionModel, component: Component, candidates: list[Candidate], greedy: Solution):
         super().__init__()
-        self.candidates, self.pieces = candidates, chooser.pieces
+        self.candidates, self.atoms = candidates, model.atoms
         self.makers: dict[Value, list[int]] = {}  # value -> those that can store it
         self.once: dict[int, list[int]] = {}  # operation (place) -> those that compute what only one may
         self.computing: dict[int, list[int]] = {}  # operation (place) -> those that compute it
         for z, candidate in enumerate(candidates):
-            self.variable(candidate.cost(chooser.launch))
+            self.variable(candidate.cost(model.launch))
             for value in candidate.provides:
                 self.makers.setdefault(value, []).append(z)
             for found, bits in ((self.once, candidate.once), (self.computing, candidate.operations)):
                 for place in places_of(bits):
                     found.setdefault(place, []).append(z)
-        results = [each.results[0] for piece in component.pieces for each in piece.region.members]
-        self._users = {each: self.pieces.users(each)[0] for each in results}
+        results = [each.results[0] for atom in component.atoms for each in atom.group.members]
+        self._users = {each: self.atoms.users(each)[0] for each in results}
         read = dict.fromkeys(value for each in candidates for value in each.reads if value in component.optional)
-        self.s = {value: self.variable(chooser.bytes[value]) for value in read}
-        regions = {each.operations for each in greedy.candidates}
-        self.start = [float(each.operations in regions) for each in candidates]
+        self.s = {value: self.variable(model.bytes[value]) for value in read}
+        groups = {each.operations for each in greedy.candidates}
+        self.start = [float(each.operations in groups) for each in candidates]
         self.start += [float(value in greedy.stored) for value in self.s]
         self._repeat_nothing(component)
         self._store(component)
@@ -112,8 +112,8 @@ class _Program(Program):
         own = sum(1 << place for place in self.computing)
         self.single = sum(1 << place for place in self.once)
         for place in sorted(self.computing, reverse=True):
-            (value,) = self.pieces.graph.operations[place].results
-            users = self.pieces.users(value)[0] & own
+            (value,) = self.atoms.graph.operations[place].results
+            users = self.atoms.users(value)[0] & own
             is_required = value in component.required
             if users.bit_count() > 1 or is_required == bool(users):
                 continue
@@ -143,13 +143,13 @@ class _Program(Program):
                 makers = [i for i in makers if not self.candidates[i].operations & user]
             self.row(dict.fromkeys(readers, 1) | {self.s[value]: -1}, high=0)
             self.row(dict.fromkeys(readers, 1) | dict.fromkeys(makers, -1), high=0)
-        for piece in component.pieces:
-            for value in (each.results[0] for each in piece.region.members):
+        for atom in component.atoms:
+            for value in (each.results[0] for each in atom.group.members):
                 if value in component.required:
                     self.row(dict.fromkeys(self.makers.get(value, ()), 1), low=1)
 
     def _order(self, component: Component) -> None:
-        anchors = {place for each in component.pieces if each.region.anchor for place in places_of(each.once)}
+        anchors = {place for each in component.atoms if each.group.anchor for place in places_of(each.once)}
         for place, variables in self.once.items():
             self.row(dict.fromkeys(variables, 1), int(place in anchors), 1)
         own = sum(1 << place for place in self.once)
