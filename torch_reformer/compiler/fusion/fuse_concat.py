@@ -51,14 +51,13 @@ def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:
 
 def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
     """Has the group do what these calls do, if it can."""
-    before = {name: vars(group)[name] for name in ("space", "reductions")}
-    before |= {name: vars(group)[name].copy() for name in ("operations", "copies", "parts", "live_results")}
+    before = group.copy()
     calls = [fusion.extern_calls[number] for number in numbers]
     group.live_results -= {view.value for call in calls for view in call.operands} - _read(fusion, numbers)
     for call in calls:
         for view, part in zip(call.args[0], _parts(call.results[0], *call.args), strict=True):
             if not _write(fusion, group, call, view, part):
-                vars(group).update(before)
+                group.restore(before)
                 return False
     for number, call in zip(numbers, calls, strict=True):
         fusion.group_of[call] = group.number  # the graph stays as it is, for other fusions of it

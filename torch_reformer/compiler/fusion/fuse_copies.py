@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.graph import Map, Operation, Random, Reduce
-from ..ir.iteration_space import IndexMap, find_space, inverse, is_strided
-from ..ir.kernel_limits import MOST_OPERATIONS, MOST_OUTPUTS
+from ..ir.iteration_space import IndexMap, inverse, is_strided
 from .greedy import Fusion
-from .group import FusionGroup, has_too_many_strided, has_too_many_transposed, same_kind
+from .group import FusionGroup, same_kind
 
 
 @dataclass(frozen=True)
@@ -74,23 +73,8 @@ def is_computed(group: FusionGroup, operation: Operation) -> bool:
 
 def add(fusion: Fusion, maker: FusionGroup, copy: Copy, operations: list[Operation], transposes: bool = False) -> bool:
     """Has the maker compute these, the copy among them, if it can. turns: whether the copy may be transposed."""
-    placed = {*maker.copies.values(), copy.index_map}
-    reductions = maker.reductions | ({((1, copy.columns),)} if len(operations) > 1 else set())
-    space = find_space(maker.numel, maker.operands | placed, reductions, transposes)
-    if space is None or not all(map(space.is_strided, placed)):
+    reductions = [((1, copy.columns),)] if len(operations) > 1 else []
+    if not maker.try_add_copies(operations, {copy.operation.results[0]: copy.index_map}, reductions, transposes):
         return False
-    if not maker.supports(space) or has_too_many_strided(space, maker.inputs, len(maker.copies) + 1):
-        return False
-    if has_too_many_transposed(space, maker.inputs, [*maker.copies.values(), copy.index_map]):
-        return False
-    if len(maker.live_results) + len(operations) > MOST_OUTPUTS:
-        return False
-    if len(maker.computed) + len(operations) > MOST_OPERATIONS:
-        return False
-    maker.space, maker.reductions = space, reductions
-    maker.operations += operations
-    maker.copies[copy.operation.results[0]] = copy.index_map
-    for operation in operations:
-        maker.live_results.add(operation.results[0])
-        fusion.group_of[operation] = maker.number
+    fusion.group_of |= dict.fromkeys(operations, maker.number)
     return True

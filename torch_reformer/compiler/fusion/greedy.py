@@ -9,7 +9,7 @@ from ..ir.graph import Conv, Graph, Map, Operation, Reduce, Value, View
 from ..ir.iteration_space import IndexMap, IterationSpace, find_space, fits, operand_maps, result_maps, without
 from ..ir.kernel_limits import MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from ..ir.stages import blamed
-from .group import FusionGroup, copy_of, full_map_of, has_too_many_strided, inlined, is_small, same_kind
+from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_small, same_kind
 
 _FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
 
@@ -128,7 +128,7 @@ class Fusion:
     def copy(self) -> Fusion:
         """One that changes without the other."""
         found = copy.copy(self)
-        found.groups = {number: copy_of(group) for number, group in self.groups.items()}
+        found.groups = {number: group.copy() for number, group in self.groups.items()}
         found.group_of, found.extern_calls, found.needs = dict(self.group_of), dict(self.extern_calls), list(self.needs)
         return found
 

@@ -10,17 +10,23 @@ that is possible: as kernels of their own they would cost more than they compute
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..ir.gather import counts_up
 from ..ir.graph import Conv, Map, Operation, Random, Reduce, Value, View
-from ..ir.iteration_space import BY_PLACE, IndexMap, IterationSpace, operand_maps, reduces_rows
-from ..ir.kernel_limits import MOST_STRIDED, MOST_TRANSPOSED_READ, MOST_TRANSPOSED_WRITTEN, SMALL
+from ..ir.iteration_space import BY_PLACE, IndexMap, IterationSpace, find_space, operand_maps, reduces_rows
+from ..ir.kernel_limits import (
+    MOST_OPERATIONS,
+    MOST_OUTPUTS,
+    MOST_STRIDED,
+    MOST_TRANSPOSED_READ,
+    MOST_TRANSPOSED_WRITTEN,
+    SMALL,
+)
 from ..ir.layout import Layout
 
 if TYPE_CHECKING:
@@ -150,14 +156,77 @@ class FusionGroup:
                 raise ValueError(f"{view} is not what the group reads")
         return [each for each in self.computed if each in needed], inputs
 
+    # Changes
 
-def copy_of(group: FusionGroup) -> FusionGroup:
-    """One that changes without the other."""
-    found = copy.copy(group)
-    for name, value in vars(group).items():
-        if isinstance(value, (list, dict, set)):
-            setattr(found, name, copy.copy(value))
-    return found
+    def copy(self) -> FusionGroup:
+        """A group that changes without this one."""
+        collections = [each.name for each in fields(self) if each.default_factory is not MISSING]
+        return replace(self, **{name: getattr(self, name).copy() for name in collections})
+
+    def restore(self, saved: FusionGroup) -> None:
+        """Undo what changed since ``saved`` was copied; nobody else may use ``saved`` afterwards."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(saved, each.name))
+
+    def absorb(self, other: FusionGroup, space: IterationSpace, place_of: Mapping[Operation, int]) -> None:
+        """Compute what another group computes, too, over ``space``. place_of: the order of the graph's operations."""
+
+        def ordered(operations: Iterable[Operation]) -> list[Operation]:
+            return sorted(set(operations), key=lambda each: place_of[each])
+
+        self.space = space
+        self.operations = ordered([*self.operations, *other.operations])
+        members = set(self.operations)
+        self.recomputed = ordered(each for each in (*self.recomputed, *other.recomputed) if each not in members)
+        self.inputs |= other.inputs
+        self.operands |= other.operands
+        self.copies |= other.copies
+        self.reductions |= other.reductions
+        self.live_results |= other.live_results
+        self.per_row |= other.per_row
+
+    def keep_only(self, outputs: Iterable[Operation], others: Container[Operation] = ()) -> None:
+        """Drop what the results of ``outputs`` do not need. Of the rest, operations of other groups (``others``) become
+        recomputed ones."""
+        needed, inputs = set(), {}
+        for operation in outputs:
+            if operation is not self.anchor:
+                operations, read = self.traced(operation)
+                needed |= set(operations)
+                inputs |= read
+        self.recomputed = [each for each in (*self.recomputed, *self.operations) if each in needed and each in others]
+        self.operations = [each for each in self.operations if each in needed and each not in others]
+        self.inputs = inputs
+        self.copies = {value: index_map for value, index_map in self.copies.items() if value in self.makes}
+        self.operands = {*(index_map for _, _, index_map in inputs), *self.copies.values()}
+
+    def try_add_copies(
+        self,
+        operations: list[Operation],
+        copies: Mapping[Value, IndexMap],
+        reductions: Collection[IndexMap] = (),
+        transposes: bool = False,
+    ) -> bool:
+        """Compute these operations, too, if one kernel can: copies of results (value -> where its elements lie), and
+        what is reduced of them. transposes: whether a copy may be transposed. Changes nothing if it returns False."""
+        strided = [*self.copies.values(), *copies.values()]
+        reductions = self.reductions | set(reductions)
+        space = find_space(self.numel, self.operands | set(strided), reductions, transposes)
+        if space is None or not all(map(space.is_strided, strided)) or not self.supports(space):
+            return False
+        if has_too_many_strided(space, self.inputs, len(strided)):
+            return False
+        if has_too_many_transposed(space, self.inputs, strided):
+            return False
+        if len(self.live_results) + len(operations) > MOST_OUTPUTS:
+            return False
+        if len(self.computed) + len(operations) > MOST_OPERATIONS:
+            return False
+        self.space, self.reductions = space, reductions
+        self.operations += operations
+        self.copies |= copies
+        self.live_results |= {operation.results[0] for operation in operations}
+        return True
 
 
 def full_map_of(numel: int) -> IndexMap:

@@ -5,9 +5,8 @@ joined only one. Groups of few elements become one though they share nothing: a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 
-from ..ir.graph import Operation, Reduce, Value
+from ..ir.graph import Reduce, Value
 from ..ir.iteration_space import IterationSpace, find_space, fits
 from ..ir.kernel_limits import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUTS
 from .greedy import Fusion
@@ -115,26 +114,8 @@ def needs_all_of(group: FusionGroup, other: FusionGroup) -> bool:
 def _join(fusion: Fusion, first: FusionGroup, second: FusionGroup, space: IterationSpace) -> None:
     if second.anchor:
         first, second = second, first
-    first.space = space
-    join_parts(first, second, fusion.place_of)
+    first.absorb(second, space, fusion.place_of)
     for operation in second.operations:
         fusion.group_of[operation] = first.number
     fusion.replace(second.number, first.number)
     del fusion.groups[second.number]
-
-
-def join_parts(first: FusionGroup, second: FusionGroup, place_of: dict[Operation, int]) -> None:
-    """Has the first do what the second does, besides."""
-
-    def ordered(operations: Iterable[Operation]) -> list[Operation]:
-        return sorted(set(operations), key=lambda each: place_of[each])
-
-    first.operations = ordered([*first.operations, *second.operations])
-    members = {each for each in first.operations}
-    first.recomputed = ordered(each for each in (*first.recomputed, *second.recomputed) if each not in members)
-    first.inputs |= second.inputs
-    first.operands |= second.operands
-    first.copies |= second.copies
-    first.reductions |= second.reductions
-    first.live_results |= second.live_results
-    first.per_row |= second.per_row

@@ -43,17 +43,8 @@ class _Recompute:
 
     def _prune(self, group: FusionGroup) -> None:
         """Takes away what nobody needs any more."""
-        needed, inputs = set(), {}
-        for operation in group.operations:
-            if self._is_stored(group, operation):
-                operations, read = group.traced(operation)
-                needed |= set(operations)
-                inputs |= read
-        group.operations = [each for each in group.operations if each in needed]
-        group.recomputed = [each for each in group.recomputed if each in needed]
-        group.inputs = inputs
-        group.copies = {value: index_map for value, index_map in group.copies.items() if value in group.makes}
-        group.operands = {*(index_map for _, _, index_map in inputs), *group.copies.values()}
+        outputs = [each for each in group.operations if self._is_stored(group, each)]
+        group.keep_only(outputs, others=set(group.recomputed))
         if not group.members:
             del self.groups[group.number]
 

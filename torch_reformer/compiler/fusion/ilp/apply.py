@@ -6,7 +6,7 @@ import itertools
 
 from ...ir.graph import Operation, Value
 from ..greedy import Fusion
-from ..group import FusionGroup, copy_of
+from ..group import FusionGroup
 from ..schedule import Cyclic, reads_of, schedule
 from .candidates import Candidate
 from .components import Component
@@ -29,21 +29,8 @@ def replace_groups(fusion: Fusion, component: Component, chosen: list[Candidate]
 
 def _add(fusion: Fusion, group: FusionGroup, outputs: list[Operation], others: set[Operation]) -> list[Operation]:
     """Adds a group that stores the results of these; gives the operations that are its own from now on."""
-    group = copy_of(group)
-    needed, inputs = set(), {}
-    for operation in outputs:
-        if operation is not group.anchor:
-            operations, read = group.traced(operation)
-            needed |= set(operations)
-            inputs |= read
-    stored = set(outputs)
-    computed = [each for each in group.operations if each in needed]
-    group.operations = [each for each in computed if each in stored or each not in others]
-    members = set(group.operations)
-    group.recomputed = [each for each in computed if each not in members]
-    group.inputs = inputs
-    group.copies = {value: index_map for value, index_map in group.copies.items() if value in group.makes}
-    group.operands = {*(index_map for _, _, index_map in inputs), *group.copies.values()}
+    group = group.copy()
+    group.keep_only(outputs, others - set(outputs))
     group.live_results = {each.results[0] for each in outputs}
     group.number = fusion.new_group()
     fusion.groups[group.number] = group

@@ -10,8 +10,8 @@ import torch
 
 from ...ir.graph import Reduce, Value
 from ...ir.kernel_limits import MOST_OUTPUTS
-from ..group import FusionGroup, copy_of
-from ..horizontal import common_space, join_parts, needs_all_of
+from ..group import FusionGroup
+from ..horizontal import common_space, needs_all_of
 from ..schedule import reads_of_region
 from .atoms import Atoms
 
@@ -110,9 +110,8 @@ class Candidates:
             return None
         if (space := common_space(first, second)) is None:
             return None
-        group = copy_of(first)
-        group.space = space
-        join_parts(group, second, self.atoms.place_of)
+        group = first.copy()
+        group.absorb(second, space, self.atoms.place_of)
         candidate = self._made(group)
         if candidate is not None:
             candidate.parts, candidate.alone = one.parts + other.parts, one.alone + other.alone
