@@ -145,10 +145,10 @@ def test_inputs_that_are_not_leaves():
 
     def gradients(function):
         torch.manual_seed(0)
-        inputs = [real(4, 4).requires_grad_() for _ in range(2)]
-        inputs = [each * 1 for each in inputs]
+        leaves = [real(4, 4).requires_grad_() for _ in range(2)]
+        inputs = [each * 1 for each in leaves]
         function(*inputs).sum().backward()
-        return [each.grad for each in inputs] + [each.detach() for each in inputs]
+        return [each.grad for each in leaves] + [each.detach() for each in inputs]
 
     torch.testing.assert_close(gradients(compiled(function)), gradients(function))
 

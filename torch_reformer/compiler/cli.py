@@ -189,9 +189,9 @@ def _graphs(
 
 def _tensors(result) -> list[Tensor]:
     """Those in what a model gives, be it an object with fields."""
-    inputs = tree_leaves(result)
-    fields = [vars(each) for each in inputs if dataclasses.is_dataclass(each)]
-    return [each for each in inputs if isinstance(each, Tensor)] + [
+    leaves = tree_leaves(result)
+    fields = [vars(each) for each in leaves if dataclasses.is_dataclass(each)]
+    return [each for each in leaves if isinstance(each, Tensor)] + [
         found for each in fields for found in _tensors(each)
     ]
 
