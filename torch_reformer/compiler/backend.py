@@ -18,11 +18,9 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .decompositions.table import ConvolutionsOfPyTorch, decompositions
-from .ir.stages import attempted, optional, reset
-from .joint_graph.partition import partition
-from .pre_grad.attention_masks import simplify_masks
+from .ir.stages import reset
+from .pipeline import compile_graph, partition, pre_grad
 from .runtime.compiled import Compiled, cached_by
-from .runtime.executable import executable
 
 if TYPE_CHECKING:
     from .runtime.cuda_graphs import CudaGraphs
@@ -63,7 +61,7 @@ def reformer(module: GraphModule, inputs: list, *, mode: str | None = None, opti
         from .runtime.cuda_graphs import CudaGraphs  # which imports much of Inductor
 
         graphs = CudaGraphs()
-    attempted(lambda: optional(simplify_masks, module), module)
+    pre_grad(module)
     report = (options or {}).get("report")
     budget = check_memory_budget((options or {}).get("memory_budget", functorch_config.activation_memory_budget))
     config = _AOT_CONFIG | {"activation_memory_budget": budget}
@@ -126,7 +124,7 @@ def backend_of(compiled: Callable) -> Callable:
         return make_boxed_func(compiled(module, inputs))
 
     def backend(module: GraphModule, inputs: list):
-        simplify_masks(module)
+        pre_grad(module)
         compiler = aot_autograd(fw_compiler=boxed, bw_compiler=boxed, inference_compiler=boxed, **_AOT_OPTIONS)
         config = _AOT_CONFIG | {"enable_autograd_cache": False}
         with functorch_config.patch(config), ConvolutionsOfPyTorch():
@@ -157,12 +155,12 @@ def _compilers(report: Callable | None, graphs: CudaGraphs | None) -> dict[str, 
     """What AOTAutograd calls with a graph and its inputs."""
 
     def forward(module: GraphModule, inputs: list, is_inference: bool = False) -> Compiled:
-        run = executable(module, report)
+        run = compile_graph(module, report)
         return graphs.forward(run, module, inputs, is_inference) if graphs else run
 
     def backward(module: GraphModule, inputs: list) -> Compiled:
         _allow_retained_graphs()
-        run = executable(module, report)
+        run = compile_graph(module, report)
         return graphs.backward(run, module, inputs) if graphs else run
 
     inference = functools.partial(forward, is_inference=True)

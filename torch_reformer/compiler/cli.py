@@ -89,11 +89,11 @@ def recorded(
     Raises:
         Stopped: where the function goes by values, or fails.
     """
-    from .runtime.executable import Executable
+    from .pipeline import plan
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         try:
-            executable = Executable(module, gpu=gpu)
+            executable = plan(module, gpu=gpu)
             passes.append(report_of(executable.graph, executable.fusion, gpu, executable.planned))
         except Unsupported as why:
             passes.append(why)
@@ -118,13 +118,13 @@ def recorded_and_measured(
     channels_last: bool = False,
 ) -> list[Recorded]:
     """Graphs of a function of these tensors, whose plans run, and are measured."""
-    from .runtime.executable import Executable, gpu_of
+    from .pipeline import gpu_of, plan
     from .runtime.measure import measure
 
     def compiled(module: GraphModule, passes: list[Report | Unsupported]) -> Callable:
         place = len(passes)
         try:
-            executable = Executable(module)
+            executable = plan(module)
         except Unsupported as why:
             passes.append(why)
             return module.forward

@@ -35,7 +35,7 @@ class EmittedPlan:
     steps: dict[int, range]
 
 
-def lower(graph: Graph, fusion: Fusion) -> EmittedPlan:
+def emit_plan(graph: Graph, fusion: Fusion) -> EmittedPlan:
     return _Emitter(graph, fusion).run()
 
 

@@ -79,3 +79,10 @@ def size_of(node: Node) -> int:
 
 def bytes_of(node: Node) -> int:
     return size_of(node) * node.meta["val"].dtype.itemsize
+
+
+def is_static(module: GraphModule) -> bool:
+    """True if no tensor of the graph has a stride that is a symbol."""
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    strides = [each.stride() for each in values if isinstance(each, Tensor)]
+    return all(isinstance(each, int) for stride in strides for each in stride)

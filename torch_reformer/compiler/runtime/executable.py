@@ -18,58 +18,49 @@ from torch.fx import GraphModule, Interpreter, Node
 from ...operators import run_plan
 from ...operators.dispatch import dispatch_modes
 from ...runtime import aten
-from ...runtime import gpu as runtime_gpu
 from ...runtime.plan import Plan
-from ..analysis.report import Report, report_of
-from ..codegen.emit_plan import EmittedPlan, lower
-from ..fusion.ilp.planner import fuse
-from ..fusion.reinplace import reinplace, reuse_buffers
-from ..fusion.schedule import Cyclic
-from ..ir.device_model import known_gpu
+from ..analysis.report import Report
+from ..codegen.emit_plan import EmittedPlan
+from ..fusion.greedy import Fusion
+from ..fusion.ilp.planner import Planned
 from ..ir.fake_tensors import Unsupported
 from ..ir.graph import Call, Graph, View
-from ..ir.stages import attempted, has_left_out, optional, show
-from ..joint_graph.propagate_memory_format import propagate_memory_format
-from ..joint_graph.user_casts import mark_user_casts
-from ..lowering.from_fx import SCALE, lower_fx
-from ..passes import PASSES
+from ..ir.stages import attempted, has_left_out
+from ..lowering.from_fx import SCALE
 from .compiled import Compiled, Uncached, reporting
 from .precompile import precompile
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph  # retain_graph=True of the backward that runs
+MakePlan = Callable[[GraphModule], "Executable"]  # raises Unsupported
 PLANS = 64  # of one graph with symbols: for so many different sizes
 
 
 class Executable(Compiled):
-    """A graph whose sizes are known, ready to run. The graph itself stays with the process that planned it.
-    gpu: as cost.GPUS has it, where it is not there, and nothing is compiled for it."""
+    """A planned graph, ready to run once it was started (:meth:`start`), here or where PyTorch's cache had it.
+
+    graph, fusion: what was planned. They stay with the process that planned it. planned: what integer programming said
+    of the fusion. emitted: the plan. constants: tensors that the plan takes after the graph's own."""
 
     def __init__(
         self,
         module: GraphModule,
-        report: Callable[[Report], Any] | None = None,
-        gpu: str | None = None,
+        graph: Graph,
+        constants: list[Tensor],
+        fusion: Fusion,
+        planned: Planned | None,
+        emitted: EmittedPlan,
+        report: Report | None,
     ):
         super().__init__()
-        mark_user_casts(module)
-        optional(propagate_memory_format, module)
-        self.graph, self.constants = lower_fx(module)
-        show("capture", self.graph)
-        for change in PASSES:
-            optional(change, self.graph)
-        is_there = gpu is None
-        gpu = gpu or gpu_of(self.graph)
-        self.lowered = self._lower(gpu)
-        self._report = report and report_of(self.graph, self.fusion, gpu, self.planned)
+        self.graph, self.constants, self.fusion, self.planned, self.emitted = graph, constants, fusion, planned, emitted
+        self._report = report
         inputs = module.graph.find_nodes(op="placeholder")
         self._given = [place for place, node in enumerate(inputs) if isinstance(node.meta["val"], Tensor)]
         self._all_given = len(self._given) == len(inputs)
-        self._count = len(self.graph.output_views())
-        self._fixed = [None if isinstance(each, View) else (each,) for each in self.graph.outputs]
-        self._views = _views(self.graph)
-        self._scaled = _scaled(self.graph)
-        if is_there:
-            self._start()
+        self._count = len(graph.output_views())
+        self._fixed = [None if isinstance(each, View) else (each,) for each in graph.outputs]
+        self._views = _views(graph)
+        self._scaled = _scaled(graph)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("graph", "fusion", "_number")}
@@ -79,11 +70,12 @@ class Executable(Compiled):
             raise BypassAOTAutogradCache("an internal error left out a part of a plan")
 
     def is_loaded(self) -> None:
-        self._start()
+        self.start()
         self.report_to(reporting())
 
-    def _start(self) -> None:
-        precompile(self.lowered)
+    def start(self) -> None:
+        """Compile the plan's kernels."""
+        precompile(self.emitted)
         self._number = self.plan.number
 
     def report_to(self, report: Callable[[Report], Any] | None) -> None:
@@ -92,28 +84,13 @@ class Executable(Compiled):
 
     @property
     def plan(self) -> Plan:
-        return self.lowered.plan
+        return self.emitted.plan
 
     def with_plan(self, plan: Plan) -> Executable:
         """The same with another plan, which takes and gives the same tensors."""
         other = copy.copy(self)
-        other.lowered, other._number = dataclasses.replace(self.lowered, plan=plan), plan.number
+        other.emitted, other._number = dataclasses.replace(self.emitted, plan=plan), plan.number
         return other
-
-    def _lower(self, gpu: str | None) -> EmittedPlan:
-        """Without writes in place where these leave no order of the kernels."""
-        fusions, self.planned = fuse(self.graph, gpu)
-        for in_place in (True, False):
-            for fusion in fusions:
-                self.fusion = fusion.copy()
-                if in_place:
-                    optional(reinplace, self.fusion)
-                    optional(reuse_buffers, self.fusion)
-                try:
-                    return lower(self.graph, self.fusion)
-                except Cyclic:
-                    pass
-        raise Unsupported("what the graph changes in place is needed before and after")
 
     def __call__(self, args: list) -> list:
         tensors = args if self._all_given else [args[place] for place in self._given]
@@ -153,13 +130,6 @@ def _scaled(graph: Graph) -> list[int]:
     return [place for place, value in enumerate(graph.inputs) if value in written]
 
 
-def gpu_of(graph: Graph) -> str | None:
-    """The graph's GPU, as cost.GPUS has it, if times are known of it."""
-    gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
-    architecture = runtime_gpu.architecture(gpus[0]) if gpus else None
-    return known_gpu(architecture, torch.cuda.get_device_name(gpus[0])) if architecture else None
-
-
 def _is_symbolic(value) -> bool:
     if isinstance(value, Tensor):
         return not all(isinstance(each, int) for each in (*value.shape, *value.stride(), value.storage_offset()))
@@ -167,10 +137,10 @@ def _is_symbolic(value) -> bool:
 
 
 class Dynamic:
-    """A graph with symbols for sizes: an Executable for each sizes that it is called with."""
+    """A graph with symbols for sizes: an executable for each tuple of sizes that it is called with."""
 
-    def __init__(self, module: GraphModule, report: Callable[[Report], Any] | None):
-        self.module, self.report = module, report
+    def __init__(self, module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None):
+        self.module, self.plan, self.report = module, plan, report
         self._plans = functools.lru_cache(PLANS)(self._planned)
 
     def __call__(self, args: list) -> list:
@@ -182,7 +152,7 @@ class Dynamic:
         return plan(args)
 
     def _planned(self, key: _Key) -> Compiled:
-        return planned(lambda: Executable(static(self.module, key.args), self.report), self.module, self.report)
+        return planned(lambda: self.plan(static(self.module, key.args)), self.module, self.report)
 
 
 class _Key:
@@ -237,10 +207,10 @@ def planned(make: Callable[[], Executable], module: GraphModule, report: Callabl
     return Uncached(run)
 
 
-def executable(module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """What runs a graph of AOTAutograd's. report: gets a report of each plan."""
+def run_graph(module: GraphModule, plan: MakePlan, report: Callable[[Report], Any] | None) -> Compiled:
+    """Run a graph of AOTAutograd's by a plan, or by one for each of its sizes."""
     values = [node.meta.get("val") for node in module.graph.nodes if node.op in ("placeholder", "call_function")]
     flat = [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
     if any(map(_is_symbolic, flat)):
-        return Uncached(Dynamic(module, report))
-    return planned(lambda: Executable(module, report), module, report)
+        return Uncached(Dynamic(module, plan, report))
+    return planned(lambda: plan(module), module, report)

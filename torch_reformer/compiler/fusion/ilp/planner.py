@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 
 from ...ir.device_model import bytes_of_start, us_of_bytes
-from ...ir.graph import Graph
-from ...ir.stages import optional, show
-from ..fuse_concat import fuse_concats
-from ..fuse_copies import fuse_copies
-from ..fuse_gather import fuse_gathers
-from ..fuse_transposes import fuse_transposes
 from ..greedy import Fusion
-from ..horizontal import fuse_horizontally
-from ..recompute import recompute
 from ..traffic import traffic
 from . import candidates, milp
 from .apply import fault_of, note_needs, replace_groups
@@ -22,9 +13,6 @@ from .atoms import Atoms, NoAtoms
 from .candidates import Candidate, Candidates
 from .components import Component, absolute, components_of, key_of, relative
 from .model import FusionModel, Inconsistent, Solution
-
-AFTERWARDS = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # what changes groups once they are chosen
-_ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -50,32 +38,6 @@ class Planned:
         bound = f"at least {self.bound_us:.1f} us (gap {self.gap:.2%})"
         text = f"groups: {costs}, {bound}; {self.distinct} components, {self.components} with their copies"
         return "".join([text, *(f"; greedy, as {each}" for each in self.refused)])
-
-
-def fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], Planned | None]:
-    """Groupings of the graph's operations, the best first; the last is greedy. gpu: as cost.GPUS has it, None of a
-    CPU."""
-    fusion = Fusion(graph)
-    fusion.run()
-    show("fusion", fusion)
-    start = time.process_time()
-    atoms = optional(seed_groups, fusion)
-    seconds = time.process_time() - start
-    for _ in range(_ROUNDS):  # what one changes may let the other change more
-        merged, recomputed = optional(fuse_horizontally, fusion), optional(recompute, fusion)
-        if not merged and not recomputed:
-            break
-    start = time.process_time()
-    better, planned = (optional(integer_program, fusion, atoms, gpu) if atoms else None) or (None, None)
-    seconds += time.process_time() - start
-    fusions = [better, fusion] if better else [fusion]
-    for each in fusions:
-        for change in AFTERWARDS:
-            optional(change, each)
-    if better and cost_of(better, gpu) >= cost_of(fusion, gpu):
-        fusions, reason = [fusion], "with copies and look-ups it costs no more"
-        planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
-    return fusions, planned and replace(planned, seconds=seconds)
 
 
 def seed_groups(fusion: Fusion) -> Atoms | None:

@@ -1,0 +1,180 @@
+"""Every stage of compilation, in order.
+
+Dynamo's graph goes through :func:`pre_grad`. AOTAutograd traces its forward and backward (decompositions/table.py) as
+one graph, which :func:`partition` splits; an inference graph skips that. :func:`plan` makes a plan of each.
+
+A stage that is ``optional`` only makes the plan better: it is left out where it fails (ir/stages.py). The other stages
+are needed for right results. ``TORCH_LOGS="+torch_reformer"`` prints what each stage has made of a graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition
+from torch.fx import GraphModule
+
+from ..runtime import gpu as runtime_gpu
+from .analysis.report import Report, report_of
+from .codegen.emit_plan import EmittedPlan, emit_plan
+from .decompositions.norms import keep_statistics_wide
+from .fusion.fuse_concat import fuse_concats
+from .fusion.fuse_copies import fuse_copies
+from .fusion.fuse_gather import fuse_gathers
+from .fusion.fuse_transposes import fuse_transposes
+from .fusion.greedy import Fusion
+from .fusion.horizontal import fuse_horizontally
+from .fusion.ilp.planner import Planned, cost_of, integer_program, seed_groups
+from .fusion.recompute import recompute
+from .fusion.reinplace import reinplace, reuse_buffers
+from .fusion.schedule import Cyclic
+from .ir.device_model import known_gpu
+from .ir.fake_tensors import Unsupported
+from .ir.fx_utils import is_static
+from .ir.graph import Graph
+from .ir.stages import attempted, optional, show
+from .joint_graph.gradient_strides import set_gradient_strides
+from .joint_graph.hoist_loss_gradients import hoist_column_sums, hoist_loss_gradients
+from .joint_graph.max_pool_indices import replace_max_pool_indices
+from .joint_graph.memory_budget import partition_within_budget
+from .joint_graph.mutated_inputs import save_reads_of_mutated_inputs
+from .joint_graph.pad_mm import pad_before_saving, pad_mm
+from .joint_graph.partition import recompute_broadcasts, recompute_gathers, save_compared_extremes
+from .joint_graph.propagate_memory_format import propagate_memory_format
+from .joint_graph.rematerialize import rematerialize
+from .joint_graph.save_random import save_random
+from .joint_graph.split_addmm import split_addmm
+from .joint_graph.user_casts import mark_user_casts
+from .lowering.from_fx import lower_fx
+from .passes import PASSES
+from .pre_grad.attention_masks import simplify_masks
+from .runtime.compiled import Compiled
+from .runtime.executable import Executable, run_graph
+
+FUSION_ROUNDS = 4  # of horizontal fusion and recomputation
+AFTER_FUSION = (fuse_copies, fuse_concats, fuse_transposes, fuse_gathers)  # change groups once they are chosen
+
+
+def pre_grad(module: GraphModule) -> None:
+    """Rewrite Dynamo's graph, before autograd sees it."""
+    attempted(lambda: optional(simplify_masks, module), module)
+
+
+def partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    """Split the joint graph of a training step into its forward and its backward (AOTAutograd's ``partition_fn``)."""
+    try:
+        return attempted(lambda: _partition(joint, inputs, **options), joint)
+    except Unsupported as why:
+        warnings.warn(f"what a forward saves for its backward is PyTorch's choice: {why}", stacklevel=2)
+        return default_partition(joint, inputs, **options)
+
+
+def _partition(joint: GraphModule, inputs, **options) -> tuple[GraphModule, GraphModule]:
+    mark_user_casts(joint)
+    keep_statistics_wide(joint)
+    optional(replace_max_pool_indices, joint)
+    has_static_sizes = is_static(joint)
+    if has_static_sizes:
+        optional(split_addmm, joint)
+        optional(set_gradient_strides, joint, options["num_fwd_outputs"])
+        optional(propagate_memory_format, joint, True)  # in both passes alike, so that what is saved has one order
+    if functorch_config.donated_buffer:  # else a backward may run again with what the forward saved
+        optional(hoist_loss_gradients, joint)
+    if has_static_sizes:
+        optional(pad_mm, joint)
+    save_reads_of_mutated_inputs(joint)
+    save_random(joint)
+    save_compared_extremes(joint)
+    optional(recompute_broadcasts, joint)
+    optional(recompute_gathers, joint)
+    optional(rematerialize, joint)
+    forward, backward = partition_within_budget(joint, inputs, **options)
+    optional(hoist_column_sums, forward, backward)
+    optional(pad_before_saving, forward, backward)
+    return forward, backward
+
+
+def compile_graph(module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
+    """Plan a forward, backward or inference graph of AOTAutograd's. report: gets the report of each plan."""
+    return run_graph(module, functools.partial(plan, report=report), report)
+
+
+def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu: str | None = None) -> Executable:
+    """Plan a graph whose sizes are known.
+
+    Args:
+        report: if given, the executable has a report.
+        gpu: plan for this GPU (a key of device_model.GPUS), and compile nothing for it; else for the graph's own device.
+
+    Raises:
+        Unsupported: no plan can compute the graph.
+    """
+    mark_user_casts(module)
+    optional(propagate_memory_format, module)
+    graph, constants = lower_fx(module)
+    show("lower_fx", graph)
+    for rewrite in PASSES:
+        optional(rewrite, graph)
+    compiles = gpu is None
+    gpu = gpu or gpu_of(graph)
+    fusions, planned = _fuse(graph, gpu)
+    fusion, emitted = _emit(graph, fusions)
+    found = report and report_of(graph, fusion, gpu, planned)
+    executable = Executable(module, graph, constants, fusion, planned, emitted, found)
+    if compiles:
+        executable.start()
+    return executable
+
+
+def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], Planned | None]:
+    """Fusions of the graph, the best first and the greedy one last, and what integer programming said of them."""
+    fusion = Fusion(graph)
+    fusion.run()
+    show("greedy", fusion)
+    start = time.process_time()
+    atoms = optional(seed_groups, fusion)
+    seconds = time.process_time() - start
+    for _ in range(FUSION_ROUNDS):  # what one changes may let the other change more
+        merged, recomputed = optional(fuse_horizontally, fusion), optional(recompute, fusion)
+        if not merged and not recomputed:
+            break
+    start = time.process_time()
+    better, planned = (optional(integer_program, fusion, atoms, gpu) if atoms else None) or (None, None)
+    seconds += time.process_time() - start
+    fusions = [better, fusion] if better else [fusion]
+    for each in fusions:
+        for change in AFTER_FUSION:
+            optional(change, each)
+    if better and cost_of(better, gpu) >= cost_of(fusion, gpu):
+        fusions, reason = [fusion], "with copies and gathers it costs no more"
+        planned = replace(planned, plan_us=planned.greedy_us, refused=(*planned.refused, reason))
+    return fusions, planned and replace(planned, seconds=seconds)
+
+
+def _emit(graph: Graph, fusions: list[Fusion]) -> tuple[Fusion, EmittedPlan]:
+    """The plan of the first fusion whose kernels have an order: without writes in place, if these leave none."""
+    for in_place in (True, False):
+        for each in fusions:
+            fusion = each.copy()
+            if in_place:
+                optional(reinplace, fusion)
+                optional(reuse_buffers, fusion)
+            try:
+                return fusion, emit_plan(graph, fusion)
+            except Cyclic:
+                pass
+    raise Unsupported("what the graph changes in place is needed before and after")
+
+
+def gpu_of(graph: Graph) -> str | None:
+    """The graph's GPU, as a key of device_model.GPUS, if times are known of it."""
+    gpus = [each.device.index or 0 for each in graph.inputs if each.device.type == "cuda"]
+    architecture = runtime_gpu.architecture(gpus[0]) if gpus else None
+    return known_gpu(architecture, torch.cuda.get_device_name(gpus[0])) if architecture else None
