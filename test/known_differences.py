@@ -40,13 +40,13 @@ KNOWN = [
     _known(
         "a plan has no lazy conjugates",
         "lazy conjugate",
-        "fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ihfft fft.ihfftn linalg.eig linalg.eigvals polar",
+        "fft.hfft fft.hfft2 fft.hfftn fft.ifft fft.ihfft fft.ihfft2 fft.ihfftn linalg.eig linalg.eigvals polar",
     ),
     _known(
         "PyTorch orders its checks for errors by effect tokens, which a plan has not",
         "with_effects",
-        "linalg.cholesky linalg.eigvals linalg.inv linalg.ldl_factor linalg.lu_factor linalg.solve linalg.tensorinv "
-        "linalg.tensorsolve",
+        "linalg.cholesky linalg.eigvals linalg.inv linalg.ldl_factor linalg.lu_factor linalg.matrix_power "
+        "linalg.solve linalg.tensorinv linalg.tensorsolve",
     ),
     _known(
         "dropout computes its random numbers from a key instead of drawing each",
