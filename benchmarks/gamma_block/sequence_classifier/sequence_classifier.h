@@ -3,8 +3,8 @@
 // sequence, so that logits() allocates nothing: one call at a time.
 #pragma once
 
-#include "selector/packing.h"
 #include "device.h"
+#include "selector/packing.h"
 
 namespace reformer {
 
