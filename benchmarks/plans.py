@@ -23,7 +23,7 @@ from torch_reformer.compiler.cli import planned
 from torch_reformer.compiler.fusion.ilp import milp
 from torch_reformer.compiler.fusion.ilp.planner import Planned
 from torch_reformer.compiler.joint_graph.memory_budget import saved_bytes
-from torch_reformer.compiler.joint_graph.partition import partition
+from torch_reformer.compiler.pipeline import partition
 
 MODELS = ["resnet50:128", "resnext50_32x4d:128", "convnext_tiny:128", "mobilenet_v3_large:256", "efficientnet_b0:128"]
 BUDGETED, BUDGET = ("resnet50:128", "bert_large:16x512"), 0.5

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from torch_reformer.compiler.backend import compile_graphs, reformer
-from torch_reformer.compiler.runtime.executable import executable
+from torch_reformer.compiler.pipeline import compile_graph
 
 
 def with_dynamo(function: Callable, report: Callable, dynamic: bool = False) -> Callable:
@@ -27,7 +27,7 @@ def without_dynamo(function: Callable, report: Callable) -> Callable:
     """Far faster, where the function has no graph breaks."""
 
     def planned(module: GraphModule, inputs: list) -> Callable:
-        run = executable(module, report)
+        run = compile_graph(module, report)
         return lambda *tensors: run(list(tensors))
 
     def compiled(*args):

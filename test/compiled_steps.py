@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_reformer.compiler import backend
+from torch_reformer.compiler import backend, pipeline
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.lowering import from_fx
 from torch_reformer.compiler.passes import PASSES
@@ -19,12 +19,12 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
             ir.verify(graph)
             change(graph)
         ir.verify(graph)
-        found.append(Executable(module, report))
+        found.append(pipeline.plan(module, report))
         found[-1].report_to(report)
         return found[-1]
 
     torch._dynamo.reset()
-    monkeypatch.setattr(backend, "executable", executable)
+    monkeypatch.setattr(backend, "compile_graph", executable)
     torch.compile(model, backend=backend.reformer)(*inputs).square().sum().backward()
     return found
 

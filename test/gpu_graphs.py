@@ -12,10 +12,9 @@ import training_models
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from torch_reformer.compiler import backend
+from torch_reformer.compiler import backend, pipeline
 from torch_reformer.compiler.analysis import fake_gpu
 from torch_reformer.compiler.analysis.report import report_of
-from torch_reformer.compiler.runtime import executable as execute
 
 
 class FlashAttention(nn.Module):
@@ -112,7 +111,7 @@ def reports(model: nn.Module, inputs: list) -> list:
     found = []
 
     def compiled(module, _):
-        executable = execute.Executable(module, gpu="sm_90")
+        executable = pipeline.plan(module, gpu="sm_90")
         found.append(report_of(executable.graph, executable.fusion, "sm_90"))
         return module.forward
 

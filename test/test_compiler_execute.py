@@ -20,7 +20,7 @@ def test_each_step_can_be_rehearsed(name, monkeypatch):
     """By itself, on memory of the sizes and types that the plan has: so GPU kernels are compiled before it runs."""
     torch._dynamo.reset()
     run = []
-    monkeypatch.setattr(executable, "prepare", lambda lowered: run.append((lowered, rehearse(lowered))))
+    monkeypatch.setattr(executable, "precompile", lambda lowered: run.append((lowered, rehearse(lowered))))
     model, inputs = training_models.make(name)
     torch.compile(model, backend=backend.reformer)(*inputs).backward()
     steps = [step for lowered, _ in run for step in lowered.plan.steps]

@@ -13,10 +13,10 @@ from torch._functorch import partitioners
 from training_models import step
 from zoo import HEAVY, made
 
-from torch_reformer.compiler import backend
+from torch_reformer.compiler import backend, pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.cli import planned
-from torch_reformer.compiler.joint_graph import memory_budget, partition
+from torch_reformer.compiler.joint_graph import memory_budget
 from torch_reformer.compiler.joint_graph.memory_budget import saved_bytes
 
 pytestmark = needs_aten
@@ -28,7 +28,7 @@ def saved(monkeypatch):
     found = []
 
     def counted(joint, inputs, **options):
-        parts = partition.partition(joint, inputs, **options)
+        parts = pipeline.partition(joint, inputs, **options)
         found.append(saved_bytes(parts[0], options["num_fwd_outputs"]))
         return parts
 

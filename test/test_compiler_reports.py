@@ -8,9 +8,8 @@ from expecttest import assert_expected_inline
 from marks import needs_aten
 from torch import nn
 
-from torch_reformer.compiler import backend
+from torch_reformer.compiler import backend, pipeline
 from torch_reformer.compiler.runtime import measure
-from torch_reformer.compiler.runtime.executable import Executable
 from torch_reformer.runtime import plan as plans
 
 pytestmark = needs_aten
@@ -51,7 +50,7 @@ def test_marks_are_between_groups():
     found = []
 
     def compiled(module, _):
-        executable = Executable(module)
+        executable = pipeline.plan(module)
 
         def call(*args):
             times, results = measure.measure(executable, list(args))
@@ -64,8 +63,8 @@ def test_marks_are_between_groups():
         result = backend.compile_graphs(function, compiled)(*tensors)
         torch.testing.assert_close(result, function(*tensors))
     ((executable, times),) = found
-    assert times.keys() == executable.lowered.steps.keys() and min(times.values()) > 0
-    places = {place for each in executable.lowered.steps.values() for place in (each.start, each.stop)}
+    assert times.keys() == executable.emitted.steps.keys() and min(times.values()) > 0
+    places = {place for each in executable.emitted.steps.values() for place in (each.start, each.stop)}
     plan = plans.between_steps(executable.plan, torch.ops.reformer._mark.default, places)
     names = [step.call.name if step.call else step.kind for step in plan.steps]
     assert names.count("reformer::_mark") == len(times) + 1

@@ -12,15 +12,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 
-from torch_reformer.compiler import lowering, passes
+from torch_reformer.compiler import lowering, passes, pipeline
 from torch_reformer.compiler.codegen import emit_plan
 from torch_reformer.compiler.decompositions import nll_loss
 from torch_reformer.compiler.fusion import greedy
-from torch_reformer.compiler.fusion.ilp import planner
 from torch_reformer.compiler.ir import stages
-from torch_reformer.compiler.joint_graph import partition
 from torch_reformer.compiler.pre_grad import attention_masks
-from torch_reformer.compiler.runtime import executable
 
 pytestmark = needs_aten
 
@@ -73,18 +70,17 @@ def failing(name):
     return stage
 
 
-JOINT = (
-    "replace_max_pool_indices split_addmm set_gradient_strides settle hoist_loss_gradients pad_mm _repeat_broadcasts"
+OPTIONAL = (
+    *("replace_max_pool_indices", "split_addmm", "set_gradient_strides", "propagate_memory_format", "pad_mm"),
+    *("hoist_loss_gradients", "recompute_broadcasts", "recompute_gathers", "rematerialize", "hoist_column_sums"),
+    *("pad_before_saving", "seed_groups", "integer_program", "fuse_horizontally", "recompute", "reinplace"),
+    "reuse_buffers",
 )
-JOINT += " _look_up_again rematerialize hoist_column_sums pad_before_saving"
-OPTIONAL = [(partition, each) for each in JOINT.split()]
-OPTIONAL += [(planner, each) for each in ("seed_groups", "integer_program", "merge", "recompute")]
-OPTIONAL += [(executable, each) for each in ("settle", "reinplace", "reuse_buffers")]
 
 
-@pytest.mark.parametrize("module, name", OPTIONAL, ids=lambda each: each if isinstance(each, str) else "")
-def test_optional_stages(module, name, monkeypatch):
-    monkeypatch.setattr(module, name, failing(name))
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_optional_stages(name, monkeypatch):
+    monkeypatch.setattr(pipeline, name, failing(name))
     (message,) = check()
     assert name in message and "ValueError: planted" in message and "TORCH_LOGS" in message
 
@@ -102,14 +98,14 @@ def test_passes(name, monkeypatch):
         return stage
 
     changed = [half(each) if each.__name__ == name else each for each in passes.PASSES]
-    monkeypatch.setattr(executable, "PASSES", changed)
+    monkeypatch.setattr(pipeline, "PASSES", changed)
     assert name in check()[0]
 
 
-@pytest.mark.parametrize("name", [each.__name__ for each in planner.AFTERWARDS])
+@pytest.mark.parametrize("name", [each.__name__ for each in pipeline.AFTER_FUSION])
 def test_changes_of_groups(name, monkeypatch):
-    changed = [failing(name) if each.__name__ == name else each for each in planner.AFTERWARDS]
-    monkeypatch.setattr(planner, "AFTERWARDS", changed)
+    changed = [failing(name) if each.__name__ == name else each for each in pipeline.AFTER_FUSION]
+    monkeypatch.setattr(pipeline, "AFTER_FUSION", changed)
     assert name in check()[0]
 
 
@@ -134,21 +130,20 @@ def test_rules(monkeypatch):
     assert "relu" in check()[0]
 
 
-@pytest.mark.parametrize("module, name", [(executable, "lower"), (executable, "grouped"), (executable, "capture")])
-def test_graphs_without_a_plan(module, name, monkeypatch):
+@pytest.mark.parametrize("name", ["emit_plan", "Fusion", "lower_fx"])
+def test_graphs_without_a_plan(name, monkeypatch):
     """The last resort, for each graph."""
-    monkeypatch.setattr(module, name, failing(name))
+    monkeypatch.setattr(pipeline, name, failing(name))
     assert all("without a plan" in each for each in check(count=2))
 
 
 def test_a_partition_that_fails(monkeypatch):
-    monkeypatch.setattr(partition, "partition_within_budget", failing("partition"))
+    monkeypatch.setattr(pipeline, "partition_within_budget", failing("partition"))
     assert "PyTorch's choice" in check()[0]
 
 
 def test_masks_of_attention(monkeypatch):
-    backend = importlib.import_module("torch_reformer.compiler.backend")
-    monkeypatch.setattr(backend, "simplify_masks", failing(attention_masks.simplify_masks.__name__))
+    monkeypatch.setattr(pipeline, "simplify_masks", failing(attention_masks.simplify_masks.__name__))
     assert "simplify_masks" in check()[0]
 
 
@@ -167,7 +162,7 @@ def test_no_errors_no_warnings():
 
 def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(executable, "reuse_buffers", failing("reuse_buffers"))
+    monkeypatch.setattr(pipeline, "reuse_buffers", failing("reuse_buffers"))
     counters.clear()
     with functorch_config.patch(enable_autograd_cache=True):
         check()
@@ -176,7 +171,7 @@ def test_plans_with_something_left_out_are_not_cached(monkeypatch, tmp_path):
 
 def test_errors_are_raised_in_tests(monkeypatch):
     monkeypatch.setenv("TORCH_REFORMER_RAISE_ERRORS", "1")
-    monkeypatch.setattr(executable, "reuse_buffers", failing("reuse_buffers"))
+    monkeypatch.setattr(pipeline, "reuse_buffers", failing("reuse_buffers"))
     with pytest.raises(Exception, match="planted"):
         check()
 
@@ -203,12 +198,12 @@ def test_what_has_no_plan_is_named():
 
 def test_graphs_are_printed(caplog):
     """As by TORCH_LOGS="+torch_reformer": what each stage made."""
-    logger = logging.getLogger("torch_reformer.compiler.stages")
+    logger = logging.getLogger("torch_reformer.compiler.ir.stages")
     logger.addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.DEBUG, logger.name):
             check(count=0)
     finally:
         logger.removeHandler(caplog.handler)
-    for stage in ("hoist_loss_gradients", "capture", "share_equal", "fusion", "merge", "reuse_buffers"):
+    for stage in ("hoist_loss_gradients", "lower_fx", "share_equal", "greedy", "fuse_horizontally", "reuse_buffers"):
         assert f"after {stage}:" in caplog.text

@@ -46,7 +46,7 @@ def measure(executable: Executable, args: list) -> tuple[dict[int, float], list]
     """Runs it some times. Gives the microseconds of each of its groups (fusion/greedy.py), the median, and its results.
 
     The times are those between two events on the stream, which a GPU records in about a microsecond."""
-    steps = executable.lowered.steps
+    steps = executable.emitted.steps
     # Only where groups begin and end: a mark after each view of a group of many would count as the group's time.
     places = sorted({place for each in steps.values() for place in (each.start, each.stop)})
     marked = executable.with_plan(between_steps(executable.plan, torch.ops.reformer._mark.default, places))

@@ -14,25 +14,25 @@ from ..ir.graph import Typed
 from ..ir.layout import span
 
 
-def precompile(lowered: EmittedPlan) -> None:
-    gpus = {each.device for each in lowered.types.values() if each.device.type == "cuda"}
+def precompile(emitted: EmittedPlan) -> None:
+    gpus = {each.device for each in emitted.types.values() if each.device.type == "cuda"}
     if not gpus:
         return
     try:
-        compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(lowered))
+        compile_ahead(gpu.architecture(gpus.pop().index or 0), lambda: rehearse(emitted))
     except torch.OutOfMemoryError:  # the step itself may still fit
         pass
 
 
-def rehearse(lowered: EmittedPlan) -> None:
+def rehearse(emitted: EmittedPlan) -> None:
     """Runs each step that is a kernel of this package, equal ones once, on memory that nobody has written, but for
     numbers of rows."""
     rehearsed = set()
     with real_tensors(), torch.no_grad(), without_autocast():
-        for step in lowered.plan.steps:
+        for step in emitted.plan.steps:
             if step.kind not in ("conv2d", "stitch", "conv2d_grads"):
                 continue
-            types = tuple(lowered.types[number] for number in (*step.inputs, *step.into))
+            types = tuple(emitted.types[number] for number in (*step.inputs, *step.into))
             key = step.kind, step.what, len(step.into), types
             if key not in rehearsed:
                 rehearsed.add(key)
