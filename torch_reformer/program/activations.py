@@ -1,4 +1,5 @@
-"""Activations, made of the operations. Values and derivatives are those of torch.nn.functional, at edges too."""
+"""Activations composed of program operations; values and derivatives equal torch.nn.functional's, also at kinks,
+infinities and NaN."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ def silu(x: Value) -> Value:
 
 
 def gelu(x: Value) -> Value:
-    """x * Phi(x), by the error function."""
+    """x * Phi(x), computed with the error function."""
     return x * normal_cdf(x)
 
 
 def gelu_tanh(x: Value) -> Value:
-    """GELU's approximation by tanh."""
+    """Tanh approximation of GELU."""
     return 0.5 * x * (1 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
@@ -64,7 +65,7 @@ ACTIVATIONS = {
 
 
 def activation(name: str):
-    """The function of this name."""
+    """Return the activation function with this name."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {name!r}")
     return ACTIVATIONS[name]

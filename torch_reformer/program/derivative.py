@@ -1,9 +1,9 @@
-"""The derivative of a program: again a program, of the outputs' gradients.
+"""Derivative of a program: another program, which reads the gradients of the outputs.
 
-The backward computes values of the forward again from the call's tensors and from outputs where that is possible.
-Otherwise the forward saves them: the one value from which the rest follows, or those that are needed, whichever is
-fewer bytes (a comparison is saved as a mask). Outputs are rounded, which a gradient may be too, but a comparison of
-rounded values may have another result: it is computed again from exact values only.
+The backward recomputes values of the forward from the call's tensors and from outputs where that is possible. Otherwise
+the forward saves them: either the one value from which the rest follows, or the needed values themselves, whichever
+takes fewer bytes (a comparison is saved as a mask). Outputs are rounded. A gradient may be rounded too, but a
+comparison of rounded values may have another result, so comparisons are recomputed from exact values only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _select_rule(node, g):
 
 
 def _chosen(loses: Value, other_loses: Value, g):
-    """The gradients of two values, each of which loses if it is not the only one chosen. NaN loses against nothing."""
+    """Gradients of the two operands of maximum or minimum. An operand loses if it is not the only one chosen; equal
+    operands share the gradient, and NaN never loses."""
     half = 0.5 * g
     return select(loses, _where(other_loses, half), g), select(other_loses, _where(loses, half), g)
 
@@ -66,7 +67,7 @@ def _where(condition: Value, g) -> Value:
 
 
 def _in_all_types(value: Value) -> bool:
-    """Whether it is a number that fp16 and bf16 hold as it is."""
+    """True if this is a constant that fp16 and bf16 represent exactly."""
     if value.op != "constant" or not math.isfinite(value.attribute) or abs(value.attribute) > 65504:
         return False
     (half,) = struct.unpack("<e", struct.pack("<e", value.attribute))
@@ -74,14 +75,15 @@ def _in_all_types(value: Value) -> bool:
 
 
 def _decides(value: Value) -> bool:
-    """Whether it is a comparison that rounding might change. What relu or clip gave, rounded, is still on the same side
-    of a bound that all data types hold, or at it: there PyTorch's own operators, which round each value, see it too."""
+    """True if this is a comparison whose result may change by rounding. Rounded results of relu or clip stay on the
+    same side of (or at) a bound that all data types represent; PyTorch's own operators, which round each value, compare
+    the same rounded results."""
     is_of_result = any(operand.op in ("relu", "clip") for operand in value.operands)
     return value.op in COMPARISONS and not (is_of_result and any(map(_in_all_types, value.operands)))
 
 
-# For each operation, the gradients of its operands from that of its value. Where PyTorch's derivative is made of the
-# result (relu, sigmoid, tanh, exp, ...), so it is here: results are often there anyway.
+# Gradients of each operation's operands, given the gradient of its value. Where PyTorch computes a derivative from the
+# result (relu, sigmoid, tanh, exp, ...), so do these rules: the result is often available anyway.
 _RULES = {
     "neg": lambda node, g: (-g,),
     "abs": lambda node, g: (_where(node.operands[0] > 0, g) - _where(node.operands[0] < 0, g),),
@@ -95,7 +97,7 @@ _RULES = {
     "erf": lambda node, g: (g * (2 / math.sqrt(math.pi) * exp(-(node.operands[0] * node.operands[0]))),),
     "normal_cdf": lambda node, g: (g * normal_pdf(node.operands[0]),),
     "normal_pdf": lambda node, g: (-g * node.operands[0] * node,),
-    "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes it on, as in PyTorch
+    "relu": lambda node, g: (select(node <= 0, 0, g),),  # NaN passes the gradient on, as in PyTorch
     "round_bf16": lambda node, g: (g,),
     "round_fp16": lambda node, g: (g,),
     "add": lambda node, g: (g, g),
@@ -112,20 +114,25 @@ _RULES = {
 
 @dataclasses.dataclass(frozen=True)
 class Derivative:
-    """What autograd runs: `forward` has the program's outputs first and then those that are saved for `backward`."""
+    """Forward and backward program for autograd. `forward` has the program's outputs first, then the values saved for
+    `backward`."""
 
     forward: Program
-    backward: Program | None  # None where it has nothing to compute
-    # What backward's inputs are, in their order: an input of the program ("input", name), acc, an output of `forward`
-    # ("output", i) or the gradient of one ("grad", i); of a part of an output i is (output, part).
+    backward: Program | None  # None if there is nothing to compute
+    # Origin of each input of backward, in order: an input of the program ("input", name), acc, an output of `forward`
+    # ("output", i) or an output's gradient ("grad", i). Where only a part of output i is read, (output, part) replaces
+    # i.
     sources: tuple[tuple[str, str | int | tuple[int, int]], ...]
-    # Which of backward's outputs is the gradient of each input, and of "acc". Those that are 0 are left out.
+    # Index of the output of backward that is the gradient of an input or of "acc", by name. Gradients that are 0 are
+    # absent.
     wanted: dict[str, int]
-    # Those whose gradient is that of an output of `forward` itself, and of which: nothing computes or stores it again.
+    # Inputs whose gradient equals the gradient of an output of `forward`, with that output's index: the gradient is
+    # passed through instead of being computed and stored again.
     passed: dict[str, int]
 
 
 def _of_rows(program: Program) -> set[int]:
+    """Numbers of the per-row values; empty if the program needs no rows."""
     if not program.needs_rows:
         return set()
     return {i for i, node in enumerate(program.nodes) if varies(node)[id(node)] == {"rows"}}
@@ -136,7 +143,7 @@ def _is_zero(value: Value | None) -> bool:
 
 
 class _Reverse:
-    """The gradients of all values, from those of the outputs."""
+    """Reverse-mode differentiation: gradients of all values, given gradients of the outputs."""
 
     def __init__(self, program: Program, given: tuple[int, ...]):
         self.program = program
@@ -149,11 +156,12 @@ class _Reverse:
                 if for_each_element and i in of_rows:
                     grad = row_sum(grad)
                 elif not for_each_element and i not in of_rows:
-                    grad = grad / columns()  # a value that its row's elements share, each of which is counted
+                    # the row's elements share this value, and the gradient of each element counts
+                    grad = grad / columns()
                 grads[i] = grads[i] + grad if i in grads else grad
 
-        # Values of rows, which have one gradient a row, where rows are needed. Where they are not, they are elements'
-        # values that happen to be equal.
+        # Per-row values with one gradient per row, if the program needs rows. Otherwise such values are ordinary
+        # element values that happen to be equal.
         self.of_rows = of_rows = _of_rows(program)
         for i in given:
             output = program.outputs[i]
@@ -164,13 +172,13 @@ class _Reverse:
                 if node.op == "row_max":
                     raise ValueError(f"program: row_max of {node.operands[0].op} has no program for its gradient")
                 for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
-                    each = i not in of_rows or node.op in ROW_REDUCTIONS
-                    add(operand, None if grad is None else as_value(grad), each)
+                    is_element = i not in of_rows or node.op in ROW_REDUCTIONS
+                    add(operand, None if grad is None else as_value(grad), is_element)
         self.grads = grads
 
     def passes(self, name: str, grad: Value) -> int | None:
-        """The output whose gradient this is itself. acc has the result's data type, and what follows takes its gradient
-        as it is; of the program's other tensors autograd casts it."""
+        """Output whose gradient equals `grad`, or None. acc has the result's data type, and its consumer takes the
+        gradient as it is; gradients of the program's other tensors are cast by autograd."""
         if grad.op != "full" or grad.attribute not in self.sources:
             return None
         _, output = self.sources[grad.attribute]
@@ -184,7 +192,7 @@ class _Reverse:
         if not output.has_derivative:
             what = "a mask" if output.dtype == torch.bool else f"stored of {output.per}s"
             raise ValueError(f"program: output {i}, {what}, has no gradient")
-        if output.kind == "max":  # values are computed again, and what was equal might differ by its rounding
+        if output.kind == "max":  # recomputed values may round differently and match the maximum nowhere
             raise ValueError(f"program: output {i}, max of {output.value.op}, has no program for its gradient")
         if output.kind == "moments":
             return self._of_moments(i, output)
@@ -208,14 +216,18 @@ def derivative(
     wide: frozenset[str] = frozenset(),
     is_double: bool = False,
 ) -> Derivative:
-    """The derivative with respect to the inputs (or "acc") that are wanted, of the outputs that are given; by default
-    of all that have one. acc_is_there: the backward can read acc, as it can the call's tensors. wide: full inputs that
-    are fp32 where the result is not, whose gradients are stored in fp32. is_double: the result is fp64, so that outputs
-    in fp32 are rounded.
+    """Differentiate a program with respect to some of its inputs.
+
+    Args:
+        wanted: inputs, or "acc", whose gradients are computed.
+        given: outputs whose gradients are given; by default all outputs that have a derivative.
+        acc_is_there: the backward can read acc, as it can read the call's tensors.
+        wide: full inputs that are fp32 where the result is not; their gradients are stored in fp32.
+        is_double: the result is fp64, so that outputs in fp32 are rounded.
 
     Raises:
-        ValueError: if the program has no such input, if it is a random number's key, or if an output that is given has
-            no derivative.
+        ValueError: if the program has no such input, if the input is a table or a key of random numbers, or if an
+            output in `given` has no derivative.
     """
     if given is None:
         given = tuple(i for i, output in enumerate(program.outputs) if output.has_derivative)
@@ -257,14 +269,15 @@ def derivative(
 def _with_saved(
     program: Program, results: list[Output], sources: dict, acc_is_there: bool, is_double: bool
 ) -> tuple[Program, Program, tuple]:
-    """The forward program with what has to be saved; the backward one, which reads that; where its inputs come from."""
+    """Forward program with the values to save as further outputs; backward program that reads them; origin of each
+    input of the backward."""
     order = list(in_order([result.value for result in results]))
     asked = [
         store(value, torch.bool)
         for value in order
         if _decides(value) and all(operand in program or operand.op == "constant" for operand in value.operands)
     ]
-    values = Program(*program.outputs, *asked)  # all that can be saved
+    values = Program(*program.outputs, *asked)  # everything that can be saved
     needed = {
         values.number(operand)
         for value in order
@@ -282,7 +295,8 @@ def _with_saved(
     }
     if not acc_is_there:
         return _written(program, values, results, sources, needed, stored, is_double)
-    # What is read anyway may do without the outputs: relu's result is where acc is, say. The fewer tensors the better.
+    # Tensors that are read anyway may make outputs unnecessary: relu's result follows from acc, for example. Choose the
+    # way with the fewest tensors.
     acc = {i: "acc" for i, node in enumerate(values.nodes) if node.op == "acc"}
     ways = [
         _written(program, values, results, dict(sources), needed, there, is_double) for there in (stored | acc, acc)
@@ -299,7 +313,8 @@ def _written(
     there: dict,
     is_double: bool,
 ) -> tuple[Program, Program, tuple]:
-    """_with_saved, where the values of these numbers can be read: each an output, by its place, or "acc"."""
+    """Programs and origins as from _with_saved, if the backward can read the values in `there`: value number -> index
+    of the output that holds it, or "acc"."""
     order = in_order([result.value for result in results])
     there = dict(there)
     of_rows = _of_rows(values)
@@ -309,7 +324,7 @@ def _written(
         there[number] = len(outputs)
         node = values.nodes[number]
         dtype = torch.bool if node.op in COMPARISONS else None
-        if number in of_rows:  # so small that it is not rounded
+        if number in of_rows:  # small enough to be stored without rounding
             outputs.append(store(node, dtype or (torch.float64 if is_double else torch.float32), "row"))
         else:
             outputs.append(store(node, dtype))
@@ -337,7 +352,7 @@ def _written(
 
 
 def _restores(output: Output, is_double: bool) -> bool:
-    """Whether a stored tensor can be read for the value it was stored from."""
+    """True if the stored tensor can replace the value it was stored from."""
     if output.kind != "store" or output.per in ("channel", "plane"):
         return False
     if output.dtype == torch.bool:
@@ -346,7 +361,7 @@ def _restores(output: Output, is_double: bool) -> bool:
 
 
 def _recomputable(values: Program, there: dict) -> list[bool]:
-    """Which values follow from the call's tensors and those that are there."""
+    """For each value: True if it can be computed from the call's tensors and the values in `there`."""
     known, exact = [], []
     for i, node in enumerate(values.nodes):
         operands = [values.number(operand) for operand in node.operands]
@@ -358,6 +373,7 @@ def _recomputable(values: Program, there: dict) -> list[bool]:
 
 
 def _to_save(values: Program, needed: set[int], there: dict, of_rows: set[int]) -> list[int]:
+    """Numbers of the values to save so that all needed values can be recomputed."""
     known = _recomputable(values, there)
     missing = [i for i in sorted(needed) if not known[i]]
     if not missing:
@@ -366,12 +382,13 @@ def _to_save(values: Program, needed: set[int], there: dict, of_rows: set[int]) 
     def size(numbers) -> int:
         return sum(0 if i in of_rows else 1 if values.nodes[i].op in COMPARISONS else 2 for i in numbers)
 
-    best = []  # those that are needed and don't follow from the ones before
+    best = []  # needed values that do not follow from those before them
     for i in missing:
         if not _recomputable(values, {**there, **dict.fromkeys(best)})[i]:
             best.append(i)
     for i in range(len(values.nodes)):
-        if not known[i] and size([i]) <= size(best):  # the last of them: what follows from it is soonest there
+        # of equally small values take the last: fewest operations follow it
+        if not known[i] and size([i]) <= size(best):
             follows = _recomputable(values, {**there, i: None})
             if all(follows[j] for j in missing):
                 best = [i]

@@ -1,5 +1,5 @@
-"""A program in PyTorch's own operations, one by one: what tests compare with, and what derivatives of derivatives are
-taken of."""
+"""Reference interpreter: run a program as separate PyTorch operations. Tests compare with it, and second derivatives
+are taken of it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from .operations import COMPUTED, ROW_REDUCTIONS
 from .program import Output, Program
 from .values import index_of
 
-# The dimensions of [N, K, H, W] that each reduction takes away.
+# Dimensions of [N, K, H, W] that each reduction removes.
 _OVER = {"channel": (0, 2, 3), "row": (1,), "plane": (2, 3), "all": (0, 1, 2, 3)}
 
 
 def computed_type(dtype: torch.dtype) -> torch.dtype:
-    """What a program computes in for a result of this data type."""
+    """Data type in which a program computes, given the result's data type."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def interpret(
     program: Program, size, dtype: torch.dtype, tensors: dict[str, Tensor], acc: Tensor | None = None
 ) -> list[Tensor]:
-    """The outputs, for a result of this size ``[N, K, H, W]`` and data type."""
+    """Run a program with PyTorch operations.
+
+    Args:
+        size: the result's size ``[N, K, H, W]``.
+        dtype: the result's data type.
+        tensors: the program's inputs by name.
+        acc: the tensor that ``acc`` stands for, if the program reads it.
+
+    Returns:
+        the outputs in the program's order.
+    """
     wide = computed_type(dtype)
     some = next((tensor for tensor in [acc, *tensors.values()] if tensor is not None), None)
     device = torch.device("cpu") if some is None else some.device
@@ -89,7 +99,8 @@ def _output(output: Output, value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def uniform(key: Tensor, size) -> Tensor:
-    """Philox-4x32-7's numbers in [0, 1), of 23 bits each, for a result of this size, fp32; see :func:`random`."""
+    """Uniform fp32 numbers in [0, 1), with 23 bits each, from Philox-4x32-7 for a result of this size; see
+    :func:`random`."""
     n, k, h, w = size
     place = torch.arange(n * h * w * k, device=key.device).view(n, h, w, k).permute(0, 3, 1, 2)
     low, mask = 0xFFFFFFFF, 0xFFFFFFFF
@@ -105,7 +116,7 @@ def uniform(key: Tensor, size) -> Tensor:
 
 
 def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """The high and the low 32 bits of a product of numbers of 32 bits."""
+    """High and low 32 bits of the product of two 32-bit numbers."""
     mid = (a & 0xFFFF) * b
     high = (a >> 16) * b + (mid >> 16)
     return high >> 16 & 0xFFFFFFFF, (high & 0xFFFF) << 16 | mid & 0xFFFF

@@ -1,8 +1,8 @@
-"""The operations of a program, by name: how many operands each takes, and what it computes in PyTorch's own terms.
-Names, operands and numbers are those of csrc/program/ops.def.
+"""Tables of program operations by name: number of operands and PyTorch implementation. Names, operands and numbers are
+those of csrc/program/ops.def.
 
-A value is fp32 (fp64 where the result is). What a comparison gives is 1 or 0, and select takes its second operand where
-the first is not 0.
+A value is fp32 (fp64 if the result is). Comparisons give 1 or 0; select returns its second operand where the first is
+not 0.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..runtime import native
 OPERANDS = native.operations()
 NUMBER = {name: number for number, name in enumerate(OPERANDS)}
 
-# Leaves. An input is a tensor of the call: whole (as large as the result), or one element a channel, a row (all
-# channels of a pixel), a plane (all pixels of an image's channel) or in all. rows and columns are how many the result
-# has: N * H * W, and channels.
-# A table is a matrix, and its index, an input besides, has the number of one of its rows for each row of the result.
+# Inputs. An input is a tensor of the call: full (as large as the result), or with one element per channel, per row (all
+# channels of a spatial position), per plane (all positions of a batch element's channel) or in total. The values "rows"
+# and "columns" are the result's numbers of rows (N * H * W) and of channels.
+# A table is a matrix. Its index, a further input, holds for each row of the result the number of a row of the table.
 INPUTS = ("full", "channel", "row", "plane", "scalar", "random", "table")
 
 COMPUTED = {
@@ -53,13 +53,13 @@ COMPUTED = {
 }
 COMPARISONS = ("lt", "le", "eq", "ne")
 
-# Reductions of a value over its row, which all of the row knows: over dimension 1 of [N, K, H, W].
+# Reductions of a value over its row (dimension 1 of [N, K, H, W]); all elements of the row can use the result.
 ROW_REDUCTIONS = {
     "row_sum": lambda a: a.sum(1, keepdim=True),
     "row_max": lambda a: a.amax(1, keepdim=True),
 }
 
-# Outputs: a whole tensor, or what is left of each channel, of each row, of each plane or of all. "moments" are two:
-# the mean, and the sum of squared differences from it.
+# Outputs: a tensor as large as the result, or a reduction per channel, per row, per plane or over everything. "moments"
+# has two parts: the mean, and the sum of squared differences from the mean.
 OUTPUTS = ("store", "sum", "max", "moments")
 PER = ("element", "channel", "row", "plane", "all")

@@ -1,4 +1,4 @@
-"""A program: values that are computed for each element, and the outputs that are made of them."""
+"""Program: values computed for each element of a result, and the outputs made of them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ import torch
 from .operations import INPUTS, NUMBER, OUTPUTS, PER, ROW_REDUCTIONS
 from .values import Number, Value, as_value, in_order, index_of, varies
 
-# The data types a program can name; their numbers are those of csrc/conv/problem.h, and one more for masks.
+# Data types that a program can name, with the numbers of csrc/conv/problem.h and one more for masks.
 _STORED = {None: -1, torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.bool: 5}
 _TYPES = {number: dtype for dtype, number in _STORED.items()}
 _NAMES = {number: name for name, number in NUMBER.items()}
-# Where what is stored of one of these may differ.
+# Dimensions along which a value stored per channel, row or plane may vary.
 _VARIES = {"channel": {"channels"}, "row": {"rows"}, "plane": {"channels", "images"}}
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a program, made of a value by :func:`store`, :func:`sum`, :func:`max` and :func:`moments`."""
+    """Output of a program, made of a value by :func:`store`, :func:`sum`, :func:`max` or :func:`moments`."""
 
     kind: str
     value: Value
     per: str = "element"
-    dtype: torch.dtype | None = None  # of the tensor; None: the result's, of reductions fp32 or fp64
-    term_by_term: bool = False  # a sum's factors multiply each term: an infinite one makes NaN of zeros
+    # of the tensor; None: the result's data type for stores, fp32 or fp64 for reductions
+    dtype: torch.dtype | None = None
+    # factors multiply each term of a sum, not the sum: an infinite factor turns zero terms into NaN
+    term_by_term: bool = False
 
     @property
     def is_by_element(self) -> bool:
-        """Whether it is a tensor as large as the result."""
+        """True if this output is a tensor as large as the result."""
         return self.kind == "store" and self.per == "element"
 
     @property
@@ -41,12 +43,16 @@ class Output:
 
 
 def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "element") -> Output:
-    """The value of each element (``[N, K, H, W]``), or one of a channel (``[K]``), a row (``[N, H, W]``) or a plane
-    (``[N, K]``), as a tensor of the result's data type or of this one (float32, float64, float16, bfloat16, or bool for
-    where it is not 0). Masks and what is stored of channels and planes have no derivative.
+    """Store a value as a tensor: of each element (``[N, K, H, W]``), or one of each channel (``[K]``), row (``[N, H,
+    W]``) or plane (``[N, K]``). Masks and values stored per channel or plane have no derivative.
+
+    Args:
+        dtype: float32, float64, float16, bfloat16, or bool (True where the value is not 0); the result's data type if
+            None.
+        per: "element", "channel", "row" or "plane".
 
     Raises:
-        ValueError: for another data type, or if a channel's, row's or plane's value differs from element to element.
+        ValueError: for another data type, or if the value varies within a channel, row or plane.
     """
     _check_type("store", dtype, _STORED)
     if per not in PER[:-1]:
@@ -71,36 +77,37 @@ def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | 
 
 
 def sum(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
-    """The sum over each channel's elements (``[K]``), each row's (``[N, H, W]``), each plane's (``[N, K]``) or over all
-    (``[]``), in fp32, or fp64 where the result is, and stored so or in another floating-point type. The order of
-    additions is fixed. A factor that is one number for a channel may multiply its sum instead of each term, which
-    differs where it is infinite, or the sum overflows."""
+    """Sum of a value over each channel (``[K]``), each row (``[N, H, W]``), each plane (``[N, K]``) or everything
+    (``[]``). The sum is computed in fp32, or fp64 if the result is, and stored in that type or in another
+    floating-point `dtype`. The order of additions is fixed. A factor that is constant within a channel may multiply the
+    sum instead of each term; results differ where the factor is infinite or the sum overflows."""
     return _reduction("sum", value, per, dtype)
 
 
 def max(value: Value | Number, per: str = "channel", dtype: torch.dtype | None = None) -> Output:
-    """The same for the largest value; NaN where one is."""
+    """Maximum of a value over each channel, row, plane or everything, stored as by :func:`sum`; NaN where an element is
+    NaN."""
     return _reduction("max", value, per, dtype)
 
 
 def moments(value: Value | Number, per: str = "channel") -> Output:
-    """The mean and the sum of squared differences from it, stacked: ``[2, K]``, ``[2, N, H, W]``, ``[2, N, K]`` or
-    ``[2]``. The differences are from a number near the mean, so a large mean costs no accuracy."""
+    """Mean of a value and sum of its squared differences from the mean, stacked: ``[2, K]``, ``[2, N, H, W]``, ``[2, N,
+    K]`` or ``[2]``. The sums are of differences from a number near the mean, so a large mean costs no accuracy."""
     return _reduction("moments", value, per)
 
 
 class Program:
-    """What happens to each element of a result before, or instead of, its being stored.
+    """Operations applied to each element of a result before it is stored, or instead of storing it.
 
     Args:
-        outputs: what it gives, in the order in which an operator returns it.
-        inputs: kinds of inputs by name, for an order other than that in which the outputs need them.
+        outputs: the program's outputs, in the order in which an operator returns them.
+        inputs: kinds of inputs by name; fixes an order of the inputs other than that in which the outputs need them.
 
-    A program knows neither shapes nor data types: those are the call's. ``str(program)`` is its text, an operation a
-    line; equal programs have equal texts and one hash.
+    A program knows neither shapes nor data types: these belong to the call. ``str(program)`` is the program's text, one
+    operation per line; equal programs have equal texts and equal hashes.
 
     Raises:
-        ValueError: if there is no output, or one name stands for inputs of two kinds.
+        ValueError: if there is no output, or if a name stands for inputs of two kinds.
     """
 
     def __init__(self, *outputs: Output, inputs: dict[str, str] | None = None):
@@ -111,7 +118,7 @@ class Program:
                 raise TypeError(f"program: expected store(...), sum(...) or the like, got {type(output).__name__}")
         self.outputs = outputs
         self.nodes, self._number = _numbered([output.value for output in outputs])
-        # name: kind, in the order in which the operators take the tensors
+        # kind by name, in the order in which the operators take the tensors
         self.inputs: dict[str, str] = dict(inputs or {})
         for node in self.nodes:
             if node.is_input and self.inputs.setdefault(node.attribute, node.op) != node.op:
@@ -128,13 +135,14 @@ class Program:
 
     @property
     def needs_rows(self) -> bool:
-        """Whether a row's values have to be known before others of it are, or are stored."""
+        """True if a kernel has to treat whole rows: a reduction of a row is needed by the row's elements or is
+        stored."""
         return any(node.op in ROW_REDUCTIONS for node in self.nodes) or any(
             output.kind == "store" and output.per == "row" for output in self.outputs
         )
 
     def number(self, value: Value) -> int:
-        """The place of a value of this program among its nodes."""
+        """Index of a value of this program among its nodes."""
         return self._number[id(value)]
 
     def __contains__(self, value: Value) -> bool:
@@ -169,9 +177,9 @@ class Program:
         return "".join(lines)
 
     def _code(self) -> tuple[int, ...]:
-        """What the operators take: the number of inputs, nodes and outputs; each input's kind; each node's operation,
-        three operands (-1: none) and input or bits of a double; each output's kind, per, node, data type, and the node
-        that a sum is multiplied by (-1: none)."""
+        """Encode the program as integers for the operators: the number of inputs, nodes and outputs; the kind of each
+        input; for each node the operation, three operands (-1: none) and the input's index or the bits of a double; for
+        each output the kind, per, node, data type, and the node by which a sum is multiplied (-1: none)."""
         split = [factored(output) for output in self.outputs]
         nodes, number = _numbered([value for pair in split for value in pair if value is not None])
         code = [len(self.names), len(nodes), len(self.outputs)]
@@ -191,11 +199,11 @@ class Program:
 
 
 def factored(output: Output) -> tuple[Value, Value | None]:
-    """An output's value as a product with what is the same for all that is added up in a channel: that factor can be
-    multiplied by once, after the sum. None: there is no such factor."""
+    """Split an output's value into (value, factor), where the factor is constant within each channel, so that a sum
+    over the channel can be multiplied by it once, afterwards. The factor is None if there is none."""
     if output.kind != "sum" or output.per != "channel" or output.term_by_term:
         return output.value, None
-    by_row = {key: not of <= _VARIES["channel"] for key, of in varies(output.value).items()}
+    by_row = {key: not where <= _VARIES["channel"] for key, where in varies(output.value).items()}
 
     def product(a: Value | None, b: Value | None) -> Value | None:
         return b if a is None else a if b is None else a * b
@@ -223,10 +231,10 @@ def factored(output: Output) -> tuple[Value, Value | None]:
 
 @functools.lru_cache(512)
 def decode(code: tuple[int, ...]) -> Program:
-    """The program of this code; its inputs are named t0, t1 and so on.
+    """Program with this code; its inputs are named t0, t1 and so on.
 
     Raises:
-        ValueError: if it is no program's.
+        ValueError: if the numbers are not a program's code.
     """
     try:
         inputs, nodes, outputs = code[:3]
@@ -244,26 +252,26 @@ def decode(code: tuple[int, ...]) -> Program:
                 attribute = None
             values.append(Value(op, *operands, attribute=attribute))
         at += 5 * nodes
-        found = []
+        results = []
         for kind, per, node, dtype, factor in zip(*[iter(code[at:])] * 5, strict=True):
             value = values[node] if factor < 0 else values[node] * values[factor]
             output = Output(OUTPUTS[kind], value, PER[per], _TYPES[dtype])
-            # What is no factor in the code was none, or stays one of each term.
-            found.append(replace(output, term_by_term=factor < 0 and factored(output)[1] is not None))
-        program = Program(*found, inputs=dict(zip(names, kinds, strict=True)))
+            # If the code has no factor, there was none, or it has to stay in each term.
+            results.append(replace(output, term_by_term=factor < 0 and factored(output)[1] is not None))
+        program = Program(*results, inputs=dict(zip(names, kinds, strict=True)))
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}") from error
-    if len(found) != outputs:
+    if len(results) != outputs:
         raise ValueError(f"program: these numbers are no program's code: {list(code)}")
     return program
 
 
 def _numbered(values: list[Value]) -> tuple[list[Value], dict[int, int]]:
-    """One of each kind of equal values, in an order in which each follows its operands; and the number of every value,
-    by its identity."""
+    """Deduplicate equal values and sort them topologically, operands first. Also returns the number of every value, by
+    its identity."""
     nodes, number, known = [], {}, {}
     for value in in_order(values):
-        # By its text: -0.0 equals 0.0, and NaN no number.
+        # repr, since -0.0 == 0.0 and NaN != NaN.
         key = (value.op, repr(value.attribute), *(number[id(operand)] for operand in value.operands))
         if key not in known:
             known[key] = len(nodes)

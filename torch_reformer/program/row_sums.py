@@ -1,7 +1,8 @@
-"""Sums over rows that are known as early as they can be, and as exact. Where what is the same for all of a row is known
-later than the rest, it is added after the sum, and a kernel goes over the row's elements once less. What comes of
-reductions of the elements themselves (their mean or maximum) stays inside: what it takes away may be nearly all of
-them. A factor stays inside, too: 0 or infinite, it makes NaN of some elements that their sum does not tell."""
+"""Row sums that are available as early as possible without losing accuracy. A per-row term that is available later than
+the rest is added after the sum, so that a kernel passes over the row's elements once less. Terms that derive from
+reductions of the elements themselves (mean, maximum) stay inside: subtracting them may cancel nearly all of the
+elements. Factors stay inside, too: a factor of 0 or infinity turns some elements into NaN, which their sum does not
+show."""
 
 from __future__ import annotations
 
@@ -12,30 +13,30 @@ from .values import Value, columns, in_order, row_sum, select, varies
 
 
 def early_row_sum(value: Value) -> Value:
-    """``row_sum(value)``, but for rounding: what is the same for a row and made of its reductions is added after the
-    sum, if the rest needs fewer of them one after the other, but some. What is added to the one element that a number
-    of the row chooses always is."""
+    """``row_sum(value)`` up to rounding, with per-row terms added after the sum where that makes it available earlier.
+    A per-row term made of reductions is moved out if the rest depends on a shorter chain of reductions, but on at least
+    one. A term added to the single element that a per-row number selects is always moved out."""
     depth: dict[int, int] = {}
     for each in in_order([value]):
         before = max((depth[id(operand)] for operand in each.operands), default=0)
         depth[id(each)] = before + (each.op in ROW_REDUCTIONS)
     where = varies(value)
 
-    def is_of_row(part: Value) -> bool:
-        return where[id(part)] <= {"rows"}
+    def is_of_row(term: Value) -> bool:
+        return where[id(term)] <= {"rows"}
 
-    def is_late(part: Value, rest: Value, among: Callable[[Value], Value]) -> bool:
-        return is_of_row(part) and depth[id(part)] > depth[id(rest)] >= (1 if among is _all else 0)
+    def is_late(term: Value, rest: Value, among: Callable[[Value], Value]) -> bool:
+        return is_of_row(term) and depth[id(term)] > depth[id(rest)] >= (1 if among is _all else 0)
 
     def chooses_one(value: Value) -> bool:
-        """True for a select of something in one channel, at most, and of zero in the others."""
+        """True for a select of a value in at most one channel, and of zero in all others."""
         if value.op != "select" or value.operands[0].op != "eq" or not _is_zero(value.operands[2]):
             return False
         one, other = value.operands[0].operands
         return any(a.op == "channel_index" and is_of_row(b) for a, b in ((one, other), (other, one)))
 
     def sum_of(value: Value, among: Callable[[Value], Value]) -> Value:
-        """The sum of among(value), which is the value or 0, element by element."""
+        """Row sum of among(value), which is the value or 0 for each element."""
         if value.op == "neg":
             return -sum_of(value.operands[0], among)
         if value.op in ("add", "sub"):
@@ -58,12 +59,13 @@ def _all(value: Value) -> Value:
     return value
 
 
-def _times(part: Value, among: Callable[[Value], Value]) -> Value:
-    """The part as often as elements of a row are added up: not at all, even if it is infinite, where none is."""
+def _times(term: Value, among: Callable[[Value], Value]) -> Value:
+    """Per-row term times the number of elements that are added up; 0 if there are none, even if the term is
+    infinite."""
     if among is _all:
-        return columns() * part
+        return columns() * term
     count = row_sum(among(Value("constant", attribute=1.0)))
-    return select(count, count * part, 0)
+    return select(count, count * term, 0)
 
 
 def _is_zero(value: Value) -> bool:

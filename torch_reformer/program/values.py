@@ -1,4 +1,4 @@
-"""Values of a program while it is written: expressions, with Python's operators."""
+"""Expressions of a program, built with Python's operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Number = int | float
 
 
 class Value:
-    """A number for each element of the result: what an operation makes of others. Immutable; compared by identity."""
+    """Expression with one number for each element of the result: an operation and its operands. Immutable; compared by
+    identity."""
 
     __slots__ = ("op", "operands", "attribute")
 
@@ -22,7 +23,8 @@ class Value:
             raise TypeError(f"program: {op} takes {OPERANDS[op]} operands, got {len(operands)}")
         self.op = op
         self.operands = tuple(as_value(operand) for operand in operands)
-        self.attribute = float(attribute) if op == "constant" else attribute  # a constant's number, an input's name
+        # the number of a constant, or the name of an input
+        self.attribute = float(attribute) if op == "constant" else attribute
 
     @property
     def is_input(self) -> bool:
@@ -84,8 +86,8 @@ class Value:
 
 
 def plain(number: Number) -> Number:
-    """The number itself, where torch.compile has made a symbol of it: numbers are part of a program, so a graph is for
-    those that it was recorded with."""
+    """Plain Python number, also if torch.compile made a symbol of it. Numbers are part of a program, so a graph is
+    guarded on the numbers that it was recorded with."""
     if not torch.compiler.is_compiling():
         return number
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow to import, and not needed without symbols
@@ -102,7 +104,7 @@ def as_value(value: Value | Number) -> Value:
 
 
 def in_order(values: list[Value]) -> Iterator[Value]:
-    """The values and all that they are made of, each once, operands first."""
+    """All values that these depend on, and the values themselves, in topological order (operands first), each once."""
     seen, stack = set(), [(value, False) for value in reversed(values)]
     while stack:
         value, ready = stack.pop()
@@ -121,77 +123,78 @@ def _input(op: str, name: str) -> Value:
 
 
 def acc() -> Value:
-    """What the operator computes before the program: the convolution's sum. In :func:`torch_reformer.stitch` it is the
+    """Result of the operator that runs before the program: the convolution's sum. In :func:`torch_reformer.stitch`, the
     element of the tensor that the program runs over."""
     return Value("acc")
 
 
 def full(name: str) -> Value:
-    """A tensor of the call, as large as the result: ``[N, K, H, W]``."""
+    """Tensor of the call as large as the result: ``[N, K, H, W]``."""
     return _input("full", name)
 
 
 def channel(name: str) -> Value:
-    """A vector of the call, an element for each channel of the result: ``[K]``."""
+    """Vector of the call with one element for each channel of the result: ``[K]``."""
     return _input("channel", name)
 
 
 def row(name: str) -> Value:
-    """A tensor of the call, an element for each pixel, the same for all channels: ``[N, H, W]``."""
+    """Tensor of the call with one element for each spatial position, shared by all channels: ``[N, H, W]``."""
     return _input("row", name)
 
 
 def plane(name: str) -> Value:
-    """A tensor of the call, an element for each channel of each image, the same for all pixels: ``[N, K]``."""
+    """Tensor of the call with one element for each channel of each batch element, shared by all spatial positions:
+    ``[N, K]``."""
     return _input("plane", name)
 
 
 def scalar(name: str) -> Value:
-    """A tensor of the call of one element."""
+    """Tensor of the call with a single element."""
     return _input("scalar", name)
 
 
 def random(name: str) -> Value:
-    """Independent random numbers, uniform in [0, 1), of 23 bits each: Philox-4x32-7 (Salmon et al., Parallel random
-    numbers: as easy as 1, 2, 3, SC 2011; with seven rounds the fastest of theirs that passes BigCrush) of the element's
-    place in channels_last order, under the key in the tensor `name` of the call: int64, one element. The same key gives
-    the same numbers, so a derivative sees those of the forward."""
+    """Independent random numbers, uniform in [0, 1), with 23 bits each. Philox-4x32-7 (Salmon et al., Parallel random
+    numbers: as easy as 1, 2, 3, SC 2011; seven rounds are the fewest with which it passes BigCrush) encrypts the
+    element's index in channels_last order under a key, the tensor `name` of the call: int64, one element. Equal keys
+    give equal numbers, so a derivative sees those of the forward."""
     return _input("random", name)
 
 
 def table(name: str) -> Value:
-    """A row of the matrix ``[rows, K]`` `name` of the call for each pixel: that whose number is in the tensor
-    :func:`index_of(name) <index_of>` of the call, ``[N, H, W]``, int64 or int32. A number that no row has is an
+    """Row of the matrix ``[rows, K]`` `name` of the call for each spatial position. The tensor :func:`index_of(name)
+    <index_of>` of the call, ``[N, H, W]``, int64 or int32, holds the row numbers. A number outside the matrix is an
     error."""
     return _input("table", name)
 
 
 def index_of(table: str) -> str:
-    """The name of a table's index."""
+    """Name of the input that holds a table's row numbers."""
     return f"{table}_index"
 
 
 def rows() -> Value:
-    """How many rows the result has: N * H * W."""
+    """Number of rows of the result: N * H * W."""
     return Value("rows")
 
 
 def columns() -> Value:
-    """How many channels the result has."""
+    """Number of channels of the result."""
     return Value("columns")
 
 
 def channel_index() -> Value:
-    """The number of the element's channel, from 0."""
+    """Index of the element's channel, from 0."""
     return Value("channel_index")
 
 
-def _function(op: str, sentence: str):
+def _function(op: str, doc: str):
     def function(*operands: Value | Number) -> Value:
         return Value(op, *operands)
 
     function.__name__ = function.__qualname__ = op
-    function.__doc__ = sentence
+    function.__doc__ = doc
     return function
 
 
@@ -204,37 +207,38 @@ _LEAVES_VARY = {
 
 
 def varies(value: Value) -> dict[int, set[str]]:
-    """For a value and all that it is made of, by their identity: whether it differs between ``"channels"`` of a row,
-    between ``"rows"``, between ``"images"`` of what is the same for all rows of one, or is one number."""
-    found: dict[int, set[str]] = {}
-    for each in in_order([value]):
-        if each.op in ROW_REDUCTIONS:
-            found[id(each)] = {"rows"}
+    """Dimensions along which a value, and each value that it depends on, varies; keyed by identity. ``"channels"``:
+    between the channels of a row; ``"rows"``: between rows; ``"images"``: between batch elements, but not between the
+    rows of one. A value with an empty set is a single number."""
+    dimensions: dict[int, set[str]] = {}
+    for node in in_order([value]):
+        if node.op in ROW_REDUCTIONS:
+            dimensions[id(node)] = {"rows"}
         else:
-            operands = (found[id(operand)] for operand in each.operands)
-            found[id(each)] = set().union(*operands, _LEAVES_VARY.get(each.op, ()))
-    return found
+            operands = (dimensions[id(operand)] for operand in node.operands)
+            dimensions[id(node)] = set().union(*operands, _LEAVES_VARY.get(node.op, ()))
+    return dimensions
 
 
-row_sum = _function("row_sum", "The sum of a value over its row, which is all channels of a pixel.")
-row_max = _function("row_max", "The largest value of the row; NaN if one is.")
-exp = _function("exp", "e to the power of a value.")
-log = _function("log", "The natural logarithm.")
-log1p = _function("log1p", "The natural logarithm of 1 + x, accurate near 0.")
-sqrt = _function("sqrt", "The square root.")
-rsqrt = _function("rsqrt", "1 by the square root.")
-tanh = _function("tanh", "The hyperbolic tangent.")
+row_sum = _function("row_sum", "Sum of a value over its row: all channels of a spatial position.")
+row_max = _function("row_max", "Maximum of a value over its row; NaN if any element is NaN.")
+exp = _function("exp", "Natural exponential function.")
+log = _function("log", "Natural logarithm.")
+log1p = _function("log1p", "Natural logarithm of 1 + x, accurate near 0.")
+sqrt = _function("sqrt", "Square root.")
+rsqrt = _function("rsqrt", "1 / sqrt(x).")
+tanh = _function("tanh", "Hyperbolic tangent.")
 sigmoid = _function("sigmoid", "1 / (1 + exp(-x)).")
-erf = _function("erf", "The error function.")
+erf = _function("erf", "Error function.")
 normal_cdf = _function(
-    "normal_cdf", "The distribution function of a standard normal variable: (1 + erf(x / sqrt 2)) / 2."
+    "normal_cdf", "Distribution function of the standard normal distribution: (1 + erf(x / sqrt 2)) / 2."
 )
-normal_pdf = _function("normal_pdf", "The density of a standard normal variable: exp(-x^2 / 2) / sqrt(2 pi).")
-relu = _function("relu", "The value where it is above 0, else 0. NaN stays NaN.")
-maximum = _function("maximum", "The larger of two values; NaN if one is.")
-minimum = _function("minimum", "The smaller of two values; NaN if one is.")
+normal_pdf = _function("normal_pdf", "Density of the standard normal distribution: exp(-x^2 / 2) / sqrt(2 pi).")
+relu = _function("relu", "max(x, 0). NaN stays NaN.")
+maximum = _function("maximum", "Larger of two values; NaN if either is NaN.")
+minimum = _function("minimum", "Smaller of two values; NaN if either is NaN.")
 equal = _function("eq", "1 where two values are equal, else 0.")
 select = _function("select", "select(condition, a, b): a where the condition is not 0, else b.")
-clip = _function("clip", "clip(x, least, most): x, but no less and no more than these. NaN stays NaN.")
-round_bf16 = _function("round_bf16", "The nearest number of bfloat16.")
-round_fp16 = _function("round_fp16", "The nearest number of float16.")
+clip = _function("clip", "clip(x, least, most): x limited to [least, most]. NaN stays NaN.")
+round_bf16 = _function("round_bf16", "Round to the nearest bfloat16 number.")
+round_fp16 = _function("round_fp16", "Round to the nearest float16 number.")

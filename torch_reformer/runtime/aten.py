@@ -1,6 +1,5 @@
-"""The library for the torch at hand (csrc/aten): calls at what PyTorch's own cost. Where it is missing, the package's
-Python does what it does.
-"""
+"""Native library for the installed version of torch (csrc/aten), whose calls cost as little as PyTorch's own. Without
+it, the package's Python code does the same work."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ BUILD = "build it with `pip install --no-build-isolation .`, or `make build` in 
 
 
 def _load() -> tuple[ModuleType | None, str]:
-    """The library, or None and why there is none."""
+    """Load the library. Returns (library, "") or (None, why there is none)."""
     name = f"_aten_{VERSION.replace('.', '_')}"
     try:
         library = importlib.import_module(f"{PACKAGE}.{name}")
@@ -26,9 +25,9 @@ def _load() -> tuple[ModuleType | None, str]:
         return library, ""
     except ModuleNotFoundError:
         others = [path.name.split(".")[0] for path in sorted(Path(native.PATH).parent.glob("_aten_*.so"))]
-        found = ", ".join(sorted({other.removeprefix("_aten_").replace("_", ".") for other in others}))
-        was = f"it was built for torch {found} or for another Python" if found else "it was not built"
-        return None, f"there is no library for torch {VERSION}: {was}; {BUILD}"
+        versions = ", ".join(sorted({other.removeprefix("_aten_").replace("_", ".") for other in others}))
+        cause = f"it was built for torch {versions} or for another Python" if versions else "it was not built"
+        return None, f"there is no library for torch {VERSION}: {cause}; {BUILD}"
     except (ImportError, RuntimeError) as error:
         return None, f"the library for torch {VERSION} can't be loaded ({error}); {BUILD}"
 
@@ -37,7 +36,7 @@ library, missing = _load()
 
 
 def _nothing(*arguments) -> None:
-    """Stands in for the library's functions, which return None for calls that they leave to Python."""
+    """Replacement for the library's functions; as they do for calls left to Python, it returns None."""
 
 
 conv2d = library.conv2d if library else _nothing

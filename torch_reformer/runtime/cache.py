@@ -1,8 +1,9 @@
-"""The cache on disk of kernels compiled at run time.
+"""Disk cache of kernels compiled at run time.
 
-The folder is ``TORCH_REFORMER_CACHE_DIR``, or ``torch_reformer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``; it holds at
-most ``TORCH_REFORMER_CACHE_LIMIT`` bytes (256 MiB; 0: nothing is cached). It may be cleared at any time. Kernels are
-loaded from regular files only, and neither these nor the folder may belong to others or be writable by them.
+The folder is ``TORCH_REFORMER_CACHE_DIR``, or else ``torch_reformer`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. It holds
+at most ``TORCH_REFORMER_CACHE_LIMIT`` bytes (256 MiB by default; 0 disables the cache) and may be cleared at any time.
+Kernels are loaded from regular files only. Neither these files nor the folder may belong to other users or be writable
+by them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _MOST_HEADER = 1 << 16  # bytes
 
 class Cached(NamedTuple):
     path: Path
-    bytes: int  # of the file
-    words: dict[str, str]  # of its header: kernel, architecture, compiler, ...; none if the file is damaged
+    bytes: int  # size of the file
+    words: dict[str, str]  # header fields: kernel, architecture, compiler, ...; empty if the file is damaged
 
 
 def _words(path: Path) -> dict[str, str]:
-    """The header of a file of the cache; csrc/jit/cache.h has the format."""
+    """Header fields of a cache file; csrc/jit/cache.h describes the format."""
     try:
         head = read_regular(path, _MOST_HEADER, os.O_NOFOLLOW)
         title, *lines = head.partition(b"\n\n")[0].decode().splitlines()
@@ -40,7 +41,7 @@ def _words(path: Path) -> dict[str, str]:
 
 
 def _files(pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """The regular files of the folder with such names."""
+    """Regular files in the cache folder that match a pattern, with their status."""
     folder = gpu.cache_folder()
     for path in folder.glob(pattern) if folder else ():
         try:
@@ -52,13 +53,14 @@ def _files(pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def cached() -> list[Cached]:
-    """Everything in the cache, used last first."""
-    found = [(status.st_mtime, Cached(path, status.st_size, _words(path))) for path, status in _files("*.code")]
-    return [entry for _, entry in sorted(found, key=lambda item: -item[0])]
+    """All cached kernels, most recently used first."""
+    entries = [(status.st_mtime, Cached(path, status.st_size, _words(path))) for path, status in _files("*.code")]
+    return [entry for _, entry in sorted(entries, key=lambda item: -item[0])]
 
 
 def clear() -> int:
-    """Removes what the cache wrote, and returns how many kernels that were. Other files in the folder stay."""
+    """Remove all files that the cache wrote, and return the number of kernels removed. Other files in the folder
+    stay."""
     kernels, unfinished = ([path for path, _ in _files(pattern)] for pattern in ("*.code", "*.code.*.tmp"))
     for path in [*kernels, *unfinished]:
         path.unlink(missing_ok=True)
@@ -67,8 +69,10 @@ def clear() -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--list", action="store_true", help="show what is cached, used last first (the default)")
-    action.add_argument("--clear", action="store_true", help="remove it")
+    action.add_argument(
+        "--list", action="store_true", help="list the cached kernels, most recently used first (the default)"
+    )
+    action.add_argument("--clear", action="store_true", help="remove all cached kernels")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Many kernels compiled at once, before the first of them is launched: by as many processes as there are cores."""
+"""Parallel compilation of many kernels before the first of them is launched, with one process per core."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ _WORKER = Path(__file__).with_name("rtc_worker.py")
 
 
 def compile_ahead(architecture: str, run: Callable[[], None]) -> int:
-    """Compiles the kernels that a function would launch in this thread, of which it launches none, and says how many
-    those were whose code was not there. A terminal shows the progress, if it takes longer than three seconds.
+    """Compile the kernels that a function would launch in this thread, without launching any. A terminal shows the
+    progress if it takes longer than three seconds.
 
-    A kernel that can't be compiled is left out: whoever launches it gets the compiler's log.
+    A kernel that can't be compiled is skipped: whoever launches it gets the compiler's log.
+
+    Returns:
+        the number of kernels that had to be compiled.
     """
     missing = gpu.note_launches(architecture, run)
     if len(missing) < 2:
-        return len(missing)  # to launch it takes no longer
+        return len(missing)  # launching a single kernel compiles it just as fast
     with _workers(gpu.compiler(architecture), min(len(missing), os.cpu_count() or 1)) as compile:
-        jobs = {compile(each): each for each in missing}
+        jobs = {compile(kernel): kernel for kernel in missing}
         bar = tqdm(as_completed(jobs), "compiling kernels", len(jobs), leave=False, disable=None, delay=3)
         for done in bar:
             if isinstance(code := done.result(), bytes):
@@ -39,7 +42,8 @@ def compile_ahead(architecture: str, run: Callable[[], None]) -> int:
 
 @contextmanager
 def _workers(compiler: gpu.Compiler, count: int) -> Iterator[Callable[[gpu.Missing], Future]]:
-    """Processes that compile, and a function that gives them a kernel: a future of its code, or None."""
+    """Start processes that compile; yields a function that takes a kernel and returns a future of its code, or of None
+    if it can't be compiled."""
     command = [sys.executable, "-I", str(_WORKER)]
     idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
 
@@ -49,14 +53,14 @@ def _workers(compiler: gpu.Compiler, count: int) -> Iterator[Callable[[gpu.Missi
         try:
             pickle.dump((*compiler, kernel.name, kernel.source), worker.stdin)
             worker.stdin.flush()
-            found = pickle.load(worker.stdout)
-        except (OSError, EOFError):  # the process is gone
+            result = pickle.load(worker.stdout)
+        except (OSError, EOFError):  # the process has ended
             return None
         finally:
             idle.put(worker)
-        return found if isinstance(found, bytes) else None
+        return result if isinstance(result, bytes) else None
 
-    with ExitStack() as processes:  # each ends when its stdin is closed
+    with ExitStack() as processes:  # each process ends when its stdin is closed
         for _ in range(count):
             worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             idle.put(processes.enter_context(worker))

@@ -1,4 +1,4 @@
-"""What the choice of kernels may do: process-wide settings, also as a context manager and from the environment.
+"""Process-wide settings that limit the choice of kernels: set by calls, by a context manager or by the environment.
 
 | setting | environment variable | default | meaning |
 |---|---|---|---|
@@ -7,13 +7,13 @@
 | ``workspace_limit`` | ``TORCH_REFORMER_WORKSPACE_LIMIT`` | 256 MiB | most temporary memory of one call, in bytes |
 | ``deterministic`` | ``TORCH_REFORMER_DETERMINISTIC`` | 0 | 1: only solvers whose results repeat bit for bit |
 | ``reduced_accuracy`` | ``TORCH_REFORMER_REDUCED_ACCURACY`` | 0 | 1: also solvers with over twice PyTorch's error |
-| ``epilogues`` | ``TORCH_REFORMER_EPILOGUES`` | none | programs behind convolutions: always ``fused`` or ``separate`` |
+| ``epilogues`` | ``TORCH_REFORMER_EPILOGUES`` | none | programs after convolutions: always ``fused`` or ``separate`` |
 | ``isa`` | ``TORCH_REFORMER_ISA`` | avx512 | best instruction set to use: plain, avx2 or avx512; environment only |
 
-Whether fp32 may be rounded to tf32 on NVIDIA's GPUs is PyTorch's own setting:
-``torch.backends.cudnn.conv.fp32_precision``, or ``torch.backends.cudnn.allow_tf32``.
+PyTorch's own setting says if fp32 may be rounded to tf32 on NVIDIA GPUs: ``torch.backends.cudnn.conv.fp32_precision``,
+or ``torch.backends.cudnn.allow_tf32``.
 
-``aten``, PyTorch's own convolution, can't be forbidden, since it is what remains when nothing else applies.
+``aten``, PyTorch's own convolution, can't be forbidden: it is used where no other solver applies.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Settings:
     epilogues: str | None = None
 
 
-# What config() has changed and no `with` has taken back yet, the latest last, each with the manager that will.
+# Changes by config() whose `with` block has not ended, latest last, each with the context manager that will undo it.
 _overrides: list[tuple[weakref.ref, dict]] = []
-_base = _settings = Settings()  # without these, and with them
+_base = _settings = Settings()  # without the overrides, and with them
 _lock = threading.RLock()
-# A child of a process that forks while another thread sets something would wait for that thread for ever.
+# If a process forked while another thread holds the lock, the child would wait for that thread forever.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
@@ -57,7 +57,7 @@ def solvers() -> list[str]:
 
 
 def settings() -> Settings:
-    """The settings now in force."""
+    """Settings now in force."""
     return _settings
 
 
@@ -76,7 +76,7 @@ def _apply(base: Settings, overrides: list[tuple[weakref.ref, dict]]) -> None:
     forced = -1 if new.force is None else _index(new.force)
     if "aten" in new.forbid:
         raise ValueError("the solver 'aten' can't be forbidden: it is what remains when nothing else applies")
-    if new.workspace_limit >= 2**63:  # which C++ would cut
+    if new.workspace_limit >= 2**63:  # C++ would truncate it
         raise ValueError(f"the workspace limit must be below 2^63 bytes, got {new.workspace_limit}")
     forbidden = [_index(name) for name in new.forbid]
     if new.epilogues not in native.EPILOGUES:
@@ -87,7 +87,7 @@ def _apply(base: Settings, overrides: list[tuple[weakref.ref, dict]]) -> None:
 
 
 def _compact(overrides: list[tuple[weakref.ref, dict]]) -> list[tuple[weakref.ref, dict]]:
-    """The same with one entry for adjacent ones that nothing can take back any more."""
+    """Merge adjacent overrides that no context manager can undo any more."""
     compact: list[tuple[weakref.ref, dict]] = []
     for manager, changes in overrides:
         if compact and manager() is None and compact[-1][0]() is None:
@@ -121,11 +121,11 @@ def _check(changes: dict[str, object]) -> None:
 
 
 class _Config:
-    """``config(...)`` sets at once; used as ``with config(...):`` it takes back at the end what it has set, and nothing
-    else: what others have set meanwhile stays, in whatever order they end.
+    """Callable that changes settings: ``config(...)`` takes effect at once; ``with config(...):`` undoes its own
+    changes at the end. Changes made by others meanwhile stay, in whatever order the blocks end.
 
-    Settings that are not named stay as they are. They hold for the whole process, all threads: like PyTorch's own
-    backend flags they are not meant to be changed by one thread while another computes.
+    Settings that are not named stay as they are. Settings hold for the whole process and all its threads: like
+    PyTorch's backend flags, they are not meant to be changed by one thread while another computes.
     """
 
     settings = staticmethod(settings)
@@ -142,7 +142,7 @@ class _Config:
         epilogues: str | None | object = ...,
         **unknown: object,
     ) -> contextlib.AbstractContextManager[Settings]:
-        given = dict(
+        arguments = dict(
             force=force,
             forbid=forbid,
             workspace_limit=workspace_limit,
@@ -151,8 +151,8 @@ class _Config:
             epilogues=epilogues,
         )
         if unknown:
-            raise TypeError(f"config: there is no setting {next(iter(unknown))!r}; there are {', '.join(given)}")
-        changes = {name: value for name, value in given.items() if value is not ...}
+            raise TypeError(f"config: there is no setting {next(iter(unknown))!r}; there are {', '.join(arguments)}")
+        changes = {name: value for name, value in arguments.items() if value is not ...}
         if "forbid" in changes:
             changes["forbid"] = _names(forbid)
         _check(changes)
@@ -175,28 +175,30 @@ config = _Config()
 
 
 def _from_environment(environment) -> Settings:
-    found = Settings()
+    settings = Settings()
     if (isa := environment.get("TORCH_REFORMER_ISA")) and isa not in ISAS:  # read in csrc/device.cpp
         raise ValueError(f"TORCH_REFORMER_ISA must be one of {', '.join(ISAS)}, got {isa!r}")
     if force := environment.get("TORCH_REFORMER_FORCE"):
-        found = dataclasses.replace(found, force=force)
+        settings = dataclasses.replace(settings, force=force)
     if forbid := environment.get("TORCH_REFORMER_FORBID"):
-        found = dataclasses.replace(found, forbid=tuple(name.strip() for name in forbid.split(",") if name.strip()))
+        settings = dataclasses.replace(
+            settings, forbid=tuple(name.strip() for name in forbid.split(",") if name.strip())
+        )
     if epilogues := environment.get("TORCH_REFORMER_EPILOGUES"):
         if epilogues not in native.WAYS:
             raise ValueError(f"TORCH_REFORMER_EPILOGUES must be fused or separate, got {epilogues!r}")
-        found = dataclasses.replace(found, epilogues=epilogues)
+        settings = dataclasses.replace(settings, epilogues=epilogues)
     if limit := environment.get("TORCH_REFORMER_WORKSPACE_LIMIT"):
         if not limit.isdecimal():
             raise ValueError(f"TORCH_REFORMER_WORKSPACE_LIMIT must be a number of bytes, got {limit!r}")
-        found = dataclasses.replace(found, workspace_limit=int(limit))
+        settings = dataclasses.replace(settings, workspace_limit=int(limit))
     for name in ("deterministic", "reduced_accuracy"):
         variable = f"TORCH_REFORMER_{name.upper()}"
         if value := environment.get(variable):
             if value not in ("0", "1"):
                 raise ValueError(f"{variable} must be 0 or 1, got {value!r}")
-            found = dataclasses.replace(found, **{name: value == "1"})
-    return found
+            settings = dataclasses.replace(settings, **{name: value == "1"})
+    return settings
 
 
 _apply(_from_environment(os.environ), [])

@@ -1,4 +1,4 @@
-"""Floating-point data types, by what kernels do with them."""
+"""Groups of floating-point data types that kernels treat alike."""
 
 import torch
 

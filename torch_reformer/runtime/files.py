@@ -1,4 +1,4 @@
-"""Files that are never seen half written; text that may be compressed (.xz, .bz2, told by the suffix)."""
+"""Reading and writing of files: atomic replacement, and text that may be compressed (.xz or .bz2 by its suffix)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CODECS = {".xz": lzma, ".bz2": bz2}
 
 
 def read_text(path: str | os.PathLike) -> str:
-    """Raises ``OSError`` if the file can't be read, ``ValueError`` if it is damaged or not text."""
+    """Read a text file. Raises ``OSError`` if it can't be read, ``ValueError`` if it is damaged or not text."""
     path = Path(path)
     data = path.read_bytes()
     try:
@@ -29,11 +29,11 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def read_regular(path: str | os.PathLike, most: int = -1, flags: int = 0) -> bytes:
-    """The bytes of a file, at most so many. ``OSError`` for anything but a regular file: a FIFO or a device might never
-    end. flags: more of those of ``os.open``."""
+    """Read at most `most` bytes of a regular file. Raises ``OSError`` for any other kind of file: a FIFO or a device
+    might never end. flags: further flags of ``os.open``."""
 
     def opener(path, mode):
-        return os.open(path, mode | os.O_NONBLOCK | flags)  # to open a FIFO would wait for its other end
+        return os.open(path, mode | os.O_NONBLOCK | flags)  # opening a FIFO would wait for its other end
 
     with open(path, "rb", opener=opener) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -42,7 +42,7 @@ def read_regular(path: str | os.PathLike, most: int = -1, flags: int = 0) -> byt
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """As :func:`write_bytes`."""
+    """Write text with :func:`write_bytes`, compressed if the suffix says so."""
     data = text.encode()
     if codec := _CODECS.get(Path(path).suffix):
         data = codec.compress(data)
@@ -50,10 +50,10 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    """Replaces the file as a whole: readers, and whoever comes after a crash, find the old bytes or the new ones. Makes
-    the folders that are missing. Raises ``OSError`` with the file's name if it can't."""
+    """Replace a file atomically: readers, also after a crash, see either the old bytes or the new ones. Creates missing
+    folders. Raises ``OSError`` with the file's name if the file can't be written."""
     target = _target(path)
-    # In the same folder, as os.replace can't cross file systems.
+    # The temporary file is in the same folder, as os.replace can't cross file systems.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with _about(path):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,8 @@ def write_bytes(path: str | os.PathLike, data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Raises, before hours of work, the ``OSError`` that writing this file would end with. Leaves nothing behind."""
+    """Raise, before hours of work, the ``OSError`` that writing this file would raise afterwards. Leaves nothing
+    behind."""
     folder = next(folder for folder in _target(path).parents if folder.exists())
     with _about(path):
         tempfile.TemporaryFile(dir=folder).close()
@@ -78,7 +79,7 @@ def check_writable(path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def _about(path: str | os.PathLike) -> Iterator[None]:
-    """Names the file that was to be written, whatever other one failed."""
+    """Reraise an ``OSError`` with the name of the file that was to be written, whichever file failed."""
     try:
         yield
     except OSError as error:
@@ -86,7 +87,8 @@ def _about(path: str | os.PathLike) -> Iterator[None]:
 
 
 def _target(path: str | os.PathLike) -> Path:
-    """The file to replace. ``OSError`` for what is there and is no file."""
+    """Path of the file to replace, with links resolved. Raises ``OSError`` if the path exists and is not a regular
+    file."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file to write", os.fspath(path))

@@ -1,4 +1,4 @@
-"""The GPU runtime (csrc/jit) without tensors: what it compiles, keeps and launches, through ctypes."""
+"""GPU runtime (csrc/jit) without tensors, through ctypes: compiles, caches and launches kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .native import _check, _declare
 
 
 class Entry(NamedTuple):
-    """A kernel, found by its file, name and arguments; text: source that follows the file (csrc/jit/gpu.h)."""
+    """Kernel, identified by its file, name and arguments; text: source appended to the file (csrc/jit/gpu.h)."""
 
     file: str
     name: str
@@ -75,7 +75,8 @@ _cache_folder = _declare("reformer_gpu_cache_folder", ctypes.c_char_p)
 
 
 def nvrtc_of_wheel() -> Path | None:
-    """The library of the wheel nvidia-cuda-nvrtc, in a folder that no loader searches. torch for CUDA loads it."""
+    """Path of the NVRTC library in the wheel nvidia-cuda-nvrtc, whose folder no loader searches. torch for CUDA loads
+    it."""
     spec = importlib.util.find_spec("nvidia")
     folders = map(Path, spec.submodule_search_locations or ()) if spec else ()
     files = [file for folder in folders for file in folder.glob("*/lib/libnvrtc.so.*")]
@@ -87,7 +88,7 @@ if _file := nvrtc_of_wheel():
 
 
 def set_kernels_folder(folder: Path) -> None:
-    """Looks for kernels there from now on, instead of in the package: for tests."""
+    """Load kernels from this folder from now on, instead of from the package; for tests."""
     _kernels(str(folder).encode())
 
 
@@ -96,7 +97,7 @@ def architecture(device: int) -> str:
 
 
 def unavailable(architecture: str) -> str | None:
-    """Why there are no kernels for an architecture; None if there are."""
+    """Reason why there are no kernels for an architecture; None if there are."""
     return _check(_unavailable(architecture.encode())).decode() or None
 
 
@@ -112,8 +113,13 @@ def launch(
     device: int = 0,
     stream: int = 0,
 ) -> None:
-    """Starts a kernel. The structure is what it takes by value; cluster: blocks of a cluster, along z; pdl: it may
-    begin before the kernels before it have ended, since it waits for them itself.
+    """Launch a kernel.
+
+    Args:
+        arguments: the structure that the kernel takes by value.
+        cluster: the number of blocks in a cluster, along z.
+        pdl: programmatic dependent launch: the kernel may begin before the kernels before it have ended, since it waits
+            for them itself.
     """
     shape = _Launch(device, stream, (ctypes.c_uint32 * 3)(*blocks), threads, shared_bytes, cluster, pdl)
     native = entry._native()
@@ -126,7 +132,7 @@ class Compiled(NamedTuple):
 
 
 def compile_entry(entry: Entry, architecture: str) -> Compiled:
-    """What a device of this architecture would run if nothing were packaged for it.
+    """Compile a kernel as a device of this architecture would if nothing were packaged for it.
 
     Raises:
         ValueError: with the compiler's log, or if there is no compiler. hipRTC ends the process for AMD architectures
@@ -138,7 +144,7 @@ def compile_entry(entry: Entry, architecture: str) -> Compiled:
 
 
 class Missing(NamedTuple):
-    """A kernel whose code is not there, and its source."""
+    """Kernel without code, and its source."""
 
     entry: Entry
     name: str
@@ -146,17 +152,17 @@ class Missing(NamedTuple):
 
 
 def note_launches(architecture: str, run: Callable[[], None]) -> list[Missing]:
-    """The kernels that a function would launch in this thread, of which it launches none: those whose code is not there
-    for a device of this architecture.
+    """Kernels that a function would launch in this thread, and for which there is no code for a device of this
+    architecture. None is launched.
 
     Raises:
-        ValueError: there is no compiler.
+        ValueError: if there is no compiler.
     """
-    found = []
+    kernels = []
 
     def missing(entry, name, source):
-        words = [getattr(entry.contents, field).decode() for field in Entry._fields]
-        found.append(Missing(Entry(*words), name.decode(), source.decode()))
+        fields = [getattr(entry.contents, field).decode() for field in Entry._fields]
+        kernels.append(Missing(Entry(*fields), name.decode(), source.decode()))
 
     _begin_noting()
     try:
@@ -164,11 +170,11 @@ def note_launches(architecture: str, run: Callable[[], None]) -> list[Missing]:
     finally:
         ended = _end_noting(architecture.encode(), _MissingCallback(missing))
     _check(ended)
-    return found
+    return kernels
 
 
 class Compiler(NamedTuple):
-    """NVRTC or hipRTC. prefix: of its functions' names; code: what they call a code object."""
+    """NVRTC or hipRTC. prefix: of its functions' names; code: its name for a code object."""
 
     library: str
     prefix: str
@@ -182,12 +188,12 @@ def compiler(architecture: str) -> Compiler:
 
 
 def add_compiled(entry: Entry, architecture: str, code: bytes) -> None:
-    """What the compiler made of a missing kernel's source; it is cached."""
+    """Add a missing kernel's code, as the compiler made it, and cache it."""
     native = entry._native()
     _check(_add_compiled(ctypes.byref(native), architecture.encode(), code, len(code)))
 
 
 def cache_folder() -> Path | None:
-    """The folder in which kernels compiled at run time are cached; None if they are not."""
+    """Folder in which kernels compiled at run time are cached; None if they are not cached."""
     folder = _cache_folder().decode()
     return Path(folder) if folder else None

@@ -1,4 +1,5 @@
-"""The native library: loads it, and reads through ctypes what does not involve tensors (problems, candidates, config).
+"""Native library: loads it, and calls through ctypes its functions that take no tensors (problems, candidates,
+configuration).
 
 Importing this module registers the operators' schemas and kernels with PyTorch.
 """
@@ -27,7 +28,7 @@ ISAS = ("plain", "avx2", "avx512")  # reformer::Isa (csrc/device.h)
 
 
 class Problem(ctypes.Structure):
-    """Mirrors reformer::ConvProblem (csrc/conv/problem.h), member by member."""
+    """Mirror of reformer::ConvProblem (csrc/conv/problem.h), member by member."""
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in "n c h w k r s".split()),
@@ -38,7 +39,7 @@ class Problem(ctypes.Structure):
 
 
 class Candidate(ctypes.Structure):
-    """Mirrors ReformerCandidate (csrc/c_api.h)."""
+    """Mirror of ReformerCandidate (csrc/c_api.h)."""
 
     _fields_ = [
         ("name", ctypes.c_char_p),
@@ -52,7 +53,7 @@ class Candidate(ctypes.Structure):
 
 
 class Selector(ctypes.Structure):
-    """Mirrors ReformerSelector (csrc/c_api.h)."""
+    """Mirror of ReformerSelector (csrc/c_api.h)."""
 
     _fields_ = [
         ("arch", ctypes.c_char_p),
@@ -63,7 +64,7 @@ class Selector(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """Mirrors ReformerConfig (csrc/c_api.h)."""
+    """Mirror of ReformerConfig (csrc/c_api.h)."""
 
     _fields_ = [
         ("forbidden", ctypes.POINTER(ctypes.c_int32)),
@@ -77,7 +78,7 @@ class Config(ctypes.Structure):
 
 
 class Epilogue(ctypes.Structure):
-    """Mirrors ReformerEpilogue (csrc/c_api.h)."""
+    """Mirror of ReformerEpilogue (csrc/c_api.h)."""
 
     _fields_ = [
         ("separate", ctypes.c_int32),
@@ -89,7 +90,7 @@ class Epilogue(ctypes.Structure):
 
 
 class GpuSpec(ctypes.Structure):
-    """Mirrors reformer::GpuSpec (csrc/hip/devices.h)."""
+    """Mirror of reformer::GpuSpec (csrc/hip/devices.h)."""
 
     _fields_ = [
         ("architecture", ctypes.c_char_p),
@@ -240,12 +241,12 @@ def solver_names() -> list[str]:
 
 
 def decide(problem: Problem, device: str | None = None) -> int:
-    """The index of the chosen solver in solver_names()."""
+    """Index of the chosen solver in solver_names()."""
     return _check(_decide(ctypes.byref(problem), _text(device)))
 
 
 def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
-    """decide() for each of many problems: indices in solver_names() (int32)."""
+    """Indices of the solvers chosen for many problems (int32); decide() for each."""
     problems = _array(problems)
     choices = torch.empty(len(problems), dtype=torch.int32)
     pointer = ctypes.cast(choices.data_ptr(), ctypes.POINTER(ctypes.c_int32))
@@ -254,34 +255,34 @@ def decide_all(problems: Problems, device: str | None = None) -> torch.Tensor:
 
 
 def candidates(problem: Problem, device: str | None) -> tuple[list[Candidate], int]:
-    """All that run on the device, in the order of solver_names(), and the chosen one's index there."""
+    """Candidates that run on the device, in the order of solver_names(), and the solver index of the chosen one."""
     array, count = (Candidate * _solver_count())(), ctypes.c_int32()
     chosen = _check(_candidates(ctypes.byref(problem), _text(device), array, ctypes.byref(count)))
     return array[: count.value], chosen
 
 
 def cost_class(problem: Problem) -> int:
-    """The CPU cost model's class of the problem (csrc/cpu/cost.h)."""
+    """Class of the problem in the CPU cost model (csrc/cpu/cost.h)."""
     return _check(_cost_class(ctypes.byref(problem)))
 
 
 def cost_terms(problem: Problem, device: str | None) -> tuple[float, float, float]:
-    """The terms of the CPU cost model: flop, bytes and 1, in microseconds of the nominal machine."""
+    """Terms of the CPU cost model: flop, bytes and 1, in microseconds of the nominal machine."""
     terms = (ctypes.c_double * 3)()
     _check(_cost_terms(ctypes.byref(problem), _text(device), terms))
     return tuple(terms)
 
 
 class FeatureShape(NamedTuple):
-    """The shape of the sequence that the selector reads (csrc/selector/features.h)."""
+    """Shape of the sequence that the selector reads (csrc/selector/features.h)."""
 
     version: int
     tokens: int
-    terms: int  # of each token
+    terms: int  # per token
     rows: int  # of the embedding matrix
 
 
-# What selectors decide, and whether programs behind convolutions run in their kernels, by the numbers of csrc.
+# Kinds of decisions of selectors, and ways to run a program after a convolution, in the order of csrc's numbers.
 DECIDES = ("kernels", "epilogues")
 WAYS = ("fused", "separate")
 EPILOGUES = (None, *WAYS)
@@ -294,7 +295,8 @@ def feature_shape(decides: str = "kernels") -> FeatureShape:
 
 
 def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of the embedding matrix (int32) and their weights (fp32), ``[problem, token, term]``."""
+    """Features of problems: rows of the embedding matrix (int32) and their weights (fp32), ``[problem, token,
+    term]``."""
     problems = _array(problems)
     shape = len(problems), *feature_shape()[1:3]
     rows, weights = torch.empty(shape, dtype=torch.int32), torch.empty(shape)
@@ -306,15 +308,22 @@ def features(problems: Problems, device: str | None) -> tuple[torch.Tensor, torc
 def epilogue(
     problem: Problem, device: str | None, code: Sequence[int]
 ) -> tuple[Epilogue, tuple[torch.Tensor, torch.Tensor] | None]:
-    """Where the program of this code runs behind the problem's convolution; and what a selector of epilogues reads, as
-    features() has it (``[token, term]``), if there is something to choose."""
+    """Decide how a program runs after a problem's convolution.
+
+    Args:
+        code: the program's code.
+
+    Returns:
+        the decision, and the features for a selector of epilogues as from features() (``[token, term]``); None in their
+        place if there is no choice.
+    """
     shape = feature_shape()[1:3]
-    found, rows, weights = Epilogue(), torch.empty(shape, dtype=torch.int32), torch.empty(shape)
+    decision, rows, weights = Epilogue(), torch.empty(shape, dtype=torch.int32), torch.empty(shape)
     numbers, row_pointer = (ctypes.c_int64 * len(code))(*code), rows.data_ptr()
     row_pointer = ctypes.cast(row_pointer, ctypes.POINTER(ctypes.c_int32))
-    arguments = ctypes.byref(problem), _text(device), numbers, len(code), ctypes.byref(found)
+    arguments = ctypes.byref(problem), _text(device), numbers, len(code), ctypes.byref(decision)
     _check(_epilogue(*arguments, row_pointer, _floats(weights)))
-    return found, (rows, weights) if found.has_features else None
+    return decision, (rows, weights) if decision.has_features else None
 
 
 def _isa(name: str | None) -> int:
@@ -322,7 +331,7 @@ def _isa(name: str | None) -> int:
 
 
 def _block_shapes(width: int, hidden: int, blocks: int) -> dict[str, tuple[int, ...]]:
-    """The parameters of selector.model.GammaBlock, in the order of csrc/selector/packing.h."""
+    """Shapes of the parameters of selector.model.GammaBlock, in the order of csrc/selector/packing.h."""
     shapes: dict[str, tuple[int, ...]] = {}
     for block in (f"blocks.{index}." for index in range(blocks)):
         shapes[block + "taps"] = 3, width
@@ -333,12 +342,12 @@ def _block_shapes(width: int, hidden: int, blocks: int) -> dict[str, tuple[int, 
 
 
 def _dense(what: str, shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors in the order of shapes, as C++ reads them."""
+    """Tensors in the order of `shapes`, checked and in the layout that C++ reads."""
     if different := set(shapes) ^ set(tensors):
         raise ValueError(f"the tensors do not make a {what}: {', '.join(sorted(different))} missing or too many")
     for name, shape in shapes.items():
-        if (found := tuple(tensors[name].shape)) != shape:
-            raise ValueError(f"the {what.split()[0]}'s {name} must have shape {shape}, got {found}")
+        if (actual := tuple(tensors[name].shape)) != shape:
+            raise ValueError(f"the {what.split()[0]}'s {name} must have shape {shape}, got {actual}")
     return [tensors[name].detach().to("cpu", torch.float32).contiguous() for name in shapes]
 
 
@@ -346,11 +355,11 @@ def _pointers(tensors: list[torch.Tensor]):
     return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
 
 
-_selectors: dict[tuple[str, str], dict[str, Any]] = {}  # by architecture and what they decide
+_selectors: dict[tuple[str, str], dict[str, Any]] = {}  # by architecture and kind of decision
 
 
 class _Described(NamedTuple):
-    """A Selector with all that it points to."""
+    """Selector with all that it points to."""
 
     selector: Selector
     tensors: list[torch.Tensor]
@@ -382,25 +391,25 @@ def _describe(
 
 
 def check_selector(arch: str, **description) -> None:
-    """Raises what set_selector() with the same arguments would."""
+    """Raise the error that set_selector() would raise for the same arguments."""
     described = _describe(arch, **description)
     _check(_selector_check(ctypes.byref(described.selector)))
 
 
 def set_selector(arch: str, **description) -> None:
-    """Makes a selector decide for every device of an architecture, in the whole process.
+    """Make a selector decide for every device of an architecture, in the whole process.
 
     Args:
         arch: ``cpu``, or a GPU's architecture (``gfx942``, ``sm_90``).
-        feature_version: of the features that it was trained on.
+        feature_version: the version of the features that the selector was trained on.
         width, hidden: multiples of 16.
-        blocks: how many Γ-blocks.
-        candidates: what the rows of the head stand for, by solvers' names, or ``separate`` and ``fused``.
-        tensors: the state_dict() of a ``selector.model.Reformer`` for one device. They are copied.
-        decides: ``kernels`` (default), or ``epilogues``: whether a program behind a convolution runs in its kernel.
+        blocks: the number of Γ-blocks.
+        candidates: names of the solvers that the rows of the head stand for, or ``separate`` and ``fused``.
+        tensors: the state_dict() of a ``selector.model.Reformer`` for one device; copied.
+        decides: ``kernels`` (default), or ``epilogues``: does a program run in the kernel of the convolution before it?
 
     Raises:
-        ValueError: for anything that does not fit, another version of the features included.
+        ValueError: for anything that does not fit, including another version of the features.
     """
     described = _describe(arch, **description)
     _check(_selector_set(ctypes.byref(described.selector)))
@@ -409,19 +418,20 @@ def set_selector(arch: str, **description) -> None:
 
 
 def selector(arch: str, decides: str = "kernels") -> dict[str, Any] | None:
-    """What set_selector() was last given for an architecture, to set it again; None if there is no selector."""
+    """Arguments of the latest set_selector() for an architecture, to set the selector again; None if there is no
+    selector."""
     return _selectors.get((arch, decides))
 
 
 def remove_selector(arch: str, decides: str = "kernels") -> None:
-    """Lets the static rule decide for an architecture again."""
+    """Let the static rule decide for an architecture again."""
     _check(_selector_remove(arch.encode(), DECIDES.index(decides)))
     _selectors.pop((arch, decides), None)
 
 
 def logits(problems: Problems, device: str | None = None, isa: str | None = None) -> torch.Tensor:
-    """What the device's selector says of its candidates, ``[problem, candidate]``. ``isa`` (``plain``, ``avx2``,
-    ``avx512``) is the instruction set to compute with: this machine's best if None."""
+    """Logits of the device's selector for its candidates, ``[problem, candidate]``. ``isa`` is the instruction set to
+    compute with (``plain``, ``avx2`` or ``avx512``): this machine's best if None."""
     problems = _array(problems)
     result = torch.empty(len(problems), _check(_selector_candidates(_text(device))))
     _check(_selector_logits(problems, len(problems), _text(device), _isa(isa), _floats(result)))
@@ -436,30 +446,30 @@ def set_config(
     allow_reduced_accuracy: bool,
     epilogues: str | None,
 ) -> None:
-    """As csrc/dispatch/config.h; solvers by their indices in solver_names()."""
+    """Set the configuration of csrc/dispatch/config.h, with solvers given by their indices in solver_names()."""
     indices = list(forbidden)
     array = (ctypes.c_int32 * len(indices))(*indices)
     flags = deterministic_only, allow_reduced_accuracy, EPILOGUES.index(epilogues)
     _check(_set_config(ctypes.byref(Config(array, workspace_limit, len(indices), forced, *flags))))
 
 
-_readers = {}  # those that the library has, which must live
+_readers = {}  # keeps alive the callbacks that the library holds
 
 
 def set_tf32_reader(reader: Callable[[], bool]) -> None:
-    """Says how the library asks for PyTorch's setting (csrc/dispatch/pytorch_settings.h)."""
+    """Set the callback by which the library reads PyTorch's tf32 setting (csrc/dispatch/pytorch_settings.h)."""
     _readers["tf32"] = _SettingReader(reader)
     _set_tf32_reader(_readers["tf32"])
 
 
 def set_deterministic_reader(reader: Callable[[], bool]) -> None:
-    """The same of the other setting there."""
+    """Set the callback by which the library reads PyTorch's setting of deterministic algorithms."""
     _readers["deterministic"] = _SettingReader(reader)
     _set_deterministic_reader(_readers["deterministic"])
 
 
 def allows_tf32(device: str | None) -> bool:
-    """Whether PyTorch's fp32 convolutions may round to tf32 on such a device, by its settings of now."""
+    """True if PyTorch's current settings allow fp32 convolutions on this device to round to tf32."""
     return bool(_check(_allows_tf32(_text(device))))
 
 
@@ -471,30 +481,31 @@ def cache_counts() -> tuple[int, int]:
 
 
 def gpu_specs() -> list[GpuSpec]:
-    """The GPUs that are known (csrc/hip/devices.def); the first of an architecture is its usual one."""
+    """Known GPUs (csrc/hip/devices.def); the first of an architecture is its most common one."""
     count = ctypes.c_int32()
     specs = _gpu_specs(ctypes.byref(count))
     return specs[: count.value]
 
 
 def has_tma(architecture: str) -> bool:
-    """Whether kernels that are made of Hopper's bulk copies and wgmma run."""
+    """True if the architecture can run kernels that use Hopper's bulk copies (TMA) and wgmma."""
     return any(spec.has_tma for spec in gpu_specs() if spec.architecture.decode() == architecture)
 
 
 def operations() -> dict[str, int]:
-    """How many operands each operation of a program takes, in the order of their numbers (csrc/program/ops.def)."""
+    """Number of operands of each operation of a program, in the order of the operations' numbers
+    (csrc/program/ops.def)."""
     return {_operation_name(number).decode(): _operation_operands(number) for number in range(_operation_count())}
 
 
 def intern_plan(code: list[int]) -> int:
-    """The number by which a private operator takes a plan, until release_plan(number);
-    csrc/plan/plan.h has the code."""
+    """Number by which private operators take this plan, valid until release_plan(number). csrc/plan/plan.h describes
+    the code."""
     return _check(_intern_plan((ctypes.c_int64 * len(code))(*code), len(code)))
 
 
 def interned_counts() -> tuple[int, int]:
-    """How many programs and plans the library holds now."""
+    """Numbers of programs and plans that the library holds now."""
     programs, plans = ctypes.c_int64(), ctypes.c_int64()
     _interned_counts(ctypes.byref(programs), ctypes.byref(plans))
     return programs.value, plans.value

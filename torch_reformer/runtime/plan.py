@@ -1,8 +1,7 @@
-"""What private operators take as one number: geometries, and plans, the steps that one call runs. A call from Python
-takes longer than most kernels, and to hand over lists takes longer than to decide what to run.
+"""Plans and geometries, which private operators take as single numbers. A plan is a list of steps that one call runs: a
+call from Python takes longer than most kernels, and passing lists takes longer than deciding what to run.
 
-A plan's number means something in this process only: where a graph might be recorded, the public operators are
-called.
+A plan's number is valid in this process only. Where a graph might be recorded, the public operators are called instead.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from .aten_call import AtenCall
 @functools.lru_cache(4096)
 def _packed(*numbers: int) -> int | None:
     *pairs, groups = numbers
-    if not all(-(2**63) <= each < 2**63 for each in numbers):
-        raise OverflowError  # no operator takes it
-    if not all(0 <= each < 1 << 8 for each in pairs) or not 0 <= groups < 1 << 15:
+    if not all(-(2**63) <= number < 2**63 for number in numbers):
+        raise OverflowError  # no operator accepts it
+    if not all(0 <= number < 1 << 8 for number in pairs) or not 0 <= groups < 1 << 15:
         return None
-    return sum(each << 8 * place for place, each in enumerate(numbers))
+    return sum(number << 8 * place for place, number in enumerate(numbers))
 
 
 def geometry_number(stride, padding, dilation, groups) -> int | None:
-    """A geometry packed into the number by which private operators take it; None for one that does not fit in there,
-    which the public operators take. csrc/plan/interned.h unpacks it."""
-    index = operator.index  # equal values that are no whole numbers (2.0), or that may change, are no keys
+    """Pack a geometry into the number by which private operators take it, or return None if it does not fit; the public
+    operators take any geometry. csrc/plan/interned.h unpacks the number."""
+    index = operator.index  # values such as 2.0, or mutable ones, must not become keys of the cache
     try:
         return _packed(*map(index, stride), *map(index, padding), *map(index, dilation), index(groups))
     except (TypeError, OverflowError):
@@ -44,14 +43,14 @@ def geometry_number(stride, padding, dilation, groups) -> int | None:
 
 
 def geometry_of(number: int) -> tuple:
-    """Stride, padding, dilation and groups."""
+    """Unpack stride, padding, dilation and groups."""
     numbers = [number >> 8 * place & 0xFF for place in range(6)]
     return tuple(numbers[:2]), tuple(numbers[2:4]), tuple(numbers[4:]), number >> 48
 
 
 class Step(NamedTuple):
     kind: str
-    what: tuple[int, ...]  # as csrc/plan/plan.h has it for this kind
+    what: tuple[int, ...]  # arguments of this kind of step, as described in csrc/plan/plan.h
     inputs: tuple[int, ...]
     made: range
     into: tuple[int, ...] = ()
@@ -68,18 +67,18 @@ class Step(NamedTuple):
     def __str__(self) -> str:
         if self.call:
             return str(self.call)
-        told = [_names(self.inputs)]
+        texts = [_names(self.inputs)]
         if self.kind in ("conv2d", "conv2d_grads"):
             names = ("stride", "padding", "dilation", "groups")
-            told += [f"{name}={each}" for name, each in zip(names, geometry_of(self.what[0]), strict=True)]
+            texts += [f"{name}={each}" for name, each in zip(names, geometry_of(self.what[0]), strict=True)]
         elif self.kind == "view":
             sizes, strides, offset = self.view()
-            told += [f"sizes={sizes}", f"strides={strides}", f"offset={offset}"]
-        return f"{self.kind}({', '.join(told)})"
+            texts += [f"sizes={sizes}", f"strides={strides}", f"offset={offset}"]
+        return f"{self.kind}({', '.join(texts)})"
 
 
 _KINDS = ("conv2d", "stitch", "conv2d_grads", "parts", "view", "aten")  # in the order of csrc/plan/plan.h
-_MOST = 1 << 12  # tensors of one step, far more than any makes
+_MOST = 1 << 12  # tensors per step, far more than any step makes
 
 
 def _names(tensors: Iterable[int]) -> str:
@@ -87,21 +86,21 @@ def _names(tensors: Iterable[int]) -> str:
 
 
 class Plan:
-    """Steps, written once and run for many tensors. Tensors have numbers: those that are given, then what the steps
-    make. Each method adds a step and returns the numbers of what it makes. Geometries are packed.
+    """List of steps, written once and run for many sets of tensors. Tensors have numbers: first the inputs, then the
+    results of the steps. Each method adds a step and returns the numbers of its results. Geometries are packed.
 
-    A tensor is freed after the step that needs it last; the references to those that are given are, too. str() shows
-    the steps, a line each.
+    A tensor is freed after the last step that needs it; so is the plan's reference to an input. str() shows the steps,
+    one per line.
 
     Args:
-        inputs: how many tensors are given.
+        inputs: the number of input tensors.
     """
 
     def __init__(self, inputs: int):
         self._inputs = self._count = inputs
         self.steps: list[Step] = []
         self.outputs: tuple[int, ...] = ()
-        self.frees: list[list[int]] = []  # of each step, from give() on
+        self.frees: list[list[int]] = []  # of each step; set by give()
 
     def _add(
         self,
@@ -114,30 +113,32 @@ class Plan:
     ) -> range:
         if not 0 <= results <= _MOST:
             raise ValueError(f"a step makes at most {_MOST} tensors, got {results}")
-        made = range(self._count, self._count + results)
-        self.steps.append(Step(kind, tuple(what), tuple(inputs), made, tuple(into), call))
+        numbers = range(self._count, self._count + results)
+        self.steps.append(Step(kind, tuple(what), tuple(inputs), numbers, tuple(into), call))
         self._count += results
-        return made
+        return numbers
 
     def conv2d(self, code: tuple[int, ...], geometry: int, input: int, weight: int, tensors: Iterable[int]) -> range:
-        """A convolution, and the program of this code on its result."""
+        """Add a convolution, followed by the program with this code."""
         return self._add("conv2d", (geometry, *code), (input, weight, *tensors), code[2])
 
     def stitch(self, code: tuple[int, ...], acc: int, tensors: Iterable[int], into: Iterable[int] = ()) -> range:
-        """The program of this code, whose last outputs are written to these tensors of channels."""
+        """Add a program by its code; its last outputs, which are per channel, are written into the tensors `into`."""
         return self._add("stitch", code, (acc, *tensors), code[2], into)
 
     def conv2d_grads(self, wanted: tuple[bool, bool], geometry: int, grad: int, input: int, weight: int) -> range:
-        """The gradients of input and weight, those that are wanted, from that of the result."""
+        """Add the gradients of the convolution's input and weight (those that are wanted), given the gradient of its
+        result."""
         bits = wanted[0] + 2 * wanted[1]
         return self._add("conv2d_grads", (geometry, bits), (grad, input, weight), sum(wanted))
 
     def parts(self, tensor: int, count: int) -> range:
-        """The tensors along the first dimension of one."""
+        """Split a tensor along its first dimension."""
         return self._add("parts", (count,), (tensor,), count)
 
     def view(self, tensor: int, sizes: Sequence[int], strides: Sequence[int], offset: int = 0) -> range:
-        """The same memory with other sizes and strides, from so many elements after the tensor's first on.
+        """Add a view of a tensor's memory with other sizes and strides, starting `offset` elements after the tensor's
+        first.
 
         Raises:
             ValueError: if there are not as many strides as sizes.
@@ -154,26 +155,30 @@ class Plan:
         lengths: Iterable[int] = (),
         layouts: Iterable[tuple[Sequence[int], Sequence[int]]] = (),
     ) -> range:
-        """Any operator of PyTorch's dispatcher, such as torch.ops.aten.add.out: called as from Python, but tensors are
-        numbers. lengths: of each list of tensors that it gives, whose elements count as results. layouts: sizes and
-        strides that its results get, if they have others.
+        """Add a call of any operator of PyTorch's dispatcher, such as torch.ops.aten.add.out.
+
+        Args:
+            args, kwargs: the arguments as in a call from Python, with numbers in place of tensors.
+            lengths: the length of each list of tensors among the results; the lists' elements count as results.
+            layouts: (sizes, strides) of results; a result with other strides is copied.
 
         Raises:
-            TypeError: an argument is missing, too many, or of another type than the schema says.
-            ValueError: it gives something else than tensors.
-            RuntimeError: there is no library for the torch at hand.
+            TypeError: if an argument is missing, superfluous or of another type than the schema says.
+            ValueError: if a result is not a tensor.
+            RuntimeError: if there is no library for the installed version of torch.
         """
         call = AtenCall(operator, args, kwargs or {}, lengths, layouts)
         return self._add("aten", call.code(), call.inputs, call.result_count, call=call)
 
     def give(self, *outputs: int) -> Plan:
-        """Says what it gives, after its last step."""
+        """Set the plan's outputs, after its last step."""
         self.outputs = outputs
         self.frees = self._last_uses()
         return self
 
     def _last_uses(self) -> list[list[int]]:
-        """What each step is the last to need or, if nobody needs it, makes; but what the plan gives."""
+        """For each step, the tensors that can be freed after it: those that it is the last to use, and its results that
+        nobody uses. The plan's outputs are never freed."""
         last = dict.fromkeys(range(self._inputs), 0)
         for place, step in enumerate(self.steps):
             last.update(dict.fromkeys((*step.inputs, *step.into, *step.made), place))
@@ -185,7 +190,7 @@ class Plan:
 
     @functools.cached_property
     def number(self) -> int:
-        """By which reformer::_run takes it, as long as this object lives.
+        """Number by which reformer::_run takes this plan, as long as this object lives.
 
         Raises:
             ValueError: if a step is malformed.
@@ -201,12 +206,12 @@ class Plan:
         lines = [f"given {_names(range(self._inputs))}"]
         for step, frees in zip(self.steps, self._last_uses(), strict=True):
             notes = [("writes", step.writes()), ("frees", frees)]
-            told = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
-            made = f"{_names(step.made)} = " if step.made else ""
-            lines.append(f"{made}{step}{told and f'  # {told}'}")
+            notes_text = "; ".join(f"{verb} {_names(tensors)}" for verb, tensors in notes if tensors)
+            results = f"{_names(step.made)} = " if step.made else ""
+            lines.append(f"{results}{step}{notes_text and f'  # {notes_text}'}")
         return "\n".join([*lines, f"gives {_names(self.outputs)}"])
 
-    def __reduce__(self):  # another process has other numbers
+    def __reduce__(self):  # the numbers of another process are others
         return _planned, (self._inputs, self.steps, self.outputs)
 
     def __del__(self, release=native.release_plan):  # bound here: modules may be gone when the process ends
@@ -233,17 +238,18 @@ def _planned(
 
 
 def between_steps(plan: Plan, operator: Callable[[], None], places: Container[int]) -> Plan:
-    """The same, with an operator that neither takes nor gives anything called before the steps at these places. That
-    behind the last step is one, too."""
+    """Copy of a plan in which an operator without arguments and results is called before the steps at these places. The
+    place after the last step is allowed."""
     return _planned(plan._inputs, plan.steps, plan.outputs, operator, places)
 
 
 def alone(step: Step) -> Plan:
-    """A plan of one step of another: it takes the step's inputs and what it writes to, and gives nothing."""
-    found, count = Plan(len(step.inputs) + len(step.into)), len(step.inputs)
+    """Plan of a single step of another plan: its inputs are the step's inputs and the tensors that the step writes to;
+    it has no outputs."""
+    plan, count = Plan(len(step.inputs) + len(step.into)), len(step.inputs)
     places = range(count), range(count, count + len(step.into))
-    found._add(step.kind, step.what, places[0], len(step.made), places[1], step.call)
-    return found.give()
+    plan._add(step.kind, step.what, places[0], len(step.made), places[1], step.call)
+    return plan.give()
 
 
 _ops = torch.ops.reformer
@@ -251,13 +257,13 @@ _run, _hold, _run_held = _ops._run.default, _ops._hold.default, _ops._run_held.d
 
 
 def run(plan: Plan, tensors: list[Tensor]) -> list[Tensor]:
-    """What the plan gives for these tensors, on the eager fast path."""
+    """Outputs of the plan for these tensors, by the eager fast path."""
     return _run(tensors, plan.number)
 
 
 def run_and_free(plan: Plan, tensors: list[Tensor]) -> list[Tensor]:
-    """The same, but the list is emptied first: so the plan frees each tensor after its last use, if nobody else refers
-    to it. One call more."""
+    """Outputs of the plan, like run(), but the list is emptied first, so that the plan frees each tensor after its last
+    use if nobody else refers to it. Costs one more call."""
     held = _hold(tensors)
     tensors.clear()
     return _run_held(held, plan.number)

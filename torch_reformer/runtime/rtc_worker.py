@@ -1,8 +1,8 @@
-"""A process that compiles kernels for the one that started it: a run-time compiler has one lock, so a process compiles
-one kernel at a time. Imports nothing of this package, nor torch: that takes longer than to compile a kernel.
+"""Worker process that compiles kernels for its parent: a run-time compiler has one lock, so a process compiles one
+kernel at a time. Imports neither this package nor torch, since that takes longer than compiling a kernel.
 
-Reads from stdin, one kernel after another, gpu.Compiler's fields and the source's name and text, and writes what became
-of it: the code object, or the compiler's log as a text.
+Reads from stdin, for one kernel after another, the fields of gpu.Compiler and the source's name and text. Writes the
+result to stdout: the code object, or the compiler's log as text.
 """
 
 import ctypes
@@ -24,11 +24,11 @@ def compiled(path: str, prefix: str, code: str, options: list, name: str, text: 
         return buffer.raw
 
     call("CreateProgram", ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
-    words = (ctypes.c_char_p * len(options))(*(each.encode() for each in options))
-    failed = call("CompileProgram", program, len(options), words)
-    found = read("ProgramLog").decode(errors="replace") if failed else read(code)
+    arguments = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = call("CompileProgram", program, len(options), arguments)
+    result = read("ProgramLog").decode(errors="replace") if failed else read(code)
     call("DestroyProgram", ctypes.byref(program))
-    return found
+    return result
 
 
 def main() -> None:
