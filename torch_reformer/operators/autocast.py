@@ -1,4 +1,4 @@
-"""What autocast does to a convolution's operands, by the operators themselves."""
+"""Autocast of a convolution's operands, done by the operators themselves."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from .dispatch import any_autocast
 
 
 def autocast_type(tensor: Tensor, device: torch.device | None = None) -> torch.dtype | None:
-    """What autocast casts a tensor to that goes into aten::conv2d, where it is on for this device, that of the
-    convolution (by default the tensor's): floating-point tensors of the device, but fp64. None: it stays as it is."""
+    """Data type to which autocast casts an operand of aten::conv2d, or None if it leaves the operand as it is. Autocast
+    casts floating-point tensors of the convolution's device, except fp64.
+
+    Args:
+        device: the convolution's device; the tensor's own by default.
+    """
     kind = tensor.device.type
     if device is not None and kind != device.type:
         return None
     if not (any_autocast() and torch.is_autocast_enabled(kind)):
         return None
-    dtype, own = torch.get_autocast_dtype(kind), tensor.dtype
-    return dtype if own != dtype and own != torch.float64 and own.is_floating_point else None
+    dtype, current = torch.get_autocast_dtype(kind), tensor.dtype
+    return dtype if current != dtype and current != torch.float64 and current.is_floating_point else None
 
 
 def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    """As aten::conv2d's operands are, of which the first one's device is that of the convolution."""
+    """Cast tensors as autocast casts the operands of aten::conv2d. The first tensor is on the convolution's device."""
     if not any_autocast():
         return tensors
     device = tensors[0].device
@@ -34,7 +38,7 @@ def autocast_cast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 class _Copy(torch.autograd.Function):
-    """A copy of a weight in another data type, which a forward made, as autograd sees it."""
+    """Autograd node between a weight and the copy in another data type that a forward made."""
 
     @staticmethod
     def forward(ctx, weight, copy):
@@ -47,11 +51,11 @@ class _Copy(torch.autograd.Function):
 
 
 class CastWeight:
-    """A convolution's weight that an operator casts for autocast itself. A backward reads the copy, so that the weight
+    """Weight of a convolution that an operator itself casts for autocast. The backward reads the copy, so the weight
     may change in place before it.
 
     Args:
-        dtype: that of the copy.
+        dtype: the copy's data type.
     """
 
     def __init__(self, weight: Tensor, dtype: torch.dtype):
@@ -59,10 +63,10 @@ class CastWeight:
 
     @staticmethod
     def of(input: Tensor, weight: Tensor) -> CastWeight | None:
-        """None: autocast leaves the weight as it is, beside this input."""
+        """The cast that autocast does for this input and weight; None if it leaves the weight as it is."""
         dtype = autocast_type(weight, input.device)
         return None if dtype is None else CastWeight(weight, dtype)
 
     def linked(self, copy: Tensor) -> Tensor:
-        """The copy, for a backward that is differentiated again."""
+        """Connect the copy to the weight in autograd's graph, for a backward that is differentiated again."""
         return _Copy.apply(self.weight, copy.reshape(self.weight.shape))

@@ -1,7 +1,7 @@
-"""How a program is differentiated: what its forward saves, and the program of its backward.
+"""Differentiation of programs: what the forward saves, and the program that the backward runs.
 
-A program's derivative is a program again, of the outputs' gradients (program/derivative.py). So the backward is one
-pass over memory, by the same operators, and every order of differentiation is the same rule applied once more.
+The derivative of a program is another program, which reads the gradients of the outputs (program/derivative.py). So the
+backward is one pass over memory by the same operators, and derivatives of every order follow from one rule.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from .rows import Rows
 
 
 class BackwardRule:
-    """What the forward saves for the backward of a program, and what the backward makes of it; for all calls alike.
+    """Rule for the backward of a program, shared by all calls: what the forward saves, and how gradients are computed
+    from it.
 
-    needed: whether gradients of acc and of each input are. acc_is_there: the backward can read acc. is_double: the
-    result is fp64."""
+    needed: for acc and each input, True if its gradient is needed. acc_is_there: the backward can read acc. is_double:
+    the result is fp64.
+    """
 
     def __init__(self, program: Program, needed: tuple[bool, ...], acc_is_there: bool, is_double: bool):
         self.names, self.kinds = ("acc", *program.names), program.kinds
@@ -33,11 +35,11 @@ class BackwardRule:
             self.wanted = tuple(name for name in self.wanted if name != "acc")
         self.acc_is_there, self.is_double = acc_is_there, is_double
         rule = derivative(program, self.wanted, None, acc_is_there, is_double=is_double)
-        self.forward = rule.forward  # the program, with what it saves after its own outputs
+        self.forward = rule.forward  # the program; the saved values follow its own outputs
         self.scalars = [name for name in self.wanted if program.inputs.get(name) == "scalar"]
         self.constant = [i for i, output in enumerate(self.forward.outputs) if not output.has_derivative]
         self.stored = next((i for i, output in enumerate(self.forward.outputs) if output.is_by_element), None)
-        # What is saved: (kind, place) with the place of an input among the tensors, or of an output.
+        # What is saved, as (kind, place): the place of an input among the tensors, or of an output among the outputs.
         self.saved = [
             (kind, self.names.index(which) - 1 if kind == "input" else which[0] if isinstance(which, tuple) else which)
             for kind, which in rule.sources
@@ -49,8 +51,8 @@ class BackwardRule:
     def save(self, ctx, acc: Tensor | None, tensors, outputs, others=()) -> None:
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(outputs[i] for i in self.constant))
-        found = {"input": tensors, "output": outputs, "acc": (acc,)}
-        ctx.save_for_backward(*others, *(found[kind][place] for kind, place in self.saved))
+        by_kind = {"input": tensors, "output": outputs, "acc": (acc,)}
+        ctx.save_for_backward(*others, *(by_kind[kind][place] for kind, place in self.saved))
         ctx.scalar_shapes = {name: tensors[self.names.index(name) - 1].shape for name in self.scalars}
         ctx.wide = ()
         if ctx.dtype in NARROW:
@@ -58,7 +60,7 @@ class BackwardRule:
         ctx.rule = self
 
     def of_rows(self, rows: Rows, saved: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """What was saved of a matrix product, as a convolution has it."""
+        """Convert the saved tensors of a matrix product to those of the convolution that computes it."""
         return [
             rows.operand(tensor, self.kinds[place])
             if kind == "input"
@@ -67,9 +69,17 @@ class BackwardRule:
         ]
 
     def of_grads(self, given: tuple[int, ...], wide: tuple[bool, ...]):
-        """The backward for the outputs whose gradients are given; where its inputs come from: gradients and saved
-        tensors, or parts of them; which of its outputs, or of the given gradients, are which gradients. wide: which of
-        the call's tensors are fp32 where the result is not."""
+        """Backward for a set of given output gradients.
+
+        Args:
+            given: the outputs whose gradients are given.
+            wide: for each tensor of the call, True if it is fp32 where the result is not.
+
+        Returns:
+            the backward's program (None if there is nothing to compute); the sources of its inputs: gradients, saved
+            tensors or parts of them; by name, the output of the backward that is an input's gradient; and, by name, the
+            given gradient that is an input's gradient itself.
+        """
         key = given, wide
         if key not in self._rules:
             self._rules[key] = self._of_grads(given, wide)
@@ -90,31 +100,31 @@ class BackwardRule:
         return rule.backward, sources, rule.wanted, rule.passed
 
     def gradients(self, ctx, saved: list[Tensor], grads, stitch) -> list[Tensor | None]:
-        """The gradients of acc and of each input, from those of the outputs; None for those that are 0. stitch: what
-        runs the backward's program."""
+        """Gradients of acc and of each input, given the gradients of the outputs; None for those that are 0. stitch:
+        the function that runs the backward's program."""
         given = tuple([i for i, grad in enumerate(grads) if grad is not None])
         backward, sources, wanted, passed = self.of_grads(given, ctx.wide)
-        found = [grads[passed[name]] if name in passed else None for name in self.names]
+        gradients = [grads[passed[name]] if name in passed else None for name in self.names]
         if backward is None:
-            return found
+            return gradients
         tensors = []
         for kind, place, part in sources:
             tensor = grads[place] if kind == "grad" else saved[place]
             tensors.append(tensor if part is None else tensor[part])
-        # The backward has no acc: only the size, data type and layout of this one matter, and saved tensors have the
-        # forward's.
+        # The backward does not read acc: only the size, data type and layout of `like` matter. Saved tensors have the
+        # layout of the forward.
         like = next((t for t in [*saved, *tensors] if t.shape == ctx.size and t.dtype == ctx.dtype), None)
         if like is None and (full := next((t for t in tensors if t.shape == ctx.size), None)) is not None:
-            like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied, in another layout
+            like = torch.empty_like(full, dtype=ctx.dtype)  # an expanded tensor would be copied into another layout
         if like is None:
             like = tensors[0].new_empty(1, dtype=ctx.dtype).expand(ctx.size)
         results = (unfused if has_batched(grads) else stitch)(like, tensors, backward.code)
         for name, place in wanted.items():
-            found[self.names.index(name)] = results[place]
+            gradients[self.names.index(name)] = results[place]
         for name, shape in ctx.scalar_shapes.items():
             place = self.names.index(name)
-            found[place] = None if found[place] is None else found[place].reshape(shape)
-        return found
+            gradients[place] = None if gradients[place] is None else gradients[place].reshape(shape)
+        return gradients
 
 
 @functools.lru_cache(512)
@@ -126,7 +136,7 @@ def backward_rule(
 
 @functools.lru_cache(512)
 def lacks_derivative(op: str, code: tuple[int, ...]) -> bool:
-    """Whether its gradient has no program, so that PyTorch's own operations have to be seen."""
+    """True if no program computes this program's gradient, so that autograd has to see PyTorch's own operations."""
     program = decoded(op, code)
     kinds = [*(output.kind for output in program.outputs), *(node.op for node in program.nodes)]
     return not {"max", "row_max", "table"}.isdisjoint(kinds)

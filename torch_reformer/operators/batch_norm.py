@@ -1,9 +1,10 @@
-"""A convolution and batch norm in training, as one step of autograd.
+"""Convolution followed by batch norm in training, as one autograd node.
 
-Made of conv2d_epilogue and stitch it would be two, which hand each other gradients of the result's size. As one, the
-forward is the convolution with the moments of its channels and a pass that normalises; the backward is a pass that
-reduces (to the gradients of scale, shift, mean and variance), a pass that gives the convolution's gradient, to which
-mean and variance add theirs, and the convolution's own two. Each of both is one call of an operator.
+Built from conv2d_epilogue and stitch there would be two nodes, which pass each other gradients as large as the result.
+With one node, the forward is the convolution with the moments of its channels, and a pass that normalises. The backward
+is a reduction pass (gradients of scale, shift, mean and variance), a pass that computes the gradient of the
+convolution's result, including the terms of mean and variance, and the convolution's own two gradients. Forward and
+backward are one operator call each.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _RUNNING = ("running_mean", "running_var")
 
 
 def _among(names: frozenset[str], wanted: tuple[str, ...]) -> frozenset[str]:
-    """An intersection, which torch.compile is quicker to trace so than as one of sets."""
+    """Intersection as a list comprehension, which torch.compile traces faster than an intersection of sets."""
     return frozenset([name for name in wanted if name in names])
 
 
@@ -44,10 +45,12 @@ class Settings(NamedTuple):
     eps: float
     momentum: float | None  # None: it is a tensor, or there are no running statistics
     running: tuple[torch.dtype, ...]  # data types of the running statistics, if there are any
-    cast: tuple[torch.dtype, torch.dtype] | None  # of the weight, where autocast casts it: to what, and its own
+    # if autocast casts the weight: the copy's data type and the weight's own
+    cast: tuple[torch.dtype, torch.dtype] | None
 
     def programs(self, names: frozenset[str]) -> tuple[Program, Program]:
-        """What the forward runs on the convolution's result, and then with its moments. names: of the tensors."""
+        """Programs of the forward: the one that runs on the convolution's result, and the one that then runs with its
+        moments. names: of the given tensors."""
         of_norm = _among(names, _PARAMETERS)
         moments = fused_programs.moments(_among(names, ("bias",)))
         if not self.running:
@@ -58,12 +61,13 @@ class Settings(NamedTuple):
 
 
 class _Rule:
-    """The programs and plans for all calls with tensors of these names and settings. needed: whose gradients are,
-    of input, weight, bias and _PARAMETERS.
+    """Programs and plans for all calls with these settings and tensors of these names. needed: those of input, weight,
+    bias and _PARAMETERS whose gradients are needed.
 
-    In the backward's programs acc is the convolution's result, output_0 what the forward gave, and grad_0 the gradient
-    of that. In the pass `apply`, which gives acc's gradient, it is the residual's
-    if there is one, which is that of the sum before the activation: without one, grad_0 itself."""
+    In the programs of the backward, acc is the convolution's result, output_0 the forward's result and grad_0 the
+    gradient of the latter. In `apply`, the pass that computes acc's gradient, grad_0 is the gradient of the sum before
+    the activation if there is a residual, since this is the residual's gradient, too.
+    """
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
         self.names, self.needed, self.cast = names, needed, settings.cast
@@ -93,7 +97,8 @@ class _Rule:
         return Program(store(grad), *([sum_of(grad)] if "bias" in self.needed else []))
 
     def _forward(self, geometry: int) -> plans.Plan:
-        """From the tensors of `names`: the result, the convolution's, its moments, and the weight if it is cast."""
+        """Plan of the forward. Inputs: the tensors `names`. Outputs: the result, the convolution's result, its moments,
+        and the cast weight if there is a cast."""
         steps = plans.Plan(len(self.names))
         at = {name: place for place, name in enumerate(self.names)}
         if self.cast:
@@ -107,25 +112,25 @@ class _Rule:
         return steps.give(result, acc, moments, *([at["weight"]] if self.cast else []))
 
     def _backward(self, geometry: int) -> plans.Plan:
-        """From the result's gradient, input, weight (cast), moments and what is saved: the gradients of what is
-        needed."""
-        given = ["grad_0", "input", "weight", "moments", *self.saved]
-        steps = plans.Plan(len(given))
-        at = {name: place for place, name in enumerate(given)}
+        """Plan of the backward. Inputs: the result's gradient, input, weight (cast), moments and the saved tensors.
+        Outputs: the needed gradients."""
+        names = ["grad_0", "input", "weight", "moments", *self.saved]
+        steps = plans.Plan(len(names))
+        at = {name: place for place, name in enumerate(names)}
         at["mean"], at["squares"] = steps.parts(at["moments"], 2)
         like = at.get("acc", at["grad_0"])
         grads = dict.fromkeys(self.reduce.passed, at["grad_0"])
         if reduce := self.reduce.backward:
-            found = steps.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
-            grads |= {name: found[place] for name, place in self.reduce.wanted.items()}
+            results = steps.stitch(reduce.code, like, [at[name] for name in reduce.inputs])
+            grads |= {name: results[place] for name, place in self.reduce.wanted.items()}
         if apply := self.apply:
             at["grad_mean"], at["grad_squares"] = grads["mean"], grads["squares"]
             at["grad_0"] = grads.get("residual", at["grad_0"])
             of_acc, *sums = steps.stitch(apply.code, like, [at[name] for name in apply.inputs])
             operands = [name for name in ("input", "weight") if name in self.needed]
             wanted = "input" in operands, "weight" in operands
-            found = steps.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
-            grads |= zip(operands, found, strict=True)
+            results = steps.conv2d_grads(wanted, geometry, of_acc, at["input"], at["weight"])
+            grads |= zip(operands, results, strict=True)
             if self.cast and "weight" in operands:
                 grads["weight"] = conv.cast_step(steps, grads["weight"], self.cast[1])
             if sums:
@@ -143,14 +148,14 @@ class _Train(torch.autograd.Function):
     @staticmethod
     def forward(ctx, settings, geometry, cast, *tensors):
         rule = _rule(tuple([tensor is not None for tensor in tensors]), settings, ctx.needs_input_grad[3:-3])
-        given = [tensor for tensor in tensors if tensor is not None]
-        # train() has seen that this is the eager fast path
-        result, acc, moments, *copy = plans.run(rule.forward(geometry), given)
+        present = [tensor for tensor in tensors if tensor is not None]
+        # train() has checked that this is the eager fast path.
+        result, acc, moments, *copy = plans.run(rule.forward(geometry), present)
         input, weight, bias, scale, shift, residual, *_ = tensors
-        found = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
+        by_name = {"output_0": result, "acc": acc, "scale": scale, "shift": shift, "residual": residual}
         ctx.rule, ctx.geometry, ctx.cast = rule, geometry, cast
         (weight,) = copy or [weight]
-        ctx.save_for_backward(input, weight, bias, moments, *[found[name] for name in rule.saved])
+        ctx.save_for_backward(input, weight, bias, moments, *[by_name[name] for name in rule.saved])
         return result
 
     @staticmethod
@@ -158,16 +163,16 @@ class _Train(torch.autograd.Function):
         rule = ctx.rule
         input, weight, bias, moments, *saved = ctx.saved_tensors
         grads = _gradients(rule, ctx.geometry, grad, input, weight, bias, moments, saved, ctx.cast)
-        found = iter(grads)
-        # forward takes three settings, the tensors, and those that only the running statistics are made of.
+        remaining = iter(grads)
+        # The inputs of forward: three settings, the tensors, and those that only the running statistics depend on.
         needed = ctx.needs_input_grad[3:-3]
-        return None, None, None, *[next(found) if need else None for need in needed], None, None, None
+        return None, None, None, *[next(remaining) if need else None for need in needed], None, None, None
 
 
 def _gradients(
     rule: _Rule, geometry: int, grad, input, weight, bias, moments, saved, cast: autocast.CastWeight | None
 ) -> list[Tensor]:
-    """Those of what is needed, from that of the result. weight: cast, if cast is given."""
+    """Needed gradients, given the result's gradient. weight: the cast copy if `cast` is given."""
     with without_autocast():
         if torch.is_grad_enabled() and rule.apply:  # acc and moments are functions of the operands
             weight = weight if cast is None else cast.linked(weight)
@@ -178,14 +183,14 @@ def _gradients(
 
 
 class _TrainOperator:
-    """The same as one step of autograd in C++ (fused_operator.py), for tensors of these names."""
+    """The same node implemented in C++ (fused_operator.py), for tensors of these names."""
 
     def __init__(self, given: tuple[bool, ...], settings: Settings, geometry: int):
         self.given, self.settings, self.geometry = given, settings, geometry
         self.names = [name for name, there in zip(_TENSORS, given, strict=True) if there]
 
     def rule(self, number: int) -> _Rule:
-        """For tensors of which these want gradients."""
+        """Rule for tensors of which those in the bit set `number` require gradients."""
         needed = {self.names[i] for i in numbers(number)}
         return _rule(self.given, self.settings, tuple([name in needed for name in _DIFFERENTIATED]))
 
@@ -206,7 +211,7 @@ class _TrainOperator:
         rule = self.rule(number)
         if not set(rule.saved) <= set(saves.saved):
             return None
-        others = 4 + ("bias" in self.names)  # behind the gradient, input, weight and moments
+        others = 4 + ("bias" in self.names)  # after the gradient, input, weight and moments
         saved = [1, 2, 3, *[others + saves.saved.index(name) for name in rule.saved]]
         places = [i for i in numbers(number) if self.names[i] in rule.needed]
         return rule.backward(self.geometry), [0, *saved], places
@@ -216,8 +221,8 @@ class _TrainOperator:
         bias = saved.pop(0) if "bias" in self.names else None
         cast = None if self.settings.cast is None else autocast.CastWeight(originals[0], weight.dtype)
         grads = _gradients(rule, self.geometry, grads[0], input, weight, bias, moments, saved, cast)
-        found = dict(zip([name for name in _TENSORS if name in rule.needed], grads, strict=True))
-        return [found.get(name) if want else None for name, want in zip(self.names, wanted, strict=True)]
+        by_name = dict(zip([name for name in _TENSORS if name in rule.needed], grads, strict=True))
+        return [by_name.get(name) if want else None for name, want in zip(self.names, wanted, strict=True)]
 
 
 @functools.lru_cache(512)
@@ -229,11 +234,11 @@ _apply = apply_of(_Train)
 
 
 def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
-    """Batch norm needs two values a channel."""
+    """Raise ``ValueError`` if a channel of the result has a single value: batch norm needs two."""
     stride, padding, dilation, _ = geometry
     if input.dim() != 4 or weight.dim() != 4 or input.shape[0] > 1:
         return
-    for d in (0, 1):  # whether there are two pixels; else the geometry is looked at more closely
+    for d in (0, 1):  # the common case has two positions; otherwise compute the size
         if input.shape[2 + d] + 2 * padding[d] - dilation[d] * (weight.shape[2 + d] - 1) > stride[d]:
             return
     size = fake.output_size("conv2d_batch_norm_act", input.shape, weight.shape, *geometry)
@@ -244,7 +249,8 @@ def _check_count(input: Tensor, weight: Tensor, geometry) -> None:
 
 
 def train(input, weight, bias, scale, shift, residual, running_mean, running_var, activation, eps, momentum, geometry):
-    """:func:`torch_reformer.conv2d_batch_norm_act` in training, for at least one image; geometry in pairs."""
+    """:func:`torch_reformer.conv2d_batch_norm_act` in training, for a batch of at least one element; geometry in
+    pairs."""
     _check_count(input, weight, geometry)
     is_tensor = isinstance(momentum, Tensor)
     if running_mean is not None and not is_tensor and not is_number(momentum):
@@ -262,13 +268,13 @@ def train(input, weight, bias, scale, shift, residual, running_mean, running_var
         or (number := plans.geometry_number(*geometry)) is None
     ):
         return _by_operators(dict(zip(_TENSORS, tensors, strict=True)), settings, geometry)
-    cast = autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    cast = autocast.CastWeight.of(input, weight) if weight.dim() == 4 else None  # the convolution rejects other ranks
     if cast is not None:
         settings = settings._replace(cast=(cast.dtype, weight.dtype))
     (input,) = autocast.autocast_cast(input)
     if aten.library is not None:
-        given = [input, *[tensor for tensor in tensors[1:] if tensor is not None]]
-        results = _train_operator(tuple([tensor is not None for tensor in tensors]), settings, number)(given)
+        present = [input, *[tensor for tensor in tensors[1:] if tensor is not None]]
+        results = _train_operator(tuple([tensor is not None for tensor in tensors]), settings, number)(present)
         if results is not None:
             return results[0]
     return _apply(settings, number, cast, input, *tensors[1:])
@@ -286,9 +292,11 @@ def _operator_of(
 
 
 def train_at_once(tensors, geometry, activation: str, eps: float, momentum: float) -> Tensor | None:
-    """What train() gives, asking as little as can be: None where the library is not there or the tensors want more.
+    """Fast variant of train() with as few checks as possible: None if the library is missing or the call is not a plain
+    one.
 
-    tensors: input, weight, bias, running mean and variance, scale, shift, residual. geometry: of a module, in pairs."""
+    tensors: input, weight, bias, running mean and variance, scale, shift, residual. geometry: a module's, in pairs.
+    """
     input, weight, bias, mean, var, scale, shift, residual = tensors
     if aten.library is None or is_compiling() or type(input) is not Tensor or type(momentum) is not float or eps <= 0:
         return None
@@ -314,8 +322,8 @@ def _by_operators(tensors: dict[str, Tensor | None], settings: Settings, geometr
     named = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     moments, normalise = settings.programs(frozenset(named))
     biases = [named["bias"]] if "bias" in named else []
-    acc, found = conv2d_epilogue(named["input"], named["weight"], biases, moments.code, *geometry)
-    named["mean"], named["squares"] = found.unbind()
+    acc, statistics = conv2d_epilogue(named["input"], named["weight"], biases, moments.code, *geometry)
+    named["mean"], named["squares"] = statistics.unbind()
     inputs = [named[name] for name in normalise.names]
     result, *running = stitch(acc, inputs, normalise.code)
     with torch.no_grad():

@@ -1,10 +1,10 @@
-"""What PyTorch needs to know of the operators besides their kernels: autograd (reverse and forward mode), vmap and
-autocast; fake kernels are in fake.py. Metadata only: every number is computed by the operators themselves.
+"""Convolution operators for PyTorch: autograd (reverse and forward mode), vmap and autocast. Fake kernels are in
+fake.py; all numbers are computed by the operators' kernels.
 
 The three operators are the partial derivatives of one trilinear form ``T(x, w, y) = <conv2d(x, w), y>``: conv2d
 computes dT/dy from (x, w), conv2d_input_grad dT/dx from (w, y), conv2d_weight_grad dT/dw from (x, y). Each is bilinear
-in its two operands, and the derivative with respect to an operand is again one of the three. So one rule serves every
-order of differentiation.
+in its two operands, and its derivative with respect to an operand is again one of the three. So one rule serves
+derivatives of every order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .dispatch import (
     without_autocast,
 )
 
-X, W, Y = 0, 1, 2  # the places of the trilinear form: input, weight, output
+X, W, Y = 0, 1, 2  # arguments of the trilinear form: input, weight, output
 
 _library = torch.library.Library("reformer", "IMPL")
 fake.register(_library)
@@ -42,18 +42,24 @@ _weight_grad = _ops.conv2d_weight_grad.default
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------
-# An autograd.Function at the Autograd key costs less a call than torch.library.register_autograd, and is what gives
-# forward-mode derivatives; benchmarks/overhead.py measures it.
+# An autograd.Function at the Autograd key costs less per call than torch.library.register_autograd (measured by
+# benchmarks/overhead.py), and it provides forward-mode derivatives.
 
 
 def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]):
-    """Registers the Autograd kernel of `op`, which computes `place` of the form from the operands at `places`. They
-    stand at the positions `at` among its arguments; those from 3 on are the geometry, of which trailing defaults may be
-    left out.
+    """Register the Autograd kernel of `op`.
 
-    Returns a function that calls `op` with arguments by position. Where the dispatcher would do no more than call the
-    Autograd kernel, it calls that at once: the way of the arguments into the dispatcher and back takes longer than the
-    rest of the call."""
+    Args:
+        place: the argument of the trilinear form whose derivative `op` computes.
+        places: the arguments of the form that are the operands of `op`.
+        at: the positions of these operands among the arguments of `op`; arguments from 3 on are the geometry, of which
+            trailing defaults may be omitted.
+
+    Returns:
+        a function that calls `op` with positional arguments. Where the dispatcher would only call the Autograd kernel,
+        the function calls it directly: moving the arguments through the dispatcher takes longer than the rest of the
+        call.
+    """
 
     first_at, second_at = at
 
@@ -62,7 +68,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
         def forward(ctx, *arguments):
             first, second = arguments[first_at], arguments[second_at]
             ctx.geometry = arguments[3:]
-            # Each operand's gradient needs the other operand, and the size of its own.
+            # The gradient of an operand needs the other operand, and the operand's own size.
             needed = ctx.needs_input_grad
             if needed[first_at] and needed[second_at]:
                 ctx.save_for_backward(first, second)
@@ -75,7 +81,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
             with below_autograd(), tracked_by_outer_levels():
                 result = op(*arguments)
             if in_forward_mode():
-                ctx.set_materialize_grads(False)  # an operand without a tangent adds nothing
+                ctx.set_materialize_grads(False)  # an operand without a tangent contributes nothing
                 ctx.save_for_forward(first, second)
                 ctx.result_size = result.shape
             return result
@@ -104,7 +110,7 @@ def _differentiable(op, place: int, places: tuple[int, int], at: tuple[int, int]
                 for i in (0, 1):
                     if tangents[at[i]] is not None:
                         other = saved[1 - i]
-                        if tangents[at[1 - i]] is not None:  # it is dual at this level: without its own tangent, please
+                        if tangents[at[1 - i]] is not None:  # it is dual at this level: use its primal only
                             other = forward_ad.unpack_dual(other).primal
                         tensors = {places[i]: tangents[at[i]], places[1 - i]: other}
                         terms.append(_contract(place, tensors, ctx.result_size, ctx.geometry))
@@ -145,12 +151,12 @@ conv2d_weight_grad = _differentiable(_weight_grad, W, (X, Y), (1, 2))
 def _grads(geometry: int, wanted: tuple[bool, bool, bool], dtype: torch.dtype | None) -> plan.Plan:
     steps = plan.Plan(3)
     of_input, of_weight, of_bias = wanted
-    found = list(steps.conv2d_grads((of_input, of_weight), geometry, 0, 1, 2))
+    results = list(steps.conv2d_grads((of_input, of_weight), geometry, 0, 1, 2))
     if of_weight and dtype is not None:
-        found[-1] = cast_step(steps, found[-1], dtype)
+        results[-1] = cast_step(steps, results[-1], dtype)
     if of_bias:
-        found += steps.stitch(fused_programs.sums().code, 0, [])
-    return steps.give(*found)
+        results += steps.stitch(fused_programs.sums().code, 0, [])
+    return steps.give(*results)
 
 
 @functools.lru_cache(1)
@@ -164,16 +170,20 @@ if aten.library is not None:
 
 
 def cast_step(steps: plan.Plan, tensor: int, dtype: torch.dtype) -> int:
-    """Adds a step that casts a tensor of four dimensions."""
+    """Add a step that casts a 4-d tensor; returns the number of the result."""
     return steps.stitch(fused_programs.cast(dtype).code, tensor, [])[0]
 
 
 def conv2d_grads(
     grad, input, weight, sizes, geometry, wanted: tuple[bool, bool, bool], dtype: torch.dtype | None = None
 ) -> list[Tensor | None]:
-    """The gradients of input, weight and bias, as far as they are wanted, from that of the result. sizes: of input and
-    weight, of which the one may be None that is not needed. geometry: stride, padding, dilation and groups. dtype: to
-    which the weight's gradient is cast."""
+    """Gradients of input, weight and bias, given the gradient of the result; None for those not wanted.
+
+    Args:
+        sizes: sizes of input and weight; the size of a tensor that is given may be None.
+        geometry: stride, padding, dilation and groups.
+        dtype: the data type to which the weight's gradient is cast.
+    """
     of_input, of_weight, of_bias = wanted
     if (
         input is None
@@ -182,22 +192,22 @@ def conv2d_grads(
         or needs_dispatcher((grad, input, weight))
         or (number := plan.geometry_number(*geometry)) is None
     ):
-        found = [
+        grads = [
             conv2d_input_grad(sizes[0], weight, grad, *geometry) if of_input else None,
             conv2d_weight_grad(sizes[1], input, grad, *geometry) if of_weight else None,
             _bias_grad(grad) if of_bias else None,
         ]
         if of_weight and dtype is not None:
-            found[1] = found[1].to(dtype)
-        return found
-    found = plan.run(_grads(number, wanted, dtype), [grad, input, weight])
-    return [found.pop(0) if each else None for each in wanted]
+            grads[1] = grads[1].to(dtype)
+        return grads
+    results = plan.run(_grads(number, wanted, dtype), [grad, input, weight])
+    return [results.pop(0) if is_wanted else None for is_wanted in wanted]
 
 
 class _Plain(torch.autograd.Function):
-    """conv2d of tensors that need nothing of the dispatcher, where input and weight want gradients: what training runs
-    most. The same rule in two calls of operators. number: the packed
-    geometry. cast: of the weight, and a bias, for autocast."""
+    """Autograd node for the most common conv2d in training: input and weight require gradients, and nothing else needs
+    the dispatcher. Applies the same rule with two operator calls. number: the packed geometry. cast: the cast of the
+    weight under autocast."""
 
     @staticmethod
     def forward(ctx, input, weight, bias, geometry, number, cast):
@@ -226,7 +236,7 @@ _apply_plain = apply_of(_Plain)
 
 
 def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    """The operator, geometry in pairs."""
+    """Call the operator conv2d; geometry in pairs."""
     geometry = stride, padding, dilation, groups
     if needs_dispatcher((input, weight, bias)):
         return _conv2d(input, weight, bias, *geometry)
@@ -245,7 +255,7 @@ def conv2d(input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
 
 
 def _contract(place: int, tensors: dict[int, Tensor], size, geometry) -> Tensor:
-    """The form's derivative at `place`, of this size, from the tensors at the two other places."""
+    """Derivative of the form with respect to argument `place`, of this size, given the two other arguments."""
     if place == Y:
         return _conv2d(tensors[X], tensors[W], None, *geometry)
     if place == X:
@@ -253,7 +263,7 @@ def _contract(place: int, tensors: dict[int, Tensor], size, geometry) -> Tensor:
     return conv2d_weight_grad(size, tensors[X], tensors[Y], *geometry)
 
 
-# A composite of PyTorch's own, in Python: the stable ABI knows no symbolic sizes.
+# A composite of PyTorch operations, in Python because the stable ABI has no symbolic sizes.
 def _bias_grad(grad_output: Tensor) -> Tensor:
     torch._check(
         grad_output.dim() == 4,
@@ -269,11 +279,11 @@ _library.impl("conv2d_bias_grad", _bias_grad, "CompositeImplicitAutograd")
 
 
 # --- vmap -------------------------------------------------------------------------------------------------------------
-# A batch of problems is one problem with more images (if the weight is shared) or with more groups (if it is not).
+# A batch of problems is one problem with a larger batch (if the weight is shared) or with more groups (if not).
 
 
 def _fold(tensor: Tensor, batch_dim: int | None, batch: int, into: int) -> Tensor:
-    """Merges the batch dimension, outermost, into dimension `into` of the tensor without it."""
+    """Merge the vmapped dimension, outermost, into dimension `into` of the tensor without it."""
     tensor = tensor.expand(batch, *tensor.shape) if batch_dim is None else tensor.movedim(batch_dim, 0)
     return tensor.movedim(0, into).flatten(into, into + 1)
 
@@ -285,7 +295,7 @@ def _unfold(tensor: Tensor, batch: int, into: int) -> tuple[Tensor, int]:
 @torch.library.register_vmap("reformer::conv2d", lib=_library)
 def _(info, in_dims, input, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     batch, shared_weight = info.batch_size, in_dims[1] is None
-    bias_dim = None if bias is None else in_dims[2]  # in_dims ends where the given arguments end
+    bias_dim = None if bias is None else in_dims[2]  # in_dims ends with the given arguments
     fused_bias = bias if shared_weight and bias_dim is None else None
     into = 0 if shared_weight else 1
     folded = _fold(input, in_dims[0], batch, into)

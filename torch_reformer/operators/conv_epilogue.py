@@ -1,6 +1,5 @@
-"""The operator conv2d_epilogue: a convolution, or a matrix product, and a program on its result, as autograd and
-autocast see it and as this package calls it.
-"""
+"""Operator conv2d_epilogue: a convolution, or a matrix product, followed by a program on its result. Registered for
+autograd and autocast, and with a fast path for calls from this package."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ _conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
 
 
 class _Conv2dEpilogue(torch.autograd.Function):
-    """Gives what the program gives after a convolution, or the matrix product of these rows, and after it what is saved
-    for the backward."""
+    """Autograd node of a program after a convolution, or after the matrix product given by `rows`. Its outputs are the
+    program's, followed by the values saved for the backward."""
 
     @staticmethod
     def forward(ctx, code, geometry, cast, rows, input, weight, *tensors):
@@ -49,7 +48,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         else:
             ctx.size = torch.Size(fake.output_size("conv2d_epilogue", *ctx.sizes, *geometry))
         if rows is not None:
-            # For autograd they are no views, as detach() would be: of those nobody may change one in place.
+            # .data, not detach(): autograd would take detached tensors for views, which nobody may change in place.
             outputs = [output.data for output in rows.results(outputs, rule.forward.outputs)]
         weight = weight if cast is None else copy
         rule.save(ctx, None, tensors, outputs, (input if of_weight else None, weight if of_input else None))
@@ -83,7 +82,7 @@ _apply = apply_of(_Conv2dEpilogue)
 
 
 def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):
-    """What fused_operator.py asks for, by differentiable operators."""
+    """Gradients by differentiable operators, as fused_operator.py needs them."""
     saved, names = list(saved), rule.names[1:]
     filter = saved.pop(0)
     input = saved.pop(0) if saves_for[1] else None
@@ -117,7 +116,7 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
 def _by_library(
     input, weight, tensors, program, geometry, cast: CastWeight | None, of_rows: bool = False
 ) -> list[Tensor] | None:
-    """In one step of autograd in C++; None where that can't be."""
+    """Run as one autograd node in C++; None where that is not possible."""
     if aten.library is None or lacks_derivative("conv2d_epilogue", program):
         return None
     if not len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2:
@@ -132,7 +131,7 @@ def _by_library(
 
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
-    geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # from the dispatcher they are lists
+    geometry = tuple(stride), tuple(padding), tuple(dilation), groups  # the dispatcher passes lists
     return _conv2d_and(input, weight, tensors, program, geometry)
 
 
@@ -149,8 +148,8 @@ _library.impl(_conv2d_epilogue, _conv2d_kernel, "Autograd")
 
 
 def _register_autocast(device: str) -> None:
-    """The convolution's operands are cast as those of conv2d are. The program's tensors stay: it reads any data type,
-    and computes in fp32."""
+    """Register the autocast kernel. The convolution's operands are cast as those of conv2d. The program's tensors are
+    not: it reads any data type, and computes in fp32."""
 
     def kernel(input, weight, *rest):
         input, weight = autocast_cast(input, weight)
@@ -170,7 +169,7 @@ def conv2d_epilogue(input, weight, tensors, program, stride, padding, dilation, 
         return (unfused_conv2d if in_eager_functorch() else _conv2d_epilogue)(
             input, weight, tensors, program, *geometry
         )
-    cast = CastWeight.of(input, weight) if weight.dim() == 4 else None  # others the convolution refuses
+    cast = CastWeight.of(input, weight) if weight.dim() == 4 else None  # the convolution rejects other ranks
     (input,) = autocast_cast(input)
     results = _by_library(input, weight, tensors, program, geometry, cast)
     if results is not None:
@@ -185,7 +184,8 @@ _POINTWISE = (1, 1), (0, 0), (1, 1), 1
 def linear_epilogue(
     input: Tensor, weight: Tensor, tensors: Sequence[Tensor], program: Program, rows: Rows
 ) -> list[Tensor]:
-    """conv2d_epilogue of a matrix product. On the eager fast path autograd knows nothing of the convolution."""
+    """conv2d_epilogue of a matrix product. On the eager fast path autograd does not see the convolution that computes
+    it."""
     given = input, weight, *tensors
     if not needs_dispatcher(given) and needs_grad(*given) and not lacks_derivative("linear_epilogue", program.code):
         cast = CastWeight.of(input, weight)

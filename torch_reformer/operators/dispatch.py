@@ -1,4 +1,4 @@
-"""Every private name of torch that this package uses, and what it asks of PyTorch's dispatcher with them."""
+"""Queries about the state of PyTorch's dispatcher, and all private names of torch that this package uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401  for those that look at operators
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401  for code that observes operators
 
 from ..runtime import aten, native
 
@@ -18,7 +18,7 @@ below_autograd = _AutoDispatchBelowAutograd
 _NOTHING = contextlib.nullcontext()
 _AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
-# Bound here, since the questions are asked at each call.
+# Bound here because these functions are called in every operator call.
 _is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
 dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 under_functorch, is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
@@ -26,25 +26,24 @@ any_autocast = torch._C._is_any_autocast_enabled
 
 
 def in_forward_mode() -> bool:
-    """Whether tangents are computed."""
+    """True while forward-mode tangents are computed."""
     return forward_ad._current_level >= 0
 
 
 def is_transformed() -> bool:
-    """Whether PyTorch's own operations have to be seen, which know every transform."""
+    """True if PyTorch's own operations have to be called, since only they support every transform."""
     return in_forward_mode() or under_functorch()
 
 
 def in_eager_functorch() -> bool:
-    """Whether a transform runs that no compiler traces."""
+    """True if a functorch transform is active and no compiler traces it."""
     return not _is_compiling() and under_functorch()
 
 
 def needs_dispatcher(tensors) -> bool:
-    """Whether operators called with these tensors are seen by more than autograd, autocast and the kernels: graphs that
-    are recorded, transforms, forward mode, other kinds of tensors. If not, the call is on the eager fast path (no
-    tracing, no transforms) and may be one of private operators, which take numbers that mean something in this process
-    only."""
+    """True if more than autograd, autocast and the kernels has to see operators called with these tensors: graph
+    recording, transforms, forward mode, or tensors of other kinds. If False, the call is on the eager fast path (no
+    tracing, no transforms) and may use private operators, which take numbers that are valid in this process only."""
     first = tensors[0]
     return (
         _is_compiling()
@@ -55,18 +54,19 @@ def needs_dispatcher(tensors) -> bool:
         or _has_torch_function(tensors)
         or type(first) not in _PLAIN_TYPES
         or not (first.is_cpu or first.is_cuda)
-        or is_batched(first)  # autograd.grad's is_grads_batched
+        or is_batched(first)  # by is_grads_batched of autograd.grad
     )
 
 
 def has_batched(grads) -> bool:
-    """Whether autograd.grad's is_grads_batched has made one of them: the vmap that does so knows no operators that take
+    """True if a gradient comes from is_grads_batched of autograd.grad, whose vmap does not support operators that take
     lists of tensors."""
     return any([grad is not None and is_batched(grad) for grad in grads])
 
 
 def assume_constant_result(function):
-    """torch.compiler.assume_constant_result, which would import Dynamo (over half a second) to set this attribute."""
+    """Same as torch.compiler.assume_constant_result, which would import Dynamo (over half a second) just to set this
+    attribute."""
     function._dynamo_marked_constant = True
     return function
 
@@ -76,8 +76,8 @@ def needs_grad(*tensors: Tensor) -> bool:
 
 
 def tracked_by_outer_levels():
-    """A context inside a Function's forward. Gradients are off there, but in nested transforms (grad of grad) the outer
-    levels, which come below this one's Autograd key, still have to see the operation."""
+    """Context for the forward of an autograd.Function. Gradients are disabled there, but in nested transforms (grad of
+    grad) the outer levels, which run below this level's Autograd key, still have to see the operation."""
     if not under_functorch():
         return _NOTHING
     levels = contextlib.ExitStack()
@@ -87,24 +87,24 @@ def tracked_by_outer_levels():
 
 
 def apply_of(function: type[torch.autograd.Function]):
-    """function.apply for one level of autograd. The public one adds functorch's levels, but the dispatcher has gone
-    down to one level already, and plain tensors have one only."""
+    """function.apply for a single level of autograd. The public method adds functorch's levels, but the dispatcher has
+    already descended to one level, and plain tensors have only one."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]  # of a class written in C
 
 
 def single_level():
-    """A context in which apply_of() may be called inside of a transform."""
+    """Context in which apply_of() may be called inside a transform."""
     return enable_single_level_autograd_function()
 
 
 def without_autocast():
-    """A context in which no operator casts its arguments (again)."""
+    """Context in which no operator casts its arguments (again)."""
     return _ExcludeDispatchKeyGuard(_AUTOCAST_KEYS) if any_autocast() else _NOTHING
 
 
 def allows_tf32(of: str) -> bool:
-    """What cuDNN's convolutions ("conv") and cuBLAS's products ("matmul") go by. The older getters raise where the
-    newer settings were used."""
+    """True if PyTorch allows tf32 in cuDNN's convolutions ("conv") or cuBLAS's products ("matmul"). The older getters
+    raise if the newer settings were used."""
     return torch._C._get_fp32_precision_getter("cuda", of) == "tf32"
 
 
@@ -113,5 +113,5 @@ def _asks_for_determinism() -> bool:
 
 
 native.set_tf32_reader(functools.partial(allows_tf32, "conv"))
-if aten.library is None:  # which reads this setting itself
+if aten.library is None:  # the library reads this setting itself
     native.set_deterministic_reader(_asks_for_determinism)

@@ -1,9 +1,9 @@
-"""Fake kernels: what the operators would return, or refuse, for tensors without data (torch.compile, torch.export,
-the meta device). Sizes, checks and sentences are those of csrc/operators/conv.cpp, strides those of
+"""Fake kernels: shape, layout and errors of the operators for tensors without data (torch.compile, torch.export, the
+meta device). Sizes, checks and messages are those of csrc/operators/conv.cpp, strides those of
 csrc/operators/tensors.cpp.
 
-Sizes may be symbolic. A check of one that depends on them becomes a guard, so the limit of 2^31 elements is applied to
-known sizes only: a guard on the batch would be an error in torch.export.
+Sizes may be symbolic. A check that depends on a symbolic size becomes a guard, so the limit of 2^31 elements is checked
+for known sizes only: a guard on the batch would be an error in torch.export.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..problem import TORCH_DTYPES
 _LIMIT = 2**31
 
 
-def _check(op: str, holds, sentence) -> None:
-    torch._check(holds, lambda: f"reformer::{op}: {sentence()}")
+def _check(op: str, holds, message) -> None:
+    torch._check(holds, lambda: f"reformer::{op}: {message()}")
 
 
 def _check_rank(op: str, name: str, size) -> None:
@@ -58,7 +58,8 @@ def _check_same(op: str, first_name: str, first: Tensor, name: str, tensor: Tens
 
 
 def output_size(op: str, input, weight, stride, padding, dilation, groups) -> list:
-    """The output's size for an input and a weight of these sizes; every inconsistency is an error."""
+    """Size of the output for an input and a weight of these sizes. Raises ``RuntimeError`` for inconsistent
+    arguments."""
     _check_rank(op, "input", input)
     _check_rank(op, "weight", weight)
     _check_pair(op, "stride", stride, 1)
@@ -120,7 +121,7 @@ def _result(op: str, size, first_name: str, first: Tensor, second_name: str, sec
 
 
 def result_is_channels_last(first: Tensor, second: Tensor) -> bool:
-    """The rule of result_layout in csrc/operators/tensors.cpp."""
+    """True if the result is channels_last, by the rule of result_layout in csrc/operators/tensors.cpp."""
     if (first.is_cuda and first.dtype == torch.float64) or _is_empty(first) or _is_empty(second):
         return False
     return _is_channels_last(first) or _is_channels_last(second)
@@ -139,7 +140,7 @@ def _is_known_zero(extent) -> bool:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """The rule of suggested_layout in csrc/operators/tensors.cpp, for a tensor that is not empty."""
+    """True if a non-empty tensor is channels_last, by the rule of suggested_layout in csrc/operators/tensors.cpp."""
     sizes, strides, least = tensor.shape, tensor.stride(), 0
     if strides[1] == 0:
         return False

@@ -1,6 +1,5 @@
-"""What programs give without their kernels: tensors of the right sizes (fake kernels), and the same by PyTorch's own
-operations, for programs that no kernel of a GPU runs, for forward mode and for torch.func.
-"""
+"""Programs without their kernels: fake kernels, and an implementation by PyTorch's operations for programs that no GPU
+kernel supports, for forward mode and for torch.func."""
 
 from __future__ import annotations
 
@@ -22,18 +21,18 @@ def decoded(op: str, code) -> Program:
 
 
 def unfused(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    """A program's outputs, by PyTorch's operations."""
+    """Outputs of a program, computed by PyTorch's operations."""
     program = decoded("stitch", code)
-    given = {
+    by_name = {
         name: _with_sizes(tensor, kind, acc)
         for (name, kind), tensor in zip(program.inputs.items(), tensors, strict=True)
     }
-    return interpret(program, acc.shape, acc.dtype, given, acc)
+    return interpret(program, acc.shape, acc.dtype, by_name, acc)
 
 
 def _with_sizes(tensor: Tensor, kind: str, acc: Tensor) -> Tensor:
-    """An operand of more than four dimensions, which has the result's elements or rows in the order of its memory, in
-    the result's sizes."""
+    """Reshape an operand of more than four dimensions, whose elements or rows are in the memory order of the result's,
+    to the result's sizes."""
     if tensor.dim() <= 4:
         return tensor
     n, k, h, w = acc.shape
@@ -49,14 +48,15 @@ def unfused_conv2d(input, weight, tensors, program, *geometry):
 
 
 def _memory_format(acc: Tensor) -> torch.memory_format:
-    """The memory format of a kernel's outputs."""
+    """Memory format of a kernel's outputs."""
     return torch.channels_last if fake.result_is_channels_last(acc, acc) else torch.contiguous_format
 
 
 def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    """Results of their own, dense in the layout of acc: an operator's may be no view of its arguments."""
+    """Outputs of a program as separate tensors, dense in the layout of acc: an operator's results may not be views of
+    its arguments."""
     stored = [output.is_by_element for output in decoded("stitch", code).outputs]
-    taken = {each.untyped_storage()._cdata for each in (acc, *tensors)}
+    taken = {tensor.untyped_storage()._cdata for tensor in (acc, *tensors)}
     results = []
     for result, is_stored in zip(unfused(acc, tensors, code), stored, strict=True):
         if is_stored:
@@ -69,7 +69,7 @@ def _unfused_and_dense(acc: Tensor, tensors: list[Tensor], code) -> list[Tensor]
 
 
 def _fake_outputs(op: str, like: Tensor, tensors: list[Tensor], code) -> list[Tensor]:
-    """What a program gives for a result like this one, which has the strides that it gets."""
+    """Empty outputs of a program for a result like this one, whose strides they get."""
     program = decoded(op, code)
     torch._check(
         len(tensors) == len(program.inputs),

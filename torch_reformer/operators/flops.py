@@ -1,5 +1,5 @@
-"""Formulas by which PyTorch's torch.utils.flop_counter.FlopCounterMode counts the operators that multiply. What else
-programs compute is not counted, as PyTorch counts no element-wise operations."""
+"""FLOP formulas of the operators for PyTorch's torch.utils.flop_counter.FlopCounterMode. Only multiplications with
+their additions are counted: PyTorch does not count element-wise operations either."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _ops = torch.ops.reformer
 
 
 def _flops(output: Sequence[int], weight: Sequence[int]) -> int:
-    """Of any of the three directions: each element of the output is the sum of a filter's elements, times others."""
+    """FLOPs of a convolution in any of its three directions: an element of the output sums the products of one
+    filter."""
     return 2 * math.prod(output) * math.prod(weight[1:])
 
 
@@ -39,7 +40,8 @@ def _register(counter: Any) -> None:
 
 
 class _WhenImported:
-    """Registers them when the counter is imported, which imports Triton where it is installed."""
+    """Import hook that registers the formulas once the counter is imported. Importing it earlier would import Triton if
+    that is installed."""
 
     def find_spec(self, name: str, path=None, target=None) -> Any:
         if name != COUNTER:

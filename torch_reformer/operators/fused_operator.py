@@ -1,6 +1,5 @@
-"""Programs, after a convolution or alone, as one step of autograd in C++ (csrc/aten/fused_operator.h): a forward of one
-plan and a backward of one plan, on the eager fast path. The rules are BackwardRule's.
-"""
+"""Programs, with or without a convolution before them, as one autograd node in C++ (csrc/aten/fused_operator.h): one
+plan for the forward and one for the backward, on the eager fast path. The rules are those of BackwardRule."""
 
 from __future__ import annotations
 
@@ -15,24 +14,26 @@ from ..runtime.dtypes import NARROW
 from . import conv, one_step
 from .backward_rule import BackwardRule, backward_rule
 
-MOST = 60  # tensors, or results: bits of a number tell which
+MOST = 60  # tensors or results, as sets of them are the bits of a number
 
 
 def flags(number: int, count: int) -> tuple[bool, ...]:
-    """The bits of a number."""
+    """Lowest `count` bits of a number."""
     return tuple([bool(number >> i & 1) for i in range(count)])
 
 
 def numbers(number: int) -> list[int]:
-    """The places of its bits."""
+    """Positions of the bits that are set."""
     return [i for i in range(number.bit_length()) if number >> i & 1]
 
 
 class _ProgramOperator:
-    """A program of this code for tensors of these data types: acc, or input and weight, then the program's.
+    """Program with this code for tensors of these data types: acc (or input and weight), then the program's tensors.
 
-    geometry: packed, of the convolution before it, or None. cast: of the weight, its copy's data type and its own.
-    of_rows: whether that is a matrix product. derive(rule, ...): the gradients by differentiable operators."""
+    geometry: of the convolution before the program, packed; or None. cast: the data types of the weight's copy and of
+    the weight, if it is cast. of_rows: True if the convolution is a matrix product. derive(rule, ...): computes the
+    gradients by differentiable operators.
+    """
 
     def __init__(
         self, code, types: tuple[torch.dtype, ...], geometry: int | None, cast, of_rows: bool, derive: Callable
@@ -52,7 +53,8 @@ class _ProgramOperator:
         return one_step.alone(code, len(self.types) - self.operands, geometry, self.cast and self.cast[0])
 
     def write(self, number: int):
-        """For tensors of which these want gradients."""
+        """Forward and backward for tensors of which those in the bit set `number` require gradients; None if Python has
+        to do it."""
         wanted, count = flags(number, len(self.types)), len(self.types)
         rule = self.rule(wanted)
         plan = self.forward(rule.forward.code if number else self.code)
@@ -69,7 +71,7 @@ class _ProgramOperator:
         places = {"input": self.operands, "output": count, "acc": 0}
         saved, originals = [places[kind] + (place or 0) for kind, place in rule.saved], []
         if self.geometry is not None:
-            # The weight for its size, too. An input that only has a gradient need not stay.
+            # The weight is saved for its size, too. An input that is only differentiated need not be kept.
             weight = 1 if self.cast is None else count + outputs
             saved = [weight, *([0] if wanted[1] else []), *saved]
             originals = [] if self.cast is None else [1]
@@ -80,7 +82,8 @@ class _ProgramOperator:
         return aten.library.Differentiated(plan, outputs, constant, saved, originals, forms, write, derive)
 
     def forms(self, rule: BackwardRule, outputs: int) -> list[int]:
-        """How each tensor, and each of the forward's outputs, is a convolution's (csrc/aten/rows.h)."""
+        """For each tensor and each output of the forward: how it maps to a tensor of the convolution
+        (csrc/aten/rows.h)."""
         if not self.of_rows:
             return []
         same, full, row, row_moments, filter = range(5)
@@ -93,13 +96,14 @@ class _ProgramOperator:
         return [full, filter, *[kinds.get(kind, same) for kind in rule.kinds], *results, *copy]
 
     def wide(self) -> tuple[bool, ...]:
-        """Which of the program's tensors are fp32 where the result is not."""
+        """For each tensor of the program: True if it is fp32 where the result is not."""
         is_narrow = self.types[0] in NARROW
-        return tuple([each == torch.float32 for each in self.types[self.operands :]]) if is_narrow else ()
+        return tuple([dtype == torch.float32 for dtype in self.types[self.operands :]]) if is_narrow else ()
 
     def backward(self, rule: BackwardRule, saves_for: tuple[bool, ...], given: int, number: int):
-        """The plan from these results' gradients to these tensors', what it reads of all gradients and saved tensors,
-        and what its outputs are; None if it needs sizes."""
+        """Backward from the gradients of the results `given` to those of the tensors `number` (bit sets). Returns the
+        plan, which of all gradients and saved tensors it reads, and the tensors whose gradients its outputs are; or
+        None if sizes would have to be known."""
         wanted = flags(number, len(self.types))
         program, sources, places, passed = rule.of_grads(tuple(numbers(given)), self.wide())
         of_conv = self.geometry is not None and any(wanted[:2])
@@ -109,7 +113,7 @@ class _ProgramOperator:
         given_places = [*numbers(given), *range(results, results + first + len(rule.saved))]
         at = {place: i for i, place in enumerate(given_places)}
         steps = plans.Plan(len(given_places))
-        found = {name: at[place] for name, place in passed.items()}
+        grads_by_name = {name: at[place] for name, place in passed.items()}
         if program is not None:
             tensors = []
             for kind, place, part in sources:
@@ -118,24 +122,24 @@ class _ProgramOperator:
             like = self._like(rule, given, results + first)
             if like is None:
                 return None
-            made = steps.stitch(program.code, at[like], tensors)
-            found |= {name: made[place] for name, place in places.items()}
+            outputs_made = steps.stitch(program.code, at[like], tensors)
+            grads_by_name |= {name: outputs_made[place] for name, place in places.items()}
         outputs = {}
-        if "acc" in found and self.geometry is None and wanted[0]:
-            outputs[0] = found["acc"]
-        elif "acc" in found and self.geometry is not None and any(wanted[:2]):
+        if "acc" in grads_by_name and self.geometry is None and wanted[0]:
+            outputs[0] = grads_by_name["acc"]
+        elif "acc" in grads_by_name and self.geometry is not None and any(wanted[:2]):
             of_both = wanted[0], wanted[1]
-            grads = steps.conv2d_grads(of_both, self.geometry, found["acc"], at[results + 1], at[results])
+            grads = steps.conv2d_grads(of_both, self.geometry, grads_by_name["acc"], at[results + 1], at[results])
             outputs = dict(zip([i for i in (0, 1) if wanted[i]], grads, strict=True))
             if self.cast is not None and wanted[1]:
                 outputs[1] = conv.cast_step(steps, outputs[1], self.cast[1])
         for i, name in enumerate(rule.names[1:], self.operands):
-            if wanted[i] and name in found:
-                outputs[i] = found[name]
+            if wanted[i] and name in grads_by_name:
+                outputs[i] = grads_by_name[name]
         return steps.give(*outputs.values()), given_places, list(outputs)
 
     def _like(self, rule: BackwardRule, given: int, first: int) -> int | None:
-        """Among gradients and saved tensors one of the result's size and data type."""
+        """Place of a tensor of the result's size and data type among gradients and saved tensors, or None."""
         outputs, dtype = rule.forward.outputs, self.types[0]
 
         def is_like(kind, place):
@@ -157,6 +161,7 @@ def _never(*arguments):
 
 @functools.lru_cache(512)
 def program_operator(code, types: tuple[torch.dtype, ...], geometry: int | None, cast, of_rows: bool, derive: Callable):
-    """What runs it for a list of tensors; its results are None where Python's rules take the call."""
-    written = _ProgramOperator(code, types, geometry, cast, of_rows, derive)
-    return aten.library.FusedOperator(written.write, code[2])
+    """Function that runs the program for a list of tensors. It returns None where Python's rules have to take the
+    call."""
+    operator = _ProgramOperator(code, types, geometry, cast, of_rows, derive)
+    return aten.library.FusedOperator(operator.write, code[2])

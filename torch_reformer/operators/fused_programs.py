@@ -1,4 +1,4 @@
-"""The programs that the fused operators run, written once for each set of tensors and settings."""
+"""Programs of the fused operators, cached for each set of tensors and settings."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .dispatch import assume_constant_result
 
 
 def _remembered(write):
-    """Caches the programs that a function writes. For torch.compile they are constants: to trace how they are written
-    would take a second each."""
+    """Cache the programs that a function writes. For torch.compile they are constants: tracing the function that writes
+    a program would take a second per program."""
     cached = functools.lru_cache(512)(write)
     constant = assume_constant_result(functools.wraps(write)(lambda *arguments: cached(*arguments)))
 
     @functools.wraps(write)
     def remembered(*arguments) -> Program:
         if torch.compiler.is_compiling():
-            return constant(*[plain(each) if isinstance(each, (int, float)) else each for each in arguments])
+            return constant(*[plain(value) if isinstance(value, (int, float)) else value for value in arguments])
         return cached(*arguments)
 
     return remembered
@@ -42,7 +42,7 @@ def act(names: frozenset[str], activation: str) -> Program:
 
 @_remembered
 def sums() -> Program:
-    """sum(acc), over each channel"""
+    """Sum of acc over each channel."""
     return Program(program.sum(program.acc()))
 
 
@@ -61,13 +61,13 @@ def linear(names: frozenset[str], activation: str, rate: float) -> Program:
 
 @_remembered
 def cast(dtype: torch.dtype) -> Program:
-    """acc in another data type"""
+    """acc in another data type."""
     return Program(program.store(program.acc(), dtype))
 
 
 @_remembered
 def moments(names: frozenset[str]) -> Program:
-    """acc + bias, and its channels' mean and sum of squared differences"""
+    """acc + bias, and the mean and sum of squared differences of its channels."""
     value = _biased(names)
     return Program(program.store(value), program.moments(value, per="channel"))
 
@@ -95,7 +95,7 @@ def normalise(names: frozenset[str], activation: str, eps: float) -> Program:
 def normalise_and_update(
     names: frozenset[str], activation: str, eps: float, momentum: float | None, types: tuple[torch.dtype, torch.dtype]
 ) -> Program:
-    """The same, and the running statistics after the batch, of these data types. momentum: None if it is a tensor."""
+    """normalise(), and the running statistics after the batch in these data types. momentum: None if it is a tensor."""
     (output,) = normalise(names, activation, eps).outputs
     share = program.scalar("momentum") if momentum is None else momentum
     batch = program.channel("mean"), program.channel("squares") / (program.rows() - 1)
@@ -108,5 +108,5 @@ def normalise_and_update(
 
 @_remembered
 def folded(names: frozenset[str], activation: str, eps: float) -> Program:
-    """The same of acc + bias, with a given variance."""
+    """normalise() of acc + bias with a given variance."""
     return Program(_normalised(_biased(names), program.channel("var"), names, activation, eps))

@@ -1,5 +1,6 @@
-"""Max pooling with bytes in place of PyTorch's indices: fake kernels, and the same by PyTorch's own operators, for what
-no kernel of a GPU does. Sizes are PyTorch's, orders of memory those of csrc/operators/max_pool.cpp."""
+"""Max pooling with one byte per output in place of PyTorch's int64 indices: fake kernels, and an implementation by
+PyTorch's operators for cases without a GPU kernel. Sizes are PyTorch's, memory formats those of
+csrc/operators/max_pool.cpp."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def _memory_format(like: Tensor) -> torch.memory_format:
 
 
 def _tops(outputs: int, axis: int, stride, padding, like: Tensor) -> Tensor:
-    """Where windows begin along the rows (0) or the columns (1) of an image."""
+    """First input row (axis 0) or column (axis 1) of each window."""
     tops = torch.arange(outputs, device=like.device) * stride[axis] - padding[axis]
     return tops if axis else tops.unsqueeze(1)
 
@@ -33,14 +34,14 @@ def _unfused(input: Tensor, window, stride, padding, dilation, ceil_mode) -> tup
 
 
 def _unfused_grad(grad: Tensor, places: Tensor, size, window, stride, padding, dilation) -> Tensor:
-    images = grad.new_empty((*grad.shape[:2], *size))
+    like = grad.new_empty((*grad.shape[:2], *size))
     wide = places.long()
     rows, columns = (
         at * dilation[axis] + _tops(grad.shape[2 + axis], axis, stride, padding, grad)
         for axis, at in enumerate((wide // window[1], wide % window[1]))
     )
     geometry = window, stride, padding, dilation
-    result = _aten.max_pool2d_with_indices_backward(grad, images, *geometry, False, rows * size[1] + columns)
+    result = _aten.max_pool2d_with_indices_backward(grad, like, *geometry, False, rows * size[1] + columns)
     return result.contiguous(memory_format=_memory_format(places))
 
 

@@ -1,7 +1,7 @@
-"""Public functions as operators: ``torch.ops.reformer.conv2d_act`` and the like, for graphs that name them.
+"""Public functions as operators (``torch.ops.reformer.conv2d_act`` and so on), for graphs that call them by name.
 
-They are composites: what PyTorch asks of them (autograd, fake tensors, autocast) is answered by the operators that they
-call. The functions themselves don't go this way, since the dispatcher's takes longer.
+They are composites: the operators that they call provide autograd, fake tensors and autocast. The Python functions do
+not call these operators, because the dispatcher would add overhead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ _library = torch.library.Library("reformer", "FRAGMENT")
 
 
 def named_operator(arguments: str, *tags: torch.Tag):
-    """Decorates a function that is to be an operator of its name as well, with these arguments of a schema."""
+    """Decorator that also registers a function as an operator of its name, with these arguments in the syntax of
+    schemas."""
 
     def register(function):
         name = function.__name__
         _library.define(f"{name}({arguments}) -> Tensor", tags=tags)
-        # vmap takes PyTorch's own composites apart, of others it makes a loop, or refuses those that write.
+        # vmap decomposes only PyTorch's own composites; it would run others in a loop, or reject those that write.
         for key in ("CompositeImplicitAutograd", "FuncTorchBatched"):
             _library.impl(name, function, key)
         return function

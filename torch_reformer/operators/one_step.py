@@ -1,6 +1,5 @@
-"""Operators that run programs, below autograd: as plans (runtime/plan.py) of one step, but where more than autograd
-sees the operators, or the public operator has to say what is wrong with its arguments.
-"""
+"""Calls of operators with programs below autograd. They run as plans (runtime/plan.py) of one step; the public operator
+is called only if more than autograd has to see it, or if it has to report invalid arguments."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _conv2d_epilogue = torch.ops.reformer.conv2d_epilogue.default
 def alone(
     code: tuple[int, ...], tensors: int, geometry: int = -1, cast: torch.dtype | None = None
 ) -> plans.Plan | None:
-    """The program of this code after a convolution of this geometry, or, if that is -1, after nothing. cast: of the
-    weight, which is the last result then."""
+    """Plan with the single program of this code, after a convolution of this geometry unless that is -1; None if the
+    arguments are invalid. cast: the weight's data type for the convolution; the cast weight is the last result."""
     operands = 1 if geometry < 0 else 2
     plan = plans.Plan(operands + tensors)
     places = range(operands, operands + tensors)
@@ -41,10 +40,10 @@ def alone(
 
 
 def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) -> list[Tensor]:
-    given = [acc, *tensors]
-    plan = None if needs_dispatcher(given) else alone(code, len(tensors))
+    operands = [acc, *tensors]
+    plan = None if needs_dispatcher(operands) else alone(code, len(tensors))
     if plan is not None:
-        return plans.run(plan, given)
+        return plans.run(plan, operands)
     with below_autograd():
         return _stitch(acc, tensors, code)
 
@@ -52,15 +51,15 @@ def run_stitch(acc: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...]) ->
 def run_conv2d(
     input: Tensor, weight: Tensor, tensors: Sequence[Tensor], code: tuple[int, ...], geometry, cast: torch.dtype | None
 ) -> tuple[list[Tensor], Tensor]:
-    """The program's outputs, and the weight that the convolution had: cast, if it is said to what. geometry: stride,
+    """Outputs of the program, and the weight that the convolution used (cast if `cast` is given). geometry: stride,
     padding, dilation and groups."""
-    given = [input, weight, *tensors]
+    operands = [input, weight, *tensors]
     in_pairs = len(geometry[0]) == len(geometry[1]) == len(geometry[2]) == 2
-    if in_pairs and not needs_dispatcher(given):
+    if in_pairs and not needs_dispatcher(operands):
         number = plans.geometry_number(*geometry)
         plan = None if number is None else alone(code, len(tensors), number, cast)
         if plan is not None:
-            results = plans.run(plan, given)
+            results = plans.run(plan, operands)
             return results, weight if cast is None else results.pop()
     weight = weight if cast is None else weight.to(cast)
     with below_autograd():

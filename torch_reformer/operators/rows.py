@@ -1,4 +1,4 @@
-"""A matrix product ``[..., C] @ [K, C].T`` as a convolution of 1x1: its rows as pixels, its columns as channels."""
+"""Matrix product ``[..., C] @ [K, C].T`` as a 1x1 convolution: its rows are spatial positions, its columns channels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from ..program.program import Output
 
 
 class Rows:
-    """The rows of one product, and how its tensors are a convolution's. size: of the input but its last dimension."""
+    """Rows of a matrix product, and conversions between its tensors and those of the convolution. size: the input's
+    size without the last dimension."""
 
     def __init__(self, size: Sequence[int]):
         self.size = tuple(size)
-        # As [N, H, W]: for as many images of one pixel, cuDNN computes weight gradients up to seven times as slowly.
+        # Shape [N, H, W] of the rows. With a batch of 1x1 images instead, cuDNN computes weight gradients up to seven
+        # times slower.
         count = math.prod(self.size)
         self.pixels = (count, 1, 1) if count == 0 else self.size if len(self.size) == 3 else (1, count, 1)
 
@@ -24,29 +26,31 @@ class Rows:
         return tensor.reshape(*self.pixels, tensor.shape[-1]).permute(0, 3, 1, 2)
 
     def matrix(self, image: Tensor) -> Tensor:
+        """``[N, C, H, W]`` as ``[..., C]``; inverse of image()."""
         return image.permute(0, 2, 3, 1).reshape(*self.size, image.shape[1])
 
     def operand(self, tensor: Tensor | None, kind: str) -> Tensor | None:
-        """A program's input of this kind, or a gradient of one, as the convolution's program has it."""
+        """Convert an input of the program (or its gradient) from the product to the convolution."""
         if tensor is None or kind not in ("full", "row", "index"):
             return tensor
         return self.image(tensor) if kind == "full" else tensor.reshape(self.pixels)
 
     def own(self, tensor: Tensor | None, kind: str) -> Tensor | None:
-        """The other way round."""
+        """Convert an input of the program (or its gradient) from the convolution to the product; inverse of
+        operand()."""
         if tensor is None or kind not in ("full", "row", "index"):
             return tensor
         return self.matrix(tensor) if kind == "full" else tensor.reshape(self.size)
 
     def result(self, tensor: Tensor, output: Output) -> Tensor:
-        """An output of the convolution's program as one of the product's."""
+        """Convert an output of the program from the convolution to the product."""
         if output.per == "row":
             return tensor.reshape([*([2] if output.kind == "moments" else []), *self.size])
-        # torch.compile traces no properties here
+        # `per` instead of is_by_element, since torch.compile does not trace properties here.
         return self.matrix(tensor) if output.per == "element" else tensor
 
     def of_result(self, tensor: Tensor | None, output: Output) -> Tensor | None:
-        """The other way round."""
+        """Convert an output of the program from the product to the convolution; inverse of result()."""
         if tensor is not None and output.per == "row":
             return tensor.reshape([*([2] if output.kind == "moments" else []), *self.pixels])
         return self.operand(tensor, "full") if output.per == "element" else tensor

@@ -1,4 +1,4 @@
-"""Plans, run in one call or, where autograd or others see the operators, step by step."""
+"""Execution of plans: in one call or, where autograd or other code has to see the operators, step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .stitch import stitch
 
 
 def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
-    """The outputs of a plan: in one call (eager fast path), or by the public operators where autograd, tracing or
+    """Outputs of a plan: in one call on the eager fast path, or by the public operators where autograd, tracing or
     transforms need them."""
     if not torch.is_grad_enabled() and not needs_dispatcher(tensors):
         return plans.run(plan, tensors)
@@ -25,15 +25,15 @@ def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
-    """A compiled graph's plan, where a TorchDispatchMode wants to see the operators. The list is emptied."""
-    given = list(tensors)
+    """Outputs of a compiled graph's plan while a TorchDispatchMode observes the operators. Empties the list."""
+    inputs = list(tensors)
     tensors.clear()
     with below_autograd(), without_autocast():
-        return _by_steps(plan, given)
+        return _by_steps(plan, inputs)
 
 
 def _by_steps(plan: plans.Plan, there: list[Any]) -> list[Tensor]:
-    """there: the tensors that are given, from then on all, with None for those that are freed."""
+    """Run the steps one by one. there: the inputs; extended by all results, with None for freed tensors."""
     for step, frees in zip(plan.steps, plan.frees, strict=True):
         there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])
         for i in frees:
@@ -62,4 +62,4 @@ def _one_by_one(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> S
     wanted = bool(bits & 1), bool(bits & 2), False
     sizes = input.shape, weight.shape
     grads = conv.conv2d_grads(grad, input, weight, sizes, plans.geometry_of(geometry), wanted)
-    return [each for each in grads if each is not None]
+    return [grad for grad in grads if grad is not None]

@@ -1,4 +1,5 @@
-"""The operator stitch: a program over tensors, as autograd sees it and as this package calls it."""
+"""Operator stitch: a program over tensors. Registered for autograd, and with a fast path for calls from this
+package."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _stitch = torch.ops.reformer.stitch.default
 
 
 class _Stitch(torch.autograd.Function):
-    """Gives what the program gives, and after it what is saved for the backward."""
+    """Autograd node of a program. Its outputs are the program's, followed by the values saved for the backward."""
 
     @staticmethod
     def forward(ctx, code, acc, *tensors):
@@ -39,21 +40,21 @@ _apply = apply_of(_Stitch)
 
 
 def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, result_sizes):
-    """What fused_operator.py asks for, by differentiable operators."""
+    """Gradients by differentiable operators, as fused_operator.py needs them."""
     names = rule.names[1:]
     shapes = {name: torch.Size(sizes[1 + names.index(name)]) for name in rule.scalars}
     size = torch.Size(result_sizes[rule.stored])
     ctx = SimpleNamespace(wide=operator.wide(), size=size, dtype=operator.types[0], scalar_shapes=shapes)
-    found = rule.gradients(ctx, list(saved), grads, stitch)
-    return [each if want else None for each, want in zip(found, wanted, strict=True)]
+    gradients = rule.gradients(ctx, list(saved), grads, stitch)
+    return [grad if want else None for grad, want in zip(gradients, wanted, strict=True)]
 
 
 def _by_library(acc, tensors, program):
-    """In one step of autograd in C++; None where that can't be."""
+    """Run as one autograd node in C++; None where that is not possible."""
     if aten.library is None or len(tensors) >= MOST or lacks_derivative("stitch", program):
         return None
-    given = [acc, *tensors]
-    return program_operator(program, tuple([tensor.dtype for tensor in given]), None, None, False, _derive)(given)
+    operands = [acc, *tensors]
+    return program_operator(program, tuple([tensor.dtype for tensor in operands]), None, None, False, _derive)(operands)
 
 
 def _stitch_kernel(acc, tensors, program):

@@ -109,7 +109,7 @@ class AtenCall:
         if str(type_) in _TENSOR_LISTS:
             expected, numbers = "a list of tensors' numbers", value if isinstance(value, list | tuple) else [value, ""]
             if "Optional" in str(type_):
-                numbers = [each for each in numbers if each is not None]
+                numbers = [number for number in numbers if number is not None]
         elif type_.kind() != "TensorType":
             return None
         if not all(map(_is_tensor_number, numbers)):
@@ -177,7 +177,7 @@ def _in_layout(tensor: Tensor | None, layout: tuple[Sequence[int], Sequence[int]
     if tensor.shape != torch.Size(sizes):
         raise RuntimeError(f"its result has the size {list(tensor.shape)}, and {list(sizes)} in the plan")
     dimensions = zip(sizes, strides, tensor.stride(), strict=True)
-    if tensor.numel() == 0 or all(size == 1 or wanted == stride for size, wanted, stride in dimensions):
+    if tensor.numel() == 0 or all(size == 1 or expected == stride for size, expected, stride in dimensions):
         return tensor
     return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 

@@ -70,7 +70,7 @@ class Step(NamedTuple):
         texts = [_names(self.inputs)]
         if self.kind in ("conv2d", "conv2d_grads"):
             names = ("stride", "padding", "dilation", "groups")
-            texts += [f"{name}={each}" for name, each in zip(names, geometry_of(self.what[0]), strict=True)]
+            texts += [f"{name}={value}" for name, value in zip(names, geometry_of(self.what[0]), strict=True)]
         elif self.kind == "view":
             sizes, strides, offset = self.view()
             texts += [f"sizes={sizes}", f"strides={strides}", f"offset={offset}"]
