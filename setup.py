@@ -1,8 +1,7 @@
-"""Builds the native library of the package: torch's stable C ABI only, so it loads under every torch >= 2.11; and
-csrc/aten, a small one for the torch at hand, which makes calls cheap, and one file of it by itself, which stands in for
-a GPU (torch_reformer/compiler/fake_gpu.py). The kernels of this machine's GPUs are compiled beside them
-(csrc/hip/compile_kernels.py).
-"""
+"""Build of the package's native libraries. The main library uses only torch's stable C ABI, so it loads under every
+torch >= 2.11. csrc/aten is a small library for the installed version of torch, which makes calls cheap; one file of it
+is a library of its own that stands in for a GPU (torch_reformer/compiler/fake_gpu.py). The GPU kernels for this machine
+are compiled as well (csrc/hip/compile_kernels.py)."""
 
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ SOURCES, ATEN_SOURCES = (
     for aten in (False, True)
 )
 ATEN_SOURCES.remove(FAKE_GPU)
-HEADERS = sorted(  # what is included, which source distributions take by `depends`
+HEADERS = sorted(  # included files, which source distributions take from `depends`
     str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*") if path.suffix in (".h", ".def", ".inc")
 )
 EXPORTS = "csrc/exports.map"
@@ -33,15 +32,15 @@ CXX_FLAGS = [
     "-g0",
     "-Wall",
     "-Wextra",
-    "-Werror=switch",  # a switch over types has no default: a new type is an error wherever it is missing
-    "-Wno-maybe-uninitialized",  # GCC 12 reports its own AVX-512 intrinsics
+    "-Werror=switch",  # a switch over types has no default, so that a new type is an error wherever it is missing
+    "-Wno-maybe-uninitialized",  # GCC 12 warns about its own AVX-512 intrinsics
     "-ffp-contract=fast",
     "-fvisibility=hidden",
-    *(f"-isystem{path}" for path in include_paths()),  # torch's headers have warnings of their own
+    *(f"-isystem{path}" for path in include_paths()),  # torch's headers cause warnings
 ]
-# TORCH_TARGET_VERSION 2.11 makes anything newer, and everything outside the stable ABI, a compile error.
+# With TORCH_TARGET_VERSION 2.11, any use of newer functions or of functions outside the stable ABI is a compile error.
 STABLE_FLAGS = [*CXX_FLAGS, "-std=c++17", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
-# The name of the library for the torch at hand says which that is: one for another torch is not even tried.
+# The library's name contains the torch version it was built for, so a library for another torch is never loaded.
 TORCH = "_".join(torch.__version__.split(".")[:2])
 
 
@@ -70,7 +69,7 @@ setup(
             include_dirs=[str(ROOT / "csrc")],
             extra_compile_args={"cxx": [*CXX_FLAGS, "-std=c++20"]},
         ),
-        Extension(  # without Python's part of torch: it is loaded before Python begins
+        Extension(  # not linked with torch's Python part, since it is loaded before Python starts
             f"torch_reformer._fake_gpu_{TORCH}",
             [FAKE_GPU],
             depends=["setup.py"],

@@ -1,4 +1,4 @@
-"""A compiler of PyTorch training steps with kernels of its own, chosen at run time.
+"""Compiler of PyTorch training steps, with its own kernels, which it chooses at run time.
 
 ``torch.compile(model, backend="reformer")`` and :func:`fuse` compile models; :func:`enable` and :func:`convert` only
 choose the kernels of convolutions.

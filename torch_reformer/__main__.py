@@ -1,4 +1,4 @@
-"""The command line: ``python -m torch_reformer COMMAND``."""
+"""Command line: ``python -m torch_reformer COMMAND``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Bad input ends with a sentence on stderr and status 2, an interruption with 130."""
+    """Run one command and return its exit status. Invalid input prints a message on stderr and gives status 2, an
+    interruption 130."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
     options.arguments = arguments
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except (ValueError, OSError) as error:
         is_of_file = isinstance(error, OSError) and error.filename is not None
-        sentence = f"{error.filename}: {error.strerror}" if is_of_file else error
-        print(f"torch_reformer {options.command}: {sentence}", file=sys.stderr)
+        message = f"{error.filename}: {error.strerror}" if is_of_file else error
+        print(f"torch_reformer {options.command}: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"torch_reformer {options.command}: interrupted", file=sys.stderr)

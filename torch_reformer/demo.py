@@ -1,10 +1,10 @@
-"""Trains one small residual network on handwritten digits three times, side by side: by plain PyTorch, with this
+"""Trains a small residual network on handwritten digits three times, side by side: by plain PyTorch, with this
 package's kernels for its convolutions, and compiled by this package.
 
     python -m torch_reformer.demo
 
-All start from the same weights and see the same batches. Their epochs take turns, so that whatever else the machine
-does disturbs all alike. What compiling takes is no part of the training's time.
+All three start from the same weights and see the same batches. Their epochs are interleaved, so that other load on the
+machine affects them equally. Compilation time is not included in the training times.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .problem import ConvProblem
 from .runtime import native
 from .selector.candidates import candidates
 
-SCALE = 4  # the images are 8x8: as 32x32, convolutions have sizes worth choosing a kernel for
+SCALE = 4  # the 8x8 images are enlarged to 32x32, so that the choice of a kernel matters
 BATCH = 64
 
 
 class Block(nn.Module):
-    """3x3, depthwise 3x3 and 1x1 convolutions beside a shortcut, which is a strided 1x1 where the size changes."""
+    """3x3, depthwise 3x3 and 1x1 convolutions with a shortcut (a strided 1x1 convolution if the size changes)."""
 
     def __init__(self, c: int, k: int, stride: int):
         super().__init__()
@@ -56,7 +56,8 @@ def network() -> nn.Module:
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images and labels to train on, then a fifth of the data to test on. Raises ImportError without scikit-learn."""
+    """Training images and labels, then those of the test set, a fifth of the data. Raises ImportError without
+    scikit-learn."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -69,7 +70,7 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class Run:
-    """One network in training, with what it has cost so far."""
+    """Training of one network, with its time and loss so far."""
 
     def __init__(self, name: str, model: nn.Module, steps: int):
         self.name, self.model = name, model
@@ -103,7 +104,7 @@ class Run:
 
 
 def seconds_of_first_step(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """What one forward and backward take at first; the model stays as it was."""
+    """Duration of the first forward and backward; leaves the model unchanged."""
     state = copy.deepcopy(model.state_dict())
     start = time.perf_counter()
     F.cross_entropy(model(images[:BATCH]), labels[:BATCH]).backward()
@@ -114,8 +115,8 @@ def seconds_of_first_step(model: nn.Module, images: Tensor, labels: Tensor) -> f
 
 
 def train(models: dict[str, nn.Module], images: Tensor, labels: Tensor, epochs: int) -> list[Run]:
-    """Trains each model on the same batches, epoch by epoch in turns. All batches have one size: for another the model
-    would be compiled again."""
+    """Train each model on the same batches, interleaved by epoch. All batches have the same size, since another size
+    would compile the model again."""
     count = len(labels) // BATCH * BATCH
     orders = [torch.randperm(len(labels))[:count].split(BATCH) for _ in range(epochs)]
     runs = [Run(name, model, sum(map(len, orders))) for name, model in models.items()]
@@ -135,7 +136,7 @@ def print_result(runs: list[Run], images: Tensor, labels: Tensor) -> None:
 
 
 def print_problems(run: Run, images: Tensor, labels: Tensor) -> None:
-    """The problems of one training step and the kernel chosen for each."""
+    """Print the problems of one training step and the kernel chosen for each."""
     with torch_reformer.record_problems() as problems:
         run.step(images[:BATCH], labels[:BATCH])
     width = max(len(str(problem)) for problem, _ in problems)
@@ -149,7 +150,7 @@ def print_problems(run: Run, images: Tensor, labels: Tensor) -> None:
 
 
 def decision_times(problems: Sequence[ConvProblem]) -> tuple[float, float]:
-    """Microseconds to decide one of these problems, and to remember that decision: means over all of them."""
+    """Mean microseconds to decide a problem for the first time, and to look up the remembered decision."""
     asked = [problem.native() for problem in problems]
 
     def ask() -> float:
@@ -157,7 +158,7 @@ def decision_times(problems: Sequence[ConvProblem]) -> tuple[float, float]:
         native.decide_all(asked)
         return (time.perf_counter() - start) * 1e6 / len(asked)
 
-    with ThreadPoolExecutor(1) as fresh_thread:  # each thread remembers its own decisions
+    with ThreadPoolExecutor(1) as fresh_thread:  # each thread has its own cache of decisions
         return fresh_thread.submit(ask).result(), min(fresh_thread.submit(ask).result() for _ in range(10))
 
 

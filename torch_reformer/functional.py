@@ -1,7 +1,6 @@
-"""Public functions: convolution, and operators with what surrounds them fused in. They normalise arguments and write
-the program; the work is in ``torch.ops.reformer``. Autograd differentiates them any number of times; under autocast the
-convolution is computed in autocast's data type.
-"""
+"""Public functions: convolution, and operators fused with the element-wise operations around them. They normalise
+arguments and write the program; ``torch.ops.reformer`` does the work. All can be differentiated any number of times.
+Under autocast the convolution is computed in autocast's data type."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ _NO_TENSORS: Mapping[str, Tensor] = {}
 
 
 def pair(name: str, value) -> tuple[int, int]:
-    """(height, width) from a number or a sequence of one or two."""
+    """(height, width), given a number or a sequence of one or two numbers."""
     if type(value) is int:
         return value, value
     if type(value) is tuple and len(value) == 2:
@@ -51,7 +50,7 @@ def conv2d(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Two-dimensional convolution, as :func:`torch.nn.functional.conv2d`, by the kernel chosen for the problem.
+    """Two-dimensional convolution like :func:`torch.nn.functional.conv2d`, by the kernel chosen for the problem.
 
     Args:
         input: ``[N, C, H, W]`` or unbatched ``[C, H, W]``; float32, float64, float16 or bfloat16, any strides.
@@ -60,15 +59,15 @@ def conv2d(
         stride, dilation: one number or (height, width).
         padding: one number or (height, width) of zeros on each side, or ``"valid"`` (none) or ``"same"`` (the output is
             as large as the input; stride 1 only; an odd total puts the extra zero at the end).
-        groups: number of groups that channels are divided into.
+        groups: number of groups that the channels are divided into.
 
     Returns:
         ``[N, K, H', W']`` (without N if the input had none), channels_last if the input or the weight is.
 
     Raises:
         RuntimeError: for sizes that don't fit, with the argument and its value.
-        TypeError: for what is no tensor, or no whole number.
-        ValueError: for a padding or stride that can't be read.
+        TypeError: if an argument is not a tensor, or not an integer.
+        ValueError: for an invalid padding or stride.
     """
     if not is_compiling():
         result = aten.conv2d(input, weight, bias, stride, padding, dilation, groups)
@@ -89,7 +88,7 @@ def conv2d(
 
 
 def _pad_by_name(input, weight, padding: str, stride, dilation) -> tuple[Tensor, tuple[int, int]]:
-    """The symmetric part of a named padding; what is odd of it is padded to the input itself."""
+    """Symmetric part of a named padding, and the input padded by the asymmetric remainder."""
     if padding == "valid":
         return input, (0, 0)
     if padding != "same":
@@ -97,7 +96,7 @@ def _pad_by_name(input, weight, padding: str, stride, dilation) -> tuple[Tensor,
     if stride != (1, 1):
         raise ValueError(f"conv2d: padding='same' needs stride 1, got {stride}")
     if weight.dim() != 4:
-        return input, (0, 0)  # which the operator refuses
+        return input, (0, 0)  # which the operator rejects
     total_h, total_w = (dilation[d] * (weight.shape[2 + d] - 1) for d in (0, 1))
     if total_h % 2 or total_w % 2:
         input = pad(input, (0, total_w % 2, 0, total_h % 2))
@@ -126,18 +125,19 @@ def _one_or_all(results: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
 
 
 def stitch(acc: Tensor, program: Program, tensors: Mapping[str, Tensor] = _NO_TENSORS):
-    """Runs a program over a tensor, in one pass over memory.
+    """Run a program over a tensor, in one pass over memory.
 
     Args:
-        acc: ``[N, C, H, W]``, what the program calls acc. If it doesn't, only its size, data type and layout matter.
+        acc: ``[N, C, H, W]``, the program's acc. If the program does not read acc, only its size, data type and layout
+            matter.
         program: see :mod:`torch_reformer.program`.
         tensors: the program's inputs by name, of any floating-point data type (bool for masks, int64 for keys).
 
     Returns:
-        The program's output, or a tuple of them.
+        the program's output, or a tuple of its outputs.
 
     Raises:
-        TypeError: for what is no tensor, or no program.
+        TypeError: if an argument is not a tensor, or not a program.
         ValueError: if the names are not those of the program's inputs.
         RuntimeError: for sizes or data types that don't fit.
     """
@@ -156,17 +156,17 @@ def conv2d_epilogue(
     dilation: int | tuple[int, int] = 1,
     groups: int = 1,
 ):
-    """Runs a program on a convolution's result: :func:`stitch` of :func:`torch_reformer.conv2d` without a bias.
+    """Run a program on the result of a convolution: :func:`stitch` after :func:`torch_reformer.conv2d` without a bias.
 
     Args:
         input, weight, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
         program, tensors: as for :func:`stitch`. acc may have been rounded to the result's data type.
 
     Returns:
-        The program's output, or a tuple of them.
+        the program's output, or a tuple of its outputs.
 
     Raises:
-        As :func:`stitch` and :func:`torch_reformer.conv2d`.
+        The errors of :func:`stitch` and :func:`torch_reformer.conv2d`.
     """
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         check_tensors("conv2d_epilogue", input=input, weight=weight)
@@ -176,19 +176,19 @@ def conv2d_epilogue(
 
 
 def linear_epilogue(input: Tensor, weight: Tensor, program: Program, tensors: Mapping[str, Tensor] = _NO_TENSORS):
-    """Runs a program on a matrix product ``input @ weight.T``.
+    """Run a program on the matrix product ``input @ weight.T``.
 
     Args:
         input: ``[..., C]``.
         weight: ``[K, C]``.
-        program: its channels are the K columns, its rows the elements of all dimensions of the input but the last.
-        tensors: full ones are ``[..., K]``, rows ``[...]``.
+        program: its channels are the K columns of the product, its rows the elements of all other dimensions.
+        tensors: by name; full ones are ``[..., K]``, rows ``[...]``.
 
     Returns:
-        The program's output, or a tuple of them; sizes as those of the inputs.
+        the program's output, or a tuple of its outputs, with sizes like those of the inputs.
 
     Raises:
-        As :func:`conv2d_epilogue`.
+        The errors of :func:`conv2d_epilogue`.
     """
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         check_tensors("linear_epilogue", input=input, weight=weight)
@@ -214,7 +214,7 @@ def linear_epilogue(input: Tensor, weight: Tensor, program: Program, tensors: Ma
 
 
 def _check_activation(activation: str) -> None:
-    if not isinstance(activation, str):  # which might not be hashed, as programs' keys are
+    if not isinstance(activation, str):  # it might not be hashable, as a cache key of programs has to be
         activation_of(activation)
 
 
@@ -235,20 +235,20 @@ def conv2d_act(
     activation: str = "relu",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """``activation(conv2d(input, weight, bias) + residual)``.
+    """Compute ``activation(conv2d(input, weight, bias) + residual)``.
 
     Args:
         input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
-        activation: none, relu, relu6, leaky_relu (slope 0.01), silu, gelu, gelu_tanh, hardswish, hardsigmoid,
-            sigmoid or tanh.
-        residual: of the result's size, or None.
+        activation: none, relu, relu6, leaky_relu (slope 0.01), silu, gelu, gelu_tanh, hardswish, hardsigmoid, sigmoid
+            or tanh.
+        residual: a tensor of the result's size, or None.
 
     Returns:
         ``[N, K, H', W']``.
 
     Raises:
         ValueError: for another activation.
-        As :func:`torch_reformer.conv2d`.
+        The errors of :func:`torch_reformer.conv2d`.
     """
     if not isinstance(input, Tensor) and has_torch_function(given := (input, weight, bias, residual)):
         geometry, settings = (stride, padding, dilation, groups), {"activation": activation, "residual": residual}
@@ -260,7 +260,7 @@ def conv2d_act(
 
 
 def dropout_key(rate: float, device: torch.device) -> Tensor | None:
-    """For the random numbers of one call, if it needs some."""
+    """Key of the random numbers of one call; None if the call needs none."""
     if not 0 <= rate <= 1:
         raise ValueError(f"linear_act: dropout must be a probability, got {rate}")
     return torch.randint(-(2**63), 2**63 - 1, (1,), device=device) if 0 < rate < 1 else None
@@ -281,14 +281,14 @@ def linear_act(
     training: bool = True,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """``dropout(activation(input @ weight.T + bias)) + residual``.
+    """Compute ``dropout(activation(input @ weight.T + bias)) + residual``.
 
     Args:
         input: ``[..., C]``.
         weight: ``[K, C]``; bias: ``[K]`` or None.
         activation: as for :func:`conv2d_act`.
         dropout: the probability with which an element becomes 0 in training; the others are divided by 1 - dropout.
-            Which ones is drawn anew at each call, from PyTorch's generator of the input's device.
+            Each call draws a key for this from PyTorch's generator of the input's device.
         residual: ``[..., K]`` or None.
 
     Returns:
@@ -333,27 +333,27 @@ def conv2d_batch_norm_act(
     activation: str = "relu",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """``activation(batch_norm(conv2d(input, weight, bias)) + residual)``.
+    """Compute ``activation(batch_norm(conv2d(input, weight, bias)) + residual)``.
 
-    In training the pass that stores the convolution's result computes the batch's mean and variance too, and a second
+    In training, the pass that stores the convolution's result also computes the batch's mean and variance, and a second
     pass normalises and updates the running statistics. In evaluation everything is one pass.
 
     Args:
         input, weight, bias, stride, padding, dilation, groups: as for :func:`torch_reformer.conv2d`, with a batch.
-        running_mean, running_var: ``[K]``; updated in training, read in evaluation. None: as for
-            :func:`torch.nn.functional.batch_norm`, the batch's own are used always.
-        norm_weight, norm_bias: ``[K]`` or None, batch norm's scale and shift.
+        running_mean, running_var: ``[K]``; updated in training, read in evaluation. None: the batch's own statistics
+            are always used, as by :func:`torch.nn.functional.batch_norm`.
+        norm_weight, norm_bias: scale and shift of batch norm, ``[K]`` or None.
         training, momentum, eps: as for :func:`torch.nn.functional.batch_norm`. A momentum that changes from call to
-            call should be a tensor of one element: a number is part of the program.
+            call should be a tensor of one element, because a number is part of the program.
         activation, residual: as for :func:`conv2d_act`.
 
     Returns:
         ``[N, K, H', W']``.
 
     Raises:
-        ValueError: as PyTorch, in training if there is one value a channel or eps is not positive, in evaluation if eps
-            is negative; in evaluation without running statistics; for another activation.
-        As :func:`torch_reformer.conv2d`.
+        ValueError: in training, as in PyTorch, if there is one value per channel or eps is not positive; in evaluation,
+            if eps is negative or there are no running statistics; for another activation.
+        The errors of :func:`torch_reformer.conv2d`.
     """
     optional = bias, running_mean, running_var, norm_weight, norm_bias, residual
     if not (
@@ -400,7 +400,7 @@ def conv2d_batch_norm_act(
 
     if (running_mean is None) != (running_var is None):
         raise ValueError("conv2d_batch_norm_act: running_mean and running_var must be given both or neither")
-    if input.dim() and input.shape[0] == 0:  # as PyTorch: no moments, and the running statistics stay
+    if input.dim() and input.shape[0] == 0:  # as in PyTorch: no moments, and the running statistics do not change
         moments = weight.new_zeros(2, weight.shape[0])
         given = _some(scale=norm_weight, shift=norm_bias, residual=residual)
         tensors = given | {"mean": moments[0], "squares": moments[1]}

@@ -1,4 +1,4 @@
-"""Modules, and the conversion of existing models."""
+"""Modules that use this package's kernels, and conversion of existing models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Conv2d(torch.nn.Conv2d):
     Padding modes other than ``"zeros"`` pad first, as PyTorch does.
     """
 
-    def _get_name(self) -> str:  # in representations
+    def _get_name(self) -> str:  # for the module's repr
         name = super()._get_name()
         return f"torch_reformer.{name}" if type(self) is Conv2d else name
 
@@ -33,7 +33,7 @@ class Conv2d(torch.nn.Conv2d):
 
 
 class Conv2dAct(torch.nn.Conv2d):
-    """``activation(conv(input) + residual)`` by :func:`torch_reformer.conv2d_act`: arguments and state dict of
+    """``activation(conv(input) + residual)`` by :func:`torch_reformer.conv2d_act`, with the arguments and state dict of
     :class:`torch.nn.Conv2d`.
 
     Args:
@@ -101,8 +101,8 @@ class Conv2dBatchNormAct(torch.nn.Module):
 
 
 class LinearAct(torch.nn.Linear):
-    """``dropout(activation(linear(input))) + residual`` by :func:`torch_reformer.linear_act`: arguments and state dict
-    of :class:`torch.nn.Linear`.
+    """``dropout(activation(linear(input))) + residual`` by :func:`torch_reformer.linear_act`, with the arguments and
+    state dict of :class:`torch.nn.Linear`.
 
     Args:
         activation: see :func:`torch_reformer.conv2d_act`.
@@ -143,20 +143,21 @@ def conv_norm_act(
     activation: str,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """``activation(norm(conv(input)) + residual)`` of modules with their own settings; counts the batch in training."""
-    if not isinstance(input, Tensor) and has_torch_function((input, residual)):  # proxies of torch.fx, say
+    """``activation(norm(conv(input)) + residual)`` of two modules with their settings; counts the batch in training."""
+    if not isinstance(input, Tensor) and has_torch_function((input, residual)):  # such as proxies of torch.fx
         return handle_torch_function(conv_norm_act, (input, residual), conv, norm, input, activation, residual)
     momentum, in_training, tracks = norm.momentum, norm.training, norm.track_running_stats
-    conv_own, norm_own, buffers = conv._parameters, norm._parameters, norm._buffers
-    # Modules look their parameters up slowly; what is not in there is computed (torch.nn.utils.parametrize).
-    weight = conv_own["weight"] if "weight" in conv_own else conv.weight
-    bias = conv_own["bias"] if "bias" in conv_own else conv.bias
-    scale = norm_own["weight"] if "weight" in norm_own else norm.weight
-    shift = norm_own["bias"] if "bias" in norm_own else norm.bias
+    conv_parameters, norm_parameters, buffers = conv._parameters, norm._parameters, norm._buffers
+    # Attribute access of modules is slow. A parameter missing from the dictionaries is computed
+    # (torch.nn.utils.parametrize).
+    weight = conv_parameters["weight"] if "weight" in conv_parameters else conv.weight
+    bias = conv_parameters["bias"] if "bias" in conv_parameters else conv.bias
+    scale = norm_parameters["weight"] if "weight" in norm_parameters else norm.weight
+    shift = norm_parameters["bias"] if "bias" in norm_parameters else norm.bias
     running_mean = buffers["running_mean"] if "running_mean" in buffers else norm.running_mean
     if in_training and tracks and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-        if momentum is None:  # all batches count alike
+        if momentum is None:  # a cumulative average: all batches have equal weight
             momentum = 1.0 / norm.num_batches_tracked.double()
     if momentum is None:
         momentum = 0.0
@@ -186,7 +187,7 @@ def conv_norm_act(
 
 @dataclasses.dataclass(frozen=True)
 class Conversion:
-    """What :func:`convert` did: names of the modules it swapped, and why it left the others."""
+    """Result of :func:`convert`: names of the converted modules, and the reasons for leaving others as they are."""
 
     converted: list[str]
     left: dict[str, str]
@@ -208,20 +209,20 @@ def _reason_to_leave(module: torch.nn.Module) -> str | None:
 
 
 def convert(model: torch.nn.Module, channels_last: bool = False) -> Conversion:
-    """Swaps every eligible :class:`torch.nn.Conv2d` of a model for :class:`Conv2d`, in place.
+    """Convert every eligible :class:`torch.nn.Conv2d` of a model to :class:`Conv2d`, in place.
 
-    Parameters, hooks, training mode and names stay: the state dict, optimizers and checkpoints do not notice.
+    Parameters, hooks, training mode and names stay the same: state dicts, optimizers and checkpoints are not affected.
 
     Args:
-        model: any module; a Conv2d itself too.
-        channels_last: also converts the model's parameters to ``torch.channels_last``, which is most often faster; give
-            it inputs of that memory format.
+        model: any module, also a Conv2d itself.
+        channels_last: also convert the model's parameters to ``torch.channels_last``, which is usually faster; the
+            inputs should then have that memory format, too.
 
     Returns:
-        what was converted, and a sentence for every Conv2d (or module derived from it) that was left.
+        the converted modules, and the reason for every Conv2d (or module derived from it) that was left as it is.
 
     Raises:
-        TypeError: for what is no module.
+        TypeError: if `model` is not a module.
     """
     check_module("convert", model)
     converted, left = [], {}

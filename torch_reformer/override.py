@@ -1,4 +1,4 @@
-"""PyTorch's own convolutions by the chosen kernels, for the whole process."""
+"""Process-wide override of PyTorch's convolutions by the chosen kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .runtime import aten
 
 
 class _Restore:
-    """What enable() returns: as a context it sets back what was in force before."""
+    """Context manager returned by enable(); at its end it restores the previous state."""
 
     def __init__(self, before: bool):
         self._before = before
@@ -19,17 +19,17 @@ class _Restore:
 
 
 def enable() -> _Restore:
-    """Lets the chosen kernels compute every two-dimensional convolution of this process, forward and backward.
+    """Let the chosen kernels compute every two-dimensional convolution of this process, forward and backward.
 
     ``aten::convolution`` and its backward are overridden for CPU and GPU tensors, below PyTorch's autograd, autocast
-    and transforms: modules, ``torch.nn.functional``, compiled and exported models are used unchanged. What this package
-    has no kernels for (transposed, 1-D, 3-D, complex, quantised, sparse) stays PyTorch's, and so do modules that
-    ``torch.jit.trace`` made and convolutions that Inductor fuses by oneDNN. Call it while no convolution
-    runs in another thread; it holds for all threads.
+    and transforms: modules, ``torch.nn.functional``, compiled and exported models are used unchanged. PyTorch's kernels
+    still run convolutions that this package does not support (transposed, 1-D, 3-D, complex, quantised, sparse),
+    modules made by ``torch.jit.trace``, and convolutions that Inductor fuses by oneDNN. The setting holds for all
+    threads; call this function while no convolution runs in another thread.
 
     Returns:
-        a context manager, at whose end what was in force before is so again; without ``with`` it stays enabled until
-        :func:`disable`.
+        a context manager that restores the previous state at its end; without ``with``, the override stays enabled
+        until :func:`disable`.
 
     Raises:
         RuntimeError: if the library for this version of PyTorch was not built, with how to build it.
@@ -42,6 +42,6 @@ def enable() -> _Restore:
 
 
 def disable() -> None:
-    """Gives PyTorch its own convolutions back. Nothing happens if :func:`enable` was not called."""
+    """Let PyTorch compute its convolutions itself again. Does nothing if :func:`enable` was not called."""
     if aten.library is not None:
         aten.library.set_enabled(False)

@@ -1,4 +1,4 @@
-"""Convolution problems and their text form, MIOpen's find-db key."""
+"""Convolution problems and their text form, the find-db key of MIOpen."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .runtime.arguments import shown
 DIRECTIONS = ("F", "B", "W")  # forward, input_grad, weight_grad
 LAYOUTS = ("NCHW", "NHWC")
 DTYPES = ("FP32", "FP64", "FP16", "BF16", "INT8")
-_WORDS = {"direction": DIRECTIONS, "dtype": DTYPES, "layout": LAYOUTS}  # numbers in the native library
+# names, in the order of their numbers in the native library
+_NAMES = {"direction": DIRECTIONS, "dtype": DTYPES, "layout": LAYOUTS}
 TORCH_DTYPES = {"FP32": torch.float32, "FP64": torch.float64, "FP16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True)
 class ConvProblem:
-    """One convolution in one direction: all that the choice of a kernel may depend on besides the device.
+    """Convolution in one direction: everything that the choice of a kernel may depend on besides the device.
 
     Sizes are in elements: input ``[n, c, h, w]``, filter ``[k, c / groups, r, s]``. ``str()`` gives MIOpen's find-db
     key, for example ``64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F``, and :meth:`parse` reads it back. As in
@@ -47,24 +48,24 @@ class ConvProblem:
 
     @classmethod
     def parse(cls, key: str) -> ConvProblem:
-        """Reads a find-db key. Raises ``ValueError`` with a sentence if it is malformed or inconsistent."""
+        """Parse a find-db key. Raises ``ValueError`` if it is malformed or inconsistent."""
         if not isinstance(key, str):
             raise ValueError(f"a find-db key is a text, got {shown(key)}")
         raw = _native.problem_parse(key)
         values = {name: getattr(raw, name) for name in _FIELDS}
-        for name, words in _WORDS.items():
-            values[name] = words[values[name]]
+        for name, names in _NAMES.items():
+            values[name] = names[values[name]]
         values["bias"] = bool(raw.bias)
         return cls(**values)
 
     def native(self) -> _native.Problem:
-        """The same problem as the native library's struct. ``ValueError`` for a value that has no place in it."""
+        """Struct of the native library for this problem. Raises ``ValueError`` for a value that it can't hold."""
         values = {name: getattr(self, name) for name in _FIELDS}
         for name, value in values.items():
-            if name in _WORDS:
-                if not isinstance(value, str) or value not in _WORDS[name]:
-                    raise ValueError(f"the {name} of a problem is one of {', '.join(_WORDS[name])}, got {shown(value)}")
-                values[name] = _WORDS[name].index(value)
+            if name in _NAMES:
+                if not isinstance(value, str) or value not in _NAMES[name]:
+                    raise ValueError(f"the {name} of a problem is one of {', '.join(_NAMES[name])}, got {shown(value)}")
+                values[name] = _NAMES[name].index(value)
             elif not _is_whole(value):
                 raise ValueError(f"{name} of a problem must be a whole number, got {shown(value)}")
             elif not 0 <= value < 2**31:
@@ -75,7 +76,7 @@ class ConvProblem:
         return _native.problem_str(self.native())
 
     def replace(self, **changes) -> ConvProblem:
-        """A copy with some members changed."""
+        """Copy of this problem with some members changed."""
         return dataclasses.replace(self, **changes)
 
     @property
@@ -110,13 +111,13 @@ class ConvProblem:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the direct algorithm."""
+        """Number of multiplications and additions of the direct algorithm."""
         n, k, out_h, out_w = self.output_size
         return 2 * n * k * out_h * out_w * (self.c // self.groups) * self.r * self.s
 
     @property
     def kind(self) -> str:
-        """The family that tables are grouped by: 1x1, depthwise, grouped, stem (at most 4 channels), 3x3 or other."""
+        """Family by which tables group problems: 1x1, depthwise, grouped, stem (at most 4 channels), 3x3 or other."""
         return _native.problem_kind(self.native())
 
 

@@ -1,8 +1,8 @@
-"""Compiles csrc/hip/*/*.hip into the package: for this machine's GPUs, or for those that REFORMER_ARCHS names.
+"""Compiles csrc/hip/*/*.hip into the package, for the GPUs of this machine or for the architectures in REFORMER_ARCHS.
 
-setup.py calls build(). Beside the code objects (<package>/kernels/<stem>.<architecture>.co or .cubin) go the sources,
-from which kernels that were not compiled here are compiled at run time. What is up to date, by the time of its last
-change, is left alone.
+setup.py calls build(). The code objects (<package>/kernels/<stem>.<architecture>.co or .cubin) are accompanied by the
+sources, from which kernels that were not compiled here are compiled at run time. Files that are up to date, by their
+modification times, are not compiled again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Architectures that kernels are packaged for, and whether they have TMA (devices.def).
+# Architectures that kernels are packaged for, and True if they have TMA (devices.def).
 HAS_TMA = {
     code: tma == "true"
     for code, tma in re.findall(
@@ -26,40 +26,41 @@ HAS_TMA = {
 }
 ARCHITECTURES = tuple(sorted(HAS_TMA))
 VARIABLE = "REFORMER_ARCHS"
-DEVICE_FILES = {"gfx": Path("/dev/kfd"), "sm_": Path("/dev/nvidia0")}  # the driver makes these for a vendor's GPUs
+DEVICE_FILES = {"gfx": Path("/dev/kfd"), "sm_": Path("/dev/nvidia0")}  # created by the vendor's driver if it has a GPU
 AMD_FLAGS = (
     "-x hip -std=c++17 -O3 -Wall --offload-device-only --no-gpu-bundle-output -nogpuinc -nogpulib "
     "-mcode-object-version=5"
 ).split()
-# Files that are not for all architectures: some are compiled with a program's text after them, at run time only.
+# Kernels that are not compiled for all architectures: some need TMA, others are compiled at run time only, with a
+# program's text appended.
 NEEDS_TMA = {"tma_depthwise", "tma_gemm", "tma_windows"}
 NEEDS_TEXT = {"stitch", "stitch_rows", "stitch_tiles"}
 NVIDIA_FLAGS = "-x cu -std=c++17 -O3 -cubin".split()
 
 
 def kernels() -> list[Path]:
-    """The files of kernels; no two have the same stem."""
+    """Kernel files; no two have the same stem."""
     return sorted(HERE.rglob("*.hip"))
 
 
 def sources() -> list[Path]:
-    """Everything that device code is made of: the kernels' files and all that they include."""
+    """All source files of device code: the kernel files and everything that they include."""
     return sorted(set().union(*map(_files_of, kernels())))
 
 
 def is_packaged(stem: str, arch: str) -> bool:
-    """Whether the package can have the file's code object for the architecture."""
+    """True if the package can contain the file's code object for the architecture."""
     return stem not in NEEDS_TEXT and (stem not in NEEDS_TMA or HAS_TMA.get(arch, False))
 
 
 def architectures() -> tuple[str, ...]:
-    """What REFORMER_ARCHS asks for ("gfx942 sm_90a"; empty for none), or else what the GPUs in sight run."""
+    """Architectures in REFORMER_ARCHS ("gfx942 sm_90a"; empty for none), or else those of this machine's GPUs."""
     asked = os.environ.get(VARIABLE)
     return in_sight() if asked is None else tuple(asked.replace(",", " ").split())
 
 
 def _output_of(*command: str) -> str:
-    """What it prints; nothing if it isn't installed."""
+    """Output of a command; empty if the command isn't installed."""
     if shutil.which(command[0]) is None:
         return ""
     return subprocess.run(command, capture_output=True, text=True).stdout
@@ -70,20 +71,22 @@ def _of_rocm(path: str) -> str:
 
 
 def in_sight() -> tuple[str, ...]:
-    """Those of ARCHITECTURES that a GPU of this machine runs: all of its vendor's where no tool says what it is."""
+    """Those of ARCHITECTURES that a GPU of this machine can run; all of a vendor's if its driver is present, but no
+    tool that names the GPU."""
     runnable = {"gfx": set(), "sm_": set()}
     for tool in ("rocm_agent_enumerator", _of_rocm("bin/rocm_agent_enumerator")):
         runnable["gfx"].update(re.findall(r"^gfx[1-9]\w+$", _output_of(tool), re.MULTILINE))
     capabilities = _output_of("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
     for major, minor in re.findall(r"^(\d+)\.(\d)$", capabilities, re.MULTILINE):
-        # As csrc/jit/code_objects.cpp looks for them.
+        # csrc/jit/code_objects.cpp looks for code objects in the same way.
         runnable["sm_"].update([f"sm_{major}{minor}a", *(f"sm_{major}{lesser}" for lesser in range(int(minor) + 1))])
     unknown = [vendor for vendor, file in DEVICE_FILES.items() if not runnable[vendor] and file.exists()]
     return tuple(arch for arch in ARCHITECTURES if arch in runnable[arch[:3]] or arch[:3] in unknown)
 
 
 def _compiles_for_amd(clang: str) -> bool:
-    """Whether it is clang >= 17 (gfx942) that has AMD's GPUs among its targets and finds the linker that they need."""
+    """True if this is clang >= 17 (which gfx942 needs) with AMD GPUs among its targets and the linker that they
+    need."""
     version = re.search(r"clang version (\d+)", _output_of(clang, "--version"))
     return (
         version is not None
@@ -110,7 +113,7 @@ def command(compiler: str, arch: str, source: Path, result: Path) -> list[str]:
 
 
 def _compile(compiler: str, arch: str, source: Path, result: Path) -> None:
-    temporary = result.with_suffix(".tmp")  # an interrupted compiler leaves nothing that looks up to date
+    temporary = result.with_suffix(".tmp")  # an interrupted compiler must not leave a file that looks up to date
     done = subprocess.run(command(compiler, arch, source, temporary), capture_output=True, text=True)
     if done.returncode:
         temporary.unlink(missing_ok=True)
@@ -123,14 +126,14 @@ def _compile(compiler: str, arch: str, source: Path, result: Path) -> None:
 
 
 def _files_of(source: Path) -> set[Path]:
-    """The file and all that it includes."""
-    found, left = set(), [source]
+    """The file and all files that it includes."""
+    files, left = set(), [source]
     while left:
         path = Path(os.path.normpath(left.pop()))
-        if path.exists() and path not in found:  # the emulator's is not among them
-            found.add(path)
+        if path.exists() and path not in files:  # the emulator's header does not exist here
+            files.add(path)
             left += [path.parent / name for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)]
-    return found
+    return files
 
 
 def _copy_sources(folder: Path) -> None:
@@ -145,11 +148,12 @@ def _copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path) -> None:
-    """Fills a package's folder of kernels, and says in a line what it holds then."""
+    """Fill a package's folder of kernels, and print a one-line summary."""
     wanted, asked = architectures(), VARIABLE in os.environ
     compilers = {"gfx": find_clang(), "sm_": find_nvcc()}
     missing = [arch for arch in wanted if compilers.get(arch[:3]) is None]
-    allowed = wanted if asked else ARCHITECTURES  # existing code objects of these stay, if they are up to date
+    # existing code objects for these architectures stay if they are up to date
+    allowed = wanted if asked else ARCHITECTURES
     if missing and asked:
         raise SystemExit(
             f"{VARIABLE} asks for {', '.join(missing)}, and there is no compiler for that: gfx... needs clang >= 17 "

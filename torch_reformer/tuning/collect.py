@@ -1,8 +1,9 @@
-"""Times every applicable candidate of each problem on this machine, into a database that a selector can learn from.
+"""Times every applicable candidate of each problem on this machine, and writes a database that a selector can learn
+from.
 
-Interrupted, or out of the minutes that it was given, it goes on where it was when the same command is given again.
-Under torchrun the problems are dealt out over the processes, which should have cores of their own; each writes
-``DB.rankR``, and the last to finish merges them into DB (``--merge`` does so by hand).
+If it was interrupted, or ran out of its minutes, the same command continues where it stopped. Under torchrun the
+problems are distributed over the processes, each of which should have its own cores. Each process writes ``DB.rankR``,
+and the last one to finish merges these files into DB (``--merge`` does this by hand).
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from .measure import Measurement, applicable, measure
 from .measure_epilogue import compile_kernels, kernels, measure_epilogue
 from .workload import device_name, usable_device
 
-SAVE_SECONDS = 10  # at most so much work is lost
-COMPILED_AT_ONCE = 500  # tasks: the kernels of so many are compiled before the first of them is timed
+SAVE_SECONDS = 10  # the most work that can be lost
+COMPILED_AT_ONCE = 500  # tasks whose kernels are compiled before the first of them is timed
 
 
 def _listed(allowed: tuple[str, ...]) -> Callable[[str], list[str]]:
     def parse(text: str) -> list[str]:
-        words = text.upper().split(",")
-        if unknown := [word for word in words if word not in allowed]:
+        values = text.upper().split(",")
+        if unknown := [word for word in values if word not in allowed]:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(allowed)}")
-        return words
+        return values
 
     return parse
 
@@ -52,7 +53,7 @@ def _minutes(text: str) -> float:
         minutes = float(text)
     except ValueError:
         minutes = math.nan
-    if not minutes >= 0:  # NaN, too
+    if not minutes >= 0:  # also true for NaN
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes")
     return minutes
 
@@ -81,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pending(tasks: list[Task], known: Iterable[Database], device: torch.device) -> list[Task]:
-    """Those that no database has timings of for just the solvers that apply, or for just the ways, in the kernels that
-    the choice takes for them now."""
+    """Tasks that no database covers. A database covers a task if it has timings of exactly the applicable solvers, or
+    of exactly the two ways to run an epilogue with the kernels that would be chosen now."""
     measured = {key: record for database in known for key, record in database.records.items()}
 
     def is_measured(task: Task) -> bool:
@@ -102,7 +103,7 @@ def _measured(task: Task, repeats: int, device: torch.device) -> Measurement:
 def _collect(
     tasks: list[Task], total: int, database: Database, repeats: int, device: torch.device, seconds: float
 ) -> int:
-    """Measures the tasks into the database, as many as are begun in so many seconds. Returns how many could not be
+    """Measure tasks into the database, starting none after `seconds`. Returns the number of tasks that could not be
     run."""
     skipped, measured, disturbed, saved = 0, 0, 0, time.monotonic()
     end = saved + seconds
@@ -111,19 +112,20 @@ def _collect(
         for number, task in enumerate(tasks):
             if time.monotonic() >= end:
                 break
-            if number % COMPILED_AT_ONCE == 0 and any(each.epilogue for each in tasks):
-                compile_kernels([each for each in tasks[number : number + COMPILED_AT_ONCE] if each.epilogue], device)
+            if number % COMPILED_AT_ONCE == 0 and any(pending.epilogue for pending in tasks):
+                upcoming = tasks[number : number + COMPILED_AT_ONCE]
+                compile_kernels([pending for pending in upcoming if pending.epilogue], device)
             bar.set_postfix_str(str(task))
             try:
-                found = _measured(task, repeats, device)
+                measurement = _measured(task, repeats, device)
             except ValueError as error:
                 skipped += 1
                 tqdm.write(f"left out: {task}: {error}", file=sys.stderr)
             else:
-                database.add(found.record, found.wrong)
+                database.add(measurement.record, measurement.wrong)
                 measured += 1
-                disturbed += found.disturbed
-                for solver, what in found.wrong.items():
+                disturbed += measurement.disturbed
+                for solver, what in measurement.wrong.items():
                     tqdm.write(f"WRONG: {task}: {solver}: {what}", file=sys.stderr)
             bar.update()
             if time.monotonic() - saved > SAVE_SECONDS:
@@ -131,7 +133,7 @@ def _collect(
                 saved = time.monotonic()
         else:
             database.complete = True
-    finally:  # an interruption too
+    finally:  # also after an interruption
         bar.close()
         database.save()
         if disturbed:
@@ -158,15 +160,15 @@ def _report(database: Database, skipped: int = 0) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Status 0; 1 if a solver computed something wrong, 130 if interrupted."""
+    """Return status 0; 1 if a solver computed wrong results, 130 if interrupted."""
     if options.threads:
-        torch.set_num_threads(options.threads)  # a CPU's number of threads is part of its name
+        torch.set_num_threads(options.threads)  # a CPU's name contains its number of threads
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
     name = device_name(device)
     if options.merge:
         merged = merge(options.out, device=name)
-        assert merged is not None  # as it would be for the ranks of a run
+        assert merged is not None  # merge() returns None only if it is given a number of ranks
         return _report(merged)
     if options.problems is None:
         raise ValueError("--problems is missing: which problems should be timed?")
@@ -178,9 +180,10 @@ def run(options: argparse.Namespace) -> int:
     database = whole if world_size == 1 else Database(part_path(options.out, rank), name)
     pending = _pending(share, [whole, *parts(options.out, name)], device)
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # torchrun stops its processes so; saves on the way out
+    # torchrun stops its processes by SIGTERM; this saves before exit
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     database.complete = False
-    database.save()  # finds out now whether it can
+    database.save()  # fails now if the file can't be written
     try:
         skipped = _collect(pending, len(share), database, options.repeats, device, 60 * options.minutes)
     except KeyboardInterrupt:
@@ -190,7 +193,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{database.path} has {len(database.records)} problems, and not all yet: the same command goes on")
     if world_size == 1:
         return _report(database, skipped)
-    # Wrong results make the process that merges fail, not this one: torchrun would stop the others.
+    # Wrong results make the merging process fail, not this one, because torchrun would then stop the others.
     if merged := merge(options.out, world_size, name):
         return _report(merged)
     if database.complete:

@@ -1,6 +1,6 @@
-"""Convolutions in fp64, as one matrix product for each tap of the filter: what results on a GPU are compared with.
+"""Reference convolutions in fp64, as one matrix product per tap of the filter, to check results on a GPU.
 
-The vendor's library would have to look for a kernel for fp64 first, which takes longer than all that is to be timed.
+The vendor's library would first have to search for an fp64 kernel, which takes longer than all timings together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .workload import Workload
 
 
 def exact(work: Workload) -> Tensor:
-    """The result of the problem's direction, in fp64."""
+    """Result of the problem's direction in fp64."""
     return {"F": _forward, "B": _input_grad, "W": _weight_grad}[work.problem.direction](work)
 
 
-# Below, images are [group, n, row, column, channel], filters [r, s, group, output channel, input channel].
+# Layouts below: images [group, n, row, column, channel], filters [r, s, group, output channel, input channel].
 
 
 def _images(tensor: Tensor, groups: int) -> Tensor:
@@ -42,7 +42,7 @@ def _padded(x: Tensor, p: ConvProblem) -> Tensor:
 
 
 def _taps(padded: Tensor, p: ConvProblem) -> Iterator[tuple[int, int, Tensor]]:
-    """For each tap the pixels that it meets, one for each of the output's."""
+    """For each tap of the filter, the input positions that it is applied to, one for each output position."""
     for r in range(p.r):
         for s in range(p.s):
             top, left = r * p.dilation_h, s * p.dilation_w
@@ -52,7 +52,8 @@ def _taps(padded: Tensor, p: ConvProblem) -> Iterator[tuple[int, int, Tensor]]:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of each group. Libraries are slow at those of vectors, of which depthwise convolutions are made."""
+    """``a @ b`` for each group. Depthwise convolutions consist of vector products, for which matrix libraries are
+    slow."""
     if a.shape[-1] == 1:
         return a * b
     return (a * b.mT).sum(-1, keepdim=True) if b.shape[-1] == 1 else a @ b
@@ -82,5 +83,5 @@ def _weight_grad(work: Workload) -> Tensor:
     x, y = _padded(_images(work.input, p.groups), p), _images(work.output_grad, p.groups).flatten(2, 3).mT
     filters = x.new_empty(p.r, p.s, p.groups, p.k // p.groups, p.c // p.groups)
     for r, s, pixels in _taps(x, p):
-        filters[r, s] = _product(y, pixels.flatten(2, 3)).sum(1)  # a product of each image, so that a GPU is busy
+        filters[r, s] = _product(y, pixels.flatten(2, 3)).sum(1)  # one product per batch element keeps a GPU busy
     return filters.permute(2, 3, 4, 0, 1).reshape(p.weight_size)

@@ -1,4 +1,4 @@
-"""Which kernel is chosen for a problem, and why: every candidate's estimate, or the reason why it does not apply."""
+"""Explains the choice of a kernel for a problem: every candidate's estimate, or the reason why it does not apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIRECTION_WORDS = {"F": "forward", "B": "gradient of the input", "W": "gradient
 
 
 def amount(bytes: int) -> str:
-    """Bytes in words: 0 B, 12.3 KiB, 4.0 MiB."""
+    """Bytes as text: 0 B, 12.3 KiB, 4.0 MiB."""
     if bytes < 1024:
         return f"{bytes} B"
     value, unit = bytes / 1024, "KiB"
@@ -28,7 +28,7 @@ def amount(bytes: int) -> str:
 
 
 def in_words(problem: ConvProblem) -> str:
-    """The problem as a person would say it."""
+    """Description of a problem for people."""
     p = problem
     dtype = str(TORCH_DTYPES[p.dtype]).removeprefix("torch.") if p.dtype in TORCH_DTYPES else p.dtype.lower()
     geometry = [f"stride {p.stride_h}x{p.stride_w}", f"padding {p.pad_h}x{p.pad_w}"]
@@ -62,15 +62,15 @@ def _reason(found: list[Candidate]) -> str:
 
 
 def explain(problem: ConvProblem, device: str | None = None, epilogue: str = "") -> str:
-    """The problem, the candidates, and the choice.
+    """Describe a problem, its candidates and the choice among them.
 
-    A candidate has its estimate and workspace, or the reason why it does not apply, and its probability where a
-    selector decides.
+    The text has for each candidate the estimate and workspace, or the reason why it does not apply, and its probability
+    if a selector decides.
 
     Args:
-        device: as for :func:`candidates`; :class:`torch_reformer.record_problems` gives it with each problem.
-        epilogue: a program behind the convolution, such as ``bias.relu`` (selector/epilogues.py says which there are):
-            whether it runs in the convolution's kernel is said, too.
+        device: as for :func:`candidates`; :class:`torch_reformer.record_problems` returns it with each problem.
+        epilogue: a program after the convolution, such as ``bias.relu`` (selector/epilogues.py lists the steps): the
+            text then also says if it runs in the convolution's kernel.
     """
     check_problem(problem)
     device = native.device(device)
@@ -82,18 +82,22 @@ def explain(problem: ConvProblem, device: str | None = None, epilogue: str = "")
 
 
 def _epilogue_line(problem: ConvProblem, device: str, epilogue: str) -> str:
-    found, names = epilogues.choice(problem, device, epilogue), native.solver_names()
-    where = f"in {names[found.fused]}" if found.is_fused else f"in a kernel of its own, after {names[found.separate]}"
-    if found.fused < 0:
+    decision, names = epilogues.choice(problem, device, epilogue), native.solver_names()
+    where = (
+        f"in {names[decision.fused]}"
+        if decision.is_fused
+        else f"in a kernel of its own, after {names[decision.separate]}"
+    )
+    if decision.fused < 0:
         why = "no kernel of a convolution that may be chosen runs it"
     elif config.settings().epilogues:
         why = "the configuration says so"
-    elif found.separate == found.fused and math.isnan(found.probability):
+    elif decision.separate == decision.fused and math.isnan(decision.probability):
         why = "the chosen kernel runs it itself, and no weights for epilogues say otherwise"
-    elif math.isnan(found.probability):
-        why = f"by the estimate for {names[found.fused]}, as no weights for epilogues say more"
+    elif math.isnan(decision.probability):
+        why = f"by the estimate for {names[decision.fused]}, as no weights for epilogues say more"
     else:
-        why = f"that this is faster is {max(found.probability, 1 - found.probability):.0%} probable"
+        why = f"that this is faster is {max(decision.probability, 1 - decision.probability):.0%} probable"
     return f"epilogue {epilogue}: {where}; {why}"
 
 
@@ -102,40 +106,41 @@ def _is_ours(name: str) -> bool:
 
 
 def _family(candidate: Candidate) -> tuple[str, str | None]:
-    """The same for sizes of one algorithm, or solvers of MIOpen's, that are refused for the same reason."""
+    """Key by which candidates are grouped: sizes of one algorithm, or solvers of MIOpen, that are refused for the same
+    reason."""
     return candidate.name.rpartition("_")[0] if _is_ours(candidate.name) else "MIOpen", candidate.reason
 
 
 def _joined(names: list[str]) -> str:
-    """The names of one family, as gpu_gemm_128x64, 64x64."""
+    """Names of one family in short, such as gpu_gemm_128x64, 64x64."""
     return ", ".join([names[0], *(name.rpartition("_")[2] if _is_ours(name) else name for name in names[1:])])
 
 
 def _candidate_lines(problem: ConvProblem, device: str) -> list[str]:
-    found = candidates(problem, device)
-    chosen = next(candidate for candidate in found if candidate.chosen)
-    width = max(len(candidate.name) for candidate in found)
+    offered = candidates(problem, device)
+    chosen = next(candidate for candidate in offered if candidate.chosen)
+    width = max(len(candidate.name) for candidate in offered)
     lines = []
-    selected = any(candidate.probability is not None for candidate in found)
-    for (_, refusal), family in itertools.groupby(found, _family):
+    selected = any(candidate.probability is not None for candidate in offered)
+    for (_, refusal), family in itertools.groupby(offered, _family):
         if refusal is not None:
             lines.append(f"   {_joined([candidate.name for candidate in family]):{width}}  no: {refusal}")
             continue
         for candidate in family:
             mark = "->" if candidate.chosen else "  "
             estimate = f"{candidate.estimate_us:.1f} us" if candidate.estimate_us else ""
-            word = f"{estimate:>13}  {amount(candidate.workspace_bytes):>10} workspace"
+            details = f"{estimate:>13}  {amount(candidate.workspace_bytes):>10} workspace"
             if selected:
                 unknown = candidate.probability is None
-                word = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {word}"
+                details = f"{'unknown' if unknown else format(candidate.probability, '.1%'):>7}  {details}"
             condition = f"  if {candidate.condition}" if candidate.condition else ""
-            lines.append(f"{mark} {candidate.name:{width}}  {word}{condition}")
-    reason = _reason(found)
+            lines.append(f"{mark} {candidate.name:{width}}  {details}{condition}")
+    reason = _reason(offered)
     lines += ["", f"choice   {chosen.name}: {reason}"]
     weights = weights_file.deciding(architecture(device))
     if weights and chosen.probability is not None and reason.startswith("the selector's"):
-        said = weights.experience(chosen.probability, problem, device), weights.margin()
-        lines += [f"         {sentence}" for sentence in said if sentence]
+        notes = weights.experience(chosen.probability, problem, device), weights.margin()
+        lines += [f"         {note}" for note in notes if note]
     return lines
 
 

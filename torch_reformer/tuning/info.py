@@ -1,4 +1,4 @@
-"""What is installed and in force: the first thing to send with a report."""
+"""Shows what is installed and which settings are in force: the first thing to send with a bug report."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..version import VERSION
 
 def gpus() -> list[str]:
     """Name and architecture of each GPU that torch sees."""
-    found = []
+    names = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         arch = getattr(properties, "gcnArchName", "").partition(":")[0] if torch.version.hip else ""
-        found.append(f"{properties.name} ({arch or f'sm_{properties.major}{properties.minor}'})")
-    return found
+        names.append(f"{properties.name} ({arch or f'sm_{properties.major}{properties.minor}'})")
+    return names
 
 
 def settings_lines() -> list[str]:
-    """Every setting: name, value in force, environment variable with its value."""
+    """One line per setting: its name, the value in force, and its environment variable with its value."""
     lines = []
     for name, value in vars(config.settings()).items():
         shown = ", ".join(value) if isinstance(value, tuple) else value
@@ -40,10 +40,11 @@ def _setting_line(name: str, shown: str) -> str:
 
 
 def weights_lines() -> list[str]:
-    """Which files decide: for the CPU, and all weights that the user names or the package has."""
+    """Lines naming the weights files that decide: for the CPU, and for all architectures for which the user or the
+    package has weights."""
     shipped = {path.stem for path in weights_file.FOLDER.glob("*.pt")}
-    found = {name: weights_file.find(name) for name in sorted({"cpu", *shipped, *weights_file.given()})}
-    lines = [f"{name}: {'the static rule decides' if path is None else _origin(path)}" for name, path in found.items()]
+    paths = {name: weights_file.find(name) for name in sorted({"cpu", *shipped, *weights_file.given()})}
+    lines = [f"{name}: {'the static rule decides' if path is None else _origin(path)}" for name, path in paths.items()]
     return [f"{title:16}{line}" for title, line in zip(["weights", *[""] * len(lines)], lines, strict=False)]
 
 
@@ -71,7 +72,7 @@ def info() -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+    """Add no arguments: this command has none."""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Times every candidate of one problem, and checks that each computes what PyTorch computes."""
+"""Times every candidate of one problem, and checks that each computes the same as PyTorch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .timing import in_turns, stopwatches, undisturbed
 from .workload import MEMORY_FORMATS, Workload, device_name
 
 _CPU = torch.device("cpu")
-# After so many rounds whatever takes so many times as long as the fastest drops out. The GPU's time hardly differs from
-# one replay to the next, and time on a GPU is dear.
+# (rounds, factor): after so many rounds, drop solvers that are slower than the fastest by more than the factor. GPU
+# times hardly vary between replays, and GPU time is expensive.
 ELIMINATIONS = {"cpu": ((1, 10.0),), "cuda": ((1, 3.0), (3, 1.25))}
 SETTLED_ON_GPU = 0.01
-_ALGORITHMS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}  # the find-db's third field, a word for people
+_ALGORITHMS = {"F": "forward", "B": "input_grad", "W": "weight_grad"}  # third field of the find-db, meant for people
 
 
 @dataclass
 class Measurement:
-    """The record of one problem, for each solver that was left out of it what was wrong, and whether other programs
-    disturbed some of its runs however often they were repeated."""
+    """Record of one problem; for each solver left out of it, what was wrong; and if other programs disturbed some of
+    its runs in spite of repetitions."""
 
     record: Record
     wrong: dict[str, str] = field(default_factory=dict)
@@ -39,24 +39,24 @@ class Measurement:
 
 
 def applicable(problem: ConvProblem, device: torch.device = _CPU) -> dict[str, int]:
-    """The workspace in bytes of each solver that may compute the problem there, under the configuration in force."""
-    found = candidates(problem, device_name(device))
-    return {candidate.name: candidate.workspace_bytes for candidate in found if candidate.reason is None}
+    """Workspace in bytes of each solver that may compute the problem on this device under the current configuration."""
+    offered = candidates(problem, device_name(device))
+    return {candidate.name: candidate.workspace_bytes for candidate in offered if candidate.reason is None}
 
 
 def _memory(device: torch.device) -> int:
-    """The device's memory, in bytes."""
+    """Size of the device's memory in bytes."""
     if device.type == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return torch.cuda.get_device_properties(device).total_memory
 
 
 def check_size(p: ConvProblem, device: torch.device) -> None:
-    """Raises ``ValueError`` for what the operators refuse, or what would bring the machine down."""
+    """Raise ``ValueError`` for a problem that the operators reject, or that needs too much memory for this machine."""
     elements = [math.prod(size) for size in (p.input_size, p.weight_size, p.output_size)]
     if max(elements) >= 2**31:
         raise ValueError("a tensor of it has 2^31 elements or more")
-    # operands and results in its type, workspace as large as they are, and what the check has in fp64 at once
+    # operands and results in their data type, as much workspace again, and the fp64 tensors of the check
     doubles = 2 if device.type == "cpu" else 6
     needed = sum(elements) * (3 * TORCH_DTYPES[p.dtype].itemsize + 8 * doubles)
     memory = _memory(device)
@@ -65,7 +65,7 @@ def check_size(p: ConvProblem, device: torch.device) -> None:
 
 
 def reduction_length(p: ConvProblem) -> int:
-    """How many products are added up for one element of the result."""
+    """Number of products that are summed for one element of the result."""
     return {
         "F": p.c // p.groups * p.r * p.s + p.bias,
         "B": p.k // p.groups * p.r * p.s,
@@ -74,9 +74,8 @@ def reduction_length(p: ConvProblem) -> int:
 
 
 class _Expected:
-    """What a result should be, and how far it may be from that: one rounding of the result to its data type, and
-    roundings of sums of products of standard normal numbers, with room for algorithms like Winograd's that trade
-    accuracy."""
+    """Exact result and the allowed error of each element: one rounding of the result to its data type, plus roundings
+    of sums of products of standard normal numbers, with margin for algorithms like Winograd's that trade accuracy."""
 
     def __init__(self, work: Workload):
         p = work.problem
@@ -87,7 +86,7 @@ class _Expected:
         self.allowed = self.result.abs() * (2 * torch.finfo(dtype).eps) + absolute
 
     def excess(self, result: torch.Tensor) -> float:
-        """The largest error in units of what may be expected."""
+        """Largest error in units of the allowed error."""
         return (result.double() - self.result).abs_().div_(self.allowed).max().item()
 
 
@@ -97,16 +96,18 @@ def _result(work: Workload, solver: str) -> torch.Tensor:
 
 
 def _exact(work: Workload) -> torch.Tensor:
-    """The result in fp64: on a CPU PyTorch's, or of the plain loops for groups, which PyTorch takes one by one."""
+    """Result in fp64. On a CPU it is PyTorch's, or for groups, which PyTorch computes one by one, that of the plain
+    loops."""
     if work.device.type != "cpu":
         return exact(work).contiguous(memory_format=MEMORY_FORMATS[work.problem.layout])
     return _result(work.double(), "reference") if work.problem.groups > 1 else work.double().torch()
 
 
 def check(work: Workload, solvers: Collection[str]) -> dict[str, str]:
-    """For each of these solvers that fails, or whose result isn't as accurate as it should be, what is wrong."""
+    """For each of these solvers that fails or whose result is not accurate enough: what is wrong."""
     expected = _Expected(work)
-    # As accurate as PyTorch is accurate enough: its fp16 gradients, added up in fp16 on a CPU, are 100 times off.
+    # PyTorch's accuracy is always enough: its fp16 gradients, summed in fp16 on a CPU, have errors 100 times the
+    # allowed one.
     theirs = expected.excess(_result(work, "aten"))
     allowed = max(1.0, 4 * theirs)
     wrong = {}
@@ -116,22 +117,27 @@ def check(work: Workload, solvers: Collection[str]) -> dict[str, str]:
         except RuntimeError as error:
             wrong[solver] = f"it failed: {error}"
         else:
-            if not excess <= allowed:  # NaN too
+            if not excess <= allowed:  # also true for NaN
                 wrong[solver] = f"its result is wrong: the error is {excess / allowed:.3g} times what is allowed"
     return _failed(work, solvers) | wrong
 
 
 def _failed(work: Workload, solvers: Collection[str]) -> dict[str, str]:
-    """Those of them that have failed: a vendor's kernel is refused from then on, and PyTorch's convolution has run."""
-    found = candidates(work.problem, device_name(work.device))
-    return {each.name: f"it failed: {each.reason}" for each in found if each.name in solvers and each.reason}
+    """Those of the solvers that have failed, with the reason. After a failure the vendor's kernel is refused, and
+    PyTorch's convolution runs in its place."""
+    offered = candidates(work.problem, device_name(work.device))
+    return {
+        candidate.name: f"it failed: {candidate.reason}"
+        for candidate in offered
+        if candidate.name in solvers and candidate.reason
+    }
 
 
 def time_each(
     names: Iterable[str], call: Callable[[], object], setting: str, device: torch.device, repeats: int
 ) -> dict[str, list[float]]:
-    """Microseconds of the call's runs with each of these names for a setting of the configuration: first rounds show
-    who can win, and they go on. So do those that were disturbed in them."""
+    """Time the call with a setting of the configuration set to each of these names; microseconds of each run by name.
+    The first rounds eliminate slow names unless their runs were disturbed."""
     names = list(names)
     with contextlib.ExitStack() as forced:
 
@@ -160,9 +166,10 @@ def time_each(
 
 
 def operands(problem: ConvProblem, device: torch.device) -> Workload:
-    """Random operands that any solver which may compute the problem there can be held to.
+    """Random operands on which every solver that may compute the problem is expected to be accurate.
 
-    Raises ``ValueError`` as :func:`measure`.
+    Raises:
+        ValueError: as :func:`measure`.
     """
     if problem.dtype not in TORCH_DTYPES:
         raise ValueError(f"PyTorch has no convolution of {problem.dtype}")
@@ -172,12 +179,13 @@ def operands(problem: ConvProblem, device: torch.device) -> Workload:
 
 
 def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU) -> Measurement:
-    """Times each applicable solver, in turns, at least `repeats` times; the median of the runs that nothing disturbed
-    counts. A solver that is more than ten times slower than the fastest is timed once; on a GPU one that is three times
-    slower, and one that is a quarter slower three times. On a GPU it is the time on the GPU (timing.py).
+    """Time each applicable solver, interleaved, at least `repeats` times; the result is the median of the undisturbed
+    runs. A solver more than ten times slower than the fastest is timed once. On a GPU, where time on the GPU is
+    measured (timing.py), one more than three times slower is timed once, and one more than a quarter slower three
+    times.
 
-    Raises ``ValueError`` with a sentence if the problem can't be run: a data type that PyTorch does not convolve, or
-    tensors that are too large.
+    Raises:
+        ValueError: if the problem can't be run: PyTorch does not convolve its data type, or its tensors are too large.
     """
     work = operands(problem, device)
     workspaces = applicable(problem, device)
@@ -196,7 +204,7 @@ def measure(problem: ConvProblem, repeats: int = 5, device: torch.device = _CPU)
 
 
 def milliseconds(us: list[float]) -> float:
-    """The median of the runs that nothing disturbed, to six digits."""
+    """Median of the undisturbed runs, to six digits."""
     return float(f"{statistics.median(undisturbed(us) or us) / 1e3:.6g}")
 
 
@@ -205,6 +213,7 @@ def is_disturbed(times: dict[str, list[float]]) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Frees what graphs had, whose memory other problems don't get, once it is a quarter of the GPU's."""
+    """Free the memory of CUDA graphs, which other problems can't reuse, once it exceeds a quarter of the GPU's
+    memory."""
     if device.type != "cpu" and torch.cuda.memory_reserved(device) > _memory(device) // 4:
         torch.cuda.empty_cache()

@@ -1,5 +1,5 @@
-"""Times a program behind a convolution both ways, in the convolution's kernel and in one of its own after it, and
-checks both against the exact result."""
+"""Times a program after a convolution both ways, in the convolution's kernel and in a separate kernel, and checks both
+against the exact result."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from .workload import MEMORY_FORMATS, Workload, device_name
 
 
 def kernels(problem: ConvProblem, epilogue: str, device: torch.device) -> dict[str, str]:
-    """The kernel of each way to run the epilogue there. Empty if no kernel of a convolution that the choice ranks runs
-    it."""
-    found = epilogues.ways(problem, device_name(device), epilogue)
-    return {} if found is None else found.kernels
+    """Kernel of each way to run the epilogue on this device; empty if no convolution kernel that the selector ranks can
+    run it."""
+    ways = epilogues.ways(problem, device_name(device), epilogue)
+    return {} if ways is None else ways.kernels
 
 
 def _call(
     problem: ConvProblem, program: Program, input: Tensor, weight: Tensor, tensors: list[Tensor]
 ) -> Callable[[], list[Tensor]]:
-    """The program behind the convolution, as the configuration has it run."""
+    """Function that runs the convolution and the program as the configuration says."""
     code = list(program.code)
     return lambda: torch.ops.reformer.conv2d_epilogue.default(input, weight, tensors, code, *problem.geometry)
 
 
 def _tensors(problem: ConvProblem, program: Program, make: Callable[..., Tensor], device: torch.device) -> list[Tensor]:
-    """The program's inputs: channels in fp32, others in the result's data type and layout."""
+    """Tensors for the program's inputs: per-channel ones in fp32, others in the result's data type and layout."""
 
     def tensor(kind: str) -> Tensor:
         if kind == "random":
@@ -61,8 +61,8 @@ def _tensors(problem: ConvProblem, program: Program, make: Callable[..., Tensor]
 
 
 def compile_kernels(tasks: Iterable[Task], device: torch.device) -> None:
-    """Compiles the kernels of convolutions that will run these tasks' epilogues, by as many processes as there are
-    cores: there is one of each program, size of tiles and data type."""
+    """Compile in parallel, with one process per core, the convolution kernels that will run these tasks' epilogues: one
+    for each program, tile size and data type."""
 
     def run() -> None:
         for problem, epilogue in tasks:
@@ -82,8 +82,8 @@ def compile_kernels(tasks: Iterable[Task], device: torch.device) -> None:
 
 
 def _errors(results: list[Tensor], right: list[Tensor], acc: Tensor) -> list[float]:
-    """The largest error of each output, in units of its largest number or of the convolution's, whose roundings reach
-    it."""
+    """Largest error of each output, relative to its largest number or to the convolution's, whose rounding errors
+    propagate to it."""
     largest, pairs = acc.abs().max(), zip(results, right, strict=True)
     return [
         ((result.double() - exactly).abs().max() / exactly.abs().max().maximum(largest)).item()
@@ -92,9 +92,9 @@ def _errors(results: list[Tensor], right: list[Tensor], acc: Tensor) -> list[flo
 
 
 def _check(work: Workload, program: Program, tensors: list[Tensor], call: Callable[[], list[Tensor]]) -> dict[str, str]:
-    """For each way whose results are less accurate than they should be, what is wrong: an error may have a few
-    roundings of the data type, some of them multiplied by a channel's number, and those of the convolution's sums."""
-    wide = [each.double() if each.is_floating_point() else each for each in tensors]
+    """For each way whose results are not accurate enough: what is wrong. The allowed error is a few roundings of the
+    data type, some of them multiplied by a per-channel factor, plus those of the convolution's sums."""
+    wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
     named = dict(zip(program.names, wide, strict=True))
     acc = exact(work)
     right = interpret(program, work.problem.output_size, torch.float64, named, acc)
@@ -105,20 +105,21 @@ def _check(work: Workload, program: Program, tensors: list[Tensor], call: Callab
         with config.config(epilogues=way):
             errors[way] = _errors(call(), right, acc)
     wrong = {}
-    for way, found in errors.items():
-        excess = max(found) / allowed
-        if not excess <= 1:  # NaN too
+    for way, output_errors in errors.items():
+        excess = max(output_errors) / allowed
+        if not excess <= 1:  # also true for NaN
             wrong[way] = f"its result is wrong: the error is {excess:.3g} times what is allowed"
     return wrong
 
 
 def measure_epilogue(problem: ConvProblem, epilogue: str, repeats: int, device: torch.device) -> Measurement:
-    """Times the two ways in turns, at least `repeats` times, as :func:`measure` does solvers.
+    """Time the two ways interleaved, at least `repeats` times, like :func:`measure` does for solvers.
 
-    Raises ``ValueError`` with a sentence if the problem can't be run, or there are no two ways.
+    Raises:
+        ValueError: if the problem can't be run, or there are not two ways.
     """
-    found = kernels(problem, epilogue, device)
-    if not found:
+    way_kernels = kernels(problem, epilogue, device)
+    if not way_kernels:
         raise ValueError("no kernel of a convolution that the choice ranks runs this program itself")
     work, program = operands(problem, device), epilogues.program_of(epilogue)
     generator = torch.Generator(device).manual_seed(1)
@@ -130,7 +131,7 @@ def measure_epilogue(problem: ConvProblem, epilogue: str, repeats: int, device: 
     call = _call(problem, program, work.input, work.weight, tensors)
     with torch.inference_mode():
         wrong = _check(work, program, tensors, call)
-        times = time_each((way for way in found if way not in wrong), call, "epilogues", device, repeats)
+        times = time_each((way for way in way_kernels if way not in wrong), call, "epilogues", device, repeats)
     release_memory(device)
-    timings = tuple(Timing(way, milliseconds(us), 0, found[way]) for way, us in times.items())
+    timings = tuple(Timing(way, milliseconds(us), 0, way_kernels[way]) for way, us in times.items())
     return Measurement(Record(str(Task(problem, epilogue)), timings), wrong, is_disturbed(times))

@@ -1,4 +1,4 @@
-"""Which convolution problems a piece of code meets."""
+"""Recording of the convolution problems that a piece of code runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
 def _device(device: torch.device) -> str:
-    """As the choice knows it; torch's name of one that is not here (meta, a fake tensor's): nothing is chosen there."""
+    """Device name as the selector knows it; torch's own name if the device is not present (meta, or a fake tensor's),
+    as no kernel is chosen there."""
     is_here = device.type == "cpu" or device.type == "cuda" and device.index < torch.cuda.device_count()
     return device_name(device) if is_here else str(device)
 
 
 def _met(op, args, kwargs) -> tuple[ConvProblem, str] | None:
-    """The problem that a call of one of the operators solves, and the device where; None if it is empty: no kernel is
-    chosen for it then."""
+    """Problem that a call of one of the operators solves, and its device; None if a tensor is empty, as no kernel is
+    chosen then."""
     schema = op._schema.arguments
-    # PyTorch leaves out trailing arguments that have their default value.
+    # PyTorch omits trailing arguments that have their default value.
     values = {argument.name: argument.default_value for argument in schema}
     values |= {argument.name: value for argument, value in zip(schema, args, strict=False)} | kwargs
     operands = [values[name] for name in ("input", "weight", "grad_output") if name in values]
@@ -53,14 +54,14 @@ def _met(op, args, kwargs) -> tuple[ConvProblem, str] | None:
 
 
 class record_problems(TorchDispatchMode):
-    """A context manager that counts the problems this package solves inside it, those of backward passes and of
-    compiled graphs included, each with the device where it ran, as :func:`torch_reformer.explain` takes it. A CUDA
-    graph's replays make no calls that could be counted::
+    """Context manager that counts the convolution problems solved inside it, including those of backward passes and
+    compiled graphs. Each is counted with the device where it ran, in the form that :func:`torch_reformer.explain`
+    takes. Replays of CUDA graphs make no calls and are not counted::
 
-    with torch_reformer.record_problems() as problems:
-        model(images).sum().backward()
-    for (problem, device), calls in problems.items():
-        print(calls, problem, device)
+        with torch_reformer.record_problems() as problems:
+            model(images).sum().backward()
+        for (problem, device), calls in problems.items():
+            print(calls, problem, device)
     """
 
     def __init__(self):
@@ -73,7 +74,7 @@ class record_problems(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Lets Dynamo compile: under other modes it leaves functions as they are."""
+        """Let Dynamo compile: under other modes it does not compile functions."""
         return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

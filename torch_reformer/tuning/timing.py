@@ -1,4 +1,4 @@
-"""Timing on noisy machines: calls are timed in turns, so that what disturbs one disturbs all."""
+"""Timing on noisy machines: calls are interleaved, so that disturbances affect all of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-Stopwatch = Callable[[], float]  # runs a call and says how many microseconds it took
+Stopwatch = Callable[[], float]  # runs a call and returns its time in microseconds
 
-# What the system gives another program when it takes a CPU from this one, in microseconds; and for how long a run that
-# lost more than a tenth of its time so is repeated.
+# Time that the system gives to another program when it preempts this one, in microseconds; and the time for which a run
+# that lost more than a tenth of its duration to preemption is repeated.
 TIME_SLICE_US, TRY_AGAIN_SECONDS = 10_000, 0.2
 
-# Launches of a call in one graph; fewer of what takes longer than so many microseconds: as many as take so many.
+# Launches of a call per CUDA graph. A call that takes longer than SHORT_US gets as many launches as fit in GRAPH_US
+# microseconds.
 MOST_LAUNCHES, SHORT_US, GRAPH_US = 20, 200, 2000
 
 
@@ -28,17 +29,17 @@ def interleaved(
     most: int = 50,
     device: torch.device | str = "cpu",
 ) -> dict[str, list[float]]:
-    """Times every call in turns, round after round.
+    """Time every call in turn, round after round.
 
     Args:
-        calls: what to time, by name.
-        before: called with the name, untimed, before its turn (on a GPU: before it is captured).
-        seconds: goes on for about so long in total ...
-        least, most: ... but at least and at most so many rounds.
-        device: where the calls compute.
+        calls: the calls by name.
+        before: called with the name, untimed, before the call's turn (on a GPU: before it is captured).
+        seconds: the approximate total duration ...
+        least, most: ... within these limits on the number of rounds.
+        device: the device on which the calls compute.
 
     Returns:
-        for each name its times in microseconds, one a round, in order.
+        for each name its times in microseconds, one per round, in order.
     """
     return in_turns(stopwatches(calls, before, device), seconds, least, most)
 
@@ -48,13 +49,13 @@ def stopwatches(
     before: Callable[[str], object] = lambda name: None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Stopwatch]:
-    """For each call of :func:`interleaved` what times it.
+    """Stopwatch for each call of :func:`interleaved`.
 
-    On a CPU that runs the call twice and times the second run, so that every call finds in the caches what its own
-    first run left there and not what its neighbour did; again if other programs disturbed it, and where they always do,
-    the time is a :class:`Disturbed` one. On a GPU each call is captured into a CUDA graph, several times
-    one after the other, and of two replays the second is timed: what counts is the GPU's time a call, with all that
-    fits still in the second-level cache. The GPU is given the second while it runs the first, and does not wait.
+    On a CPU a stopwatch runs the call twice and times the second run, so that the caches hold what the call's own first
+    run left there, not what another call did. It repeats this if other programs disturbed the run; if they always do,
+    the time is a :class:`Disturbed` one. On a GPU each call is captured into a CUDA graph with several launches, and
+    the second of two replays is timed: the result is the GPU's time per call, with everything that fits still in the
+    second-level cache. The second replay is submitted while the first runs, so the GPU does not wait.
     """
     device = torch.device(device)
     if device.type == "cpu":
@@ -65,8 +66,8 @@ def stopwatches(
 def in_turns(
     stopwatches: Mapping[str, Stopwatch], seconds: float, least: int, most: int, settled: float | None = None
 ) -> dict[str, list[float]]:
-    """As :func:`interleaved`; but no more than the least number of rounds once all medians have settled to within such
-    a share of themselves."""
+    """Times as from :func:`interleaved`, but without further rounds after the least number once every median is known
+    to within the share `settled`."""
     times: dict[str, list[float]] = {name: [] for name in stopwatches}
     end = time.perf_counter() + seconds
     for round in range(most):
@@ -88,7 +89,8 @@ def _all_settled(times: Mapping[str, list[float]], share: float | None) -> bool:
 
 
 class Disturbed(float):
-    """Microseconds of a run during which other programs had the CPU: next to nothing is known of the call."""
+    """Microseconds of a run during which other programs used the CPU, and which therefore say almost nothing about the
+    call."""
 
 
 def undisturbed(times: list[float]) -> list[float]:
@@ -113,13 +115,14 @@ def _on_cpu(call: Callable[[], object], before: Callable[[], object]) -> Stopwat
 
 
 def _preemptions() -> int:
-    """How often the system took a CPU from a thread of this process that wanted to go on."""
+    """Number of times that the system preempted a thread of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The default stream can't be captured. One for all: what a stream has allocated is of use to itself only."""
+    """Stream for captures, since the default stream can't be captured. All calls share one, because memory allocated by
+    a stream can be reused by that stream only."""
     return torch.cuda.Stream(device)
 
 
@@ -133,22 +136,22 @@ def _on_gpu(
         before(name)
         with torch.cuda.stream(stream):
             graph, launches = _captured(call, pool)
-        # Graphs that never run at the same time may share their memory. To allocate it takes longer than to capture.
+        # Graphs that never run at the same time may share their memory. Allocating it takes longer than capturing.
         pool = graph.pool()
         result[name] = functools.partial(_replayed, graph, launches, stream)
     return result
 
 
 def _captured(call: Callable[[], object], pool) -> tuple[torch.cuda.CUDAGraph, int]:
-    """A graph of several launches of the call, and of how many."""
-    call()  # libraries choose their kernels and load them, which a capture forbids
-    # On an idle GPU a short call takes as long as the CPU does to launch it, any time below SHORT_US. Were a graph made
-    # shorter for it, what a graph costs would count as the call's time.
+    """CUDA graph with several launches of the call, and the number of launches."""
+    call()  # libraries choose and load their kernels now, which is forbidden during capture
+    # On an idle GPU the time of a short call is the CPU's launch time, which may be anything below SHORT_US. With fewer
+    # launches per graph, the graph's own cost would count as the call's time.
     estimate = min(_elapsed_us(call) for _ in range(3))
     launches = MOST_LAUNCHES if estimate < SHORT_US else min(max(round(GRAPH_US / estimate), 1), MOST_LAUNCHES)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
-    graph.capture_begin(pool=pool)  # not torch.cuda.graph(), which collects garbage each time
+    graph.capture_begin(pool=pool)  # torch.cuda.graph() would collect garbage each time
     try:
         for _ in range(launches):
             call()
@@ -164,7 +167,7 @@ def _replayed(graph: torch.cuda.CUDAGraph, launches: int, stream: torch.cuda.Str
 
 
 def _elapsed_us(work: Callable[[], object]) -> float:
-    """The current stream's time for it."""
+    """Microseconds that the current stream spends on `work`."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     work()
@@ -174,7 +177,7 @@ def _elapsed_us(work: Callable[[], object]) -> float:
 
 
 def percentiles(times: list[float]) -> tuple[float, float, float]:
-    """The 20th, 50th and 80th percentile, which are all the same of one time."""
+    """20th, 50th and 80th percentile; all equal for a single time."""
     if len(times) == 1:
         return times[0], times[0], times[0]
     cuts = statistics.quantiles(times, n=10, method="inclusive")

@@ -1,7 +1,7 @@
 """Runs every candidate on sample problems on this machine, and compares the results with exact ones.
 
-Small problems of all directions, data types, layouts and kinds, or those of a file. For owners of a GPU that the
-candidates never ran on: MIOpen's on AMD's GPUs (docs/selector.md).
+The problems are small ones of all directions, data types, layouts and kinds, or those of a file. Meant for owners of a
+GPU on which the candidates have never run, such as MIOpen's on AMD GPUs (docs/selector.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GEOMETRIES = (
 
 
 def samples() -> Iterator[ConvProblem]:
-    """Problems of all kinds, of less than 0.2 GFLOP each."""
+    """Problems of all kinds, with less than 0.2 GFLOP each."""
     for geometry, direction, dtype, layout in itertools.product(_GEOMETRIES, DIRECTIONS, _TYPES, LAYOUTS):
         n, c, h, w, k, r, s, padding, stride, dilation, groups = geometry
         moves = (padding, padding, stride, stride, dilation, dilation)
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Status 0; 1 if a solver failed or computed something wrong."""
+    """Return status 0; 1 if a solver failed or computed wrong results."""
     device = usable_device(options.device, int(os.environ.get("LOCAL_RANK", 0)))
     problems = read_problems(options.problems) if options.problems else list(samples())
     ran: Counter[str] = Counter()
@@ -65,9 +65,9 @@ def run(options: argparse.Namespace) -> int:
             continue
         solvers = applicable(problem, device)
         with torch.inference_mode():
-            found = check(work, solvers)
+            failed = check(work, solvers)
         ran.update(solvers.keys())
-        wrong += [(problem, solver, what) for solver, what in found.items()]
+        wrong += [(problem, solver, what) for solver, what in failed.items()]
     failures = Counter(solver for _, solver, _ in wrong)
     width = max(map(len, ran), default=0)
     print(f"{len(problems)} problems on {device_name(device)}")

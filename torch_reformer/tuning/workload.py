@@ -1,4 +1,4 @@
-"""A problem as something to run: its tensors, this package's operator on them, and PyTorch's own."""
+"""Runnable problem: its tensors, this package's operator on them, and PyTorch's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMORY_FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 
 def usable_device(name: str, index: int = 0) -> torch.device:
-    """The CPU, or the GPU of this index if the name has none. Raises ``ValueError`` if torch has no such device."""
+    """The CPU, or the GPU with this index unless `name` has one. Raises ``ValueError`` if torch has no such device."""
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -32,7 +32,7 @@ def usable_device(name: str, index: int = 0) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """As the choice knows it: ``cpu-avx512-2t`` with torch's number of threads, or ``sm_90``."""
+    """Device name as the selector knows it: ``cpu-avx512-2t`` (with torch's number of threads) or ``sm_90``."""
     return native.device(None) if device.type == "cpu" else gpu.architecture(device.index)
 
 
@@ -56,15 +56,15 @@ class Workload:
         self.bias = tensor(problem.k) if problem.bias else None
 
     def double(self) -> Workload:
-        """The same operands in fp64, for a result to compare with."""
+        """Same operands in fp64, for a reference result."""
         work = self._with_operands(Tensor.double)
         work.problem = self.problem.replace(dtype="FP64")
         work.bias = None if self.bias is None else self.bias.double()
         return work
 
     def tf32(self) -> Workload:
-        """The same fp32 operands rounded to tf32: a kernel that rounds them, in whichever way, then makes no error by
-        that, and can be held to what fp32 allows."""
+        """Same fp32 operands rounded to tf32. A kernel that rounds its operands, in whichever way, adds no error then,
+        so it has to be as accurate as an fp32 kernel."""
         return self._with_operands(lambda t: ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32))
 
     def _with_operands(self, change: Callable[[Tensor], Tensor]) -> Workload:
@@ -74,7 +74,7 @@ class Workload:
         return work
 
     def reformer(self) -> Tensor:
-        """This package's operator for the problem's direction."""
+        """Result of this package's operator for the problem's direction."""
         p = self.problem
         if p.direction == "F":
             return _ops.conv2d.default(self.input, self.weight, self.bias, *p.geometry)
@@ -83,7 +83,7 @@ class Workload:
         return _ops.conv2d_weight_grad.default(p.weight_size, self.input, self.output_grad, *p.geometry)
 
     def torch(self) -> Tensor:
-        """PyTorch's operator: torch.conv2d, or the part of its backward that gives this gradient."""
+        """Result of PyTorch's operator: torch.conv2d, or the part of its backward that computes this gradient."""
         p = self.problem
         if p.direction == "F":
             return torch.conv2d(self.input, self.weight, self.bias, *p.geometry)
