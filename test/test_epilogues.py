@@ -68,7 +68,7 @@ def test_tasks_of_a_file(tmp_path):
     assert read_tasks(path) == expected
     assert [str(task) for task in expected] == [KEY, str(PROBLEM), f"{PROBLEM}+moments"]
     assert read_problems(path) == [PROBLEM]
-    with pytest.raises(ValueError, match="behind forward convolutions, not behind gradients"):
+    with pytest.raises(ValueError, match="after forward convolutions, not after gradients"):
         parse_tasks(f"{PROBLEM.replace(direction='B')}+relu")
     with pytest.raises(ValueError, match="the problem must have none"):
         parse_tasks(f"{PROBLEM.replace(bias=True)}+relu")
@@ -202,7 +202,7 @@ def test_learns_which_way_is_faster(no_epilogues, tmp_path, capsys):
 
 def test_records_of_either_kind_only():
     plain = Record(str(PROBLEM), (Timing("aten", 1.0, 0, "x"), Timing("gpu_gemm_64x64", 2.0, 0, "x")))
-    with pytest.raises(ValueError, match="some of these records are of programs behind convolutions"):
+    with pytest.raises(ValueError, match="some of these records are of programs after convolutions"):
         decided([plain, *learnable()[:1]])
     weights = weights_file.load(weights_file.shipped("sm_90"))
     with pytest.raises(ValueError, match="decide about kernels, and the records are of epilogues"):

@@ -1,1 +1,1 @@
-"""Learning which kernel is fastest: timings and problems as files, and what is trained on them."""
+"""Learned choice of the fastest kernel: files of timings and problems, and selectors trained on them."""

@@ -1,8 +1,8 @@
-"""Adapts a selector to other timings: training goes on from its weights, in minutes and without teachers.
+"""Fine-tunes a selector on other timings: training continues from its weights, takes minutes and needs no teachers.
 
-For a GPU of your own, whose candidates may be more than those that the weights know; and for a choice among fewer
-(``--offered``): MIOpen's databases have times of solvers that are no candidates here, and weights that were trained to
-find the fastest of all rank what is left less well.
+Use it for your own GPU, which may have candidates that the weights don't know, and for a choice among fewer solvers
+(``--offered``): MIOpen's databases contain times of solvers that are not candidates here, and weights trained to find
+the fastest of all solvers rank the remaining ones less well.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .training_loop import TrainingOptions, logits_of
 from .training_set import joined, measured_targets
 from .weights_file import Weights, load
 
-# Records of the four fastest say little of the rest, by which `differences` would be learnt.
+# Records of only the four fastest solvers contain too little about slower ones for the loss term `differences`.
 FIT = TrainingOptions(steps=1100, learning_rate=1e-3, patience=1.0, differences=0.0)
-SHARE = 0.3  # of what the weights held probable in the targets; the rest is measured
+SHARE = 0.3  # of the weights' own probabilities in the targets; the rest is measured
 
 
 def without_advantage(weights: Weights) -> torch.Tensor:
-    """The head's bias before PyTorch's kernel was favoured (train.favour)."""
+    """The head's bias without the advantage given to PyTorch's kernel (train.favour)."""
     bias = weights.tensors["head.bias"].clone()
     if (advantage := weights.metadata.get("advantage", 1.0)) != 1:
         bias[weights.candidates.index("aten")] -= math.log(advantage)
@@ -42,22 +42,23 @@ def without_advantage(weights: Weights) -> torch.Tensor:
 
 
 def started(weights: Weights, candidates: list[str]) -> Reformer:
-    """Its model for these candidates, of which the first are its own. The others begin as the average of those."""
+    """Initial model for these candidates, whose first ones are those of the weights. The head's rows for further
+    candidates start as the average of the existing rows."""
     model = Reformer(weights.tensors["embedding"].shape[0], len(candidates), **weights.metadata["model"])
     state, further = dict(weights.tensors), len(candidates) - len(weights.candidates)
     state["head.bias"] = without_advantage(weights)
     for name in ("head.weight", "head.bias"):
-        own = state[name]
-        state[name] = torch.cat([own, own.mean(0, keepdim=True).expand(further, *own.shape[1:])])
+        rows = state[name]
+        state[name] = torch.cat([rows, rows.mean(0, keepdim=True).expand(further, *rows.shape[1:])])
     model.load_state_dict(state)
     return model
 
 
 def _targets(data: Dataset, weights: Weights, sharpness: float) -> torch.Tensor:
-    """The measured ones, and a share of what the weights hold probable where they know all of a record's candidates."""
-    measured, own = measured_targets(data, sharpness), len(weights.candidates)
-    known = (data.entries < own).all(1, keepdim=True)
-    entries = data.entries.masked_fill(data.entries >= own, -1)
+    """Measured targets, mixed with the weights' own probabilities for records whose candidates the weights all know."""
+    measured, known_count = measured_targets(data, sharpness), len(weights.candidates)
+    known = (data.entries < known_count).all(1, keepdim=True)
+    entries = data.entries.masked_fill(data.entries >= known_count, -1)
     probable = of_entries(logits_of(weights.model(), data), entries)
     probable = masked(probable, data.valid & known).softmax(1).nan_to_num()
     return torch.where(known, SHARE * probable + (1 - SHARE) * measured, measured)
@@ -75,9 +76,9 @@ def adapt(
     recipe: Recipe,
     trainer: Trainer,
 ) -> Weights:
-    """The selector after training on the records, and beside them on those with the offered solvers only.
+    """Selector after training on the records and, if given, on the same records with the offered solvers only.
 
-    ``device`` is what was measured. Scores are of all records that were never trained on.
+    ``device`` is the device that was measured. The scores are those of all records never trained on.
     """
 
     def dataset(some: list[Record]) -> Dataset:
@@ -124,13 +125,13 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--epochs must be at least 1")
     check_writable(options.out)
     weights = load(options.weights)
-    given, path = options.timings
-    device, records = read_database(path, given, weights.architecture)
+    named_device, path = options.timings
+    device, records = read_database(path, named_device, weights.architecture)
     if architecture(device) != weights.architecture:
         raise ValueError(f"{options.weights} is for {weights.architecture}, and {path} is of {device}")
     weights.check_records(records)
     if options.offered and weights.decides == "epilogues":
-        raise ValueError("--offered is for solvers: programs behind convolutions run one way or the other")
+        raise ValueError("--offered is for solvers: weights for epilogues only choose between fused and separate")
     offered_only = of_offered(records, device)[0] if options.offered else []
     if options.offered and not offered_only:
         raise ValueError(f"no solver of {path} is a candidate: leave --offered away")
@@ -139,9 +140,9 @@ def run(options: argparse.Namespace) -> int:
     used, before = source(path, device, records), weights.metadata["timings"]
     fingerprint = repr((before, used, recipe, options.offered))
     checkpoint = Checkpoint(options.out.with_name(options.out.name + ".partial"), fingerprint)
-    found = adapt(weights, records, device, offered_only, recipe, Trainer(checkpoint, torch.device("cpu")))
-    found.metadata["timings"] = before if used in before else [*before, used]
-    found.save(options.out)
+    adapted = adapt(weights, records, device, offered_only, recipe, Trainer(checkpoint, torch.device("cpu")))
+    adapted.metadata["timings"] = before if used in before else [*before, used]
+    adapted.save(options.out)
     checkpoint.path.unlink(missing_ok=True)
-    report(options.out, found, time.monotonic() - begin)
+    report(options.out, adapted, time.monotonic() - begin)
     return 0

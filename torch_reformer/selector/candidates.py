@@ -1,4 +1,4 @@
-"""The candidates for a problem: every solver, with its estimate or the reason why it does not apply."""
+"""Candidates for a problem: every solver, with its estimate or the reason why it does not apply."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..runtime.arguments import shown
 
 @dataclass(frozen=True)
 class Candidate:
-    """A solver's estimate for a problem, or the reason why it does not apply."""
+    """Solver's estimate for a problem, or the reason why it does not apply."""
 
     name: str
-    reason: str | None  # why it may not be chosen; None if it may
-    estimate_us: float  # microseconds that its cost model expects; 0 if it refused or has none
+    reason: str | None  # reason why it can't be chosen; None if it can
+    estimate_us: float  # microseconds by its cost model; 0 if it does not apply or has no cost model
     workspace_bytes: int
     chosen: bool
-    # That it is the fastest of those that may be chosen, as the device's selector thinks; None if there is no selector,
-    # or it does not know this candidate, or it refused.
+    # Probability that it is the fastest of the solvers that can be chosen, by the device's selector; None if there is
+    # no selector, or the selector does not know this candidate, or the candidate does not apply.
     probability: float | None = None
-    condition: str | None = None  # what else has to hold, and is not known on this machine; None if nothing
+    condition: str | None = None  # a further condition that can't be checked on this machine; None if there is none
 
 
 def check_problem(problem: ConvProblem) -> None:
@@ -31,13 +31,13 @@ def check_problem(problem: ConvProblem) -> None:
 
 
 def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidate]:
-    """All solvers that run on the device, in the order in which ties are broken, under the configuration in force.
+    """All solvers that run on the device, in the order in which ties are broken, under the current configuration.
 
     Args:
         device: for example ``cpu-avx512-2t``; this machine's CPU with torch's number of threads if None.
     """
     check_problem(problem)
-    found, chosen = native.candidates(problem.native(), device)
+    results, chosen = native.candidates(problem.native(), device)
     return [
         Candidate(
             name=candidate.name.decode(),
@@ -48,5 +48,5 @@ def candidates(problem: ConvProblem, device: str | None = None) -> list[Candidat
             probability=None if math.isnan(candidate.probability) else candidate.probability,
             condition=candidate.condition.decode() if candidate.condition else None,
         )
-        for candidate in found
+        for candidate in results
     ]

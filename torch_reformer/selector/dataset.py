@@ -1,4 +1,4 @@
-"""Records of timings as tensors to learn from, and a split into folds that puts all siblings of a problem in one."""
+"""Timing records as tensors for training, and a split into folds that keeps all siblings of a problem together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FOLDS = 20
 
 
 def geometry_group(problem: ConvProblem) -> tuple:
-    """What a problem shares with its siblings: the geometry, whichever side is the input, without batch, direction,
-    data type and layout. Siblings are so alike that a split between them would test memory."""
+    """Key that a problem shares with its siblings: its geometry without batch, direction, data type and layout, and
+    regardless of which side is the input. Siblings are so similar that a split between them would test memorisation."""
     p = problem
     sides = sorted([(p.c, p.h, p.w), (p.k, p.out_h, p.out_w)])
     filter = (p.r, p.s, p.pad_h, p.pad_w, p.stride_h, p.stride_w, p.dilation_h, p.dilation_w, p.groups)
@@ -29,14 +29,15 @@ def geometry_group(problem: ConvProblem) -> tuple:
 
 
 def fold_of(problem: ConvProblem) -> int:
-    """One of FOLDS parts, the same for all siblings, in every database and on every machine."""
+    """Number of the fold (below FOLDS) that a problem belongs to; the same for all siblings, in every database and on
+    every machine."""
     digest = hashlib.blake2b(repr(geometry_group(problem)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % FOLDS
 
 
 def architecture(device: str) -> str:
-    """What weights are made for, given a device or an architecture: all CPUs alike (instruction set and threads are
-    features), each GPU by itself. ``ValueError`` for what is neither."""
+    """Architecture that weights are trained for, given a device or an architecture. All CPUs share one (instruction set
+    and threads are features); each GPU architecture has its own. Raises ``ValueError`` if the text is neither."""
     if device == "cpu":
         return device
     device = native.device(device)
@@ -47,7 +48,7 @@ IMPOSSIBLE = "of impossible geometry"
 
 
 def useless(record: Record, least: int = 2) -> str | None:
-    """Why nothing can be learnt from a record; None if something can."""
+    """Reason why nothing can be learned from a record; None if something can."""
     if len(record.times) < least:
         return f"with fewer than {least} times above 0"
     try:
@@ -58,26 +59,26 @@ def useless(record: Record, least: int = 2) -> str | None:
 
 
 def decided(records: Iterable[Record]) -> str:
-    """What a selector of these records decides (``native.DECIDES``).
+    """Kind of decision that a selector learns from these records (``native.DECIDES``).
 
     Raises:
-        ValueError: if some are of programs behind convolutions, and others are not.
+        ValueError: if some are of programs after convolutions, and others are not.
     """
-    found = {EPILOGUE_SIGN in record.key for record in records}
-    if len(found) > 1:
+    kinds = {EPILOGUE_SIGN in record.key for record in records}
+    if len(kinds) > 1:
         raise ValueError(
-            "some of these records are of programs behind convolutions, others are not: two selectors learn from them"
+            "some of these records are of programs after convolutions, others are not: train two selectors on them"
         )
-    return native.DECIDES[True in found]
+    return native.DECIDES[True in kinds]
 
 
 @dataclass
 class Dataset:
     """``n`` problems with the times of at most ``e`` solvers each."""
 
-    keys: list[str]  # as the database has them
+    keys: list[str]  # as in the database
     problems: list[ConvProblem]
-    rows: Tensor  # [n, token, term] of the embedding matrix, int32
+    rows: Tensor  # [n, token, term] row of the embedding matrix, int32
     weights: Tensor  # [n, token, term]
     entries: Tensor  # [n, e] index of a candidate, or -1
     log_ratio: Tensor  # [n, e] log(time / the record's best time); 0 where there is no entry
@@ -86,35 +87,36 @@ class Dataset:
     fold: Tensor  # [n]
     candidates: list[str]
     architectures: list[str]
-    left_out: Counter[str]  # how many records of the databases, by the reason
-    decides: str = "kernels"  # what a selector that learns from it does (native.DECIDES)
+    left_out: Counter[str]  # number of records left out of the databases, by reason
+    decides: str = "kernels"  # decision that a selector learns from this dataset (native.DECIDES)
 
     def __len__(self) -> int:
         return len(self.problems)
 
     @property
     def valid(self) -> Tensor:
-        """[n, e]: whether there is an entry."""
+        """[n, e]: True if there is an entry."""
         return self.entries >= 0
 
     def select(self, which: Tensor) -> Dataset:
-        """The problems with these indices."""
+        """Dataset of the problems with these indices."""
         tensors = {name: getattr(self, name)[which] for name in _TENSORS}
         keys, problems = ([some[i] for i in which.tolist()] for some in (self.keys, self.problems))
         return dataclasses.replace(self, keys=keys, problems=problems, **tensors)
 
     def known_to(self, candidates: Sequence[str]) -> Dataset:
-        """The same with these candidates first, and then those of this data that are not among them."""
+        """Dataset whose candidates begin with these; this dataset's other candidates follow."""
         names = [*candidates, *(name for name in self.candidates if name not in candidates)]
-        place = torch.tensor([*(names.index(name) for name in self.candidates), -1])  # the last is that of no entry
+        # the last element maps -1, no entry
+        place = torch.tensor([*(names.index(name) for name in self.candidates), -1])
         return dataclasses.replace(self, entries=place[self.entries], candidates=names)
 
     def of(self, architecture: str) -> tuple[Dataset, Tensor]:
-        """The problems of one architecture with the candidates that were timed on it, and those candidates' places
+        """Problems of one architecture with the candidates that were timed on it, and the indices of these candidates
         among all."""
         mine = self.select((self.device == self.architectures.index(architecture)).nonzero()[:, 0])
         columns = mine.entries[mine.valid].unique()
-        place = torch.full((len(self.candidates) + 1,), -1)  # the last is that of -1, no entry
+        place = torch.full((len(self.candidates) + 1,), -1)  # the last element maps -1, no entry
         place[columns] = torch.arange(len(columns))
         names = [self.candidates[column] for column in columns.tolist()]
         return dataclasses.replace(mine, entries=place[mine.entries], candidates=names), columns
@@ -127,49 +129,50 @@ _TENSORS = ("rows", "weights", "entries", "log_ratio", "best_ms", "device", "fol
 
 
 def sequence(problems: Sequence[ConvProblem], device: str) -> tuple[Tensor, Tensor]:
-    """Rows and weights ``[problem, token, term]`` by the native library's definition of the features."""
+    """Features of problems as rows and weights ``[problem, token, term]``, computed by the native library."""
     return native.features((problem.native() for problem in problems), device)
 
 
 def _ways(record: Record, device: str) -> epilogues.Ways | str:
-    """Those of a program behind a convolution; or why nothing can be learnt from the record."""
+    """Ways to run the record's program after its convolution, or the reason why nothing can be learned from the
+    record."""
     try:
-        found = epilogues.ways(record.problem, device, record.epilogue)
+        ways = epilogues.ways(record.problem, device, record.epilogue)
     except ValueError:
         return "of programs that are not known"
-    if found is None:
+    if ways is None:
         return "of programs that no ranked kernel runs"
-    return found if found.kernels == record.algorithms else "of other kernels than the weights choose now"
+    return ways if ways.kernels == record.algorithms else "of other kernels than the weights choose now"
 
 
 def _usable(records: Iterable[Record], device: str, least: int, left_out: Counter[str]) -> tuple[list[Record], list]:
-    """Those of one device that something can be learnt from, and their ways, if they are of epilogues."""
+    """Records of one device that can be learned from, and for epilogues the ways to run each (else None)."""
     used, ways = [], []
     for record in records:
-        why, found = useless(record, least), None
+        why, ways_found = useless(record, least), None
         if not why and EPILOGUE_SIGN in record.key:
-            found = _ways(record, device)
-            why = found if isinstance(found, str) else None
+            ways_found = _ways(record, device)
+            why = ways_found if isinstance(ways_found, str) else None
         if why:
             left_out[why] += 1
         else:
             used.append(record)
-            ways.append(found)
+            ways.append(ways_found)
     return used, ways
 
 
 def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int = 2) -> Dataset:
-    """What can be learnt from databases, each given with its device's name.
+    """Dataset of everything that can be learned from databases, each given with its device's name.
 
-    Left out are keys of impossible geometry, times of 0, and records with fewer than ``least`` times. Candidates and
-    architectures are in the order of their names.
+    Keys of impossible geometry, times of 0, and records with fewer than ``least`` times are left out. Candidates and
+    architectures are sorted by name.
     """
     left_out: Counter[str] = Counter()
     of_device: dict[str, list[Record]] = {}
     for device, records in databases:
         of_device.setdefault(device, []).extend(records)
     decides = decided(record for records in of_device.values() for record in records)
-    with config.config(**vars(config.Settings())):  # by the package's own rules, whatever the user has set
+    with config.config(**vars(config.Settings())):  # the package's defaults, whatever the user has set
         usable = {device: _usable(records, device, least, left_out) for device, records in of_device.items()}
     used = {device: records for device, (records, _) in usable.items() if records}
     if not used:
@@ -182,7 +185,7 @@ def make_dataset(databases: Iterable[tuple[str, Sequence[Record]]], least: int =
     entries = torch.full((len(all_times), max(map(len, all_times))), -1)
     log_ratio = torch.zeros(entries.shape)
     for row, times in enumerate(all_times):
-        # By name: an order by time would give the answer away.
+        # Sorted by name, because an order by time would reveal the answer.
         solvers = sorted(times)
         ms = torch.tensor([times[solver] for solver in solvers])
         entries[row, : len(solvers)] = torch.tensor([index[solver] for solver in solvers])

@@ -1,13 +1,13 @@
-"""Programs behind convolutions as texts, for lists of problems and timing databases: ``bias.residual.relu``.
+"""Text form of programs after convolutions, for lists of problems and timing databases: ``bias.residual.relu``.
 
-A text names what happens to the result, step by step, and the last value is stored:
+A text names the operations on the result, step by step; the last value is stored:
 
-* ``bias``, ``scale``: a channel's number is added, or multiplied;
-* ``residual``, ``gate``: the same with a tensor as large as the result;
+* ``bias``, ``scale``: add, or multiply by, a per-channel number;
+* ``residual``, ``gate``: add, or multiply by, a tensor as large as the result;
 * an activation, by its name in ``torch_reformer.program.ACTIVATIONS``;
-* ``dropout``: elements are dropped by random numbers;
-* ``store``: the value so far is stored, too;
-* ``moments``, ``sum``: of the value so far, over each channel.
+* ``dropout``: drop elements by random numbers;
+* ``store``: store the current value, too;
+* ``moments``, ``sum``: reduce the current value over each channel.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _OUTPUTS = {"store": program.store, "moments": program.moments, "sum": program.s
 
 @functools.cache
 def program_of(text: str) -> Program:
-    """The program that a text names.
+    """Program for a text.
 
     Raises:
-        ValueError: for a step that there is not.
+        ValueError: for an unknown step.
     """
     value, outputs = program.acc(), []
     for number, step in enumerate(text.split(".")):
@@ -61,42 +61,42 @@ def program_of(text: str) -> Program:
 
 
 class Ways(NamedTuple):
-    """The kernels of the two ways to run a program behind a convolution, by their solvers' names, and what a selector
-    reads to choose one: rows and weights ``[token, term]``."""
+    """Kernels of the two ways to run a program after a convolution, as solver names, and the features by which a
+    selector chooses between them: rows and weights ``[token, term]``."""
 
-    kernels: dict[str, str]  # for each of native.WAYS
+    kernels: dict[str, str]  # by the names in native.WAYS
     rows: Tensor
     weights: Tensor
 
 
 def check(problem: ConvProblem) -> None:
-    """Raises ``ValueError`` for a problem that no program stands behind."""
+    """Raise ``ValueError`` for a problem that no program can follow."""
     if problem.direction != "F":
-        raise ValueError(f"programs run behind forward convolutions, not behind gradients: {problem}")
+        raise ValueError(f"programs run after forward convolutions, not after gradients: {problem}")
     if problem.bias:
         raise ValueError(f"a program adds the bias itself (+bias): the problem must have none: {problem}")
 
 
 def choice(problem: ConvProblem, device: str | None, text: str) -> native.Epilogue:
-    """Where the epilogue runs behind the problem's convolution on such a device.
+    """Decision how to run the epilogue after the problem's convolution on a device.
 
     Raises:
-        ValueError: for a gradient or a problem with a bias, and for a step that there is not.
+        ValueError: for a gradient, a problem with a bias, or an unknown step.
     """
     check(problem)
     return native.epilogue(problem.native(), device, program_of(text).code)[0]
 
 
 def ways(problem: ConvProblem, device: str, text: str) -> Ways | None:
-    """The ways between which the selector of epilogues chooses, under the configuration and the kernels' weights in
-    force; None if no kernel that these rank runs the epilogue.
+    """Ways between which the selector of epilogues chooses, under the current configuration and kernel weights; None if
+    none of the kernels ranked by these can run the epilogue.
 
     Raises:
         ValueError: as choice().
     """
     check(problem)
-    found, features = native.epilogue(problem.native(), device, program_of(text).code)
+    decision, features = native.epilogue(problem.native(), device, program_of(text).code)
     if features is None:
         return None
     names = config.solvers()
-    return Ways({"fused": names[found.fused], "separate": names[found.separate]}, *features)
+    return Ways({"fused": names[decision.fused], "separate": names[decision.separate]}, *features)

@@ -1,4 +1,5 @@
-"""``MIOpenDriver conv ...`` command lines, as AMD's users and MIOpen's own logs write convolutions."""
+"""Parser of ``MIOpenDriver conv ...`` command lines, the form in which AMD's users and MIOpen's logs write
+convolutions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _SIZES = {
     "groups": ("-g", "--group_count", 1),
 }
 
-# What else says which problem it is: only these values describe a plain two-dimensional convolution.
+# Further options that determine the problem: only these values describe a plain two-dimensional convolution.
 _ONLY = {
     "mode": ("-m", "--mode", "conv"),
     "padding mode": ("-z", "--pad_mode", "default"),
@@ -38,7 +39,7 @@ _ONLY = {
     "vectorization": ("-Z", "--tensor_vect", "0"),
 }
 
-# How MIOpen should run or check it, and members of three-dimensional problems.
+# Options that say how MIOpen should run or check the problem, and members of three-dimensional problems.
 _IGNORED = """-r --pad_val -i --iter -V --verify -C --verification_cache -t --time -w --wall -s --search -P --printconv
 -o --dump_output -d --in_data -e --weights -a --in_bias -D --dout_data -S --solution -G --gpualloc -L --vector_length
 -X --trans_output_pad_w -Y --trans_output_pad_h""".split()
@@ -70,25 +71,28 @@ def is_driver_line(line: str) -> bool:
 
 
 def parse_driver_line(line: str) -> list[ConvProblem]:
-    """The problems of one command line, one for each direction that ``-F`` asks for (0, its default: all three).
+    """Problems of one command line, one for each direction that ``-F`` asks for (0, the default: all three).
 
-    What stands before ``MIOpenDriver`` (a path, a log's prefix) is skipped. Flags that say how to run or check it are
-    read over. Raises ``ValueError`` with a sentence for anything that is no plain two-dimensional convolution.
+    Text before ``MIOpenDriver`` (a path, a log's prefix) is skipped. Options that say how to run or check the problem
+    are ignored.
+
+    Raises:
+        ValueError: for anything but a plain two-dimensional convolution.
     """
     base, *arguments = shlex.split(re.sub(r"^.*?MIOpenDriver", "", line, count=1)) or [""]
     if base not in _DTYPES:
         raise ValueError(f"MIOpenDriver is called for {base!r}, not for one of {', '.join(_DTYPES)}")
-    found = vars(_parser().parse_args(arguments))
+    values = vars(_parser().parse_args(arguments))
     for what, (_, long, only) in _ONLY.items():
-        if found[what] != only:
-            raise ValueError(f"the {what} ({long}) is {found[what]}; only {only} is supported")
-    layouts = {found[name] for name in ("in_layout", "fil_layout", "out_layout")} - {None} or {"NCHW"}
+        if values[what] != only:
+            raise ValueError(f"the {what} ({long}) is {values[what]}; only {only} is supported")
+    layouts = {values[name] for name in ("in_layout", "fil_layout", "out_layout")} - {None} or {"NCHW"}
     if len(layouts) > 1:
         raise ValueError(f"input, filter and output must have one layout, got {' and '.join(sorted(layouts))}")
-    problem = ConvProblem(**{member: found[member] for member in _SIZES}, dtype=_DTYPES[base], layout=layouts.pop())
-    wanted = found["forw"] or 7
+    problem = ConvProblem(**{member: values[member] for member in _SIZES}, dtype=_DTYPES[base], layout=layouts.pop())
+    mask = values["forw"] or 7
     return [
-        problem.replace(direction=direction, bias=bool(found["bias"]) and direction == "F")
+        problem.replace(direction=direction, bias=bool(values["bias"]) and direction == "F")
         for direction, bit in _DIRECTION_BITS.items()
-        if wanted & bit
+        if mask & bit
     ]

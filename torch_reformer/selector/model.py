@@ -1,8 +1,8 @@
-"""The Γ-block, the selector that is a stack of them, and the transformer that they are measured against.
+"""Γ-block, the selector built from it, and a transformer block to compare it with.
 
-A transformer block does six matrix products (the fused projection to queries, keys and values, ``QK^T``, ``AV``, the
-output, and two of the MLP), with four learnable layers in depth. A Γ-block does three, none of them between positions,
-with the same four learnable layers in depth; see docs/selector.md for which choices are ours.
+A transformer block has six matrix products (the fused projection to queries, keys and values, ``QK^T``, ``AV``, the
+output, and two in the MLP) and a depth of four learnable layers. A Γ-block has three, none of them between positions,
+and the same depth; docs/selector.md says which of the design choices are ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer that keeps the variance of its input: PyTorch's default shrinks it to a third."""
+    """Linear layer that preserves the variance of its input; PyTorch's default reduces it to a third."""
     layer = nn.Linear(inputs, outputs)
     nn.init.normal_(layer.weight, std=inputs**-0.5)
     nn.init.zeros_(layer.bias)
@@ -23,11 +23,11 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class GammaBlock(nn.Module):
-    """A residual block that mixes a sequence in linear time: ``[batch, length, width]`` to the same.
+    """Residual block that mixes a sequence in linear time: ``[batch, length, width]`` to the same shape.
 
     1. ``q, k, v`` = a linear layer of the normalised sequence (matrix product 1).
-    2. Every channel of ``v`` is averaged over the sequence with weights ``softmax(k)`` along it, and each position
-       takes ``q`` times that average, plus a depthwise convolution of ``v`` (``TAPS`` positions). No matrix product.
+    2. Every channel of ``v`` is averaged over the sequence with weights ``softmax(k)`` along it. Each position gets
+    ``q`` times that average, plus a depthwise convolution of ``v`` (``TAPS`` positions). No matrix product.
     3. 4. A linear layer, ReLU, and a linear layer back (matrix products 2 and 3), added to the sequence.
 
     The average without matrix products follows "An Attention Free Transformer" (Zhai et al., arXiv 2105.14103).
@@ -38,15 +38,15 @@ class GammaBlock(nn.Module):
     def __init__(self, width: int, hidden: int, dropout: float = 0.0):
         super().__init__()
         self.qkv = _linear(width, 3 * width)
-        nn.init.ones_(self.qkv.bias[:width])  # q: at first the average reaches every position whole
+        nn.init.ones_(self.qkv.bias[:width])  # q: initially every position receives the average unscaled
         self.taps = nn.Parameter(torch.tensor([0.0, 1.0, 0.0])[:, None].repeat(1, width))
         self.up = _linear(width, hidden)
         self.down = _linear(hidden, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, first: bool = False) -> Tensor:
-        """``mask`` is true for positions ``[batch, length]`` that exist. With ``first``, only the first position of the
-        result is computed, ``[batch, 1, width]``."""
+        """Apply the block. ``mask`` ``[batch, length]`` is true for positions that exist. With ``first``, only the
+        first position of the result is computed: ``[batch, 1, width]``."""
         q, k, v = self.qkv(F.layer_norm(x, x.shape[-1:])).chunk(3, -1)
         if mask is not None:
             k = k.masked_fill(~mask[..., None], float("-inf"))
@@ -62,16 +62,16 @@ class GammaBlock(nn.Module):
 
 
 class Reformer(nn.Module):
-    """Scores kernels for a convolution problem: the logits of how probable each is to be the fastest.
+    """Model that scores kernels for a convolution problem: logits of the probability that a kernel is the fastest.
 
     The problem is the sequence of csrc/selector/features.h. Every token is a weighted sum of rows of the embedding
-    matrix; the first stands for the device too, and what it has become after the last block decides.
+    matrix. The first token also represents the device, and its state after the last block determines the logits.
 
     Args:
-        rows: of the embedding matrix.
-        candidates: how many kernels there are to choose from.
-        devices: how many devices one model is trained for.
-        token_dropout: the share of the embedded sequence's elements that is dropped in training.
+        rows: the number of rows of the embedding matrix.
+        candidates: the number of kernels to choose from.
+        devices: the number of devices that the model is trained for.
+        token_dropout: the fraction of the embedded sequence's elements that is dropped in training.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Reformer(nn.Module):
     def forward(self, rows: Tensor, weights: Tensor, device: Tensor | None = None) -> Tensor:
         """Logits ``[batch, candidates]`` of sequences given as ``rows`` and ``weights`` ``[batch, token, term]``.
 
-        ``device`` ``[batch]`` says which of the devices each is for (default: the first).
+        ``device`` ``[batch]`` is the device of each sequence (default: the first).
         """
         bags = rows.flatten(0, 1), self.embedding
         x = F.embedding_bag(*bags, mode="sum", per_sample_weights=weights.flatten(0, 1)).unflatten(0, rows.shape[:2])
@@ -107,10 +107,10 @@ class Reformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """The plain transformer block, norms first: ``[batch, length, width]`` to the same.
+    """Plain pre-norm transformer block: ``[batch, length, width]`` to the same shape.
 
-    Six matrix products: the fused projection, the two of attention (PyTorch's fused kernel), the output, and two of the
-    MLP. Norm, initialisation and dropout are those of `GammaBlock`.
+    It has six matrix products: the fused projection, the two of attention (PyTorch's fused kernel), the output, and two
+    in the MLP. Norm, initialisation and dropout are those of `GammaBlock`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``mask`` is true for positions ``[batch, length]`` that exist."""
+        """Apply the block. ``mask`` ``[batch, length]`` is true for positions that exist."""
         qkv = self.qkv(F.layer_norm(x, x.shape[-1:])).chunk(3, -1)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(-2, -3) for part in qkv)
         if mask is not None:

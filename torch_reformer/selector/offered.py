@@ -1,4 +1,4 @@
-"""Records of timings without the solvers that are not offered as candidates here: of MIOpen's, those whose conditions
+"""Filter of timing records: leaves out solvers that are not candidates here, such as those of MIOpen whose conditions
 MIOpen does not tell (docs/selector.md)."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NONE_OFFERED = "of which no solver is offered"
 
 
 def offered(problem: ConvProblem, architecture: str) -> set[str]:
-    """Names of the solvers that may compute the problem on a GPU of the architecture, which need not be there."""
-    return {each.name for each in candidates(problem, architecture) if each.reason is None}
+    """Names of the solvers that can compute the problem on a GPU of this architecture, which need not be present."""
+    return {candidate.name for candidate in candidates(problem, architecture) if candidate.reason is None}
 
 
 def of_offered(records: Iterable[Record], architecture: str) -> tuple[list[Record], Counter[str]]:
-    """The records with offered solvers only, and how many were left out, by the reason."""
-    found, left_out = [], Counter()
+    """Records with the offered solvers only, and the number of records left out, by reason."""
+    kept, left_out = [], Counter()
     for record in records:
         if why := useless(record):
             left_out[why] += 1
@@ -32,16 +32,16 @@ def of_offered(records: Iterable[Record], architecture: str) -> tuple[list[Recor
         names = offered(record.problem, architecture)
         timings = tuple(timing for timing in record.timings if timing.solver in names and timing.ms > 0)
         if timings:
-            found.append(record._replace(timings=timings))
+            kept.append(record._replace(timings=timings))
         else:
             left_out[NONE_OFFERED] += 1
-    return found, left_out
+    return kept, left_out
 
 
 def mask(problems: Sequence[ConvProblem], names: Sequence[str], architecture: str) -> Tensor:
-    """``[problem, name]``: whether the solver of that name is offered."""
-    found = torch.zeros(len(problems), len(names), dtype=torch.bool)
+    """Boolean ``[problem, name]``: True if the solver of that name is offered."""
+    result = torch.zeros(len(problems), len(names), dtype=torch.bool)
     for row, problem in enumerate(problems):
         allowed = offered(problem, architecture)
-        found[row] = torch.tensor([name in allowed for name in names])
-    return found
+        result[row] = torch.tensor([name in allowed for name in names])
+    return result

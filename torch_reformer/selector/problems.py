@@ -1,4 +1,4 @@
-"""Lists of problems as files and as text: what ``--problems`` and ``explain`` take."""
+"""Lists of problems as files and as text, in the forms that ``--problems`` and ``explain`` accept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .timings import EPILOGUE_SIGN
 
 
 class Task(NamedTuple):
-    """A problem, and the text of a program behind its convolution (epilogues.py); empty if there is none. Its text is
-    the key of its record."""
+    """Problem, and the text of a program after its convolution (epilogues.py); empty if there is none. str() is the key
+    of its record."""
 
     problem: ConvProblem
     epilogue: str = ""
@@ -25,7 +25,7 @@ class Task(NamedTuple):
         return f"{self.problem}{EPILOGUE_SIGN}{self.epilogue}" if self.epilogue else str(self.problem)
 
 
-# members of a JSON line: ConvProblem's, except for the dilation; None: must be given
+# Members of a JSON line with their defaults (None: required). Names are ConvProblem's, except for the dilation.
 _JSON_MEMBERS = {
     **dict.fromkeys(("c", "h", "w", "k", "r", "s")),
     **dict.fromkeys(("pad_h", "pad_w"), 0),
@@ -35,27 +35,30 @@ _JSON_MEMBERS = {
 
 def _from_json(line: str) -> list[ConvProblem]:
     try:
-        given = json.loads(line)
+        members = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"this is no JSON object: {error}") from None
     values: dict[str, Any] = {}
     for name, default in _JSON_MEMBERS.items():
-        value = given.get(name, default)
+        value = members.get(name, default)
         if type(value) is not int:
-            raise ValueError(f"{name} must be a whole number, got {value!r}" if name in given else f"{name} is missing")
+            raise ValueError(
+                f"{name} must be a whole number, got {value!r}" if name in members else f"{name} is missing"
+            )
         values[name.replace("dil_", "dilation_")] = value
     return [ConvProblem(**values, direction=direction) for direction in DIRECTIONS]
 
 
 def parse_problems(line: str) -> list[ConvProblem]:
-    """The problems that one line names. It is one of
+    """Problems described by one line, which is one of
 
     * a find-db key, or a line of a find-db with such a key,
     * a ``MIOpenDriver conv...`` command line (``-F`` says which directions),
     * a JSON object with members c, h, w, k, r, s and optionally n, pad_h, pad_w, stride_h, stride_w, dil_h, dil_w,
-      groups; others are skipped. It stands for all three directions, with n 1 unless given, in FP32 and NCHW.
+    groups; other members are ignored. It stands for all three directions, in FP32 and NCHW; n is 1 by default.
 
-    Raises ``ValueError`` with a sentence.
+    Raises:
+        ValueError: if the line is malformed.
     """
     line = line.strip()
     if line.startswith("{"):
@@ -65,18 +68,18 @@ def parse_problems(line: str) -> list[ConvProblem]:
     else:
         return [ConvProblem.parse(line.partition("=")[0])]
     for problem in problems:
-        str(problem)  # raises if it is none
+        str(problem)  # raises if the problem is impossible
     return problems
 
 
 def parse_tasks(line: str) -> list[Task]:
-    """The same; a key may be followed by a plus sign and an epilogue's text."""
+    """Tasks described by one line, like :func:`parse_problems`; a key may be followed by + and an epilogue's text."""
     key, sign, epilogue = line.strip().partition("=")[0].partition(EPILOGUE_SIGN)
     if line.strip().startswith("{") or is_driver_line(line) or not sign:
         return [Task(problem) for problem in parse_problems(line)]
     problem = ConvProblem.parse(key)
     epilogues.check(problem)
-    epilogues.program_of(epilogue)  # raises if there is no such step
+    epilogues.program_of(epilogue)  # raises for an unknown step
     return [Task(problem, epilogue)]
 
 
@@ -86,7 +89,7 @@ def _variants(problem: ConvProblem, batch, dtype, directions, layouts) -> Iterat
         bias = problem.bias and direction == "F"
         for layout in layouts or [problem.layout]:
             variant = problem.replace(direction=direction, layout=layout, bias=bias, **changes)
-            str(variant)  # raises if it is no problem
+            str(variant)  # raises if the problem is impossible
             yield variant
 
 
@@ -97,7 +100,7 @@ def read_problems(
     directions: Sequence[str] | None = None,
     layouts: Sequence[str] | None = None,
 ) -> list[ConvProblem]:
-    """The distinct problems of a file, without programs behind them; arguments and errors as :func:`read_tasks`."""
+    """Distinct problems of a file, without the programs after them; arguments and errors as for :func:`read_tasks`."""
     return list(dict.fromkeys(task.problem for task in read_tasks(path, batch, dtype, directions, layouts)))
 
 
@@ -108,17 +111,17 @@ def read_tasks(
     directions: Sequence[str] | None = None,
     layouts: Sequence[str] | None = None,
 ) -> list[Task]:
-    """The distinct tasks of a file, in its order. Each line is as for :func:`parse_tasks`; empty lines and lines that
-    begin with ``#`` are skipped; ``.xz`` and ``.bz2`` are decompressed.
+    """Distinct tasks of a file, in its order. Each line is parsed by :func:`parse_tasks`; empty lines and lines that
+    begin with ``#`` are skipped; ``.xz`` and ``.bz2`` files are decompressed.
 
     Args:
-        batch, dtype: replace what the lines say.
-        directions, layouts: each problem is taken in each of these, whatever its line says; one with an epilogue
-            forward only.
+        batch, dtype: replace the values in the file.
+        directions, layouts: each problem is taken in all of these, instead of the one in the file; a problem with an
+            epilogue is always forward.
 
     Raises:
         OSError: if there is no such file.
-        ValueError: for a line that is no problem; names file and line.
+        ValueError: for a malformed line, with the file and the line's number.
     """
     tasks: dict[Task, None] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):

@@ -1,7 +1,7 @@
-"""Replays databases of timings: what a selector would have chosen, and what that would have cost.
+"""Replays databases of timings: which kernels a selector would have chosen, and their times.
 
-Figures "restricted" to the record let it choose among the record's kernels; "unmasked" ones among all that it knows
-(a choice that a record of the four fastest lacks is charged the slowest of them).
+In "restricted" figures the selector chooses among the record's kernels. In "unmasked" ones it chooses among all that it
+knows; a choice missing from a record of the four fastest is charged the slowest of these.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from .timings import Record
 from .training_loop import logits_of
 from .weights_file import Weights, find, load, name_of
 
-TRIM = 0.05  # of the speed-ups at each end, for the trimmed mean
-SLOWER = (0.05, 0.2)  # than a peer by more than so much: how often
+TRIM = 0.05  # fraction of the speed-ups cut at each end for the trimmed mean
+SLOWER = (0.05, 0.2)  # report how often a choice is slower than a peer's by more than this
 
 
 class Replay:
-    """A selector's choices on the records of one device. Raises ``ValueError`` if they leave nothing to choose, or
-    nothing that it knows.
+    """Choices of a selector on the records of one device.
 
     Args:
-        offered_only: it chooses among the solvers that are offered on that device; slow-downs are against the best of
-            those.
+        offered_only: choose among the solvers that are offered on that device; slow-downs are relative to the best of
+            these.
+
+    Raises:
+        ValueError: if the records leave nothing to choose, or contain nothing that the selector knows.
     """
 
     def __init__(self, weights: Weights, records: Sequence[Record], device: str, offered_only: bool = False):
@@ -58,23 +60,23 @@ class Replay:
         if offered_only:
             known = known.masked_fill(~mask(data.problems, weights.candidates, device), float("-inf"))
         unknown = torch.full((len(data), len(data.candidates) - len(weights.candidates)), float("-inf"))
-        given = torch.cat([known, unknown], 1), data.entries, data.log_ratio
+        arguments = torch.cat([known, unknown], 1), data.entries, data.log_ratio
         self.data = data
-        self.slow, self.slow_unmasked = restricted(*given), unmasked(*given)
+        self.slow, self.slow_unmasked = restricted(*arguments), unmasked(*arguments)
 
     def figures(self, which: Sequence[int] | slice = slice(None)) -> dict[str, float]:
-        """Slow-downs against the record's best, of the problems with these indices."""
+        """Slow-downs of the problems with these indices, relative to each record's best."""
         return figures(self.slow[which], self.slow_unmasked[which])
 
     def by(self, property: Callable) -> dict[str, dict[str, float]]:
-        """The figures of the problems of each value of a property."""
+        """Figures of the problems grouped by a property."""
         rows: dict[str, list[int]] = {}
         for row, problem in enumerate(self.data.problems):
             rows.setdefault(property(problem), []).append(row)
         return {value: self.figures(rows[value]) for value in sorted(rows)}
 
     def against(self, peer: Peer) -> dict[str, float]:
-        """How much faster our choices are than a peer's, where both have one."""
+        """Speed-up of this selector's choices over a peer's, on the problems that both have."""
         both = [row for row, key in enumerate(self.data.keys) if key in peer.times]
         if not both:
             return {"problems": 0, "ignored": peer.ignored}
@@ -96,14 +98,14 @@ class Replay:
 
 @dataclass(frozen=True)
 class Peer:
-    """What someone else's choices took."""
+    """Times of someone else's choices."""
 
-    times: dict[str, float]  # milliseconds for each key
-    ignored: int  # rows with times that no kernel takes: 0, negative, infinite or not a number
+    times: dict[str, float]  # milliseconds by key
+    ignored: int  # rows with impossible times: 0, negative, infinite or not a number
 
 
 def read_peer(path: Path) -> Peer:
-    """A peer's times, of a CSV with the columns key and ms, and perhaps others."""
+    """Read a peer's times from a CSV file with the columns key and ms; other columns are ignored."""
     times: dict[str, float] = {}
     lines = csv.DictReader(io.StringIO(read_text(path)))
     try:
@@ -125,7 +127,7 @@ def read_peer(path: Path) -> Peer:
 
 
 def peer_of(solver: str, records: Sequence[Record]) -> Peer:
-    """One that always takes this solver of the records. Raises ``ValueError`` if none has it."""
+    """Peer that always takes this solver of the records. Raises ``ValueError`` if no record has it."""
     times = {record.key: record.times[solver] for record in records if solver in record.times}
     if not times:
         raise ValueError(f"no record has a time of {solver}: a peer is NAME=CSV, or a solver of the database")
@@ -169,14 +171,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     weights = load(options.weights) if options.weights else None
-    given, timings = options.timings
-    device, records = read_database(timings, given, weights.architecture if weights else architecture(options.arch))
+    named_device, timings = options.timings
+    device, records = read_database(
+        timings, named_device, weights.architecture if weights else architecture(options.arch)
+    )
     name = "" if options.weights else name_of(architecture(options.arch), decided(records))
     path = options.weights or find(name)
     if path is None:
         raise ValueError(f"there are no weights for {name}: make some with `python -m torch_reformer train`")
     if options.offered and decided(records) == "epilogues":
-        raise ValueError("--offered is for solvers: programs behind convolutions run one way or the other")
+        raise ValueError("--offered is for solvers: weights for epilogues only choose between fused and separate")
     weights = weights or load(path)
     peers = {name: read_peer(csv_path) if csv_path else peer_of(name, records) for name, csv_path in options.peer}
     left_out: Counter[str] = Counter()
@@ -191,8 +195,8 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     which = {"held_out": options.held_out, "offered": options.offered}
-    of = {"weights": str(path), "device": device, **which, "left_out": dict(left_out)}
-    result = {**of, **replay.figures()}
+    header = {"weights": str(path), "device": device, **which, "left_out": dict(left_out)}
+    result = {**header, **replay.figures()}
     result["peers"] = {name: replay.against(peer) for name, peer in peers.items()}
     result["by"] = {
         "direction": replay.by(lambda problem: problem.direction),
@@ -205,7 +209,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _held_out(records: list[Record], weights: Weights, timings: Path, path: Path) -> tuple[list[Record], Counter[str]]:
-    """Records of geometries that the weights were not trained on, and how many others there are, by the reason."""
+    """Records of geometries that the weights were not trained on, and the number of other records, by reason."""
     test = weights.metadata["folds"]["test"]
     used, left_out = [], Counter()
     for record in records:
@@ -244,23 +248,25 @@ def _table(result: dict) -> str:
     def line(title: str, cells) -> str:
         return f"{title:12}" + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
-    def numbers(title: str, found: dict) -> str:
-        return line(title, [str(found["problems"]), *(f"{found[column]:.4f}" for column in columns[1:])])
+    def numbers(title: str, values_of: dict) -> str:
+        return line(title, [str(values_of["problems"]), *(f"{values_of[column]:.4f}" for column in columns[1:])])
 
     lines = [line("", heads), numbers("all", result)]
     for groups in result["by"].values():
-        lines += [numbers(value, found) for value, found in groups.items()]
-    for name, found in result["peers"].items():
+        lines += [numbers(value, peer_figures) for value, peer_figures in groups.items()]
+    for name, peer_figures in result["peers"].items():
         lines.append("")
-        ignored = f"; {found['ignored']} of its times ignored: no kernel takes them" if found["ignored"] else ""
-        if not found["problems"]:
+        ignored = (
+            f"; {peer_figures['ignored']} of its times ignored: no kernel takes them" if peer_figures["ignored"] else ""
+        )
+        if not peer_figures["problems"]:
             lines.append(f"{name} has none of these problems{ignored}")
             continue
         lines.append(
-            f"over {name} on {found['problems']} problems: {found['speedup_geomean']:.3f}x (geomean), "
-            f"{found['speedup_mean']:.3f}x (mean), {found['speedup_trimmed_mean']:.3f}x (mean without "
-            f"{TRIM:.0%} at each end), {found['speedup_total']:.3f}x (total time); slower "
-            + ", ".join(f"by over {share:.0%} in {found[f'slower_by_{share:.0%}']:.1%}" for share in SLOWER)
-            + f", {found['worst']:.2f} times as long at worst{ignored}"
+            f"over {name} on {peer_figures['problems']} problems: {peer_figures['speedup_geomean']:.3f}x (geomean), "
+            f"{peer_figures['speedup_mean']:.3f}x (mean), {peer_figures['speedup_trimmed_mean']:.3f}x (mean without "
+            f"{TRIM:.0%} at each end), {peer_figures['speedup_total']:.3f}x (total time); slower "
+            + ", ".join(f"by over {share:.0%} in {peer_figures[f'slower_by_{share:.0%}']:.1%}" for share in SLOWER)
+            + f", {peer_figures['worst']:.2f} times as long at worst{ignored}"
         )
     return "\n".join(lines)

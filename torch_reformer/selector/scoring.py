@@ -1,9 +1,9 @@
-"""How good choices are on records of timings.
+"""Quality of choices on timing records.
 
-A choice's *slow-down* is its time over the record's best. *Restricted* figures let the selector choose among the
-record's solvers only. *Unmasked* ones let it choose among all that it knows: where that is missing from a record of
-four or more, it was slower than those (MIOpen keeps the four fastest) and is charged the slowest of them; a shorter
-record holds all that apply, so there it goes on to its next choice.
+The *slow-down* of a choice is its time over the record's best. In *restricted* figures the selector chooses among the
+record's solvers only. In *unmasked* ones it chooses among all that it knows. If that choice is missing from a record of
+four or more, it was slower than the recorded ones (MIOpen keeps the four fastest) and is charged the slowest of them. A
+shorter record has all solvers that apply, so there the selector falls back to its most probable recorded one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FULL_RECORD = 4
 
 
 def restricted(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
-    """The log slow-down ``[n]`` of each record's most probable entry. Where the selector knows none of a record's
-    solvers (logits of minus infinity) it is charged the slowest."""
+    """Log slow-down ``[n]`` of each record's most probable entry. If the selector knows none of a record's solvers
+    (logits of minus infinity), the slowest is charged."""
     known = of_entries(logits, entries)
     best, place = known.max(1)
     slow = log_ratio.gather(1, place[:, None])[:, 0]
@@ -26,18 +26,18 @@ def restricted(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 def unmasked(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> Tensor:
-    """The log slow-down ``[n]`` of the most probable of all candidates."""
+    """Log slow-down ``[n]`` of the most probable of all candidates."""
     choice = logits.argmax(1, keepdim=True)
     hit = entries == choice
-    found = torch.where(hit, log_ratio, 0.0).sum(1)
+    recorded = torch.where(hit, log_ratio, 0.0).sum(1)
     missing = torch.where(
         (entries >= 0).sum(1) < FULL_RECORD, restricted(logits, entries, log_ratio), log_ratio.amax(1)
     )
-    return torch.where(hit.any(1), found, missing)
+    return torch.where(hit.any(1), recorded, missing)
 
 
 def figures(slow: Tensor, slow_unmasked: Tensor) -> dict[str, float]:
-    """How often the best was chosen, and the distribution of the slow-downs, given their logarithms."""
+    """Fraction of best choices, and the distribution of the slow-downs, given their logarithms."""
     return {
         "problems": len(slow),
         "top1": (slow == 0).double().mean().item(),
@@ -52,8 +52,8 @@ BINS = (0.0, 0.5, 0.7, 0.9, 1.0)
 
 
 def confidence(logits: Tensor, entries: Tensor, log_ratio: Tensor) -> list[dict[str, float]]:
-    """What a probability is worth: for each bin of the chosen entry's probability, how often it was the best, and the
-    geometric mean slow-down where it was not."""
+    """Calibration: for each bin of the chosen entry's probability, how often the choice was the best, and the geometric
+    mean slow-down of the other choices."""
     probability = of_entries(logits, entries).softmax(1).amax(1)
     slow = restricted(logits, entries, log_ratio)
     result = []

@@ -1,4 +1,4 @@
-"""Problems similar to measured ones that nobody has measured: teachers label them, and the student learns from them."""
+"""Unmeasured problems similar to measured ones: teachers label them, and the student learns from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FACTORS = (0.5, 0.75, 1.25, 1.5, 2.0)
 
 
 def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> ConvProblem:
-    """One problem with up to three of its properties scaled or taken from another one."""
+    """Problem with up to three of its properties scaled or taken from another problem."""
 
     def size(mine: int, theirs: int) -> int:
         return theirs if rng.random() < 0.5 else max(1, int(mine * rng.choice(_FACTORS)))
@@ -35,11 +35,11 @@ def _changed(problem: ConvProblem, other: ConvProblem, rng: random.Random) -> Co
 
 
 def similar_problems(problems: Sequence[ConvProblem], count: int, seed: int) -> list[ConvProblem]:
-    """``count`` distinct possible problems that are not among these. Fewer if they are hard to find."""
+    """``count`` distinct possible problems that are not among the given ones; fewer if they are hard to find."""
     rng = random.Random(seed)
-    seen, found = set(problems), list[ConvProblem]()
+    seen, similar = set(problems), list[ConvProblem]()
     for _ in range(4 * count):
-        if len(found) == count:
+        if len(similar) == count:
             break
         problem = _changed(rng.choice(problems), rng.choice(problems), rng)
         if problem in seen:
@@ -47,7 +47,7 @@ def similar_problems(problems: Sequence[ConvProblem], count: int, seed: int) -> 
         seen.add(problem)
         try:
             str(problem)
-        except ValueError:  # an impossible one
+        except ValueError:  # an impossible problem
             continue
-        found.append(problem)
-    return found
+        similar.append(problem)
+    return similar

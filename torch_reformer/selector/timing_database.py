@@ -1,7 +1,7 @@
-"""A timing database, which grows while its problems are measured: find-db text and a sidecar file.
+"""Timing database that grows while its problems are measured: find-db text and a sidecar file.
 
-The sidecar ``DB.meta.json`` names the device (with its number of threads) and the versions that were measured, and
-solvers whose results were wrong. Timings of different devices or versions never get into one database.
+The sidecar ``DB.meta.json`` contains the device (with its number of threads), the measured versions, and the solvers
+with wrong results. Timings of different devices or versions are never mixed in one database.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def sidecar(path: Path) -> Path:
 
 
 def read_sidecar(path: Path) -> dict | None:
-    """What stands beside the database at `path`, if anything does. ``ValueError``, with the file's name, if it is
-    damaged."""
+    """Content of the sidecar of the database at `path`; None if there is none. Raises ``ValueError`` with the sidecar's
+    name if it is damaged."""
     beside = sidecar(path)
     if not beside.exists():
         return None
@@ -44,21 +44,20 @@ def read_sidecar(path: Path) -> dict | None:
 
 
 def named_database(text: str) -> tuple[str | None, Path]:
-    """Device and path of a command line's ``[DEVICE=]DB``."""
+    """Device (or None) and path from a command line's ``[DEVICE=]DB``."""
     device, equals, path = text.partition("=")
     return (device, Path(path)) if equals else (None, Path(text))
 
 
-def read_database(path: Path, given: str | None, arch: str) -> tuple[str, list[Record]]:
-    """A database's device and its records. The device is the one given, else the one that stands beside it, else the
-    architecture.
+def read_database(path: Path, named_device: str | None, arch: str) -> tuple[str, list[Record]]:
+    """Device and records of a database. The device is the one given, else that of the sidecar, else the architecture.
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it is damaged, or nothing tells which CPU it was.
+        ValueError: if it is damaged, or if nothing says which CPU was measured.
     """
     records = read_timings(path)
-    device = given or (read_sidecar(path) or {}).get("device", arch)
+    device = named_device or (read_sidecar(path) or {}).get("device", arch)
     if device == "cpu":
         raise ValueError(
             f"which CPU {path} was measured on is not known: give --timings cpu-avx512-2t={path} (or whichever it was)"
@@ -67,17 +66,18 @@ def read_database(path: Path, given: str | None, arch: str) -> tuple[str, list[R
 
 
 class Database:
-    """Opens the database at `path` to add to it, or begins one, of timings on this `device` (None: this CPU).
+    """Database at `path` to add timings of this `device` to (None: this CPU); created if it does not exist.
 
-    Raises ``ValueError`` if the one there was measured elsewhere, or was not written by this class.
+    Raises:
+        ValueError: if the existing file was measured elsewhere, or was not written by this class.
     """
 
     def __init__(self, path: Path, device: str | None = None):
         self.path = path
         self._here = _here(device)
         self.records: dict[str, Record] = {}
-        self.wrong: dict[str, dict[str, str]] = {}  # of each problem, by solver: a sentence
-        self.complete = False  # its maker went through all its problems
+        self.wrong: dict[str, dict[str, str]] = {}  # messages by problem and solver
+        self.complete = False  # True once all of its problems were processed
         if path.exists():
             self._load()
 
@@ -95,15 +95,15 @@ class Database:
         self.records = {record.key: record for record in read_timings(self.path)}
 
     def add(self, record: Record, wrong: dict[str, str]) -> None:
-        """Takes a problem's new record in place of an old one."""
+        """Add a problem's record, replacing an old one."""
         self.records[record.key] = record
         self.wrong.pop(record.key, None)
         if wrong:
             self.wrong[record.key] = wrong
 
     def save(self) -> None:
-        # The sidecar first: a database without one is refused, a sidecar without its database does no harm. That it is
-        # complete is said when it is: another process may be about to merge it.
+        # The sidecar is saved first: a database without one is rejected, a sidecar without its database does no harm.
+        # `complete` is saved last, since another process may be waiting for it to merge the database.
         self._save_sidecar(complete=False)
         write_timings(self.path, self.records.values())
         if self.complete:
@@ -119,25 +119,25 @@ class Database:
 
 
 def part_path(path: Path, rank: int) -> Path:
-    """Where one of several processes writes its share of the database."""
+    """File to which one of several processes writes its part of the database."""
     return path.with_name(f"{path.name}.rank{rank}")
 
 
 def parts(path: Path, device: str | None = None) -> list[Database]:
-    """The shares that are there."""
+    """Existing parts of a database."""
     with _alone(path.parent):
         return _parts(path, device)
 
 
 def _parts(path: Path, device: str | None) -> list[Database]:
     prefix = part_path(path, 0).name[:-1]
-    found = (p for p in path.parent.iterdir() if p.name.startswith(prefix) and p.name[len(prefix) :].isdecimal())
-    return [Database(p, device) for p in sorted(found)]
+    files = (p for p in path.parent.iterdir() if p.name.startswith(prefix) and p.name[len(prefix) :].isdecimal())
+    return [Database(p, device) for p in sorted(files)]
 
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; the system lets go of the lock of one that dies."""
+    """Lock a folder: one process at a time. The system releases the lock if the process dies."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -147,25 +147,25 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def merge(path: Path, world_size: int | None = None, device: str | None = None) -> Database | None:
-    """Moves the shares into the database, and deletes them.
+    """Move all parts into the database, and delete them.
 
-    With `world_size` it does so only if the shares of so many ranks are there and complete, and returns None otherwise:
-    when each rank calls it after its last save, the last one merges.
+    With `world_size` this is done only if the parts of that many ranks exist and are complete; otherwise it returns
+    None. When each rank calls this after its last save, the last one merges.
     """
     with _alone(path.parent):
-        found = _parts(path, device)
-        if world_size is None and not found:
+        databases = _parts(path, device)
+        if world_size is None and not databases:
             raise ValueError(f"there is nothing to merge: no {path}.rank* is there")
         if world_size is not None:
-            complete = {part.path for part in found if part.complete}
+            complete = {part.path for part in databases if part.complete}
             if not complete.issuperset(part_path(path, rank) for rank in range(world_size)):
                 return None
         whole = Database(path, device)
-        for part in found:
+        for part in databases:
             for key, record in part.records.items():
                 whole.add(record, part.wrong.get(key, {}))
         whole.complete = True
         whole.save()
-        for part in found:
+        for part in databases:
             part.delete()
         return whole

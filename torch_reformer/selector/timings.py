@@ -1,14 +1,15 @@
-"""Timings as MIOpen's find-db text: ``key=solver:ms,workspace,algorithm;...``, one problem a line.
+"""Timings in MIOpen's find-db text: ``key=solver:ms,workspace,algorithm;...``, one problem per line.
 
-Databases of AMD's users and what ``python -m torch_reformer collect`` measures are files of the same form. Reading
-keeps what is there, questionable rows too: :func:`summary` counts them, and whoever trains on them decides. Traps:
+Databases of AMD's users and those measured by ``python -m torch_reformer collect`` have the same form. Reading keeps
+everything, including questionable rows: :func:`summary` counts them, and the training code decides about them.
+Pitfalls:
 
 * Times of 0 occur; they were not measured. :attr:`Record.times` leaves them out.
-* Entries stand in order of their times, so their places give the answer away. Never learn from the order.
-* A record of a program behind a convolution has the program's text behind the problem's key (epilogues.py), and for
-  its solvers the ways to run it; the kernel of each stands in the third field.
-* A record may hold only some of the solvers that apply (MIOpen ships the four fastest): a missing one is not slow by
-  so and so much, it is unknown.
+* Entries are sorted by time, so their positions reveal the answer. Never learn from the order.
+* In the record of a program after a convolution, the problem's key is followed by the program's text (epilogues.py),
+and the ways to run it take the place of solvers; the kernel of each is in the third field.
+* A record may contain only some of the solvers that apply (MIOpen ships the four fastest): the time of a missing one is
+unknown.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from typing import NamedTuple
 from ..problem import ConvProblem
 from ..runtime.files import read_text, write_text
 
-EPILOGUE_SIGN = "+"  # between a problem's key and the text of a program behind it
+EPILOGUE_SIGN = "+"  # between a problem's key and the text of the program after it
 
 
 class Timing(NamedTuple):
-    """One solver's measurement."""
+    """Measurement of one solver."""
 
     solver: str
     ms: float
     workspace: int  # bytes
-    algorithm: str  # MIOpen's word for the family; not used for learning
+    algorithm: str  # MIOpen's name of the family; not used for learning
 
 
 class Record(NamedTuple):
@@ -42,22 +43,22 @@ class Record(NamedTuple):
 
     @property
     def problem(self) -> ConvProblem:
-        """Raises ``ValueError`` if the key is no possible problem (MIOpen's databases have a few)."""
+        """Problem of the key. Raises ``ValueError`` if it is impossible (MIOpen's databases have a few such keys)."""
         return ConvProblem.parse(self.key.partition(EPILOGUE_SIGN)[0])
 
     @property
     def epilogue(self) -> str:
-        """The text of the program behind it; empty if there is none."""
+        """Text of the program after the convolution; empty if there is none."""
         return self.key.partition(EPILOGUE_SIGN)[2]
 
     @property
     def algorithms(self) -> dict[str, str]:
-        """The third field of each; of ways to run a program, the kernel's solver."""
+        """Third field by solver; for ways to run a program, the kernel's solver."""
         return {timing.solver: timing.algorithm for timing in self.timings}
 
     @property
     def times(self) -> dict[str, float]:
-        """Milliseconds of each solver that was measured, in no order worth knowing."""
+        """Milliseconds of each solver that was measured; the order means nothing."""
         return {timing.solver: timing.ms for timing in self.timings if timing.ms > 0}
 
 
@@ -79,7 +80,7 @@ def _record(line: str, where: str) -> Record:
     if not key or not equals:
         raise ValueError(f"{where}: a find-db line is key=solver:ms,workspace,algorithm;..., got {line[:80]!r}")
     timings = []
-    for entry in values.split(";") if values else ():  # none of whose results were right
+    for entry in values.split(";") if values else ():  # empty if no solver's results were right
         try:
             timings.append(_timing(entry))
         except ValueError:
@@ -90,11 +91,11 @@ def _record(line: str, where: str) -> Record:
 
 
 def read_timings(path: str | os.PathLike) -> list[Record]:
-    """Reads a find-db text file, plain, ``.xz`` or ``.bz2``, of today's form or of older MIOpen's
+    """Read a find-db text file, plain, ``.xz`` or ``.bz2``, of today's form or of older MIOpen's.
 
     Raises:
         OSError: if there is no such file.
-        ValueError: for a damaged file, a malformed line or a problem that is there twice; names file and line.
+        ValueError: for a damaged file, a malformed line or a duplicate problem, with the file and the line's number.
     """
     records: dict[str, Record] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
@@ -109,8 +110,8 @@ def read_timings(path: str | os.PathLike) -> list[Record]:
 
 
 def write_timings(path: str | os.PathLike, records: Iterable[Record]) -> None:
-    """Writes a find-db text file, compressed if its suffix says so, in one step. The fastest entry comes first, as
-    MIOpen has it."""
+    """Write a find-db text file atomically, compressed if its suffix says so. The fastest entry comes first, as in
+    MIOpen."""
     lines = []
     for key, timings in records:
         ordered = sorted(timings, key=lambda timing: timing.ms)
@@ -120,13 +121,13 @@ def write_timings(path: str | os.PathLike, records: Iterable[Record]) -> None:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a database holds, and what in it needs care. Numbers of records, except ``impossible``."""
+    """Content of a database, and what in it needs care: numbers of records, except ``impossible``."""
 
     records: int
     zero_times: int  # with an entry of 0 ms
-    single: int  # with one entry: nothing to choose
+    single: int  # with one entry, so that there is no choice
     int8: int
-    impossible: list[str]  # one sentence for each key whose geometry can't be
+    impossible: list[str]  # one message for each key with an impossible geometry
 
     def __str__(self) -> str:
         return (
@@ -136,7 +137,7 @@ class Summary:
 
 
 def summary(records: Iterable[Record]) -> Summary:
-    """Counts the rows that need care."""
+    """Count the records, and those that need care."""
     count = zero_times = single = int8 = 0
     impossible = []
     for record in records:

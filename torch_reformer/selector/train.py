@@ -1,10 +1,10 @@
 """Trains a selector on databases of timings and writes its weights file.
 
 Large teachers learn the optimality probabilities of all databases at once. The selector, small enough to decide in
-microseconds, then learns from their mean and from the measured probabilities, on the measured problems and on
-problems near them that only the teachers have been asked about. Groups of siblings (one geometry in all batches,
-directions, types and layouts) are never split: one part chooses the epoch, one is never trained on and gives the
-scores. An interrupted training resumes when the same command is given again.
+microseconds, then learns from the mean of the teachers and from the measured probabilities, both on the measured
+problems and on similar problems that only the teachers have labelled. Groups of siblings (one geometry in all batches,
+directions, types and layouts) are never split: some choose the epoch, others are never trained on and give the scores.
+An interrupted training resumes when the same command is given again.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .versions import of_this_version
 from .weights_file import Weights
 
 TEST_FOLDS, VALIDATION_FOLDS = (0,), (1,)  # of FOLDS
-FEW_GEOMETRIES = 5 * FOLDS  # of so many, each fold has some
+FEW_GEOMETRIES = 5 * FOLDS  # with this many, each fold is likely to have some
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that training depends on besides the timings."""
+    """Everything that training depends on besides the timings."""
 
     seed: int = 0
     sharpness: float = SHARPNESS  # see targets.py
@@ -57,19 +57,20 @@ class Recipe:
     teacher_hidden: int = 96
     teacher_blocks: int = 2
     teacher_dropout: float = 0.1
-    teacher_share: float = 0.8  # of the teachers' probabilities in the selector's targets; the rest are measured
-    invented: int = 100_000  # problems that only the teachers know
+    # weight of the teachers' probabilities in the selector's targets; the rest is for measured ones
+    teacher_share: float = 0.8
+    invented: int = 100_000  # number of problems that only the teachers label
     teacher_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=5000))
     student_fit: TrainingOptions = field(default_factory=lambda: TrainingOptions(steps=6000))
 
     @classmethod
     def of_epilogues(cls) -> Recipe:
-        """Two ways to choose from need no teachers, and a smaller model."""
+        """Recipe for epilogues: two ways to choose from need no teachers, and a smaller model."""
         return cls(width=48, hidden=96, blocks=1, teachers=0, student_fit=TrainingOptions(steps=4000))
 
     @classmethod
     def thorough(cls, **changes) -> Recipe:
-        """Takes a GPU: more and larger teachers, asked about more problems."""
+        """Recipe with more and larger teachers that label more problems; needs a GPU."""
         more = cls(
             width=48,
             hidden=96,
@@ -86,14 +87,14 @@ class Recipe:
 
 
 def split(fold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Indices to train on, to choose the epoch by, and to score."""
+    """Indices of the problems to train on, to choose the epoch by, and to score."""
     test, validation = (torch.isin(fold, torch.tensor(folds)) for folds in (TEST_FOLDS, VALIDATION_FOLDS))
     train, validation, test = (which.nonzero()[:, 0] for which in (~(test | validation), validation, test))
     return train, validation, test
 
 
 def check_enough(mine: Dataset, arch: str) -> None:
-    """Raises ``ValueError`` if a part of the problems of an architecture is empty."""
+    """Raise ``ValueError`` if one of the three parts of an architecture's problems is empty."""
     for part, purpose in zip(split(mine.fold), ("train on", "choose the epoch by", "score"), strict=True):
         if not len(part):
             geometries = len(set(map(geometry_group, mine.problems)))
@@ -105,7 +106,7 @@ def check_enough(mine: Dataset, arch: str) -> None:
 
 
 class Checkpoint:
-    """Finished models and the one being trained, in a file beside the result."""
+    """Finished models and the one in training, in a file beside the result."""
 
     def __init__(self, path: Path, fingerprint: str):
         self.path = path
@@ -126,7 +127,7 @@ class Checkpoint:
 
     @contextlib.contextmanager
     def trusted(self) -> Iterator[None]:
-        """For what takes the file's content: it fails in many ways if that is damaged."""
+        """Context for code that reads the file's content, which fails in many ways if the file is damaged."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
@@ -134,11 +135,11 @@ class Checkpoint:
 
 
 class Trainer:
-    """Trains the models of one training in their order, each once."""
+    """Trains the models of one training in order, each once."""
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, quiet: bool = False):
         self.checkpoint, self.device, self.quiet = checkpoint, device, quiet
-        self.number = 0  # of the next model
+        self.number = 0  # number of the next model
 
     def train(
         self,
@@ -178,7 +179,7 @@ class Trainer:
 
 
 def teach(everything: Dataset, recipe: Recipe, trainer: Trainer) -> list[Reformer]:
-    """Teachers that learn all architectures at once."""
+    """Train teachers on all architectures at once."""
     known, validation, _ = (everything.select(which) for which in split(everything.fold))
     targets = measured_targets(known, recipe.sharpness)
     sizes = recipe.teacher_width, recipe.teacher_hidden, recipe.teacher_blocks
@@ -193,17 +194,18 @@ def teach(everything: Dataset, recipe: Recipe, trainer: Trainer) -> list[Reforme
     return result
 
 
-# How many times as probable another kernel has to be as PyTorch's own; and how often it may take so much longer: half
-# as often as users should meet it, since the same problems chose the epoch.
+# Advantages of PyTorch's own kernel to try, as factors of its probability. A choice is slow if it takes longer than
+# that kernel by the factor LONGER; OFTEN is the allowed fraction of slow choices. It is half of what users should see,
+# because the same problems chose the epoch.
 ADVANTAGES, LONGER, OFTEN = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0), 0.05, 0.0125
 
 
 def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float:
-    """Gives PyTorch's own kernel the least advantage with which choices are rarely slower than that kernel on the
-    problems that choose the epoch, and returns it. Where no advantage makes that rare, it is the least that is within
+    """Give PyTorch's own kernel the smallest advantage with which choices are rarely slower than that kernel on the
+    validation problems; returns the advantage. If no advantage makes this rare enough, take the smallest that is within
     one standard error of the best, since these problems are few (the one-standard-error rule of Breiman et al.,
-    Classification and Regression Trees, 1984). Logits differ as the logarithms of times do, times the sharpness: an
-    advantage asks for a gain that a wrong guess may well eat up."""
+    Classification and Regression Trees, 1984). Logits differ by the log ratio of the times multiplied by the sharpness,
+    so an advantage requires a minimum gain, below which a wrong guess could cost more than the gain."""
     if "aten" not in candidates:
         return 1.0
     place, logits = candidates.index("aten"), logits_of(model, validation)
@@ -218,10 +220,10 @@ def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float
         ours = restricted(favoured, validation.entries, validation.log_ratio)
         return (ours - theirs > math.log1p(LONGER))[is_theirs.any(1)].sum().item() / problems
 
-    shares = {each: slower(each) for each in ADVANTAGES}
+    shares = {advantage: slower(advantage) for advantage in ADVANTAGES}
     best = min(shares.values())
     enough = OFTEN if best <= OFTEN else best + math.sqrt(best * (1 - best) / problems)
-    advantage = next(each for each, share in shares.items() if share <= enough)
+    advantage = next(candidate for candidate, share in shares.items() if share <= enough)
     with torch.no_grad():
         model.head.bias[place] += math.log(advantage)
     return advantage
@@ -230,9 +232,9 @@ def favour(model: Reformer, candidates: list[str], validation: Dataset) -> float
 def learn(
     everything: Dataset, arch: str, devices: Sequence[str], models: list[Reformer], recipe: Recipe, trainer: Trainer
 ) -> Weights:
-    """The selector of one architecture, from its measured problems and what the teachers ``models`` know.
+    """Train the selector of one architecture on its measured problems and the teachers ``models``.
 
-    ``devices`` are those of this architecture that were measured.
+    ``devices`` are the devices of this architecture that were measured.
     """
     mine, columns = everything.of(arch)
     check_enough(mine, arch)
@@ -251,12 +253,12 @@ def learn(
 
 
 def scored(model: Reformer, arch: str, mine: Dataset, validation: Dataset, test: Dataset, recipe: Recipe) -> Weights:
-    """A trained selector as weights, with what is known of it."""
+    """Trained selector as weights, with its scores and other metadata."""
     advantage = favour(model, mine.candidates, validation)
 
     def slow(part: Dataset) -> tuple[Tensor, Tensor]:
-        given = logits_of(model, part), part.entries, part.log_ratio
-        return restricted(*given), unmasked(*given)
+        arguments = logits_of(model, part), part.entries, part.log_ratio
+        return restricted(*arguments), unmasked(*arguments)
 
     metadata = {
         "architecture": arch,
@@ -277,7 +279,7 @@ def scored(model: Reformer, arch: str, mine: Dataset, validation: Dataset, test:
 
 
 def source(path: Path, device: str, records: Sequence[Record]) -> dict:
-    """What a weights file notes of a database."""
+    """Description of a database for the metadata of a weights file."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     dtypes = {record.problem.dtype for record in records if not useless(record)}
     return {
@@ -337,7 +339,7 @@ def _training_device(text: str) -> torch.device:
 
 
 MOST_SEED = 2**31 - 1
-FEW = 100  # held-out problems, on which scores mean little
+FEW = 100  # with fewer held-out problems, warn that the scores mean little
 
 
 def run(options: argparse.Namespace) -> int:
@@ -351,7 +353,7 @@ def run(options: argparse.Namespace) -> int:
     read = [(path, *read_database(path, given, arch)) for given, path in options.timings]
     decides = decided(record for _, _, records in read for record in records)
     if decides == "epilogues" and (options.thorough or options.teachers):
-        raise ValueError("records of programs behind convolutions are learnt without teachers: leave these options out")
+        raise ValueError("records of programs after convolutions are learned without teachers: leave these options out")
     databases, sources = [], []
     for path, name, records in read:
         records, warnings = of_this_version(records, name)
@@ -371,7 +373,7 @@ def run(options: argparse.Namespace) -> int:
     if not devices:
         raise ValueError(f"no database is of {arch}: they are of {', '.join(dict(databases))}")
     everything = make_dataset(databases)
-    check_enough(everything.of(arch)[0], arch)  # before the teachers, which take longest
+    check_enough(everything.of(arch)[0], arch)  # checked before the teachers are trained, which takes longest
     trainer = Trainer(checkpoint, device)
     weights = learn(everything, arch, devices, teach(everything, recipe, trainer), recipe, trainer)
     weights.metadata["timings"] = sources

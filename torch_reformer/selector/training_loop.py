@@ -1,5 +1,5 @@
-"""The training loop of one model on given targets. It returns the weights of the best epoch on held-out groups, and can
-be interrupted and resumed."""
+"""Training loop of one model on given targets. It keeps the weights of the best epoch on held-out groups, and can be
+interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ EVALUATION_BATCH = 8192
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How one model is trained."""
+    """Options of the training of one model."""
 
-    steps: int = 6000  # about so many, in whole epochs, unless `epochs` says how many those are
+    steps: int = 6000  # approximate number of steps, rounded to whole epochs; ignored if `epochs` is given
     epochs: int | None = None
-    patience: float = 0.3  # it stops after this share of all epochs without a better validation figure
+    patience: float = 0.3  # stop after this fraction of all epochs without a better validation score
     learning_rate: float = 4e-3
     weight_decay: float = 0.1
     regret: float = 10.0  # weights of the loss's second, third and fourth terms (targets.py)
@@ -52,12 +52,12 @@ def logits_of(model: Reformer, data: Dataset) -> Tensor:
 
 
 class TrainingLoop:
-    """The training of one model, with everything that goes into a checkpoint."""
+    """Training of one model, with all state that belongs in a checkpoint."""
 
     def __init__(self, model: Reformer, options: TrainingOptions, problems: int, seed: int):
         self.options = options
         self.model = model
-        self.averaged = copy.deepcopy(model)  # exponential moving average of the weights: what is used
+        self.averaged = copy.deepcopy(model)  # exponential moving average of the weights: the result
         self.best = copy.deepcopy(model.state_dict())
         self.best_score = math.inf
         self.best_epoch = self.epoch = self.step = 0

@@ -1,4 +1,4 @@
-"""The training set of a selector: measured problems, and problems near them for which only teachers give targets."""
+"""Training set of a selector: measured problems, and similar problems for which only teachers provide targets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .synthetic import similar_problems
 from .targets import of_entries, optimality
 from .training_loop import logits_of
 
-MOST_SIMILAR = 5  # problems that only the teachers know, at most, for each measured one
-ENTRIES = 6  # such a problem has so many: the teachers' most probable candidates
+MOST_SIMILAR = 5  # at most this many unmeasured problems per measured one
+ENTRIES = 6  # number of entries of an unmeasured problem: the teachers' most probable candidates
 
 
 def measured_targets(data: Dataset, sharpness: float) -> Tensor:
@@ -26,20 +26,20 @@ def measured_targets(data: Dataset, sharpness: float) -> Tensor:
 
 
 class Teachers:
-    """Models that know all architectures, asked about the candidates of one of them."""
+    """Models of all architectures, evaluated on the candidates of one architecture."""
 
     def __init__(self, models: Sequence[Reformer], number: int, columns: Tensor, device: torch.device):
         self.models, self.number, self.columns, self.device = models, number, columns, device
 
     def log_probabilities(self, data: Dataset) -> Tensor:
-        """The mean of their log-probabilities ``[n, candidates of the architecture]``."""
+        """Mean of the models' log-probabilities ``[n, candidates of the architecture]``."""
         asked = replace(data, device=torch.full_like(data.device, self.number)).to(self.device)
         answers = [logits_of(model, asked)[:, self.columns].log_softmax(1) for model in self.models]
         return torch.stack(answers).mean(0).cpu()
 
 
 def _invented(near: Dataset, count: int, devices: Sequence[str], seed: int) -> Dataset:
-    """Problems near measured ones, each on one of the devices, with as many empty entries as `ENTRIES` says."""
+    """Problems similar to measured ones, each on one of the devices, with `ENTRIES` empty entries."""
     problems = similar_problems(near.problems, count, seed)
     random.Random(seed).shuffle(problems)
     shares = [problems[i :: len(devices)] for i in range(len(devices))]
@@ -64,9 +64,9 @@ def training_set(
 ) -> tuple[Dataset, Tensor]:
     """Problems and their targets.
 
-    A measured problem's target is the weighted mean of the teachers' probabilities (weight ``share``) and the measured
-    ones. ``count`` other problems (at most MOST_SIMILAR for each measured one) have the teachers' probabilities alone.
-    ``devices`` are those of the architecture, such as one CPU with several numbers of threads.
+    The target of a measured problem is the weighted mean of the teachers' probabilities (weight ``share``) and the
+    measured ones. Another ``count`` problems (at most MOST_SIMILAR per measured one) have the teachers' probabilities
+    as targets. ``devices`` are those of the architecture, such as one CPU with several numbers of threads.
     """
     targets = measured_targets(measured, sharpness)
     if not teachers.models:
@@ -86,7 +86,7 @@ _WHOLE = ("rows", "weights", "best_ms", "device", "fold")
 
 
 def joined(a: Dataset, a_targets: Tensor, b: Dataset, b_targets: Tensor) -> tuple[Dataset, Tensor]:
-    """Both in one, whose candidates are the same."""
+    """Concatenation of two datasets with the same candidates, and of their targets."""
     width = max(a.entries.shape[1], b.entries.shape[1])
 
     def rows(x: Tensor, y: Tensor, fill: float) -> Tensor:

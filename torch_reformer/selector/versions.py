@@ -1,4 +1,4 @@
-"""Databases that `collect` wrote at other times, of other solvers than there are now."""
+"""Databases that an earlier version of `collect` wrote, with other solvers than today's."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .timings import Record
 
 
 def of_this_version(records: Sequence[Record], device: str) -> tuple[list[Record], list[str]]:
-    """The records without solvers that are no more, and sentences to warn with. Databases of another library's
-    kernels, such as MIOpen's, stay as they are.
+    """Records without solvers that no longer exist, and warnings for the user. Databases of another library's kernels,
+    such as MIOpen's, stay as they are.
 
-    A solver that has come since stays unknown for those records: nothing says how fast it is there.
+    A solver that is newer than the records stays unknown for them, since nothing says how fast it is there.
     """
     known = set(config.solvers())
-    if not any("aten" in record.times for record in records):  # which `collect` times for every problem
+    if not any("aten" in record.times for record in records):  # `collect` times this solver for every problem
         return list(records), []
     gone, missing = Counter(), Counter()
     used = []

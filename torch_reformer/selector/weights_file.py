@@ -1,9 +1,9 @@
-"""Weights files: a selector's tensors with all that is needed to use and to judge it.
+"""Weights files: a selector's tensors, with everything needed to use and to assess it.
 
 A file is written by ``torch.save`` and read with ``weights_only=True``. Its dictionary has ``tensors``, the state of a
 :class:`~torch_reformer.selector.model.Reformer` for one device, and ``metadata``: the architecture, the version of the
-features, the candidates in order, the model's sizes, what it was trained on and how, and its scores on problems of
-geometries that it has never seen.
+features, the candidates in order, the model's sizes, its training data and recipe, and its scores on problems of
+geometries never trained on.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Weights:
 
     @property
     def decides(self) -> str:
-        """Kernels, or epilogues (``native.DECIDES``)."""
-        return self.metadata.get("decides", "kernels")  # files of earlier versions don't say
+        """Kind of decision: kernels, or epilogues (``native.DECIDES``)."""
+        return self.metadata.get("decides", "kernels")  # missing in files of earlier versions
 
     @property
     def name(self) -> str:
-        """As the package names its own file of this kind: ``sm_90``, ``sm_90-epilogues``."""
+        """Name of the package's own file of this kind: ``sm_90``, ``sm_90-epilogues``."""
         return name_of(self.architecture, self.decides)
 
     def check_records(self, records: Collection[Record]) -> None:
-        """Raises ``ValueError`` if they are not of what these weights decide."""
+        """Raise ``ValueError`` if the records are not of the kind that these weights decide."""
         if records and (found := decided(records)) != self.decides:
             raise ValueError(f"these weights decide about {self.decides}, and the records are of {found}")
 
@@ -60,30 +60,30 @@ class Weights:
         return self.metadata["candidates"]
 
     def experience(self, probability: float, problem: ConvProblem, device: str) -> str:
-        """What became of choices as probable as this one on problems of geometries that it was never trained on."""
+        """Sentence on how good choices of this probability were on problems of geometries never trained on."""
         if unknown := self._unmeasured(problem, device):
             return f"how often such a choice is right is not known: {unknown}"
-        found = [found for found in self.metadata["confidence"] if found["from"] <= probability][-1]
-        if not found["problems"]:
+        scores = [scores for scores in self.metadata["confidence"] if scores["from"] <= probability][-1]
+        if not scores["problems"]:
             return "how often such a choice is right is not known: no held-out problem had one"
-        held_out = f"{found['problems']:,} held-out problems with such a choice"
-        if found["right"] == 1:
+        held_out = f"{scores['problems']:,} held-out problems with such a choice"
+        if scores["right"] == 1:
             return f"in all of {held_out} it was the fastest"
         return (
-            f"of {held_out} it was the fastest in {found['right']:.0%}, "
-            f"and {found['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
+            f"of {held_out} it was the fastest in {scores['right']:.0%}, "
+            f"and {scores['slowdown_if_wrong'] - 1:.1%} slower than that in the others"
         )
 
     def margin(self) -> str | None:
-        """What PyTorch's own kernel is given ahead of others, where it is given anything (train.favour)."""
-        advantage = self.metadata.get("advantage", 1)  # none in files of earlier versions
+        """Sentence on the advantage of PyTorch's own kernel over others (train.favour); None if it has none."""
+        advantage = self.metadata.get("advantage", 1)  # missing in files of earlier versions
         if advantage == 1:
             return None
         gain = advantage ** (1 / self.metadata["recipe"]["sharpness"]) - 1
         return f"another kernel than PyTorch's has to seem {gain:.0%} faster, as guesses err"
 
     def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
-        """Why nothing is known of such a problem on such a device; None if it is like those of the training."""
+        """Reason why nothing is known about such a problem on this device; None if it resembles the training data."""
         sources = [source for source in self.metadata["timings"] if source["device"] == device]
         if not sources:
             return f"it was not measured on {device}"
@@ -100,9 +100,10 @@ class Weights:
         return model.eval()
 
     def activate(self) -> None:
-        """Lets these weights decide for every device of their architecture, in this process.
+        """Let these weights decide for every device of their architecture, in this process.
 
-        Raises ``ValueError`` for weights for the CPU that know none of the solvers.
+        Raises:
+            ValueError: if these are weights for the CPU that know none of the solvers.
         """
         if self.architecture == "cpu" and set(self.candidates).isdisjoint(native.solver_names()):
             raise ValueError(
@@ -122,7 +123,7 @@ class Weights:
         }
 
     def check(self) -> None:
-        """Raises ``ValueError`` with what does not fit. Nothing is taken for granted of files from elsewhere."""
+        """Raise ``ValueError`` with what does not fit. Files from elsewhere are not trusted."""
         _check_metadata(self.metadata)
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not _finite(tensor):
@@ -138,24 +139,25 @@ def name_of(architecture: str, decides: str) -> str:
 
 
 def save(path: str | os.PathLike, content: dict) -> None:
-    """``torch.save``, in one step."""
+    """Write by ``torch.save``, atomically."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     write_bytes(path, buffer.getvalue())
 
 
 def read(path: str | os.PathLike) -> object:
-    """What :func:`save` wrote. ``OSError`` if it can't be read or is no regular file, ``ValueError`` without the file's
-    name if it is damaged."""
+    """Content that :func:`save` wrote. Raises ``OSError`` if the file can't be read or is no regular file, and
+    ``ValueError``, without the file's name, if it is damaged."""
     data = read_regular(path)
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception as error:  # torch.load fails in many ways, and says so in many lines
+    except Exception as error:  # torch.load raises many kinds of errors, with messages of many lines
         raise ValueError("torch.load can't read it") from error
 
 
 def _finite(tensor: Tensor) -> bool:
-    """By parts so small that PyTorch starts no threads: an import that did would make a later fork hang."""
+    """True if all elements are finite. Checked in parts small enough that PyTorch starts no threads: an import that
+    starts threads would make a later fork hang."""
     return all(part.isfinite().all() for part in tensor.flatten().split(1 << 14))
 
 
@@ -176,7 +178,7 @@ def _list_of(check: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _dict_of(**checks: Callable[[object], bool]) -> Callable[[object], bool]:
-    """With these keys, and perhaps others."""
+    """Check of a dictionary that has these keys, and perhaps others."""
     return lambda value: (
         isinstance(value, dict) and all(key in value and check(value[key]) for key, check in checks.items())
     )
@@ -214,7 +216,7 @@ _active: dict[str, Weights] = {}  # by name
 
 
 def deciding(name: str) -> Weights | None:
-    """The weights of this name that decide in this process, if they came from a file."""
+    """Weights of this name that decide in this process, if they came from a file."""
     if (weights := _active.get(name)) is None:
         return None
     current = native.selector(weights.architecture, weights.decides)
@@ -222,7 +224,7 @@ def deciding(name: str) -> Weights | None:
 
 
 def load(path: str | os.PathLike) -> Weights:
-    """Reads a weights file.
+    """Read a weights file.
 
     Raises:
         OSError: if there is no such file.
@@ -247,28 +249,29 @@ def load(path: str | os.PathLike) -> Weights:
 
 
 def shipped(name: str) -> Path | None:
-    """The package's own weights of this name (``cpu``, ``gfx908``, ``sm_90-epilogues``), if there are any."""
+    """Path of the package's own weights of this name (``cpu``, ``gfx908``, ``sm_90-epilogues``), or None."""
     path = FOLDER / f"{name}.pt"
     return path if path.exists() else None
 
 
-_given: dict[str, Path] = {}  # by name: the files that TORCH_REFORMER_WEIGHTS named at import
+_given: dict[str, Path] = {}  # by name: the usable files that TORCH_REFORMER_WEIGHTS named at import
 
 
 def given() -> dict[str, Path]:
-    """The files that TORCH_REFORMER_WEIGHTS names, by their weights' names, as far as they could be used."""
+    """Files that TORCH_REFORMER_WEIGHTS names and that could be used, by the names of their weights."""
     return dict(_given)
 
 
 def find(name: str) -> Path | None:
-    """The file of weights of this name that decides: the user's own, or the package's, or none."""
+    """File of the weights of this name that decide: the user's own, or the package's; None if there is neither."""
     return _given.get(name) or shipped(name)
 
 
 def activate() -> None:
-    """Makes the package's selectors decide, and all that the user names; of several of one name the last.
+    """Activate the package's selectors, then those that the user names; of several with the same name the last one
+    decides.
 
-    A file that can't be used is left out with a warning: the commands that would make another have to run.
+    A file that can't be used is skipped with a warning, so that the commands that would replace it can still run.
     """
     texts = os.environ.get(VARIABLE, "").split(os.pathsep)
     named = [Path(os.path.expanduser(text)).absolute() for text in texts if text.strip()]
