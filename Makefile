@@ -1,18 +1,18 @@
-# Each target is enough by itself: it first makes what it needs (.venv, torch, the tools, the native library).
-#   make demo   trains a small network with torch_reformer and with PyTorch, side by side
-#   make test   the tests, in a quarter of an hour on two cores; ARGS="-k conv2d -x" goes to pytest
-#   make test-all  these and the slow ones, with more random examples
-#   make test-gpu  what needs a GPU
-#   make build  the native library and the kernels of this machine's GPUs, in place; REFORMER_ARCHS="gfx942 sm_90a" says
-#               for which GPUs instead
-#   make lint   ruff, mypy and clang-format, checking only;  make format  rewrites
-#   make clean  removes what was built; .venv stays
+# Each target first sets up what it needs (.venv, torch, the tools, the native library).
+#   make demo   train a small network with torch_reformer and with PyTorch, side by side
+#   make test   run the fast tests, a quarter of an hour on two cores; ARGS="-k conv2d -x" is passed to pytest
+#   make test-all  run these and the slow tests, with more random examples
+#   make test-gpu  run the tests that need a GPU
+#   make build  build the native library and the kernels for this machine's GPUs, in place, or for those in
+#               REFORMER_ARCHS="gfx942 sm_90a"
+#   make lint   check by ruff, mypy and clang-format;  make format  rewrite by ruff and clang-format
+#   make clean  remove everything that was built, except .venv
 PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := torch_reformer/_C.abi3.so
 INSTALLED := .venv/.installed
 ZOO := .venv/.zoo
-# Says by its name what REFORMER_ARCHS was at the last build: kernels depend on that variable, too.
+# A file whose name holds the value of REFORMER_ARCHS at the last build, since the kernels depend on that variable.
 SPACE := $() $()
 COMMA := ,
 ARCHS := build/archs$(if $(filter undefined,$(origin REFORMER_ARCHS)),,-of-$(subst $(SPACE),-,$(strip $(subst $(COMMA), ,$(REFORMER_ARCHS)))))
@@ -21,8 +21,8 @@ TABLES = $(shell find csrc -name '*.def' -o -name '*.inc')
 KERNEL_FILES = $(shell find csrc/hip -name '*.hip' -o -name '*.py')
 FORMATTED = $(CPP_FILES) $(shell find csrc -name '*.hip') $(shell find test/emulator test/hip test/miopen benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.hip')
 
-# Without a GPU the CPU build of torch, which spares several GB of GPU libraries: from PyTorch's own index where that can
-# be reached. TORCH=... asks for another version.
+# Without a GPU the CPU build of torch is installed, which saves several GB of GPU libraries; it comes from PyTorch's own
+# index if that can be reached. TORCH=... selects another version.
 HAS_GPU := $(shell (nvidia-smi -L || rocm-smi -i || ls /dev/nvidia0 || ls /dev/kfd) 2>/dev/null)
 TORCH ?= $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 CPU_INDEX := https://download.pytorch.org/whl/cpu
@@ -33,7 +33,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 demo: build
 	$(BIN)/python -m torch_reformer.demo $(ARGS)
 
-# Idle processes steal tests from busy ones: neighbours in a file, which read the same kernels, stay in one process.
+# Idle workers steal tests from busy ones, so that neighbouring tests of a file, which use the same kernels, mostly run in
+# one process.
 PYTEST := $(BIN)/python -m pytest -n $(shell nproc 2>/dev/null || echo 1) --dist worksteal
 
 test: build
@@ -70,11 +71,11 @@ $(INSTALLED): pyproject.toml
 	@$(PIP) --upgrade 'pip>=25.1'
 	@$(if $(HAS_GPU),,$(PIP) --retries 0 --no-deps --extra-index-url $(CPU_INDEX) '$(TORCH)' || true)
 	@$(PIP) '$(TORCH)' --group dev
-	@# What runs from another folder, as the scripts of benchmarks/ do, finds the package here, too.
+	@# Lets scripts in other folders, such as benchmarks/, import the package.
 	@$(BIN)/python -c 'import pathlib, sysconfig; print(pathlib.Path.cwd(), file=open(sysconfig.get_path("purelib") + "/torch_reformer.pth", "w"))'
 	@touch $@
 
-# Other packages' models, for slow tests, which skip without them. The torch stays what it is.
+# Other packages' models for slow tests, which are skipped without them. The installed torch is kept.
 $(ZOO): $(INSTALLED)
 	@echo "installing other packages' models (the first time only)"
 	@$(PIP) "torch==$$($(BIN)/python -c 'import torch; print(torch.__version__)')" --group zoo && \
@@ -85,11 +86,11 @@ $(ARCHS):
 	@rm -f build/archs*
 	@touch $@
 
-# The folders stand for files that were removed. Which files to compile anew is ninja's to find out.
+# The folders are prerequisites because their times change if a file is removed. ninja decides which files to compile.
 $(LIBRARY): $(INSTALLED) $(ARCHS) setup.py csrc/exports.map $(shell find csrc -type d) $(CPP_FILES) $(TABLES) $(KERNEL_FILES)
 	@echo "building $@ (a minute or two the first time); the compiler's words go to build/build.log"
 	@mkdir -p build
-	@# egg_info: what torch.compile finds the backend by.
+	@# egg_info contains the entry point by which torch.compile finds the backend.
 	@$(BIN)/python setup.py egg_info build_ext --inplace --force >build/build.log 2>&1 || { cat build/build.log >&2; exit 1; }
 	@grep -a '^GPU kernels:' build/build.log
 	@touch $@

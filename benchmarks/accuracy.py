@@ -1,11 +1,11 @@
-"""Errors against PyTorch's: every candidate of every problem, both against float64.
+"""Rounding errors of every candidate of every problem and of PyTorch, both relative to float64.
 
-The contract is an error of at most twice that of PyTorch's own operator. A single result may be exact by luck, so the
-root of the mean square of all elements' errors is compared over several draws of the operands, in units of eps times
-the root of the sum of squares of an element's terms (a result may cancel, and be small by luck, too).
+The contract is an error of at most twice that of PyTorch's own operator. Since a single result may be exact by chance,
+the root mean square error over all elements is compared, over several draws of the operands. Its unit is eps times the
+root of the sum of squares of an element's terms (a result may also be small by chance, by cancellation).
 
     python benchmarks/accuracy.py --problems timm.jsonl --sample 40 --csv OUT.csv
-    python benchmarks/accuracy.py        # problems with long sums, many of them of few elements
+    python benchmarks/accuracy.py        # problems with long sums, many of them with few elements
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def long_sums(dtype: str) -> list[ConvProblem]:
 
 
 def errors(problem: ConvProblem, draws: int) -> dict[str, list[float]]:
-    """For PyTorch and every candidate, and every draw: the rms error, in eps of the rms of the terms' norm."""
+    """RMS errors of PyTorch and every candidate, one per draw, in units of eps times the rms of the terms' norm."""
     names = [candidate.name for candidate in candidates(problem) if candidate.reason is None]
     found = defaultdict(list)
     for seed in range(draws):
@@ -66,7 +66,7 @@ def errors(problem: ConvProblem, draws: int) -> dict[str, list[float]]:
 
 
 def squares(work: Workload) -> Workload:
-    """Its operands squared, in fp64."""
+    """Workload whose operands are the squares of these, in fp64."""
     work = work.double()
     work.input, work.weight, work.output_grad = (t.square() for t in (work.input, work.weight, work.output_grad))
     return work

@@ -1,7 +1,7 @@
-"""Batch norm and relu by epilogue programs against PyTorch's: the passes over memory one by one. channels_last tensors;
-on a CPU in float32.
+"""Times the memory passes of batch norm and relu by epilogue programs, one by one, and PyTorch's operators. Tensors are
+channels_last; on a CPU in float32.
 
-python benchmarks/batch_norm.py --csv benchmarks/results/cpu/batch_norm.csv
+    python benchmarks/batch_norm.py --csv benchmarks/results/cpu/batch_norm.csv
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ROUNDS = 15
 
 
 def passes(size: tuple[int, int, int, int]) -> dict[str, Callable[[], object]]:
-    """For one size: this package's two passes forward and two backward, PyTorch's forward and backward, and a copy."""
+    """Calls for one size: this package's two passes forward and two backward, PyTorch's forward and backward, and a
+    copy."""
     channels = size[1]
     x, grad = (torch.randn(size).contiguous(memory_format=torch.channels_last) for _ in range(2))
     tensors = {"scale": torch.rand(channels) + 0.5, "shift": torch.randn(channels)}

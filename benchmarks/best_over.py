@@ -1,4 +1,4 @@
-"""How much faster than one solver the fastest ones of a database are, by direction and kind (geometric means).
+"""Speed-up of a database's fastest solvers over one solver, by direction and kind (geometric means).
 
 python benchmarks/best_over.py benchmarks/results/h200/timings.fdb.txt.xz --layout NHWC --dtype BF16 --batch 32
 """

@@ -1,4 +1,4 @@
-"""Times of steps: the wall's, the host's and the kernels'."""
+"""Clocks for training steps: wall time, host time and kernel time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def milliseconds(step: Callable[[], None], device: torch.device, steps: int) -> float:
-    """The time of one step, measured over some."""
+    """Wall time of one step, averaged over several."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     begin = time.perf_counter()
@@ -21,7 +21,7 @@ def milliseconds(step: Callable[[], None], device: torch.device, steps: int) -> 
 
 
 def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """The CPU's time for one step, while the GPU has nothing to do before it."""
+    """CPU time of one step, launched while the GPU is idle."""
     torch.cuda.synchronize(device)
     begin = time.perf_counter()
     step()
@@ -29,7 +29,7 @@ def host_milliseconds(step: Callable[[], None], device: torch.device) -> float:
 
 
 def _on_gpu(step: Callable[[], None], device: torch.device) -> list:
-    """When the step's kernels, copies and fills ran, in order."""
+    """Time ranges of the step's kernels, copies and fills, in order."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step()
         torch.cuda.synchronize(device)
@@ -38,13 +38,13 @@ def _on_gpu(step: Callable[[], None], device: torch.device) -> list:
 
 
 def kernel_count(step: Callable[[], None], device: torch.device) -> float:
-    """Kernels, copies and fills of one step."""
+    """Number of kernels, copies and fills in one step."""
     return float(len(_on_gpu(step, device)))
 
 
 def kernel_milliseconds(step: Callable[[], None], device: torch.device) -> float:
-    """How long a kernel or more ran during one step. Not the sum of their times: a kernel that starts early
-    (programmatic dependent launch) waits for the one before it."""
+    """Time during one step in which at least one kernel ran. This is not the sum of the kernels' times: a kernel that
+    starts early (programmatic dependent launch) waits for its predecessor."""
     busy, until = 0.0, 0.0
     for each in _on_gpu(step, device):
         busy += max(0.0, each.end - max(each.start, until))

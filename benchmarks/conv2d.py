@@ -1,10 +1,10 @@
-"""Convolution against PyTorch's, problem by problem.
+"""Benchmarks convolutions against PyTorch's, problem by problem.
 
-For every problem and direction: the time of torch.conv2d (or of the part of its backward that gives one gradient), of
-every candidate of torch_reformer, and of the one that torch_reformer chooses. Regret is the chosen one's time over the
-fastest candidate's, at least 1 for each problem. The candidate that was fastest is then timed once more against
-PyTorch, in turns with it, and only this second measurement counts as "best": the least of many noisy times would
-flatter it. On a GPU with NHWC tensors PyTorch is also timed on NCHW tensors, its default.
+For every problem and direction it times torch.conv2d (or the part of its backward that computes one gradient), every
+candidate of torch_reformer, and the candidate that torch_reformer chooses. Regret is the chosen candidate's time over
+the fastest candidate's, at least 1 for each problem. The fastest candidate is then timed once more, interleaved with
+PyTorch, and only this second measurement counts as "best", because the minimum of many noisy times would be too
+optimistic. On a GPU with NHWC tensors PyTorch is also timed on NCHW tensors, its default.
 
     python benchmarks/conv2d.py --problems timm.jsonl --device cpu --batch 4 --sample 160 --csv OUT.csv --json OUT.json
 """
@@ -36,7 +36,7 @@ def force(provider: str) -> None:
 
 
 def measure(problem: ConvProblem, device: torch.device) -> dict:
-    """Times (lists, microseconds) of every provider, and the fastest candidate's ratio to PyTorch."""
+    """Times (lists, in microseconds) of every provider, and the fastest candidate's time ratio to PyTorch."""
     work = Workload(problem, device)
     names = [found.name for found in candidates(problem, device_name(work.device)) if found.reason is None]
     calls = {PYTORCH: work.torch, CHOSEN: work.reformer, **{name: work.reformer for name in names}}

@@ -1,7 +1,8 @@
-"""Draws lists of problems for `python -m torch_reformer collect`: the convolutions of models, of lists of geometries,
-and of kinds that networks use but those lists lack. Lists are shuffled: what is measured of one is a sample of it.
+"""Draws lists of problems for `python -m torch_reformer collect`: the convolutions of models, geometries from lists,
+and kinds of convolutions that networks use but those lists lack. The lists are shuffled, so that the first part of a
+list is a sample of it.
 
-To judge weights by models that they were not trained on, and to train them:
+To assess weights on models that they were not trained on, and to train them:
 
     python benchmarks/draw_problems.py --models timm/inception_v4,resnet34 --batches 4,32 --out held_out.txt
     python benchmarks/draw_problems.py --lists timm.jsonl --drawn 900 --without held_out.txt --out train.txt
@@ -24,18 +25,19 @@ from torch_reformer.problem import DIRECTIONS, ConvProblem
 from torch_reformer.selector.dataset import geometry_group
 from torch_reformer.selector.problems import Task, read_problems
 
-MOST_ELEMENTS, MOST_PRODUCTS = 1 << 29, 3e11  # of a tensor; of a problem: more takes too long to time
+# limits of a tensor's elements and of a problem's products; larger ones take too long to time
+MOST_ELEMENTS, MOST_PRODUCTS = 1 << 29, 3e11
 IMAGE_SIZES = (160, 192, 224, 240, 256, 288, 299, 300, 320, 331, 384, 416, 512)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 USUAL_BATCH, USUAL_BATCH_SHARE = 32, 0.4
-# Programs behind convolutions (selector/epilogues.py), and how often each is drawn.
+# Programs after convolutions (selector/epilogues.py), with their weights in the draw.
 EPILOGUES = {
     **{"bias.relu": 6, "moments": 6, "bias.moments": 3, "bias.residual.relu": 4, "bias": 2, "residual": 2},
     **{"scale.bias.relu": 3, "scale.bias.residual.relu": 2, "bias.silu": 3, "bias.gelu": 3, "bias.store.gelu": 2},
     **{"bias.store.silu": 2, "bias.hardswish": 2, "bias.relu6": 1, "bias.relu.sum": 1, "bias.dropout": 1},
     **{"bias.silu.gate": 1, "bias.gelu.dropout.residual": 1, "bias.gelu_tanh": 1, "scale.bias.gelu": 1},
 }
-# Data types with layouts, and how often each is drawn.
+# Pairs of data type and layout, with their weights in the draw.
 FORMS = {
     ("BF16", "NHWC"): 10,
     ("FP16", "NHWC"): 2,
@@ -46,7 +48,7 @@ FORMS = {
 
 
 def convolutions(model: nn.Module, size: int) -> list[ConvProblem]:
-    """The geometries of a model's 2-d convolutions of one image of so many pixels a side, each once."""
+    """Distinct geometries of a model's 2-d convolutions, for one image with `size` pixels per side."""
     found: dict[ConvProblem, None] = {}
 
     def met(module: nn.Conv2d, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -70,13 +72,13 @@ def geometries_of(name: str) -> list[ConvProblem]:
 
 
 def _channels(rng: random.Random, level: int) -> int:
-    """For a stage whose images have been halved so many times: mostly a multiple of 8."""
+    """Number of channels for a stage after `level` halvings of the image: mostly a multiple of 8."""
     width = int(rng.uniform(8, 48) * 2 ** rng.uniform(level - 1, level + 1.5))
     return max(4, width if rng.random() < 0.15 else width // 8 * 8)
 
 
 def _image_size(rng: random.Random, level: int) -> int:
-    """Pixels a side; convolutions without padding leave some fewer."""
+    """Pixels per side for a stage; a few less after convolutions without padding."""
     return max((rng.choice(IMAGE_SIZES) >> level) - rng.choice((0, 0, 0, 1, 2, 3)), 4)
 
 
@@ -127,7 +129,7 @@ def _dilated(rng: random.Random) -> ConvProblem:
     return _of(rng.randint(2, 4), rng, 3, 3, dilation=rng.choice((2, 2, 3, 4, 6, 12, 18)))
 
 
-# How often, and how a geometry of the kind is drawn.
+# Kinds of geometries: the weight in the draw, and the function that draws one.
 KINDS: dict[str, tuple[int, Callable[[random.Random], ConvProblem]]] = {
     "long filters": (4, _long),
     "few channels": (3, _few_channels),
@@ -157,7 +159,7 @@ def fits(problem: ConvProblem) -> bool:
 
 
 def forms_of(geometry: ConvProblem, rng: random.Random) -> list[ConvProblem]:
-    """It in a batch, a data type and a layout drawn for it, in all directions."""
+    """The geometry in all directions, with a batch, a data type and a layout drawn for it."""
     batch = USUAL_BATCH if rng.random() < USUAL_BATCH_SHARE else rng.choice(BATCHES)
     (form,) = rng.choices(list(FORMS), FORMS.values())
     dtype, layout = form
@@ -168,7 +170,7 @@ def forms_of(geometry: ConvProblem, rng: random.Random) -> list[ConvProblem]:
 
 
 def distinct(geometries: Iterable[ConvProblem]) -> list[ConvProblem]:
-    """The first of each group of siblings."""
+    """The first geometry of each group of siblings."""
     found: dict[tuple, ConvProblem] = {}
     for geometry in geometries:
         found.setdefault(geometry_group(geometry), geometry)

@@ -1,9 +1,9 @@
-"""Fits the static rule's cost model to timings, and writes csrc/cpu/cost_table.inc.
+"""Fits the cost model of the static rule to timings, and writes csrc/cpu/cost_table.inc.
 
-The model of a solver is time = a * flop / peak + b * bytes / bandwidth + c, with a, b, c >= 0 fitted (scipy's nnls, to
-relative errors) for each direction, layout and class of convolution where at least ENOUGH timings exist, and for all
-classes at once, which also serves the others. For data types other than fp32 there is a factor for each solver and
-direction. Peak and bandwidth are nominal (csrc/cpu/cost.cpp): only their ratio over machines matters.
+The model of a solver is time = a * flop / peak + b * bytes / bandwidth + c. The coefficients a, b, c >= 0 are fitted to
+relative errors (by scipy's nnls) for each direction, layout and class of convolution with at least ENOUGH timings, and
+for all classes together; the latter fit also serves the other classes. Data types other than fp32 have a factor for
+each solver and direction. Peak and bandwidth are nominal (csrc/cpu/cost.cpp): only their ratio matters.
 
     python -m torch_reformer collect --problems timm.jsonl --batch 4 --limit ... --out cpu.fdb.txt.xz
     python benchmarks/fit_cost.py benchmarks/results/cpu/*.fdb.txt.xz
@@ -25,11 +25,11 @@ from torch_reformer.selector.timings import read_timings
 
 TABLE = Path(__file__).parent.parent / "csrc" / "cpu" / "cost_table.inc"
 ENOUGH = 6
-ALL = -1  # classes
+ALL = -1  # all classes together
 
 
 def terms(problem: ConvProblem) -> np.ndarray:
-    """Flop, bytes and 1, in units of the nominal machine's microseconds."""
+    """Flop, bytes and 1, in microseconds of the nominal machine."""
     return np.array(native.cost_terms(problem.native(), None))
 
 

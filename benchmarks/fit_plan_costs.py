@@ -1,10 +1,10 @@
-"""Measures the kernels and calls of models' training steps on this GPU, each in its place among the others, and fits
-what the compiler expects of them (torch_reformer/compiler/ir/costs.json).
+"""Measures the kernels and calls of models' training steps on this GPU, each within its step, and fits the compiler's
+cost model to the times (torch_reformer/compiler/ir/costs.json).
 
-A time is a start, and then what the bytes and the arithmetic add: start + bytes / bandwidth * a + flops / arithmetic *
-b, where the GPU's figures are those of its data sheet (compiler/analysis/kernel_kinds.py). start, a and b are fitted for each kind of
-kernel, to relative errors (scipy's nnls, weighted anew until it is the median that is fitted). No start is below the
-shortest time that was measured. The error is that of models that were left out of the fit.
+The model is time = start + bytes / bandwidth * a + flops / arithmetic * b, with the GPU's bandwidth and arithmetic from
+its data sheet (compiler/ir/device_model.py). start, a and b are fitted for each kind of kernel, to relative errors (by
+scipy's nnls, reweighted so that the median is fitted). No start is below the shortest time measured. The reported
+errors are of models left out of the fit.
 
     python benchmarks/fit_plan_costs.py --measure --csv benchmarks/results/h100/plan_costs.csv.xz
     python benchmarks/fit_plan_costs.py --csv benchmarks/results/h100/plan_costs.csv.xz
@@ -31,12 +31,12 @@ from torch_reformer.compiler.cli import measured
 from torch_reformer.compiler.ir import device_model
 from torch_reformer.runtime.gpu import architecture
 
-ENOUGH = 16  # lines of a kind; others are expected to be like all
+ENOUGH = 16  # lines required for a kind; rarer kinds use the fit to all lines
 _ROUNDS = 20
 
 
 class Measured(NamedTuple):
-    """A line of a report (compiler/analysis/report.py)."""
+    """Line of a report (compiler/analysis/report.py) with its measured time."""
 
     model: str
     gpu: str
@@ -74,7 +74,7 @@ def write(path: Path, lines: list[Measured]) -> None:
 
 
 def fit(lines: list[Measured], shortest: float) -> device_model.Fitted:
-    """shortest: what each start is at least."""
+    """Coefficients fitted to these lines. shortest: the lower bound of a start."""
     terms = np.array([device_model.terms(device_model.GPUS[line.gpu], line.bytes, line.flops) for line in lines])
     us = np.array([line.us for line in lines])
     relative, weights = terms / us[:, None], np.ones(len(us))
@@ -86,7 +86,7 @@ def fit(lines: list[Measured], shortest: float) -> device_model.Fitted:
 
 
 def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
-    """Lines of each kind that is not rare; all lines, for the others."""
+    """Lines of each kind that is not rare; under OTHERS all lines, for the rare kinds."""
     kinds = defaultdict(list)
     for line in lines:
         kinds[line.kind].append(line)
@@ -94,7 +94,7 @@ def by_kind(lines: list[Measured]) -> dict[str, list[Measured]]:
 
 
 def errors(lines: list[Measured], shortest: float) -> list[float]:
-    """Relative ones, of each model by a fit to the others; of a kind of one model by the fit to it."""
+    """Relative errors for each model by a fit to the other models; for a kind with a single model, by the fit to it."""
     models = {line.model for line in lines}
     found = []
     for model in models:

@@ -1,6 +1,8 @@
-"""What a bias and an activation cost behind a convolution, forward: the convolution alone, with bias and ReLU fused
-into it, and PyTorch's three operations, in turns; and the moments of its channels, which batch norm needs, computed by
-a pass after it and in each of the kernels that can. The convolutions of ResNet-50, channels_last.
+"""Measures the cost of a bias and an activation after a convolution, forward.
+
+It times the convolution without them, with bias and ReLU fused into it, and PyTorch's three operations, interleaved. It
+also times the moments of the channels, which batch norm needs, computed by a separate pass and within each kernel that
+can do so. The convolutions are those of ResNet-50, channels_last.
 
     python benchmarks/fused_forward.py --csv benchmarks/results/h200/fused_forward.csv
 """

@@ -1,11 +1,12 @@
-"""Training steps of whole models by PyTorch, by torch.compile's own backend and by this one, in turns, beside the
-speed-ups over PyTorch that papers on fusion publish for these models.
+"""Times training steps of whole models by PyTorch, by torch.compile's default backend and by this one, interleaved, and
+prints the speed-ups over PyTorch that papers on fusion publish for the same models.
 
     python benchmarks/graph_models.py --csv benchmarks/results/h100/graph_models.csv
-    python benchmarks/graph_models.py --graphed --models resnet50:128  # in CUDA graphs, too
+    python benchmarks/graph_models.py --graphed --models resnet50:128  # also in CUDA graphs
 
-The papers measured on other machines and against their PyTorch, so their factors say how much fusion gave there: EVT
-(Chen et al., ASPLOS 2024) on an A100 in fp16; FusionStitching (Zheng et al., 2020) on a V100, over XLA.
+The papers measured on other machines and against the PyTorch of their time, so their factors show how much fusion
+gained there. EVT (Chen et al., ASPLOS 2024) used an A100 in fp16; FusionStitching (Zheng et al., 2020) used a V100 and
+compared with XLA.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from results import Row, geomean, write_csv
 
 from torch_reformer.tuning.workload import device_name, usable_device
 
-# Over PyTorch, or None; FusionStitching's geometric mean over XLA is 1.4.
+# Published speed-ups over PyTorch, or None; FusionStitching's geometric mean over XLA is 1.4.
 OF_PAPERS = {
     "resnet50:128": 1.91,
     "convnext_tiny:128": None,

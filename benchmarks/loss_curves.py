@@ -1,8 +1,10 @@
-"""Whether training after ``torch_reformer.fuse`` is the same training: losses and batch norm's running statistics of
-one model, from one start and with one sequence of images, by PyTorch and after ``fuse``, both in channels_last.
-Training magnifies rounding errors, so the two drift apart; PyTorch in NCHW, which is as right, shows how far it may.
+"""Checks that training after ``torch_reformer.fuse`` equals PyTorch's: losses and batch norm's running statistics of
+one model.
 
-A image is its class's pattern and noise. Models are torchvision's, or ``small``, which needs no other package.
+Both sides use channels_last, the same initial weights and the same sequence of images. Training amplifies rounding
+errors, so the two runs diverge. PyTorch in NCHW, which is just as correct, shows how much divergence to expect.
+
+An image is the pattern of its class plus noise. Models are torchvision's, or ``small``, which needs no other package.
 
     OMP_NUM_THREADS=2 python benchmarks/loss_curves.py --out benchmarks/results/cpu/loss_curves-resnet18.csv
     python benchmarks/loss_curves.py --device cuda --model resnet50 --dtype bf16 --batch 64 --size 128 \\
@@ -25,9 +27,9 @@ from torch import Tensor, nn
 import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
 
-CLASSES, DIFFERENT = 20, 50  # of images; of batches, which come again and again
-NOISE = 4.0  # its deviation; that of patterns is 1
-WINDOW = 20  # steps whose mean loss is compared
+CLASSES, DIFFERENT = 20, 50  # classes of images; distinct batches, which are repeated
+NOISE = 4.0  # standard deviation of the noise; that of the patterns is 1
+WINDOW = 20  # steps whose mean losses are compared
 SIDES = ("torch", "fused", "torch NCHW")
 STATISTICS = ("running_mean", "running_var")
 
@@ -36,7 +38,8 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class Run:
-    """What one side leaves: a loss a step, running statistics by their names after one step and after all."""
+    """Results of one side: the loss of each step, and running statistics by name after the first step and after all
+    steps."""
 
     losses: list[float]
     first: dict[str, Tensor]
@@ -52,7 +55,7 @@ def small_model() -> nn.Module:
 
 
 def model_of(name: str) -> nn.Module:
-    """With weights that are the same each time."""
+    """Model with reproducible initial weights."""
     torch.manual_seed(0)
     if name == "small":
         return small_model()
@@ -63,7 +66,7 @@ def model_of(name: str) -> nn.Module:
 
 
 def batches_of(batch: int, size: int, device: torch.device) -> list[Batch]:
-    """The same numbers on every device; images in channels_last."""
+    """Batches with the same numbers on every device; images in channels_last."""
     random = torch.Generator().manual_seed(1)
     patterns = nn.functional.interpolate(torch.randn(CLASSES, 3, 4, 4, generator=random), (size, size), mode="nearest")
     batches = []
@@ -75,7 +78,7 @@ def batches_of(batch: int, size: int, device: torch.device) -> list[Batch]:
 
 
 def prepared(side: str, model: nn.Module, device: torch.device) -> tuple[nn.Module, torch.memory_format]:
-    """A copy of the model, and the memory format of its images."""
+    """Copy of the model for one side, and the memory format of its images."""
     memory_format = torch.contiguous_format if side == "torch NCHW" else torch.channels_last
     model = copy.deepcopy(model).to(device, memory_format=memory_format).train()
     if side == "fused":
@@ -111,7 +114,7 @@ def means(losses: list[float]) -> list[float]:
 
 
 def loss_difference(run: Run, other: Run) -> tuple[float, int]:
-    """The largest of mean losses over windows, and the step at which that window begins."""
+    """Largest difference of the mean losses over a window, and the step at which that window begins."""
     pairs = zip(means(run.losses), means(other.losses), strict=True)
     apart = [abs(a - b) for a, b in pairs]
     largest = max(apart)
@@ -119,14 +122,14 @@ def loss_difference(run: Run, other: Run) -> tuple[float, int]:
 
 
 def statistics_difference(found: dict[str, Tensor], expected: dict[str, Tensor], kind: str) -> float:
-    """The largest of all layers: the norm of the difference over the norm."""
+    """Largest relative difference over the layers: norm of the difference over the norm."""
     names = [name for name in expected if name.endswith(kind)]
     differences = [(found[name] - expected[name]).norm() / expected[name].norm() for name in names]
     return torch.stack(differences).max().item() if differences else 0.0
 
 
 def report(case: str, runs: dict[str, Run], device: str) -> list[Row]:
-    """Prints a line a side, and gives the rows of the CSV file."""
+    """Print one line per side; returns the rows of the CSV file."""
     rows = []
 
     def row(side: str, metric: str, value: float, at: int | None = None) -> float:

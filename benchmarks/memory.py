@@ -1,7 +1,7 @@
-"""Peak memory of a training step, torch_reformer against PyTorch.
+"""Peak memory of a training step, by torch_reformer and by PyTorch.
 
-Each side trains in a process of its own, which reports its highest resident set over that of the finished set-up. The
-bound that torch_reformer promises is PyTorch's peak plus the workspace limit (torch_reformer.config).
+Each side trains in a separate process, which reports its peak resident set minus the resident set after set-up.
+torch_reformer promises at most PyTorch's peak plus the workspace limit (torch_reformer.config).
 
     python benchmarks/memory.py --csv benchmarks/results/cpu/memory.csv
 """
@@ -22,7 +22,7 @@ import torch_reformer
 
 
 def network() -> nn.Module:
-    """Convolutions of every family, from large images to small ones."""
+    """Network with convolutions of every family, from large images to small ones."""
 
     def block(c: int, k: int, *arguments, **keywords) -> list[nn.Module]:
         return [nn.Conv2d(c, k, *arguments, bias=False, **keywords), nn.BatchNorm2d(k), nn.ReLU()]
@@ -47,7 +47,7 @@ def resident_mib() -> float:
 
 
 def train(provider: str, steps: int = 3) -> float:
-    """Mebibytes that the steps added to the peak."""
+    """Mebibytes that the training steps added to the peak."""
     torch.manual_seed(0)
     model = network()
     if provider == "torch_reformer":

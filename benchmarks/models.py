@@ -1,7 +1,7 @@
-"""Models in training, by names: torchvision's (``resnet50``, and of segmentation ``segmentation/fcn_resnet50``),
-timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``, ``bert_large``,
-``bert_two_layers``, ``gpt2``, ``transformer``, of movie reviews ``bert_base_imdb``, and those of _TRANSFORMERS), and
-those that papers on fusion measure besides (``xml_cnn``, ``gcn``, ``dien``), all with random weights."""
+"""Training tasks by name, all with random weights: torchvision's models (``resnet50``, for segmentation
+``segmentation/fcn_resnet50``), timm's (``timm/swin_tiny_patch4_window7_224``), transformers of texts (``bert_base``,
+``bert_large``, ``bert_two_layers``, ``gpt2``, ``transformer``, on movie reviews ``bert_base_imdb``, and those in
+_TRANSFORMERS), and further models that papers on fusion measure (``xml_cnn``, ``gcn``, ``dien``)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 if not torch.cuda.is_available() and not hasattr(torch.ops.torchvision, "nms"):
-    # PyPI's torchvision has operators for CUDA's torch only; beside a CPU's its import asks for the names of two of
-    # them, which no model here calls.
+    # PyPI's torchvision has operators only for torch with CUDA. With a CPU build of torch, its import needs the names
+    # of two operators that no model here calls.
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 CLASSES, WORDS = 100, 1000
-RANKS = 30000  # of words in reviews; rarer ones are as the last
+RANKS = 30000  # ranks of words in reviews; rarer words share the last one
 REVIEWS_VARIABLE = "REFORMER_REVIEWS"
 REVIEWS = Path(os.environ.get(REVIEWS_VARIABLE, Path(__file__).parents[2] / "shared/data/text/imdb.npz"))
 
 
 class Task(NamedTuple):
-    """batch() gives new tensors, and loss(model, *batch) a model's loss of them."""
+    """Model to train: batch() creates new tensors, and loss(model, *batch) is the model's loss for them."""
 
     model: nn.Module
     batch: Callable[[], tuple[Tensor, ...]]
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 class Step(nn.Module):
-    """A task's model in training, with its loss, under bf16 autocast."""
+    """Training step of a task's model with its loss, under bf16 autocast."""
 
     def __init__(self, task: Task, device_type: str):
         super().__init__()
@@ -61,8 +61,8 @@ def image_model(name: str, **options) -> nn.Module:
 
 
 def images(name: str, count: int, size: int, device: torch.device) -> Task:
-    """Square images and their classes. An image is its class's pattern and as much noise, so that the loss falls
-    steadily: where noise is learnt by heart, two runs of PyTorch itself have losses that fall apart."""
+    """Task of classifying square images. An image is the pattern of its class plus as much noise, so that the loss
+    falls steadily: when a model memorises noise, the losses of two runs of PyTorch itself diverge."""
     model = image_model(name, num_classes=CLASSES).to(device, memory_format=torch.channels_last)
     patterns = F.interpolate(torch.randn(CLASSES, 3, 7, 7, device=device), (size, size))
 
@@ -73,13 +73,13 @@ def images(name: str, count: int, size: int, device: torch.device) -> Task:
 
     def loss(model: nn.Module, images: Tensor, classes: Tensor) -> Tensor:
         found = model(images)
-        return F.cross_entropy(found if isinstance(found, Tensor) else found[0], classes)  # before auxiliary ones
+        return F.cross_entropy(found if isinstance(found, Tensor) else found[0], classes)  # without auxiliary outputs
 
     return Task(model, batch, loss)
 
 
 def segmentation(name: str, count: int, size: int, device: torch.device) -> Task:
-    """Images, and for each of their pixels whether its first channel is positive."""
+    """Task of telling for each pixel of an image if its first channel is positive."""
     from torchvision.models.segmentation import __dict__ as by_name
 
     model = by_name[name](weights=None, weights_backbone=None, num_classes=2)
@@ -93,7 +93,7 @@ def segmentation(name: str, count: int, size: int, device: torch.device) -> Task
 
 
 def texts(count: int, length: int, device: torch.device) -> Tensor:
-    """Rows of tokens, each some words on from the one before it."""
+    """Rows of tokens, each a fixed distance from the one before it."""
     first, far = (torch.randint(1, WORDS, (count, 1), device=device) for _ in range(2))
     return (first + far * torch.arange(length, device=device)) % WORDS
 
@@ -106,14 +106,15 @@ def _reviews() -> Tensor:
 
 
 def reviews(count: int, length: int, device: torch.device) -> Tensor:
-    """Rows of movie reviews, words by their ranks (Maas et al., Learning word vectors for sentiment analysis, 2011)."""
+    """Rows from movie reviews, words given by rank (Maas et al., Learning word vectors for sentiment analysis,
+    2011)."""
     words = _reviews()
     first = torch.randint(len(words) - length, (count, 1))
     return words[first + torch.arange(length)].to(device)
 
 
 def bert(name: str, count: int, length: int, device: torch.device) -> Task:
-    """A sixth of the tokens is to be guessed."""
+    """Task of predicting the masked sixth of the tokens."""
     of, words = (reviews, RANKS) if name.endswith("_imdb") else (texts, WORDS)
     from transformers import BertConfig, BertForMaskedLM
 
@@ -140,7 +141,7 @@ def gpt2(name: str, count: int, length: int, device: torch.device) -> Task:
     )
 
 
-# Classes of transformers, and what their configurations have; their sizes are otherwise the usual ones.
+# Classes of transformers, and the options of their configurations; other sizes are the defaults.
 _TRANSFORMERS = {
     "distilbert": ("DistilBertForMaskedLM", {}),
     "electra": ("ElectraForMaskedLM", {}),
@@ -151,8 +152,8 @@ _TRANSFORMERS = {
 
 
 def of_transformers(name: str, count: int, length: int, device: torch.device) -> Task:
-    """Each token is to be guessed, by those before it or by all. The mask and no cache: else transformers makes them as
-    it goes, by values."""
+    """Task of predicting each token, given those before it or all. The attention mask is passed and the cache is off,
+    since transformers would otherwise create them in a data-dependent way."""
     import transformers
 
     kind, sizes = _TRANSFORMERS[name]
@@ -172,7 +173,7 @@ def of_transformers(name: str, count: int, length: int, device: torch.device) ->
 
 
 class Translator(nn.Module):
-    """An encoder and a decoder, as of "Attention is all you need"."""
+    """Encoder and decoder as in "Attention is all you need"."""
 
     def __init__(self, words: int, length: int, width: int = 512):
         super().__init__()
@@ -187,7 +188,7 @@ class Translator(nn.Module):
 
 
 def transformer(name: str, count: int, length: int, device: torch.device) -> Task:
-    """Its target is its source, read backwards."""
+    """Task of writing the source backwards."""
 
     def batch() -> tuple[Tensor, Tensor]:
         tokens = texts(count, length, device)
@@ -201,7 +202,7 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
 
 
 class WithLoss(nn.Module):
-    """A model and a loss of its result and of the last argument, which is compiled with it."""
+    """Model together with a loss of its result and the last argument, so that both are compiled together."""
 
     def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]):
         super().__init__()
@@ -218,8 +219,9 @@ def with_loss(
 
 
 class XmlCnn(nn.Module):
-    """Labels of texts (Liu et al., Deep learning for extreme multi-label text classification, SIGIR 2017): convolutions
-    of three lengths over words, the maximum of each of eight parts of the text, a narrow layer, and all labels."""
+    """Classifier of texts with very many labels (Liu et al., Deep learning for extreme multi-label text classification,
+    SIGIR 2017): convolutions of three lengths over words, the maximum over each eighth of the text, a narrow layer, and
+    all labels."""
 
     def __init__(self, words: int, labels: int, width: int = 300, filters: int = 128, hidden: int = 512):
         super().__init__()
@@ -240,7 +242,7 @@ class XmlCnn(nn.Module):
 
 
 def xml_cnn(count: int, device: torch.device) -> Task:
-    """As many labels as Amazon-670K has, of which a text has a few; texts of 500 words."""
+    """Task with as many labels as Amazon-670K, a few of them per text; texts of 500 words."""
     words, labels = 30000, 670091
     model = XmlCnn(words, labels).to(device)
 
@@ -253,8 +255,8 @@ def xml_cnn(count: int, device: torch.device) -> Task:
 
 
 class Gcn(nn.Module):
-    """Classes of a graph's nodes (Kipf and Welling, Semi-supervised classification with graph convolutional networks,
-    ICLR 2017), two layers. Sums over adjacent nodes are taken where a node has the fewest numbers."""
+    """Classifier of a graph's nodes with two layers (Kipf and Welling, Semi-supervised classification with graph
+    convolutional networks, ICLR 2017). Sums over adjacent nodes are computed where nodes have the fewest features."""
 
     def __init__(self, features: int, hidden: int, classes: int):
         super().__init__()
@@ -270,7 +272,7 @@ class Gcn(nn.Module):
 
 
 def gcn(edges_a_node: int, device: torch.device) -> Task:
-    """A graph of as many papers as ogbn-mag has, of which each cites some."""
+    """Task on a graph with as many papers as ogbn-mag, each of which cites some."""
     nodes, features, classes = 736389, 128, 349
     edges = nodes * edges_a_node
     model = Gcn(features, 64, classes).to(device)
@@ -285,8 +287,9 @@ def gcn(edges_a_node: int, device: torch.device) -> Task:
 
 
 class Dien(nn.Module):
-    """Whether a user clicks (Zhou et al., Deep interest evolution network for click-through rate prediction, AAAI
-    2019): a recurrent layer over what was clicked before, and one whose update gate attention to the item scales."""
+    """Predictor of clicks (Zhou et al., Deep interest evolution network for click-through rate prediction, AAAI 2019):
+    a recurrent layer over the items clicked before, and a second one whose update gate is scaled by attention to the
+    item."""
 
     def __init__(self, items: int, steps: int, width: int = 64):
         super().__init__()
@@ -345,8 +348,8 @@ _OTHERS = {"xml_cnn": xml_cnn, "gcn": gcn, "dien": dien}
 
 
 def task(name: str, device: torch.device) -> Task:
-    """name: a model and its batch, ``resnet50:128``, of images of another size than 224, ``inception_v3:32@299``, or a
-    batch of texts and their length, ``bert_base:8x128``; of ``gcn`` the edges of a node."""
+    """Task for a model and its batch, as in ``resnet50:128``; ``inception_v3:32@299`` for images of another size than
+    224; ``bert_base:8x128`` for a batch of texts and their length. For ``gcn`` the number is that of edges per node."""
     model, _, batch = name.partition(":")
     if model in _OF_TEXTS:
         count, length = map(int, batch.split("x"))

@@ -1,7 +1,7 @@
-"""One training step of each of many models by PyTorch and by torch.compile with this backend, on a GPU, under bf16
-autocast, with images in the dimensions' own order and in channels_last: losses and gradients beside those of fp32.
-Nothing is dropped at random. A model fails that raises, or whose loss or gradients are further from those of fp32 than
-twice PyTorch's are, and than bf16 rounds.
+"""Compares one training step of many models by PyTorch and by torch.compile with this backend, on a GPU under bf16
+autocast, with images in contiguous and in channels_last order: losses and gradients relative to those of fp32. Dropout
+is disabled. A model fails if it raises an error, or if its loss or gradients differ from those of fp32 by more than
+twice PyTorch's difference plus the rounding of bf16.
 
     python benchmarks/one_step.py
     python benchmarks/one_step.py --models timm/levit_256:16,bert_base:8x128 --csv one_step.csv
@@ -28,12 +28,12 @@ MODELS += (
 )
 MODELS += ",segmentation/lraspp_mobilenet_v3_large:8@256,bert_base:8x128,t5_small:8x128"
 ORDERS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
-ROUNDING = 2**-8  # bf16's
+ROUNDING = 2**-8  # of bf16
 _PROBABILITIES = ("p", "drop_prob", "dropout", "dropout_p", "attention_dropout", "attn_dropout", "activation_dropout")
 
 
 def keep_all(model: nn.Module) -> None:
-    """Has nothing dropped at random, be it asked for by a layer of its own or by a number."""
+    """Disable dropout in layers and in functional calls."""
     for module in model.modules():
         for name in _PROBABILITIES:
             if isinstance(getattr(module, name, None), float):
@@ -41,7 +41,7 @@ def keep_all(model: nn.Module) -> None:
 
 
 def step(what: Task, batch: tuple[Tensor, ...], autocast: bool, compiled: Callable) -> tuple[Tensor, Tensor]:
-    """The loss, and all gradients one after another, in fp64."""
+    """The loss, and all gradients concatenated, in fp64."""
     model = copy.deepcopy(what.model)
     model.zero_grad(set_to_none=True)
 
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     device, rows, failed = usable_device("cuda"), [], []
-    torch.backends.cudnn.conv.fp32_precision = "ieee"  # what all is compared with has no TF32
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # the fp32 reference must not use TF32
     print(
         "| model, order | loss: torch | reformer | its error: torch | reformer | gradients' error: torch | reformer |"
     )

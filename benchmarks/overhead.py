@@ -1,9 +1,10 @@
-"""What a call costs besides the arithmetic: tiny tensors, torch_reformer against aten, with and without gradients; and
-what a decision costs that this thread has made before. On a GPU: what a call costs the CPU, while the GPU is not waited
-for.
+"""Overhead of a call besides the arithmetic: tiny tensors, torch_reformer against aten, with and without gradients.
 
-python benchmarks/overhead.py --csv benchmarks/results/cpu/overhead.csv
-python benchmarks/overhead.py --device cuda --csv benchmarks/results/h200/overhead.csv
+Also the time of a decision that the thread remembers. On a GPU the CPU's time of a call is measured, without waiting
+for the GPU.
+
+    python benchmarks/overhead.py --csv benchmarks/results/cpu/overhead.csv
+    python benchmarks/overhead.py --device cuda --csv benchmarks/results/h200/overhead.csv
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CALLS, ROUNDS = 500, 15
 
 
 def per_call(calls: dict, device: torch.device) -> dict[str, list[float]]:
-    """Microseconds a call of each, over loops of CALLS, in turns; of "enabled" under torch_reformer.enable()."""
+    """Microseconds per call, over loops of CALLS, interleaved; the call "enabled" runs under
+    torch_reformer.enable()."""
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
@@ -41,8 +43,8 @@ def per_call(calls: dict, device: torch.device) -> dict[str, list[float]]:
 
 
 def cases(device: torch.device):
-    """name -> (aten's call, torch_reformer's call)."""
-    # On a GPU of data types and layout for which it has kernels, and many enough that aten is not always chosen.
+    """Generate (name, aten's call, torch_reformer's call)."""
+    # On a GPU use a data type and layout for which it has kernels, and enough channels that aten is not always chosen.
     channels, kind = (2, {}) if device.type == "cpu" else (64, {"device": device, "dtype": torch.bfloat16})
     x, w = torch.randn(1, channels, 4, 4, **kind), torch.randn(channels, channels, 3, 3, **kind)
     b = torch.randn(channels, **kind)
@@ -82,7 +84,7 @@ def cases(device: torch.device):
 
 
 def fused_cases(x: torch.Tensor, channels: int, kind: dict):
-    """A convolution, batch norm and ReLU: three modules against one."""
+    """Convolution, batch norm and ReLU: three modules against one."""
     conv = torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False, **kind)
     three = torch.nn.Sequential(conv, torch.nn.BatchNorm2d(channels, **kind), torch.nn.ReLU())
     one = torch_reformer.nn.Conv2dBatchNormAct(channels, channels, 3, padding=1, **kind)
@@ -92,7 +94,7 @@ def fused_cases(x: torch.Tensor, channels: int, kind: dict):
         parameters = tuple(model.parameters())
         return lambda: torch.autograd.grad(model(x).sum(), parameters)
 
-    # A single image on one thread is not oneDNN's, whose calls take longer.
+    # A single image on one thread does not go to oneDNN, whose calls take longer.
     for images in (1, 2):
         batch = x.repeat(images, 1, 1, 1)
         yield f"fused, {images} images, with grad", lambda: three(batch), lambda: one(batch)  # noqa: B023

@@ -1,9 +1,10 @@
-"""What a step of a plan costs the CPU: 60 small steps, in one plan, one by one from Python, and, where they are
-PyTorch's own, one by one from C++, which is what the kernels and PyTorch's dispatcher take without any plan. On a GPU
-its kernels are not waited for.
+"""CPU time of a step of a plan: 60 small steps, in one plan, and one by one from Python.
 
-python benchmarks/plan_overhead.py --csv benchmarks/results/cpu/plan_overhead.csv
-python benchmarks/plan_overhead.py --device cuda --csv benchmarks/results/h200/plan_overhead.csv
+Steps that are PyTorch operators are also called one by one from C++, which shows the time of the kernels and PyTorch's
+dispatcher without a plan. On a GPU the kernels are not waited for.
+
+    python benchmarks/plan_overhead.py --csv benchmarks/results/cpu/plan_overhead.csv
+    python benchmarks/plan_overhead.py --device cuda --csv benchmarks/results/h200/plan_overhead.csv
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ TORCH_LIBRARY(plan_overhead, m) {
 
 
 def from_cpp():
-    """The steps of aten_plan() and program_plan(), called from C++; compiled at the first use."""
-    os.environ["PATH"] += os.pathsep + sysconfig.get_path("scripts")  # ninja may be the virtual environment's
+    """C++ module that calls the steps of aten_plan() and program_plan(); compiled at the first use."""
+    os.environ["PATH"] += os.pathsep + sysconfig.get_path("scripts")  # ninja may be in the virtual environment
     folder = Path(__file__).parents[1] / "build" / "plan_overhead"
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "direct.cpp"
@@ -69,7 +70,7 @@ ATEN += [(aten.maximum.default, 2), (aten.t.default, 1)]
 
 
 def aten_plan() -> plan.Plan:
-    """Operators of PyTorch, each of what the one before it gives, the half of them with a second tensor."""
+    """Plan of PyTorch operators, each applied to the result of the one before it; half of them take a second tensor."""
     steps, at = plan.Plan(2), 0
     for i in range(STEPS):
         operator, operands = ATEN[i % len(ATEN)]
@@ -78,7 +79,7 @@ def aten_plan() -> plan.Plan:
 
 
 def mixed_plan() -> plan.Plan:
-    """Operators of PyTorch, views, and programs."""
+    """Plan of PyTorch operators, views, and programs."""
     steps, at = plan.Plan(2), 0
     for _ in range(STEPS // 6):
         (at,) = steps.aten(aten.mul.Tensor, (at, 1))
@@ -139,7 +140,8 @@ def view_python(y: Tensor, x: Tensor) -> Tensor:
 
 
 def per_step(calls: dict[str, Callable[[], Tensor]], device: torch.device) -> dict[str, list[float]]:
-    """Microseconds a step of each, over CALLS, in turns. A GPU is waited for between them: its queue is finite."""
+    """Microseconds per step of each call, over CALLS, interleaved. A GPU is waited for between the calls, since its
+    queue is finite."""
     wait = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
@@ -156,7 +158,7 @@ def per_step(calls: dict[str, Callable[[], Tensor]], device: torch.device) -> di
 
 
 def cases(y: Tensor, x: Tensor):
-    """name -> by whom it is run -> a call."""
+    """Calls by plan's name and by the side that runs it."""
     cpp = from_cpp()
 
     def both(steps: plan.Plan, python: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Callable[[], Tensor]]:

@@ -1,6 +1,6 @@
-"""What the search for plans of small models of all kinds (test/zoo.py) takes and finds, with costs as on a GPU:
-seconds of a processor, components of their graphs, what groups cost, and the gap between that and the bound. A
-training step of each runs on the CPU.
+"""Planner's search time and results for small models of all kinds (test/zoo.py), with a GPU's costs: processor seconds,
+components of the graphs, costs of groups, and the gap between the cost and its bound. A training step of each model
+runs on the CPU.
 
     python benchmarks/plan_zoo.py --csv benchmarks/results/plan_zoo.csv
 """
@@ -25,7 +25,7 @@ METRICS = ("graphs", "seconds", "components", "distinct", "refused", "greedy_us"
 
 
 def figures(name: str, device: str) -> dict[str, float]:
-    """Sums over the graphs of a training step; gap: of the plan over the bound."""
+    """Sums over the graphs of a training step. gap: 1 - bound / cost of the plan."""
     reports, case = [], zoo.made((zoo.QUICK | zoo.HEAVY)[name])
     torch._dynamo.reset()
     with mock.patch.object(executable, "gpu_of", lambda graph: device):

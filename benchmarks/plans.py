@@ -1,7 +1,7 @@
-"""What the compiler makes of a training step under bf16 autocast, of images in channels_last: kernels and calls,
-gigabytes and expected milliseconds on a GPU, against groups that are merged greedily and one kernel an operation; what
-groups cost by fusion/ilp/planner.py, at least, and how long it searches. For some models, what forwards save, and the same if
-they may save half of it. Nothing runs: no GPU is needed.
+"""Plans of training steps under bf16 autocast, with images in channels_last: kernels and calls, gigabytes and expected
+milliseconds on a GPU, compared with greedy fusion and with one kernel per operation; and the cost of the groups by
+fusion/ilp/planner.py, its lower bound, and the search time. For some models also the memory that forwards save, and the
+same plans if they may save only half of it. Nothing is executed: no GPU is needed.
 
     python benchmarks/plans.py --csv benchmarks/results/plans.csv
 """
@@ -40,7 +40,7 @@ def figures(lines: list) -> dict[str, float]:
 
 
 def groups(planned: list[Planned]) -> dict[str, float]:
-    """What they cost in both passes; gap: of the plan over the bound."""
+    """Costs of the groups in both passes. gap: 1 - bound / cost of the plan."""
     greedy, plan, bound = (
         sum(getattr(each, name) for each in planned) / 1e3 for name in ("greedy_us", "plan_us", "bound_us")
     )
@@ -49,7 +49,7 @@ def groups(planned: list[Planned]) -> dict[str, float]:
 
 
 def planned_within(budget: float, step: Step, batch: tuple, device: str) -> tuple[list[Report], float]:
-    """Reports of a step's plans, and gigabytes that its forward saves."""
+    """Reports of a step's plans under a memory budget, and the gigabytes that its forward saves."""
     saved = []
 
     def counted(joint, inputs, **options):

@@ -1,6 +1,7 @@
-"""Plans of training steps on a GPU that is not there, under bf16 autocast and with images in channels_last: whether
-there is one, the seconds that it takes to plan, kernels and calls, expected milliseconds, and what PyTorch's operators
-are left, by the bytes that they move. Nothing runs. Each model is planned in a process of its own.
+"""Plans of training steps for a GPU that need not be present, under bf16 autocast and with images in channels_last. For
+each model it prints if planning succeeds, the seconds of planning, kernels and calls, expected milliseconds, and the
+operators left to PyTorch, by the bytes that they move. Nothing is executed. Each model is planned in a separate
+process.
 
     python benchmarks/plans_without_gpu.py --csv plans_without_gpu.csv
     python benchmarks/plans_without_gpu.py --models timm/levit_256:64,bert_base:8x128 --device sm_100
@@ -27,12 +28,12 @@ from torch_reformer.compiler.analysis.report import Report
 from torch_reformer.compiler.cli import Stopped, recorded
 from torch_reformer.compiler.ir.device_model import GPUS
 
-SECONDS = 600  # for one model
+SECONDS = 600  # limit for one model
 _OWN = ("conv", "stitch", "casts", "reformer::")
 
 
 class Line(NamedTuple):
-    """One of a report's (compiler/analysis/report.py)."""
+    """Line of a report (compiler/analysis/report.py)."""
 
     kind: str
     bytes: int
@@ -40,8 +41,8 @@ class Line(NamedTuple):
 
 
 class Plans(NamedTuple):
-    """Those of a model's training step. failures: sentences; of an empty list all went well. broken: where graphs end
-    before the step does. seconds: until all was planned, the model being there."""
+    """Plans of a model's training step. failures: messages; empty if everything succeeded. broken: reasons for graph
+    breaks within the step. seconds: planning time, without creating the model."""
 
     failures: list[str]
     broken: list[str]
@@ -50,12 +51,12 @@ class Plans(NamedTuple):
     seconds: float
 
     def calls(self) -> list[Line]:
-        """PyTorch's operators."""
+        """Lines of PyTorch's operators."""
         return [each for each in self.lines if not each.kind.startswith(_OWN)]
 
 
 def plans_of(name: str, device: str = "sm_90") -> Plans:
-    """Plans of a model (models.py), made in this process, which takes fake tensors of a GPU."""
+    """Plans of a model (models.py), made in this process with fake tensors of a GPU."""
     what = task(name, torch.device("cpu"))
     step, batch = Step(what, "cuda"), what.batch()
     begin, failures = time.perf_counter(), []
@@ -76,7 +77,7 @@ def plans_of(name: str, device: str = "sm_90") -> Plans:
 
 
 def plans_in_a_process(name: str, device: str = "sm_90", seconds: float = SECONDS) -> Plans:
-    """Plans of a model, made in a process of its own."""
+    """Plans of a model, made in a separate process."""
     command = [sys.executable, __file__, "--one", name, "--device", device]
     try:
         done = subprocess.run(

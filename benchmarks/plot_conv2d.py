@@ -1,4 +1,4 @@
-"""Plots benchmarks/conv2d.py's CSV: the speed-up over PyTorch of every problem, by kind and direction.
+"""Plots the CSV of benchmarks/conv2d.py: the speed-up over PyTorch of every problem, by kind and direction.
 
 python benchmarks/plot_conv2d.py benchmarks/results/cpu/conv2d.csv docs/conv2d-cpu.png
 python benchmarks/plot_conv2d.py benchmarks/results/h200/conv2d-bf16-nhwc-advantage.csv.xz docs/conv2d-h200.png

@@ -1,5 +1,5 @@
-"""Plots the training steps of benchmarks/train_models.py's CSV: a bar for each side, with its speed-up over PyTorch;
-and how long of a step the GPU was busy.
+"""Plots the training steps in the CSV of benchmarks/train_models.py: one bar per side, with its speed-up over PyTorch,
+and the time that the GPU was busy during a step.
 
     python benchmarks/plot_training.py benchmarks/results/h200/train_models-compiler.csv docs/training-steps.png
 """
@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from results import read_csv
 
-# Each panel's metric, and how the sides are named, the first of which is the peer.
+# Metric of each panel, and the names of the sides; the first side is the baseline.
 PANELS = {"a training step": "step_ms", "of which kernels run": "kernels_ms"}
 SIDES = {"torch": "PyTorch", "compiled": "torch.compile", "reformer": 'backend="reformer"'}
 COLORS = {"torch": "#b8bcc2", "compiled": "#7f9cc0", "reformer": "#d9622b"}
@@ -30,7 +30,7 @@ MODELS = {
     "vit_b_16": "ViT-B",
     "bert_large": "BERT-large",
 }
-BAR = 0.27  # of the distance between two models
+BAR = 0.27  # width, as a fraction of the distance between two models
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Models of as many families as there are, for trials of all kinds (names as in models.py): timm's, torchvision's of
+"""Models of as many families as possible, for all kinds of trials (names as in models.py): timm's, torchvision's for
 segmentation, and transformers'."""
 
 TIMM = (

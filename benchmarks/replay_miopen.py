@@ -1,10 +1,10 @@
-"""The shipped selectors of AMD's GPUs on MIOpen's find-dbs, beside MIOpen's own choices.
+"""Replays the shipped selectors for AMD GPUs on MIOpen's find-dbs, beside MIOpen's own choices.
 
     python benchmarks/replay_miopen.py --miopen FOLDER [--csv FILE]
 
-FOLDER has ``gfx908.fdb.txt.xz``, ``gfx908.tunanet.csv.xz`` and so on. All tables are of problems of geometries that the
-weights were never trained on: the choice among all of MIOpen's solvers, the one among those that are offered as
-candidates (docs/selector.md), and how many records have their best solver among those.
+FOLDER contains ``gfx908.fdb.txt.xz``, ``gfx908.tunanet.csv.xz`` and so on. All tables are about problems of geometries
+that the weights were never trained on: the choice among all of MIOpen's solvers, the choice among those offered as
+candidates (docs/selector.md), and how often a record's best solver is offered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def held_out(records: list[Record], test: list[int]) -> list[Record]:
 
 
 def figures(folder: Path, arch: str, records: list[Record], offered_only: bool) -> dict[str, float]:
-    """One architecture's figures on held-out records; a peer's have its name in front."""
+    """Figures of one architecture on held-out records; figures against a peer begin with its name."""
     weights = load(shipped(arch))
     replay = Replay(weights, held_out(records, weights.metadata["folds"]["test"]), arch, offered_only)
     found = replay.figures()
@@ -47,7 +47,7 @@ def figures(folder: Path, arch: str, records: list[Record], offered_only: bool) 
 
 
 def coverage(arch: str, records: list[Record]) -> dict[str, float]:
-    """How many records have their best solver, and one of their best two, among the offered."""
+    """Fraction of records whose best solver, and whose best or second-best solver, is offered."""
     best = either = count = 0
     for record in records:
         if useless(record):

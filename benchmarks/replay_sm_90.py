@@ -1,6 +1,6 @@
-"""The shipped selector of Hopper GPUs against cuDNN, on convolutions of geometries that it was not trained on: those of
-models on an H100 (`collect`), and those that conv2d.py timed on an H200. And its selector of epilogues: programs behind
-convolutions by the way that it chooses, over the better way.
+"""Replays the shipped selector for Hopper GPUs against cuDNN, on convolutions of geometries that it was not trained on:
+those of models on an H100 (`collect`), and those that conv2d.py timed on an H200. Also replays its selector of
+epilogues: the time of programs after convolutions by the chosen way, over that of the better way.
 
     python benchmarks/replay_sm_90.py --csv benchmarks/results/selector/replay_sm_90.csv
     python benchmarks/replay_sm_90.py --weights OTHER.pt
@@ -37,7 +37,8 @@ COLUMNS = {
 
 
 def of_conv2d(path: Path) -> list[Record]:
-    """What conv2d.py timed, as records; not by way of PyTorch's own operator or of the choice."""
+    """Records of the times in a CSV of conv2d.py, without those of PyTorch's own operator and of the chosen
+    candidate."""
     found: dict[str, list[Timing]] = {}
     for row in csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode())):
         if not row["provider"].startswith("torch"):
@@ -65,7 +66,7 @@ def over_the_better(records: list[Record], ms: list[float]) -> dict[str, float]:
 
 
 def of_epilogues(weights, records: list[Record]) -> list[Row]:
-    """Prints the time of the way that is chosen, and of always the same way, over the better one's."""
+    """Print the time of the chosen way, and of always taking the same way, over the better way's."""
     replay, of_key = Replay(weights, records, "sm_90"), {record.key: record for record in records}
     records = [of_key[key] for key in replay.data.keys]
     chosen = [

@@ -1,4 +1,4 @@
-"""The one CSV schema of all benchmarks, and what their tables share."""
+"""CSV schema shared by all benchmarks, and helpers for their tables."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from torch_reformer.tuning.timing import percentiles
 
 @dataclass
 class Row:
-    """One measured quantity: what, of whom, how much, where."""
+    """Measured quantity: what was measured, for which provider, its value, and where."""
 
-    benchmark: str  # the script
+    benchmark: str  # name of the script
     case: str  # a problem's find-db key, or a name
     provider: str  # "torch", a solver, or "torch_reformer" (the chosen one)
     metric: str  # with its unit, e.g. time_us
@@ -37,13 +37,13 @@ class Row:
     def of(
         cls, benchmark: str, case: str, provider: str, metric: str, values: list[float], device: str | None = None
     ) -> Row:
-        """device: by default this CPU."""
+        """Row with the percentiles of `values`. device: this CPU by default."""
         cuts = (round(value, 3) for value in percentiles(values))
         return cls(benchmark, case, provider, metric, *cuts, device=device or native.device(None))
 
 
 def options_of_gpu(doc: str) -> argparse.Namespace:
-    """The command line of a script that times tensors of one batch, on a GPU unless it is told otherwise."""
+    """Parse the command line of a script that times tensors of one batch, by default on a GPU."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=128)

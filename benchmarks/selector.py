@@ -1,8 +1,8 @@
-"""What a decision costs on one core: features, the network, the walk over the candidates; and a decision that is
-remembered. Beside it PyTorch's time for the same network, what the arithmetic takes at the core's peak, and the static
-rule.
+"""Time of a decision on one core: features, network, and the walk over the candidates; and of a remembered decision.
 
-python benchmarks/selector.py --csv benchmarks/results/cpu/selector.csv
+For comparison: PyTorch's time for the same network, the time of its arithmetic at the core's peak, and the static rule.
+
+    python benchmarks/selector.py --csv benchmarks/results/cpu/selector.csv
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch_reformer.runtime import native
 from torch_reformer.selector.model import Reformer
 from torch_reformer.tuning import timing
 
-PROBLEMS = 8192  # distinct, four times as many as a thread remembers
-PART = 512  # whose features stay in the second cache
+PROBLEMS = 8192  # distinct problems, four times as many as a thread remembers
+PART = 512  # problems whose features stay in the second-level cache
 REMEMBERED = 64
 # MIOpen's TunaNet, the network that a GPU library ships for the same task: "~2 ms an inference as shipped in 2022".
 TUNANET_US = 2000.0
 
 
 def problems(count: int) -> list[ConvProblem]:
-    """Layers as they occur: powers of two and what is between, all directions and layouts."""
+    """Typical layers: powers of two and sizes between them, all directions and layouts."""
     random.seed(0)
     found: dict[str, ConvProblem] = {}
     while len(found) < count:
@@ -58,7 +58,8 @@ def problems(count: int) -> list[ConvProblem]:
 
 
 def untrained(candidates: int) -> dict:
-    """What native.set_selector() takes: random weights for this package's solvers and others that do not exist."""
+    """Arguments for native.set_selector(): random weights for this package's solvers and for others that do not
+    exist."""
     torch.manual_seed(0)
     model = Reformer(native.feature_shape().rows, candidates)
     names = native.solver_names()
@@ -73,7 +74,7 @@ def untrained(candidates: int) -> dict:
 
 
 def multiply_adds(selector: dict) -> int:
-    """Counts those of the linear layers, which are nearly all of what is computed. The last block needs all positions
+    """Multiply-adds of the linear layers, which are nearly all of the computation. The last block needs all positions
     only for keys and values."""
     width, hidden, tokens = selector["width"], selector["hidden"], native.feature_shape().tokens
     mlp = 2 * width * hidden
@@ -83,7 +84,8 @@ def multiply_adds(selector: dict) -> int:
 
 
 def peak_gmacs() -> list[float]:
-    """Multiply-adds a nanosecond of one thread, in PyTorch's own product of matrices that stay in the second cache."""
+    """Multiply-adds per nanosecond of one thread, in PyTorch's product of matrices that stay in the second-level
+    cache."""
     a, b, c = (torch.randn(256, 256) for _ in range(3))
     times = timing.interleaved({"mm": lambda: torch.mm(a, b, out=c)}, seconds=1, least=50, most=500)["mm"]
     return [256**3 / time * 1e-3 for time in times]
@@ -95,7 +97,7 @@ def each(function: Callable, arguments: Iterable) -> None:
 
 
 def measure(selector: dict, repeats: int) -> dict[str, list[float]]:
-    """Microseconds of one problem, by what was timed."""
+    """Microseconds per problem, by what was timed."""
     all_problems = [problem.native() for problem in problems(PROBLEMS)]
     fresh = (native.Problem * PROBLEMS)(*all_problems)
     known = (native.Problem * PROBLEMS)(*(all_problems[index % REMEMBERED] for index in range(PROBLEMS)))

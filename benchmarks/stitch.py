@@ -1,10 +1,13 @@
-"""What surrounds matrix products and convolutions, forward and backward: by PyTorch, by torch.compile's own backend and
-by this one, in turns. GPUs: how long kernels run, with a cold second-level cache, the wall's time, and the share of the
-memory's bandwidth that the least bytes are in the kernels' time. CPUs: the wall's time.
+"""Times the operations around matrix products and convolutions, forward and backward, by PyTorch, torch.compile's
+default backend and this one.
 
-The least bytes are of each case's large tensors: operands and result, their gradients, and what the backward has to
-read again. A loss's gradient can be computed as the loss is, so nothing is read again for that; what the statistics of
-a batch are needed for is read after them.
+The sides are interleaved. On GPUs the columns are the kernels' time with a cold second-level cache, the wall time, and
+the fraction of the memory bandwidth at which the minimal bytes would be moved in the kernels' time. On CPUs it is the
+wall time.
+
+The minimal bytes are those of each case's large tensors: operands and result, their gradients, and what the backward
+has to read again. The gradient of a loss can be computed together with the loss, so nothing is counted again for it.
+Values that need the statistics of a batch are read after the statistics are known.
 
     python benchmarks/stitch.py --csv benchmarks/results/h200/stitch.csv
     python benchmarks/stitch.py --device cpu --dtype float32 --sides torch,reformer --csv FILE
@@ -28,15 +31,15 @@ from torch import Tensor
 import torch_reformer  # noqa: F401  the backend
 from torch_reformer.tuning.workload import device_name, usable_device
 
-BANDWIDTH = {"sm_90": 4.3e12}  # of a copy, bytes read and written a second: an H200's
+BANDWIDTH = {"sm_90": 4.3e12}  # of a copy on an H200: bytes read and written per second
 STEPS, PROFILED = 10, 5
-COLD = 256 << 20  # bytes, more than the second-level cache
-ON_CPU = 16  # rows or images are so many times fewer
+COLD = 256 << 20  # bytes, more than the second-level cache holds
+ON_CPU = 16  # factor by which rows or images are fewer on a CPU
 
 
 class Case(NamedTuple):
-    """A function of tensors, and the least bytes of its forward and backward: 0 if more than memory limits it.
-    autocast: whether it runs in that, where PyTorch computes losses in fp32."""
+    """Function of tensors, and the minimal bytes of its forward and backward (0 if it is not limited by memory).
+    autocast: run it under autocast, where PyTorch computes losses in fp32."""
 
     function: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
@@ -108,7 +111,7 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
     def batch_norm(rest: bool) -> Case:
         x, *more = (images(128 // fewer, 256, 56, 56) for _ in range(1 + rest))
         vectors = (numbers(256, dtype=torch.float32) for _ in range(2))
-        least = 10.2 if rest else 8  # with a bit for each element that ReLU lets pass
+        least = 10.2 if rest else 8  # includes one bit for each element that ReLU passes
         return Case(_batch_norm, (x, *vectors, *more), int(least * x.nbytes))
 
     def gelu() -> Case:
@@ -138,8 +141,8 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
         rows = words.numel() * 1024 * table.itemsize
         return Case(functools.partial(_embedded, words), (table, numbers(1024), numbers(1024)), 4 * rows + table.nbytes)
 
-    # Those that EVT (Chen et al., EVT: accelerating deep learning training with epilogue visitor tree, ASPLOS 2024)
-    # numbers 13 to 17: BERT's attention and perceptron, a convolution, XML-CNN's loss and that of a graph network.
+    # Cases 13 to 17 of EVT (Chen et al., EVT: accelerating deep learning training with epilogue visitor tree, ASPLOS
+    # 2024): BERT's attention and perceptron, a convolution, XML-CNN's loss and that of a graph network.
     def attention() -> Case:
         q, k, v = (numbers(max(1, 8 // fewer), 16, 512, 64) for _ in range(3))
 
@@ -192,7 +195,7 @@ def cases(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Ca
 
 
 class Step:
-    """Forward and backward of a case, by one side."""
+    """Forward and backward of a case by one side."""
 
     def __init__(self, case: Case, run: Callable[..., Tensor]):
         self.run, self.has_backward = run, case.has_backward
@@ -224,7 +227,7 @@ SIDES = {
 
 
 def measure(case: Case, names: list[str], rounds: int, device: torch.device) -> dict[str, dict[str, list[float]]]:
-    """For each side: milliseconds by metric."""
+    """Milliseconds by metric, for each side."""
     torch._dynamo.reset()
     steps = {side: Step(case, SIDES[side](case.function)) for side in names}
     times: dict[str, dict[str, list[float]]] = {side: {"step_ms": []} for side in names}

@@ -1,10 +1,11 @@
-"""Training steps of models (models.py) by PyTorch, under ``torch_reformer.enable``, after ``torch_reformer.convert``
-and after ``torch_reformer.fuse``, and by ``torch.compile`` with either backend, also in CUDA graphs, in turns, and how
-their losses compare. On a GPU also: the CPU's time, of a step whose kernels it does not wait for, and the kernels' time
-alone.
+"""Times training steps of models (models.py) by several sides, interleaved, and compares their losses.
 
-All sides have the same weights, batches and random numbers, and channels_last tensors. The first step's time has all
-that is compiled for it; sides that have compiled the same before are faster there.
+The sides are PyTorch, PyTorch under ``torch_reformer.enable``, after ``torch_reformer.convert`` and after
+``torch_reformer.fuse``, and ``torch.compile`` with either backend, also in CUDA graphs. On a GPU it also measures the
+CPU time of a step whose kernels are not waited for, and the kernels' time.
+
+All sides have the same weights, batches and random numbers, and channels_last tensors. The time of the first step
+includes all compilation; sides that compiled the same kernels before are faster there.
 
     python benchmarks/train_models.py --csv benchmarks/results/h200/train_models-compiler.csv
     python benchmarks/train_models.py --models bert_base:8x128,timm/vit_base_patch16_224:64 --sides torch,reformer
@@ -34,14 +35,14 @@ import torch_reformer
 from torch_reformer.tuning.workload import device_name, usable_device
 
 MODELS = "resnet50:128,convnext_tiny:128,mobilenet_v3_large:256,efficientnet_b0:128"
-DIFFERENT = 20  # batches, or as many as take up so many bytes, but two at least
+DIFFERENT = 20  # distinct batches, or as many as fit in the given bytes, but at least two
 BATCHES_BYTES = 16 << 30
 STEPS_A_ROUND = 10
-PROFILED = 3  # steps, of each side
+PROFILED = 3  # profiled steps of each side
 
 
 class Training:
-    """One side: a model and its optimizer; around: what every step is in the context of."""
+    """Training by one side: a model and its optimizer. around: the context of every step."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
-        self.losses.append(loss.detach().clone())  # a CUDA graph's next replay writes to the same memory
+        self.losses.append(loss.detach().clone())  # copied because a CUDA graph's next replay writes to the same memory
 
 
 def converted(model: torch.nn.Module) -> torch.nn.Module:
@@ -84,14 +85,14 @@ def fused(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class Graphed(torch.nn.Module):
-    """The model as two CUDA graphs, forward and backward, by torch.cuda.make_graphed_callables: no time of the CPU."""
+    """Model as two CUDA graphs, forward and backward, by torch.cuda.make_graphed_callables: no CPU time per kernel."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
         self.model, self.captured = model, None
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.captured is None:  # in autocast's context
+        if self.captured is None:  # captured here, under autocast
             with torch.autocast("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda"), False):
                 self.captured = torch.cuda.make_graphed_callables(self.model, (torch.empty_like(images).normal_(),))
         return self.captured(images)
@@ -116,8 +117,9 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def distributed(model: torch.nn.Module, device: torch.device, sharded: bool) -> torch.nn.Module:
-    """The model, where there is more than this process: in DistributedDataParallel, or by FSDP2's fully_shard, which
-    wants parameters in their own order: its lists' layers, as transformers have them, and what is left."""
+    """Model for several processes: in DistributedDataParallel, or sharded by FSDP2's fully_shard, which needs
+    parameters in their own memory layout: the layers of its module lists (as in transformers), then the rest. With a
+    single process the model itself."""
     if not torch.distributed.is_initialized():
         return model
     if sharded:
@@ -129,7 +131,7 @@ def distributed(model: torch.nn.Module, device: torch.device, sharded: bool) -> 
 
 
 def measure(name: str, steps: int, names: list[str], device: torch.device, dtype: torch.dtype, sharded: bool = False):
-    """For each side: milliseconds by metric, losses, and the most memory of the first steps."""
+    """For each side: milliseconds by metric, losses, and the peak memory of the first steps."""
     torch.manual_seed(0)
     what = task(name, device)
     what.model.train()
@@ -154,7 +156,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         times[side] = {"first_ms": [milliseconds(training.step, device, steps=1)]}
-        milliseconds(training.step, device, steps=STEPS_A_ROUND)  # memory, CUDA graphs
+        milliseconds(training.step, device, steps=STEPS_A_ROUND)  # warm-up: memory, CUDA graphs
         peaks[side] = (peak_bytes(device) - before) / 2**20
 
     def round_of(metric: str, time_of: Callable[[Callable[[], None], torch.device], float]) -> None:
@@ -166,7 +168,7 @@ def measure(name: str, steps: int, names: list[str], device: torch.device, dtype
         if device.type == "cuda":
             round_of("host_ms", host_milliseconds)
     if device.type == "cuda":
-        for _ in range(PROFILED):  # at the end: a process that has profiled once launches kernels more slowly
+        for _ in range(PROFILED):  # last, because a process that has profiled once launches kernels more slowly
             round_of("kernels_ms", kernel_milliseconds)
             round_of("kernels", kernel_count)
     return times, {side: torch.stack(training.losses).tolist() for side, training in sides.items()}, peaks
@@ -185,7 +187,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write every measurement here")
     options = parser.parse_args()
     device, names = usable_device(options.device), options.sides.split(",")
-    if "LOCAL_RANK" in os.environ:  # by torchrun
+    if "LOCAL_RANK" in os.environ:  # started by torchrun
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         torch.distributed.init_process_group("nccl", device_id=device)

@@ -1,9 +1,9 @@
-"""Trains the selectors of AMD's GPUs that the package ships, from MIOpen's find-dbs, and compares recipes.
+"""Trains the shipped selectors for AMD GPUs on MIOpen's find-dbs, and compares recipes.
 
     python benchmarks/train_selectors.py --miopen FOLDER --out FOLDER [--csv FILE] [--ablation] [--device cuda --jobs 9]
 
-FOLDER has ``gfx908.fdb.txt.xz`` and so on. Each seed's weights are written to ``ARCH-seedN.pt``, and those of the seed
-that is best on the validation groups to ``ARCH.pt`` also. The scores are on groups never trained on.
+FOLDER contains ``gfx908.fdb.txt.xz`` and so on. The weights of each seed are written to ``ARCH-seedN.pt``, and those of
+the best seed on the validation groups also to ``ARCH.pt``. The scores are on groups never trained on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch_reformer.selector.train import Checkpoint, Recipe, Trainer, learn, so
 from torch_reformer.selector.weights_file import load
 
 ARCHITECTURES = "gfx908", "gfx90a", "gfx942"
-# Records of the four fastest say little of the rest, by which `differences` would be learnt.
+# Records of only the four fastest solvers contain too little about slower ones for the loss term `differences`.
 THOROUGH = Recipe.thorough()
 SHIPPED = replace(
     THOROUGH,
@@ -46,7 +46,7 @@ ABLATION = {
 
 
 def _everything(folder: Path) -> tuple[Dataset, list[dict]]:
-    """All databases, and what to note of them."""
+    """Dataset of all databases, and their descriptions for the metadata."""
     databases, sources = [], []
     for arch in ARCHITECTURES:
         path = folder / f"{arch}.fdb.txt.xz"
@@ -74,7 +74,7 @@ def train_teacher(task: tuple[argparse.Namespace, int, int]) -> None:
 
 
 def train_selector(task: tuple[argparse.Namespace, str, str, Recipe]) -> tuple[str, str, int, dict]:
-    """Architecture, name of the recipe, seed, and the scores."""
+    """Train one selector; returns architecture, name of the recipe, seed, and the scores."""
     options, arch, name, recipe = task
     begin = time.monotonic()
     everything, sources = _everything(options.miopen)
