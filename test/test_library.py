@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from torch_reformer.runtime import native
+from torch_reformer.runtime import aten, native
 
 # Tools of binutils, which every compiler brings along.
 readelf = pytest.mark.skipif(
@@ -66,3 +66,11 @@ def test_exported_symbols():
 
 def test_one_library_for_every_python():
     assert native.PATH.name == "_C.abi3.so"
+
+
+@pytest.mark.skipif(
+    not list(native.PATH.parent.glob(f"_aten_{aten.VERSION.replace('.', '_')}.*")), reason="it was not built"
+)
+def test_the_library_for_the_torch_at_hand_loads():
+    """It uses no symbol of the other library, which exports its C API alone."""
+    assert aten.library is not None, aten.missing
