@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 
 import pytest
 
@@ -68,9 +69,10 @@ def test_one_library_for_every_python():
     assert native.PATH.name == "_C.abi3.so"
 
 
-@pytest.mark.skipif(
-    not list(native.PATH.parent.glob(f"_aten_{aten.VERSION.replace('.', '_')}.*")), reason="it was not built"
-)
+ATEN = f"_aten_{aten.VERSION.replace('.', '_')}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+@pytest.mark.skipif(not (native.PATH.parent / ATEN).exists(), reason="it was not built")
 def test_the_library_for_the_torch_at_hand_loads():
     """It uses no symbol of the other library, which exports its C API alone."""
     assert aten.library is not None, aten.missing
