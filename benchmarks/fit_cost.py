@@ -2,7 +2,7 @@
 
 The model of a solver is time = a * flop / peak + b * bytes / bandwidth + c. The coefficients a, b, c >= 0 are fitted to
 relative errors (by scipy's nnls) for each direction, layout and class of convolution with at least ENOUGH timings, and
-for all classes together; the latter fit also serves the other classes. Data types other than fp32 have a factor for
+for the union of all classes; the latter fit also serves the other classes. Data types other than fp32 have a factor for
 each solver and direction. Peak and bandwidth are nominal (csrc/cpu/cost.cpp): only their ratio matters.
 
     python -m torch_reformer collect --problems timm.jsonl --batch 4 --limit ... --out cpu.fdb.txt.xz
@@ -25,7 +25,7 @@ from torch_reformer.selector.timings import read_timings
 
 TABLE = Path(__file__).parent.parent / "csrc" / "cpu" / "cost_table.inc"
 ENOUGH = 6
-ALL = -1  # all classes together
+ALL = -1  # the union of all classes
 
 
 def terms(problem: ConvProblem) -> np.ndarray:

@@ -202,7 +202,7 @@ def transformer(name: str, count: int, length: int, device: torch.device) -> Tas
 
 
 class WithLoss(nn.Module):
-    """Model together with a loss of its result and the last argument, so that both are compiled together."""
+    """Model with a loss of its result and the last argument; both are compiled as one."""
 
     def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]):
         super().__init__()

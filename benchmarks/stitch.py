@@ -6,7 +6,7 @@ the fraction of the memory bandwidth at which the minimal bytes would be moved i
 wall time.
 
 The minimal bytes are those of each case's large tensors: operands and result, their gradients, and what the backward
-has to read again. The gradient of a loss can be computed together with the loss, so nothing is counted again for it.
+has to read again. The gradient of a loss can be computed along with the loss, so nothing is counted again for it.
 Values that need the statistics of a batch are read after the statistics are known.
 
     python benchmarks/stitch.py --csv benchmarks/results/h200/stitch.csv

@@ -81,7 +81,13 @@ def test_arguments(operator, args, kwargs, lengths, tensors):
 @pytest.mark.parametrize(
     ("operator", "args", "kwargs", "error", "sentence"),
     [
-        (aten.item.default, [0], {}, ValueError, "gives a result of the type number, and steps give tensors"),
+        (
+            aten.item.default,
+            [0],
+            {},
+            ValueError,
+            "has a result of type number, but the results of a step must be tensors",
+        ),
         (aten.equal.default, [0, 0], {}, ValueError, "gives a result of the type bool"),
         (aten.split.Tensor, [0, 1], {}, ValueError, "gives 1 lists of tensors, got 0 lengths"),
         (aten.mm.default, [0], {}, TypeError, "aten::mm: mat2 is missing"),

@@ -215,7 +215,7 @@ def test_bad_command(capsys, arguments):
             "torch sees 0 GPUs here: there is no cuda:0",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
         ),
-        ("tpu", "'tpu' is no device: give cpu or cuda"),
+        ("tpu", "'tpu' is not a device: give cpu or cuda"),
         ("meta", "convolutions run on cpu and cuda, not on meta"),
     ],
 )

@@ -308,7 +308,7 @@ def test_foreign_database_is_not_touched(tmp_path, capsys):
     out = tmp_path / "gfx908.fdb.txt"
     out.write_text("key=solver:1.0,0,a\n")
     assert run(out) == 2
-    assert "gfx908.fdb.txt.meta.json is not: it is not one to add timings to" in capsys.readouterr().err
+    assert "gfx908.fdb.txt.meta.json does not: timings can't be added to it" in capsys.readouterr().err
     assert out.read_text() == "key=solver:1.0,0,a\n"
 
 

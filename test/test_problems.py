@@ -73,7 +73,7 @@ def test_every_flag():
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{", "this is no JSON object: "),
+        ("{", "this is not a JSON object: "),
         ('{"c": 3}', "h is missing"),
         ('{"c": "3"}', "c must be a whole number, got '3'"),
         ('{"c": true}', "c must be a whole number, got True"),

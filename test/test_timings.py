@@ -130,7 +130,7 @@ def test_malformed_line(tmp_path, line):
 
 def test_problem_twice(tmp_path):
     (tmp_path / "db").write_text("key=a:1.0,0,a\nkey=b:1.0,0,a\n")
-    with pytest.raises(ValueError, match="db, line 2: key is there a second time"):
+    with pytest.raises(ValueError, match="db, line 2: key occurs twice"):
         read_timings(tmp_path / "db")
 
 

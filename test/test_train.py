@@ -88,11 +88,11 @@ TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"
         ([*TRAIN, "--epochs", "0"], "at least 1"),
         ([*TRAIN, "--seed", "-1"], "--seed must be from 0 to"),
         ([*TRAIN, "--seed", "9" * 30], "--seed must be from 0 to"),
-        ([*TRAIN, "--device", "foo"], "--device foo is none that PyTorch has here"),
-        ([*TRAIN, "--device", "cuda:99"], "--device cuda:99 is none that PyTorch has here"),
-        ([*TRAIN, "--device", "meta"], "--device meta is none to train on"),
+        ([*TRAIN, "--device", "foo"], "--device foo: PyTorch has no such device here"),
+        ([*TRAIN, "--device", "cuda:99"], "--device cuda:99: PyTorch has no such device here"),
+        ([*TRAIN, "--device", "meta"], "--device meta does not support training"),
         ([*TRAIN, "--out", "{tmp}"], "{tmp}: it is a folder"),
-        ([*TRAIN, "--out", "/dev/null"], "/dev/null: it is no file that can be replaced"),
+        ([*TRAIN, "--out", "/dev/null"], "/dev/null: it is not a file that can be replaced"),
         ([*TRAIN, "--out", "{db}/x.pt"], "{db}/x.pt: it can't be written (Not a directory)"),
         (
             [*TRAIN, "--out", "/proc/folder/x.pt"],
@@ -104,7 +104,7 @@ TRAIN = ["train", "--timings", "{db}", "--arch", "gfx906", "--out", "{tmp}/x.pt"
         (["replay", "--timings", "{db}", "--arch", "cpu"], "is not known: give --timings cpu-avx512-2t={db}"),
         (["replay", "--timings", "cpu={db}", "--arch", "cpu"], "is not known: give --timings cpu-avx512-2t={db}"),
         (["replay", "--timings", "{db}", "--arch", "gfx908"], "the weights for gfx908 know none of this database's"),
-        (["replay", "--timings", "{db}", "--weights", "{db}"], "{db} is no weights file"),
+        (["replay", "--timings", "{db}", "--weights", "{db}"], "{db} is not a weights file"),
         (["replay", "--timings", "{db}", "--weights", "{tmp}"], "{tmp}: Is a directory"),
     ],
 )
@@ -131,7 +131,7 @@ def test_adapts_to_another_kernel(trained, tmp_path, capsys):
     assert weights.metadata["timings"][:1] == before.metadata["timings"]
     assert weights.metadata["scores"]["top1"] > 0.8
     for bad, sentence in (
-        ([*command, "--offered"], "is a candidate: leave --offered away"),
+        ([*command, "--offered"], "is a candidate: omit --offered"),
         ([*command, "--epochs", "0"], "--epochs must be at least 1"),
         ([*command[:4], f"gfx90a={path}", *command[5:]], "is for gfx906, and"),
     ):

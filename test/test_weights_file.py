@@ -73,10 +73,10 @@ def test_weights_that_cannot_be_used_are_left_out(trained, named, tmp_path):
     (tmp_path / "damaged.pt").write_bytes(trained.read_bytes()[:1000])
     for file, reason in {
         tmp_path / "absent.pt": "No such file",
-        tmp_path / "damaged.pt": "is no weights file of torch_reformer, or is damaged",
+        tmp_path / "damaged.pt": "is not a weights file of torch_reformer, or is damaged",
         tmp_path: "Is a directory",
-        tmp_path / "fifo.pt": "it is no regular file",
-        Path("/dev/zero"): "it is no regular file",
+        tmp_path / "fifo.pt": "it is not a regular file",
+        Path("/dev/zero"): "it is not a regular file",
         changed(trained, tmp_path / "newer.pt", feature_version=99): "version 99 of the features",
         changed(trained, tmp_path / "cpu.pt", architecture="cpu"): "none of this package's solvers",
     }.items():
@@ -132,7 +132,7 @@ sys.exit(sum(main(arguments) for arguments in json.loads(sys.argv[1])))
     ],
 )
 def test_weights_with_wrong_metadata_are_an_error(metadata, why, trained, tmp_path):
-    with pytest.raises(ValueError, match=rf"wrong\.pt (is no weights file|was trained on).*{why}"):
+    with pytest.raises(ValueError, match=rf"wrong\.pt (is not a weights file|was trained on).*{why}"):
         weights_file.load(changed(trained, tmp_path / "wrong.pt", **metadata))
 
 
@@ -163,7 +163,9 @@ def test_what_is_no_weights_file_is_an_error(content, trained, tmp_path):
         torch.save(whole, path)
     else:
         torch.save(content, path)
-    with pytest.raises(ValueError, match=r"wrong\.pt is no weights file of torch_reformer, or is damaged: .") as error:
+    with pytest.raises(
+        ValueError, match=r"wrong\.pt is not a weights file of torch_reformer, or is damaged: ."
+    ) as error:
         weights_file.load(path)
     assert "\n" not in str(error.value)
     with pytest.raises(OSError):
@@ -202,7 +204,7 @@ def test_experience_is_of_what_was_measured():
     assert "of 284 held-out problems" in weights.experience(0.95, p, here)
     for problem, device, why in (
         (p, "cpu-avx512-64t", "it was not measured on cpu-avx512-64t"),
-        (p.replace(dtype="INT8"), here, "no measurements of INT8 are noted"),
+        (p.replace(dtype="INT8"), here, "there are no measurements of INT8"),
         (p.replace(n=2**20), here, "it was not measured on tensors of 2^31 elements and more"),
     ):
         found = weights.experience(0.95, problem, device)

@@ -108,16 +108,16 @@ def _in_order(op: str, program: Program, tensors: Mapping[str, Tensor]) -> list[
         raise TypeError(f"{op}: program must be a torch_reformer.program.Program, got {shown(program)}")
     if not isinstance(tensors, Mapping):
         raise TypeError(f"{op}: tensors must be a dictionary of tensors by their names, got {shown(tensors)}")
-    found = [tensors[name] for name in program.names if name in tensors]
-    if not len(found) == len(program.names) == len(tensors):
+    ordered = [tensors[name] for name in program.names if name in tensors]
+    if not len(ordered) == len(program.names) == len(tensors):
         missing, unknown = program.inputs.keys() - tensors.keys(), tensors.keys() - program.inputs.keys()
-        said = [f"no tensor {', '.join(sorted(missing))}"] if missing else []
-        said += [f"{', '.join(sorted(unknown))} not among the program's inputs"] if unknown else []
-        raise ValueError(f"{op}: {'; '.join(said)}")
-    for tensor in found:
+        problems = [f"no tensor {', '.join(sorted(missing))}"] if missing else []
+        problems += [f"{', '.join(sorted(unknown))} not among the program's inputs"] if unknown else []
+        raise ValueError(f"{op}: {'; '.join(problems)}")
+    for tensor in ordered:
         if not isinstance(tensor, Tensor):
             check_tensors(op, **tensors)
-    return found
+    return ordered
 
 
 def _one_or_all(results: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -199,9 +199,7 @@ def linear_epilogue(input: Tensor, weight: Tensor, program: Program, tensors: Ma
             f"got sizes {list(input.shape)} and {list(weight.shape)}"
         )
     if "plane" in program.kinds or any(output.per == "plane" for output in program.outputs):
-        raise ValueError(
-            "linear_epilogue: the rows of a product belong to no images, so the program can have no planes"
-        )
+        raise ValueError("linear_epilogue: a matrix product has no planes, so its program can't have any")
     rows, columns = input.shape[:-1], weight.shape[0]
     for name, kind in zip(program.names, program.kinds, strict=True):
         if kind in ("full", "row"):

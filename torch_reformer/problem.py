@@ -50,7 +50,7 @@ class ConvProblem:
     def parse(cls, key: str) -> ConvProblem:
         """Parse a find-db key. Raises ``ValueError`` if it is malformed or inconsistent."""
         if not isinstance(key, str):
-            raise ValueError(f"a find-db key is a text, got {shown(key)}")
+            raise ValueError(f"a find-db key must be a string, got {shown(key)}")
         raw = _native.problem_parse(key)
         values = {name: getattr(raw, name) for name in _FIELDS}
         for name, names in _NAMES.items():

@@ -35,9 +35,9 @@ _DIFFERENTIATED = ("input", "weight", "bias", *_PARAMETERS)
 _RUNNING = ("running_mean", "running_var")
 
 
-def _among(names: frozenset[str], wanted: tuple[str, ...]) -> frozenset[str]:
+def _among(names: frozenset[str], selected: tuple[str, ...]) -> frozenset[str]:
     """Intersection as a list comprehension, which torch.compile traces faster than an intersection of sets."""
-    return frozenset([name for name in wanted if name in names])
+    return frozenset([name for name in selected if name in names])
 
 
 class Settings(NamedTuple):
@@ -71,9 +71,9 @@ class _Rule:
 
     def __init__(self, names: tuple[str, ...], settings: Settings, needed: frozenset[str]):
         self.names, self.needed, self.cast = names, needed, settings.cast
-        given = frozenset(names)
-        of_norm = _among(given, _PARAMETERS)
-        self.moments, self.normalise = settings.programs(given)
+        present = frozenset(names)
+        of_norm = _among(present, _PARAMETERS)
+        self.moments, self.normalise = settings.programs(present)
         of_acc = bool(needed & {"input", "weight", "bias"})
         statistics = ("mean", "squares") if of_acc else ()
         wanted = (*statistics, *(name for name in _PARAMETERS if name in needed))
@@ -183,7 +183,7 @@ def _gradients(
 
 
 class _TrainOperator:
-    """The same node implemented in C++ (fused_operator.py), for tensors of these names."""
+    """Autograd node like _Train, implemented in C++ (fused_operator.py), for tensors of these names."""
 
     def __init__(self, given: tuple[bool, ...], settings: Settings, geometry: int):
         self.given, self.settings, self.geometry = given, settings, geometry

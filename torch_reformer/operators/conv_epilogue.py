@@ -124,10 +124,10 @@ def _by_library(
     number = plans.geometry_number(*geometry)
     if number is None or len(tensors) + 2 > MOST:
         return None
-    given = [input, weight, *tensors]
+    operands = [input, weight, *tensors]
     types = None if cast is None else (cast.dtype, weight.dtype)
-    operator = program_operator(program, tuple([tensor.dtype for tensor in given]), number, types, of_rows, _derive)
-    return operator(given)
+    operator = program_operator(program, tuple([tensor.dtype for tensor in operands]), number, types, of_rows, _derive)
+    return operator(operands)
 
 
 def _conv2d_kernel(input, weight, tensors, program, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
@@ -186,8 +186,12 @@ def linear_epilogue(
 ) -> list[Tensor]:
     """conv2d_epilogue of a matrix product. On the eager fast path autograd does not see the convolution that computes
     it."""
-    given = input, weight, *tensors
-    if not needs_dispatcher(given) and needs_grad(*given) and not lacks_derivative("linear_epilogue", program.code):
+    all_tensors = input, weight, *tensors
+    if (
+        not needs_dispatcher(all_tensors)
+        and needs_grad(*all_tensors)
+        and not lacks_derivative("linear_epilogue", program.code)
+    ):
         cast = CastWeight.of(input, weight)
         (input,) = autocast_cast(input)
         results = _by_library(input, weight, tensors, program.code, _POINTWISE, cast, of_rows=True)

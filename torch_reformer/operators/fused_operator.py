@@ -71,7 +71,7 @@ class _ProgramOperator:
         places = {"input": self.operands, "output": count, "acc": 0}
         saved, originals = [places[kind] + (place or 0) for kind, place in rule.saved], []
         if self.geometry is not None:
-            # The weight is saved for its size, too. An input that is only differentiated need not be kept.
+            # The weight is saved for its size, too. An input that is only differentiated is not saved.
             weight = 1 if self.cast is None else count + outputs
             saved = [weight, *([0] if wanted[1] else []), *saved]
             originals = [] if self.cast is None else [1]
@@ -122,8 +122,8 @@ class _ProgramOperator:
             like = self._like(rule, given, results + first)
             if like is None:
                 return None
-            outputs_made = steps.stitch(program.code, at[like], tensors)
-            grads_by_name |= {name: outputs_made[place] for name, place in places.items()}
+            stitched = steps.stitch(program.code, at[like], tensors)
+            grads_by_name |= {name: stitched[place] for name, place in places.items()}
         outputs = {}
         if "acc" in grads_by_name and self.geometry is None and wanted[0]:
             outputs[0] = grads_by_name["acc"]

@@ -32,13 +32,13 @@ def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
         return _by_steps(plan, inputs)
 
 
-def _by_steps(plan: plans.Plan, there: list[Any]) -> list[Tensor]:
+def _by_steps(plan: plans.Plan, tensors: list[Any]) -> list[Tensor]:
     """Run the steps one by one. there: the inputs; extended by all results, with None for freed tensors."""
     for step, frees in zip(plan.steps, plan.frees, strict=True):
-        there += _one_by_one(step, [there[i] for i in step.inputs], [there[i] for i in step.into])
+        tensors += _one_by_one(step, [tensors[i] for i in step.inputs], [tensors[i] for i in step.into])
         for i in frees:
-            there[i] = None
-    return [there[i] for i in plan.outputs]
+            tensors[i] = None
+    return [tensors[i] for i in plan.outputs]
 
 
 def _one_by_one(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:

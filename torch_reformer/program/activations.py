@@ -48,7 +48,7 @@ def hardsigmoid(x: Value) -> Value:
     return clip(x + 3, 0, 6) / 6
 
 
-# What operators and modules take as their `activation`.
+# Values of the argument `activation` of operators and modules.
 ACTIVATIONS = {
     "none": identity,
     "relu": relu,

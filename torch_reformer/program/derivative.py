@@ -145,7 +145,7 @@ def _is_zero(value: Value | None) -> bool:
 class _Reverse:
     """Reverse-mode differentiation: gradients of all values, given gradients of the outputs."""
 
-    def __init__(self, program: Program, given: tuple[int, ...]):
+    def __init__(self, program: Program, outputs: tuple[int, ...]):
         self.program = program
         self.sources: dict[str, tuple[str, Any]] = {}
         grads: dict[int, Value] = {}
@@ -163,14 +163,14 @@ class _Reverse:
         # Per-row values with one gradient per row, if the program needs rows. Otherwise such values are ordinary
         # element values that happen to be equal.
         self.of_rows = of_rows = _of_rows(program)
-        for i in given:
+        for i in outputs:
             output = program.outputs[i]
             add(output.value, self._of_output(i, output), not (output.kind == "store" and output.per == "row"))
         for i in reversed(range(len(program.nodes))):
             node = program.nodes[i]
             if i in grads and node.operands and node.op not in COMPARISONS:
                 if node.op == "row_max":
-                    raise ValueError(f"program: row_max of {node.operands[0].op} has no program for its gradient")
+                    raise ValueError(f"program: no program computes the gradient of row_max of {node.operands[0].op}")
                 for operand, grad in zip(node.operands, _RULES[node.op](node, grads[i]), strict=True):
                     is_element = i not in of_rows or node.op in ROW_REDUCTIONS
                     add(operand, None if grad is None else as_value(grad), is_element)
@@ -193,14 +193,14 @@ class _Reverse:
             what = "a mask" if output.dtype == torch.bool else f"stored of {output.per}s"
             raise ValueError(f"program: output {i}, {what}, has no gradient")
         if output.kind == "max":  # recomputed values may round differently and match the maximum nowhere
-            raise ValueError(f"program: output {i}, max of {output.value.op}, has no program for its gradient")
+            raise ValueError(f"program: no program computes the gradient of output {i}, max of {output.value.op}")
         if output.kind == "moments":
             return self._of_moments(i, output)
         return self._read(f"grad_{i}", ("grad", i), output.per)
 
     def _of_moments(self, i: int, output: Output) -> Value:
         if output.per == "plane":
-            raise ValueError(f"program: output {i}, moments of planes, has no program for its gradient")
+            raise ValueError(f"program: no program computes the gradient of output {i}, moments of planes")
         count = {"channel": rows(), "row": columns(), "all": rows() * columns()}[output.per]
         of_mean, of_squares = (self._read(f"grad_{i}_{j}", ("grad", (i, j)), output.per) for j in (0, 1))
         mean = self._read(f"output_{i}_0", ("output", (i, 0)), output.per)
@@ -243,7 +243,7 @@ def derivative(
         if kind == "random":
             raise ValueError(f"program: {name!r} is a key of random numbers, which has no gradient")
         if kind == "table":
-            raise ValueError(f"program: {name!r} is a table, whose gradient is no program")
+            raise ValueError(f"program: {name!r} is a table, and no program computes its gradient")
         if leaves[0] in reverse.grads:
             per = _PER_OF[kind]
             grad = reverse.grads[leaves[0]]

@@ -59,18 +59,18 @@ def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "e
         raise ValueError(f"program: store is per 'element', 'channel', 'row' or 'plane', got {per!r}")
     value = as_value(value)
     if per != "element" and not varies(value)[id(value)] <= _VARIES[per]:
-        raise ValueError(f"program: what is stored of a {per} is computed of {per}s' values, scalars and numbers")
+        raise ValueError(f"program: a value stored per {per} can only depend on {per} inputs, scalars and numbers")
     return Output("store", value, per, dtype)
 
 
 def _check_type(kind: str, dtype: torch.dtype | None, types: Collection[torch.dtype | None]) -> None:
     if dtype not in types:
-        *names, last = (str(each).removeprefix("torch.") for each in types if each)
+        *names, last = (str(type_).removeprefix("torch.") for type_ in types if type_)
         raise ValueError(f"program: {kind} takes {', '.join(names)} or {last}, got {dtype}")
 
 
 def _reduction(kind: str, value: Value | Number, per: str, dtype: torch.dtype | None = None) -> Output:
-    _check_type(kind, dtype, [each for each in _STORED if each is not torch.bool])
+    _check_type(kind, dtype, [type_ for type_ in _STORED if type_ is not torch.bool])
     if per not in PER[1:]:
         raise ValueError(f"program: {kind} is per 'channel', 'row', 'plane' or 'all', got {per!r}")
     return Output(kind, as_value(value), per, dtype)

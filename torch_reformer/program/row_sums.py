@@ -17,9 +17,9 @@ def early_row_sum(value: Value) -> Value:
     A per-row term made of reductions is moved out if the rest depends on a shorter chain of reductions, but on at least
     one. A term added to the single element that a per-row number selects is always moved out."""
     depth: dict[int, int] = {}
-    for each in in_order([value]):
-        before = max((depth[id(operand)] for operand in each.operands), default=0)
-        depth[id(each)] = before + (each.op in ROW_REDUCTIONS)
+    for node in in_order([value]):
+        before = max((depth[id(operand)] for operand in node.operands), default=0)
+        depth[id(node)] = before + (node.op in ROW_REDUCTIONS)
     where = varies(value)
 
     def is_of_row(term: Value) -> bool:
@@ -49,7 +49,7 @@ def early_row_sum(value: Value) -> Value:
                 return times + sum_of(b, among) if value.op == "add" else times - sum_of(b, among)
         if chooses_one(value) and among is _all and depth[id(value.operands[0])] < depth[id(value)]:
             condition, chosen, _ = value.operands
-            return sum_of(chosen, lambda each: select(condition, each, 0))
+            return sum_of(chosen, lambda node: select(condition, node, 0))
         return row_sum(among(value))
 
     return sum_of(value, _all)

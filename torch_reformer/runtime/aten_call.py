@@ -121,10 +121,10 @@ class AtenCall:
         known = {"Tensor", "List[Tensor]", *(_NUMBERS if "Tensor" in types else ())}
         for type_ in types:
             if type_ not in known:
-                raise ValueError(f"{self.name} gives a result of the type {type_}, and steps give tensors")
+                raise ValueError(f"{self.name} has a result of type {type_}, but the results of a step must be tensors")
         if len(lengths) != types.count("List[Tensor]"):
             raise ValueError(
-                f"{self.name} gives {types.count('List[Tensor]')} lists of tensors, got {len(lengths)} lengths"
+                f"{self.name} returns {types.count('List[Tensor]')} lists of tensors, got {len(lengths)} lengths"
             )
         left = iter(lengths)
         return tuple(TENSOR if type_ == "Tensor" else NUMBER if type_ in _NUMBERS else next(left) for type_ in types)

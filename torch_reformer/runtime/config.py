@@ -75,7 +75,7 @@ def _apply(base: Settings, overrides: list[tuple[weakref.ref, dict]]) -> None:
         new = dataclasses.replace(new, **changes)
     forced = -1 if new.force is None else _index(new.force)
     if "aten" in new.forbid:
-        raise ValueError("the solver 'aten' can't be forbidden: it is what remains when nothing else applies")
+        raise ValueError("the solver 'aten' can't be forbidden: it is used where no other solver applies")
     if new.workspace_limit >= 2**63:  # C++ would truncate it
         raise ValueError(f"the workspace limit must be below 2^63 bytes, got {new.workspace_limit}")
     forbidden = [_index(name) for name in new.forbid]

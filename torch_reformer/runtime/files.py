@@ -37,7 +37,7 @@ def read_regular(path: str | os.PathLike, most: int = -1, flags: int = 0) -> byt
 
     with open(path, "rb", opener=opener) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         return file.read(most)
 
 
@@ -93,5 +93,5 @@ def _target(path: str | os.PathLike) -> Path:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file to write", os.fspath(path))
     if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "it is no file that can be replaced", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is not a file that can be replaced", os.fspath(path))
     return target

@@ -210,7 +210,7 @@ def _array(problems: Problems) -> ctypes.Array:
 
 def _text(device: str | None) -> bytes | None:
     if device is not None and not isinstance(device, str):
-        raise TypeError(f"a device is a text such as cpu-avx512-2t or sm_90, got {shown(device)}")
+        raise TypeError(f"a device must be a string such as cpu-avx512-2t or sm_90, got {shown(device)}")
     return device.encode() if device else None
 
 

@@ -134,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--offered is for solvers: weights for epilogues only choose between fused and separate")
     offered_only = of_offered(records, device)[0] if options.offered else []
     if options.offered and not offered_only:
-        raise ValueError(f"no solver of {path} is a candidate: leave --offered away")
+        raise ValueError(f"no solver of {path} is a candidate: omit --offered")
     sizes = weights.metadata["model"]
     recipe = replace(Recipe(), teachers=0, **sizes, student_fit=replace(FIT, epochs=options.epochs))
     used, before = source(path, device, records), weights.metadata["timings"]

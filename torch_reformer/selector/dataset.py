@@ -1,4 +1,4 @@
-"""Timing records as tensors for training, and a split into folds that keeps all siblings of a problem together."""
+"""Timing records as tensors for training, and a split into folds with all siblings of a problem in one fold."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def offered(problem: ConvProblem, architecture: str) -> set[str]:
 
 def of_offered(records: Iterable[Record], architecture: str) -> tuple[list[Record], Counter[str]]:
     """Records with the offered solvers only, and the number of records left out, by reason."""
-    kept, left_out = [], Counter()
+    remaining, left_out = [], Counter()
     for record in records:
         if why := useless(record):
             left_out[why] += 1
@@ -32,10 +32,10 @@ def of_offered(records: Iterable[Record], architecture: str) -> tuple[list[Recor
         names = offered(record.problem, architecture)
         timings = tuple(timing for timing in record.timings if timing.solver in names and timing.ms > 0)
         if timings:
-            kept.append(record._replace(timings=timings))
+            remaining.append(record._replace(timings=timings))
         else:
             left_out[NONE_OFFERED] += 1
-    return kept, left_out
+    return remaining, left_out
 
 
 def mask(problems: Sequence[ConvProblem], names: Sequence[str], architecture: str) -> Tensor:

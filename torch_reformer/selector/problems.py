@@ -37,7 +37,7 @@ def _from_json(line: str) -> list[ConvProblem]:
     try:
         members = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"this is no JSON object: {error}") from None
+        raise ValueError(f"this is not a JSON object: {error}") from None
     values: dict[str, Any] = {}
     for name, default in _JSON_MEMBERS.items():
         value = members.get(name, default)

@@ -115,11 +115,11 @@ def read_peer(path: Path) -> Peer:
             where = f"{path}, line {lines.line_num}"
             key, ms = row["key"], row["ms"]
             if key in times:
-                raise ValueError(f"{where}: {key} is there a second time")
+                raise ValueError(f"{where}: {key} occurs twice")
             try:
                 times[key] = float(ms)
             except (TypeError, ValueError):
-                raise ValueError(f"{where}: a row is a key and its milliseconds, got {ms!r} for those") from None
+                raise ValueError(f"{where}: a row has a key and its milliseconds, got {ms!r} as milliseconds") from None
     except csv.Error as error:
         raise ValueError(f"{path}, line {lines.line_num}: it is not CSV: {error}") from None
     possible = {key: ms for key, ms in times.items() if 0 < ms < math.inf}
@@ -221,7 +221,7 @@ def _held_out(records: list[Record], weights: Weights, timings: Path, path: Path
     if not used:
         raise ValueError(
             f"none of the {len(records)} records of {timings} is of a geometry that {path} was never trained on (one "
-            f"geometry in {weights.metadata['folds']['of']} is held out): leave --held-out away or measure more"
+            f"geometry in {weights.metadata['folds']['of']} is held out): omit --held-out or measure more"
         )
     return used, left_out
 

@@ -85,7 +85,7 @@ class Database:
         meta = read_sidecar(self.path)
         if meta is None:
             name = sidecar(self.path).name
-            raise ValueError(f"{self.path} is there but {name} is not: it is not one to add timings to")
+            raise ValueError(f"{self.path} exists but {name} does not: timings can't be added to it")
         for what, here in self._here.items():
             if meta.get(what) != here:
                 raise ValueError(
@@ -155,7 +155,7 @@ def merge(path: Path, world_size: int | None = None, device: str | None = None) 
     with _alone(path.parent):
         databases = _parts(path, device)
         if world_size is None and not databases:
-            raise ValueError(f"there is nothing to merge: no {path}.rank* is there")
+            raise ValueError(f"there is nothing to merge: no {path}.rank* exists")
         if world_size is not None:
             complete = {part.path for part in databases if part.complete}
             if not complete.issuperset(part_path(path, rank) for rank in range(world_size)):

@@ -104,7 +104,7 @@ def read_timings(path: str | os.PathLike) -> list[Record]:
         where = f"{os.fspath(path)}, line {number}"
         record = _record(line.strip(), where)
         if record.key in records:
-            raise ValueError(f"{where}: {record.key} is there a second time")
+            raise ValueError(f"{where}: {record.key} occurs twice")
         records[record.key] = record
     return list(records.values())
 

@@ -113,14 +113,14 @@ class Checkpoint:
         self.content: dict = {"fingerprint": fingerprint, "finished": [], "current": None}
         if path.exists():
             with self.trusted():
-                found = weights_file.read(path)
-                theirs, _, _ = (found[name] for name in self.content)
-                found["finished"] = list(found["finished"])
+                saved = weights_file.read(path)
+                theirs, _, _ = (saved[name] for name in self.content)
+                saved["finished"] = list(saved["finished"])
             if theirs != fingerprint:
                 raise ValueError(
                     f"{path} is of a training with other databases or options: finish that one, or delete the file"
                 )
-            self.content = found
+            self.content = saved
 
     def save(self) -> None:
         weights_file.save(self.path, self.content)
@@ -131,7 +131,7 @@ class Checkpoint:
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{self.path} is damaged: delete it, and the training begins anew") from error
+            raise ValueError(f"{self.path} is damaged: delete it to start the training again") from error
 
 
 class Trainer:
@@ -332,9 +332,9 @@ def _training_device(text: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"--device {text} is none that PyTorch has here ({reason}): give cpu, or cuda") from error
+        raise ValueError(f"--device {text}: PyTorch has no such device here ({reason}): give cpu, or cuda") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"--device {text} is none to train on: give cpu, or cuda")
+        raise ValueError(f"--device {text} does not support training: give cpu, or cuda")
     return device
 
 
@@ -350,7 +350,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--seed must be from 0 to {MOST_SEED}, got {options.seed}")
     device, arch = _training_device(options.device), architecture(options.arch)
     check_writable(options.out)
-    read = [(path, *read_database(path, given, arch)) for given, path in options.timings]
+    read = [(path, *read_database(path, named_device, arch)) for named_device, path in options.timings]
     decides = decided(record for _, _, records in read for record in records)
     if decides == "epilogues" and (options.thorough or options.teachers):
         raise ValueError("records of programs after convolutions are learned without teachers: leave these options out")

@@ -52,8 +52,8 @@ class Weights:
 
     def check_records(self, records: Collection[Record]) -> None:
         """Raise ``ValueError`` if the records are not of the kind that these weights decide."""
-        if records and (found := decided(records)) != self.decides:
-            raise ValueError(f"these weights decide about {self.decides}, and the records are of {found}")
+        if records and (decides := decided(records)) != self.decides:
+            raise ValueError(f"these weights decide about {self.decides}, but the records are of {decides}")
 
     @property
     def candidates(self) -> list[str]:
@@ -80,7 +80,9 @@ class Weights:
         if advantage == 1:
             return None
         gain = advantage ** (1 / self.metadata["recipe"]["sharpness"]) - 1
-        return f"another kernel than PyTorch's has to seem {gain:.0%} faster, as guesses err"
+        return (
+            f"a kernel other than PyTorch's is chosen only if it seems {gain:.0%} faster, since estimates have errors"
+        )
 
     def _unmeasured(self, problem: ConvProblem, device: str) -> str | None:
         """Reason why nothing is known about such a problem on this device; None if it resembles the training data."""
@@ -88,7 +90,7 @@ class Weights:
         if not sources:
             return f"it was not measured on {device}"
         if not any(problem.dtype in source["dtypes"] for source in sources):
-            return f"no measurements of {problem.dtype} are noted"
+            return f"there are no measurements of {problem.dtype}"
         if max(map(math.prod, (problem.input_size, problem.weight_size, problem.output_size))) >= 2**31:
             return "it was not measured on tensors of 2^31 elements and more"
         return None
@@ -127,7 +129,7 @@ class Weights:
         _check_metadata(self.metadata)
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or not _finite(tensor):
-                raise ValueError(f"{name} is no tensor of finite float32 numbers")
+                raise ValueError(f"{name} is not a tensor of finite float32 numbers")
         native.check_selector(self.architecture, **self._description())
 
     def save(self, path: str | os.PathLike) -> None:
@@ -146,7 +148,7 @@ def save(path: str | os.PathLike, content: dict) -> None:
 
 
 def read(path: str | os.PathLike) -> object:
-    """Content that :func:`save` wrote. Raises ``OSError`` if the file can't be read or is no regular file, and
+    """Content that :func:`save` wrote. Raises ``OSError`` if the file can't be read or is not a regular file, and
     ``ValueError``, without the file's name, if it is damaged."""
     data = read_regular(path)
     try:
@@ -228,7 +230,7 @@ def load(path: str | os.PathLike) -> Weights:
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it is no weights file, or one for another version of the features.
+        ValueError: if it is not a weights file, or is one for another version of the features.
     """
     version = None
     try:
@@ -240,7 +242,7 @@ def load(path: str | os.PathLike) -> Weights:
             return weights
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{os.fspath(path)} is no weights file of torch_reformer, or is damaged: {why}") from error
+        raise ValueError(f"{os.fspath(path)} is not a weights file of torch_reformer, or is damaged: {why}") from error
     raise ValueError(
         f"{os.fspath(path)} was trained on version {version} of the features, and this torch_reformer has version "
         f"{native.feature_shape().version}: train it anew with `python -m torch_reformer train --timings DB "

@@ -187,15 +187,15 @@ def run(options: argparse.Namespace) -> int:
     try:
         skipped = _collect(pending, len(share), database, options.repeats, device, 60 * options.minutes)
     except KeyboardInterrupt:
-        print(f"interrupted; {database.path} has {len(database.records)} problems, the same command goes on")
+        print(f"interrupted; {database.path} has {len(database.records)} problems; the same command goes on")
         return 130
     if not database.complete:
-        print(f"{database.path} has {len(database.records)} problems, and not all yet: the same command goes on")
+        print(f"{database.path} has {len(database.records)} problems so far: the same command goes on")
     if world_size == 1:
         return _report(database, skipped)
     # Wrong results make the merging process fail, not this one, because torchrun would then stop the others.
     if merged := merge(options.out, world_size, name):
         return _report(merged)
     if database.complete:
-        print(f"{database.path} is complete; whoever finishes last merges it into {options.out.name}")
+        print(f"{database.path} is complete; the process that finishes last merges it into {options.out.name}")
     return 0

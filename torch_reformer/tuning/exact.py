@@ -1,6 +1,6 @@
 """Reference convolutions in fp64, as one matrix product per tap of the filter, to check results on a GPU.
 
-The vendor's library would first have to search for an fp64 kernel, which takes longer than all timings together.
+The vendor's library would first have to search for an fp64 kernel, which takes longer than all timings.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ def in_words(problem: ConvProblem) -> str:
     )
 
 
-def _reason(found: list[Candidate]) -> str:
-    applicable = [candidate for candidate in found if candidate.reason is None]
-    chosen = next(candidate for candidate in found if candidate.chosen)
+def _reason(offered: list[Candidate]) -> str:
+    applicable = [candidate for candidate in offered if candidate.reason is None]
+    chosen = next(candidate for candidate in offered if candidate.chosen)
     forced = config.settings().force
     if forced == chosen.name:
         return "the configuration forces it"

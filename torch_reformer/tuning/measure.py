@@ -55,13 +55,13 @@ def check_size(p: ConvProblem, device: torch.device) -> None:
     """Raise ``ValueError`` for a problem that the operators reject, or that needs too much memory for this machine."""
     elements = [math.prod(size) for size in (p.input_size, p.weight_size, p.output_size)]
     if max(elements) >= 2**31:
-        raise ValueError("a tensor of it has 2^31 elements or more")
+        raise ValueError("one of its tensors has 2^31 elements or more")
     # operands and results in their data type, as much workspace again, and the fp64 tensors of the check
     doubles = 2 if device.type == "cpu" else 6
     needed = sum(elements) * (3 * TORCH_DTYPES[p.dtype].itemsize + 8 * doubles)
     memory = _memory(device)
     if needed > memory // 2:
-        raise ValueError(f"it needs about {amount(needed)}, more than half of the {amount(memory)} that are there")
+        raise ValueError(f"it needs about {amount(needed)}, more than half of the {amount(memory)} of memory")
 
 
 def reduction_length(p: ConvProblem) -> int:

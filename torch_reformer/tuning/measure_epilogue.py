@@ -120,7 +120,7 @@ def measure_epilogue(problem: ConvProblem, epilogue: str, repeats: int, device: 
     """
     way_kernels = kernels(problem, epilogue, device)
     if not way_kernels:
-        raise ValueError("no kernel of a convolution that the choice ranks runs this program itself")
+        raise ValueError("no convolution kernel that the selector ranks can run this program")
     work, program = operands(problem, device), epilogues.program_of(epilogue)
     generator = torch.Generator(device).manual_seed(1)
 

@@ -20,7 +20,7 @@ def usable_device(name: str, index: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"{name!r} is no device: give cpu or cuda") from error
+        raise ValueError(f"{name!r} is not a device: give cpu or cuda") from error
     if device.type == "cpu":
         return device
     if device.type != "cuda":
