@@ -276,7 +276,7 @@ def test_failing_solver_is_reported(monkeypatch):
     ("problem", "sentence"),
     [
         (ConvProblem(1, 8, 4, 4, 8, 1, 1, dtype="INT8"), "PyTorch has no convolution of INT8"),
-        (ConvProblem(2**15, 2**10, 2**10, 1, 1, 1, 1), r"a tensor of it has 2\^31 elements or more"),
+        (ConvProblem(2**15, 2**10, 2**10, 1, 1, 1, 1), r"one of its tensors has 2\^31 elements or more"),
         (ConvProblem(1, 1, 2**15, 2**15, 1, 1, 1), "more than half of the"),
     ],
 )

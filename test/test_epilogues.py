@@ -205,7 +205,7 @@ def test_records_of_either_kind_only():
     with pytest.raises(ValueError, match="some of these records are of programs after convolutions"):
         decided([plain, *learnable()[:1]])
     weights = weights_file.load(weights_file.shipped("sm_90"))
-    with pytest.raises(ValueError, match="decide about kernels, and the records are of epilogues"):
+    with pytest.raises(ValueError, match="decide about kernels, but the records are of epilogues"):
         replay.Replay(weights, learnable(), "sm_90")
 
 

@@ -236,17 +236,17 @@ def test_a_sum_term_by_term():
         (lambda: program.store(program.acc(), torch.int8), "bfloat16 or bool, got torch.int8"),
         (lambda: program.max(program.acc(), dtype=torch.bool), "max takes float32, float64, float16 or bfloat16, got"),
         (lambda: program.store(program.acc(), per="all"), "per 'element', 'channel', 'row' or 'plane', got 'all'"),
-        (lambda: program.store(program.acc(), per="row"), "stored of a row is computed of rows'"),
+        (lambda: program.store(program.acc(), per="row"), "a value stored per row may only depend on row values"),
         (
             lambda: program.store(program.channel("c") * program.row("r"), per="channel"),
-            "stored of a channel is computed of channels'",
+            "a value stored per channel may only depend on channel values",
         ),
         (lambda: program.activation("swish"), "got 'swish'"),
         (lambda: derivative(residual_relu(), ("weight",)), "no input 'weight'"),
         (lambda: derivative(Program(program.store(program.random("k"))), ("k",)), "'k' is a key of random numbers"),
         (
             lambda: derivative(Program(program.max(program.acc())), ("acc",), (0,)),
-            "output 0, max of acc, has no program",
+            "no program computes the gradient of output 0, max of acc",
         ),
         (
             lambda: derivative(Program(program.store(program.channel("c"), per="channel")), ("c",), (0,)),

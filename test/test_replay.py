@@ -48,8 +48,8 @@ def test_peers_times_that_no_kernel_takes_are_ignored(tmp_path):
     [
         ("key,solver\na,b\n", "has no column ms: a peer's are key and ms"),
         ("", "has no column key and ms"),
-        ("key,ms\na,1\nb\n", "line 3: a row is a key and its milliseconds, got None"),
-        ("key,ms\na,fast\n", "line 2: a row is a key and its milliseconds, got 'fast'"),
+        ("key,ms\na,1\nb\n", "line 3: a row has a key and its milliseconds, got None"),
+        ("key,ms\na,fast\n", "line 2: a row has a key and its milliseconds, got 'fast'"),
         ("key,ms\na,1\nb,1\na,nan\n", "line 4: a occurs twice"),
     ],
 )

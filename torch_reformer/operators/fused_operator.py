@@ -14,7 +14,7 @@ from ..runtime.dtypes import NARROW
 from . import conv, one_step
 from .backward_rule import BackwardRule, backward_rule
 
-MOST = 60  # tensors or results, as sets of them are the bits of a number
+MOST = 60  # tensors or results: a set of them is stored as the bits of one number
 
 
 def flags(number: int, count: int) -> tuple[bool, ...]:

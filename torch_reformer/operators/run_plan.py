@@ -33,7 +33,7 @@ def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _by_steps(plan: plans.Plan, tensors: list[Any]) -> list[Tensor]:
-    """Run the steps one by one. there: the inputs; extended by all results, with None for freed tensors."""
+    """Run the steps one by one. tensors: the inputs; extended by all results, with None for freed tensors."""
     for step, frees in zip(plan.steps, plan.frees, strict=True):
         tensors += _one_by_one(step, [tensors[i] for i in step.inputs], [tensors[i] for i in step.into])
         for i in frees:

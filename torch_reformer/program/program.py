@@ -59,7 +59,7 @@ def store(value: Value | Number, dtype: torch.dtype | None = None, per: str = "e
         raise ValueError(f"program: store is per 'element', 'channel', 'row' or 'plane', got {per!r}")
     value = as_value(value)
     if per != "element" and not varies(value)[id(value)] <= _VARIES[per]:
-        raise ValueError(f"program: a value stored per {per} can only depend on {per} inputs, scalars and numbers")
+        raise ValueError(f"program: a value stored per {per} may only depend on {per} values, scalars and numbers")
     return Output("store", value, per, dtype)
 
 

@@ -211,7 +211,7 @@ class Plan:
             lines.append(f"{results}{step}{notes_text and f'  # {notes_text}'}")
         return "\n".join([*lines, f"gives {_names(self.outputs)}"])
 
-    def __reduce__(self):  # the numbers of another process are others
+    def __reduce__(self):  # numbers differ between processes
         return _planned, (self._inputs, self.steps, self.outputs)
 
     def __del__(self, release=native.release_plan):  # bound here: modules may be gone when the process ends

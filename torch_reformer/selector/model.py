@@ -27,7 +27,7 @@ class GammaBlock(nn.Module):
 
     1. ``q, k, v`` = a linear layer of the normalised sequence (matrix product 1).
     2. Every channel of ``v`` is averaged over the sequence with weights ``softmax(k)`` along it. Each position gets
-    ``q`` times that average, plus a depthwise convolution of ``v`` (``TAPS`` positions). No matrix product.
+       ``q`` times that average, plus a depthwise convolution of ``v`` (``TAPS`` positions). No matrix product.
     3. 4. A linear layer, ReLU, and a linear layer back (matrix products 2 and 3), added to the sequence.
 
     The average without matrix products follows "An Attention Free Transformer" (Zhai et al., arXiv 2105.14103).

@@ -55,7 +55,7 @@ def parse_problems(line: str) -> list[ConvProblem]:
     * a find-db key, or a line of a find-db with such a key,
     * a ``MIOpenDriver conv...`` command line (``-F`` says which directions),
     * a JSON object with members c, h, w, k, r, s and optionally n, pad_h, pad_w, stride_h, stride_w, dil_h, dil_w,
-    groups; other members are ignored. It stands for all three directions, in FP32 and NCHW; n is 1 by default.
+      groups; other members are ignored. It stands for all three directions, in FP32 and NCHW; n is 1 by default.
 
     Raises:
         ValueError: if the line is malformed.

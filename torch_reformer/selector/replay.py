@@ -253,7 +253,7 @@ def _table(result: dict) -> str:
 
     lines = [line("", heads), numbers("all", result)]
     for groups in result["by"].values():
-        lines += [numbers(value, peer_figures) for value, peer_figures in groups.items()]
+        lines += [numbers(value, group_figures) for value, group_figures in groups.items()]
     for name, peer_figures in result["peers"].items():
         lines.append("")
         ignored = (

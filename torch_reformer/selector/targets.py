@@ -48,10 +48,10 @@ def loss(
     * the cross-entropy between the targets and the model's probabilities among the entries;
     * ``regret`` times the model's expected log slow-down among the entries;
     * ``membership`` times minus the log of the total probability of the entries among all candidates. A record of the
-    four fastest does not say that others are slow, but without this term the model might choose any of them;
+      four fastest does not say that others are slow, but without this term the model might choose any of them;
     * ``differences`` times the Huber error of the entries' logits against minus SHARPNESS times the logarithms of their
-    times, each without their mean; the mean is over the measured problems. The cross-entropy teaches almost nothing
-    about kernels far from the best, and so about the gain of one choice over another.
+      times, each without their mean; the mean is over the measured problems. The cross-entropy teaches almost nothing
+      about kernels far from the best, and so about the gain of one choice over another.
     """
     valid = entries >= 0
     known = of_entries(logits, entries)

@@ -7,9 +7,9 @@ Pitfalls:
 * Times of 0 occur; they were not measured. :attr:`Record.times` leaves them out.
 * Entries are sorted by time, so their positions reveal the answer. Never learn from the order.
 * In the record of a program after a convolution, the problem's key is followed by the program's text (epilogues.py),
-and the ways to run it take the place of solvers; the kernel of each is in the third field.
+  and the ways to run it take the place of solvers; the kernel of each is in the third field.
 * A record may contain only some of the solvers that apply (MIOpen ships the four fastest): the time of a missing one is
-unknown.
+  unknown.
 """
 
 from __future__ import annotations
