@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=Path, help=".jsonl, find-db keys or MIOpenDriver lines; without, long sums")
     parser.add_argument("--batch", type=int, default=4, help="of the problems read")
-    parser.add_argument("--sample", type=int, help="take so many problems at random (all directions of each)")
+    parser.add_argument("--sample", type=int, help="number of problems to take at random (all directions of each)")
     parser.add_argument("--dtype", default="FP32", help="FP32, FP64, FP16 or BF16")
     parser.add_argument("--directions", default="F,B,W")
     parser.add_argument("--layouts", default="NCHW,NHWC")

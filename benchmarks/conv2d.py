@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="FP32", help="FP32, FP64, FP16 or BF16")
     parser.add_argument("--directions", default="F,B,W")
     parser.add_argument("--layout", default="NCHW", help="of the tensors that both sides are given")
-    parser.add_argument("--sample", type=int, help="take so many problems at random (all directions of each)")
+    parser.add_argument("--sample", type=int, help="number of problems to take at random (all directions of each)")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--csv", type=Path, help="write every measurement here")

@@ -188,14 +188,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="", help="torchvision's and timm's, by names as in models.py")
     parser.add_argument("--lists", type=Path, nargs="*", default=[], help="files of problems, for their geometries")
-    parser.add_argument("--drawn", type=int, default=0, metavar="N", help="about so many of kinds that networks use")
+    parser.add_argument(
+        "--drawn",
+        type=int,
+        default=0,
+        metavar="N",
+        help="approximate number of geometries to draw of kinds that networks use",
+    )
     parser.add_argument("--without", type=Path, nargs="*", default=[], help="no geometry that is in these lists")
-    parser.add_argument("--geometries", type=int, metavar="N", help="at most so many, drawn at random")
+    parser.add_argument("--geometries", type=int, metavar="N", help="maximum number of geometries, drawn at random")
     parser.add_argument("--batches", help="each geometry in each of these; else in one that is drawn for it")
     parser.add_argument("--forms", help="such as BF16:NHWC,FP32:NCHW, with --batches; else drawn, too")
-    parser.add_argument(
-        "--epilogues", type=int, metavar="N", help="forward only, each with N programs behind it, drawn"
-    )
+    parser.add_argument("--epilogues", type=int, metavar="N", help="forward only, each with N drawn programs after it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

@@ -109,7 +109,7 @@ def errors(lines: list[Measured], shortest: float) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path, required=True)
-    parser.add_argument("--measure", action="store_true", help="anew, and write the file")
+    parser.add_argument("--measure", action="store_true", help="measure again, and write the file")
     parser.add_argument("--models", default=",".join(OF_PAPERS))
     options = parser.parse_args()
     if options.measure:

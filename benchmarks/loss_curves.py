@@ -137,7 +137,7 @@ def report(case: str, runs: dict[str, Run], device: str) -> list[Row]:
         rows.append(Row("loss_curves", shown, side, metric, *[float(f"{value:.7g}")] * 3, device))
         return value
 
-    print(f"{case}; what is apart is so from torch")
+    print(f"{case}; differences are from torch")
     print("| side | last losses | first losses apart | mean losses apart, at most (from step) | ", end="")
     print("running mean apart, first | running var apart, first | running mean apart, last | running var apart, last |")
     print("|---" * 8 + "|")

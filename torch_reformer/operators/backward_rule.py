@@ -64,7 +64,7 @@ class BackwardRule:
         return [
             rows.operand(tensor, self.kinds[place])
             if kind == "input"
-            else rows.of_result(tensor, self.forward.outputs[place])
+            else rows.conv_result(tensor, self.forward.outputs[place])
             for (kind, place), tensor in zip(self.saved, saved, strict=True)
         ]
 

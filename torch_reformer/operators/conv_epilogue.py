@@ -65,7 +65,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
             input = None if input is None else rows.image(input)
             filter = None if filter is None else filter.reshape(ctx.sizes[1])
             saved = rule.of_rows(rows, saved)
-            grads = list(map(rows.of_result, grads, rule.forward.outputs))
+            grads = list(map(rows.conv_result, grads, rule.forward.outputs))
         grad, *of_tensors = rule.gradients(ctx, saved, grads, stitch)
         of_input = of_weight = None
         if grad is not None:
@@ -74,7 +74,7 @@ class _Conv2dEpilogue(torch.autograd.Function):
         if rows is not None:
             of_input = None if of_input is None else rows.matrix(of_input)
             of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
-            of_tensors = map(rows.own, of_tensors, rule.kinds)
+            of_tensors = map(rows.product_operand, of_tensors, rule.kinds)
         return None, None, None, None, of_input, of_weight, *of_tensors
 
 
@@ -91,11 +91,11 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
     input_size, size, rows = sizes[0], result_sizes[rule.stored], None
     if operator.of_rows:
         rows = Rows(size[:-1])
-        n, h, w = rows.pixels
+        n, h, w = rows.positions
         input_size, size = (n, filter.shape[1], h, w), (n, filter.shape[0], h, w)
         input = None if input is None else rows.image(input)
         filter, saved = filter_of(filter), rule.of_rows(rows, saved)
-        grads = list(map(rows.of_result, grads, rule.forward.outputs))
+        grads = list(map(rows.conv_result, grads, rule.forward.outputs))
     shapes = {name: torch.Size(sizes[2 + names.index(name)]) for name in rule.scalars}
     ctx = SimpleNamespace(wide=operator.wide(), size=torch.Size(size), dtype=operator.types[0], scalar_shapes=shapes)
     of_input = of_weight = None
@@ -109,7 +109,7 @@ def _derive(rule, operator, saves_for, grads, saved, originals, wanted, sizes, r
         if rows is not None:
             of_input = None if of_input is None else rows.matrix(of_input)
             of_weight = None if of_weight is None else of_weight[:, :, 0, 0]
-            of_tensors = map(rows.own, of_tensors, rule.kinds)
+            of_tensors = map(rows.product_operand, of_tensors, rule.kinds)
     return [each if want else None for each, want in zip([of_input, of_weight, *of_tensors], wanted, strict=True)]
 
 

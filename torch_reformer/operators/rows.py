@@ -19,11 +19,11 @@ class Rows:
         # Shape [N, H, W] of the rows. With a batch of 1x1 images instead, cuDNN computes weight gradients up to seven
         # times slower.
         count = math.prod(self.size)
-        self.pixels = (count, 1, 1) if count == 0 else self.size if len(self.size) == 3 else (1, count, 1)
+        self.positions = (count, 1, 1) if count == 0 else self.size if len(self.size) == 3 else (1, count, 1)
 
     def image(self, tensor: Tensor) -> Tensor:
         """``[..., C]`` as ``[N, C, H, W]`` in channels_last order."""
-        return tensor.reshape(*self.pixels, tensor.shape[-1]).permute(0, 3, 1, 2)
+        return tensor.reshape(*self.positions, tensor.shape[-1]).permute(0, 3, 1, 2)
 
     def matrix(self, image: Tensor) -> Tensor:
         """``[N, C, H, W]`` as ``[..., C]``; inverse of image()."""
@@ -33,9 +33,9 @@ class Rows:
         """Convert an input of the program (or its gradient) from the product to the convolution."""
         if tensor is None or kind not in ("full", "row", "index"):
             return tensor
-        return self.image(tensor) if kind == "full" else tensor.reshape(self.pixels)
+        return self.image(tensor) if kind == "full" else tensor.reshape(self.positions)
 
-    def own(self, tensor: Tensor | None, kind: str) -> Tensor | None:
+    def product_operand(self, tensor: Tensor | None, kind: str) -> Tensor | None:
         """Convert an input of the program (or its gradient) from the convolution to the product; inverse of
         operand()."""
         if tensor is None or kind not in ("full", "row", "index"):
@@ -49,10 +49,10 @@ class Rows:
         # `per` instead of is_by_element, since torch.compile does not trace properties here.
         return self.matrix(tensor) if output.per == "element" else tensor
 
-    def of_result(self, tensor: Tensor | None, output: Output) -> Tensor | None:
+    def conv_result(self, tensor: Tensor | None, output: Output) -> Tensor | None:
         """Convert an output of the program from the product to the convolution; inverse of result()."""
         if tensor is not None and output.per == "row":
-            return tensor.reshape([*([2] if output.kind == "moments" else []), *self.pixels])
+            return tensor.reshape([*([2] if output.kind == "moments" else []), *self.positions])
         return self.operand(tensor, "full") if output.per == "element" else tensor
 
     def results(self, tensors: Iterable[Tensor], outputs: Iterable[Output]) -> list[Tensor]:
