@@ -102,7 +102,7 @@ def adapt(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help="the weights to begin with")
+    parser.add_argument("--weights", type=Path, required=True, metavar="FILE", help="the weights to start from")
     parser.add_argument(
         "--timings",
         type=named_database,
@@ -114,9 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offered",
         action="store_true",
-        help="learn each record a second time, without the solvers that are no candidates here (docs/selector.md)",
+        help="learn each record a second time, without the solvers that are not candidates here (docs/selector.md)",
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="epochs (default: as many as some 1,100 steps take)")
+    parser.add_argument(
+        "--epochs", type=int, metavar="N", help="number of epochs (default: as many as about 1,100 steps take)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -158,13 +158,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--arch", metavar="NAME", help="replay the weights that decide for it here: cpu, gfx908, ...")
-    which.add_argument("--weights", type=Path, metavar="FILE", help="replay these, which `train` wrote")
+    which.add_argument("--weights", type=Path, metavar="FILE", help="replay these weights, written by `train`")
     parser.add_argument("--held-out", action="store_true", help="only problems of geometries never trained on")
     parser.add_argument("--peer", type=_peer, action="append", default=[], metavar="NAME[=CSV]", help=PEER_HELP)
     parser.add_argument(
         "--offered",
         action="store_true",
-        help="choose among the solvers that are candidates here: of MIOpen's not all are (docs/selector.md)",
+        help="choose only among solvers that are candidates here, as not all of MIOpen's are (docs/selector.md)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, not as a table")
 

@@ -301,15 +301,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="find-db text (.xz, .bz2); DEVICE (gfx90a, cpu-avx512-2t, ...) if it is another than --arch and DB is "
         "not of `collect`, which notes it",
     )
-    parser.add_argument("--arch", required=True, metavar="NAME", help="what the weights are for: cpu, gfx908, ...")
+    parser.add_argument(
+        "--arch", required=True, metavar="NAME", help="architecture that the weights are for: cpu, gfx908, ..."
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the weights file to write")
     parser.add_argument(
         "--epochs",
         type=int,
         metavar="N",
-        help="epochs of each model at most (default: as many as a fixed number of steps takes)",
+        help="maximum number of epochs of each model (default: as many as a fixed number of steps takes)",
     )
-    parser.add_argument("--thorough", action="store_true", help="more and larger teachers: takes a GPU")
+    parser.add_argument("--thorough", action="store_true", help="more and larger teachers; needs a GPU")
     parser.add_argument(
         "--teachers",
         type=int,
@@ -321,9 +323,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="of all that is random (default: 0): the same one gives the same weights",
+        help="random seed (default: 0); equal seeds give equal weights",
     )
-    parser.add_argument("--device", default="cpu", metavar="D", help="what to train on: cpu (default) or cuda")
+    parser.add_argument("--device", default="cpu", metavar="D", help="device to train on: cpu (default) or cuda")
 
 
 def _training_device(text: str) -> torch.device:

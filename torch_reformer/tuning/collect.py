@@ -63,22 +63,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--problems",
         type=Path,
         metavar="FILE",
-        help="JSON lines, find-db keys or MIOpenDriver lines, one a line; a key may be followed by + and a program "
+        help="JSON objects, find-db keys or MIOpenDriver commands, one per line; a key may be followed by + and a program "
         "that runs after the convolution, such as +bias.relu: then that is timed in its kernel and in one of its own",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
-    parser.add_argument("--batch", type=_positive, metavar="N", help="instead of the batch that the problems name")
-    parser.add_argument("--dtype", type=str.upper, choices=list(TORCH_DTYPES), help="instead of the problems' own")
-    parser.add_argument("--directions", type=_listed(DIRECTIONS), help="such as F,B,W; instead of the problems' own")
-    parser.add_argument("--layouts", type=_listed(LAYOUTS), help="such as NCHW,NHWC; instead of the problems' own")
-    parser.add_argument("--threads", type=_positive, help="of the CPU (default: torch's number)")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N problems")
-    parser.add_argument("--repeats", type=_positive, default=5, metavar="N", help="of each timing, at least (5)")
+    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size, instead of that of the problems")
     parser.add_argument(
-        "--minutes", type=_minutes, default=math.inf, metavar="M", help="begin no problem after so long"
+        "--dtype", type=str.upper, choices=list(TORCH_DTYPES), help="data type, instead of that of the problems"
     )
-    parser.add_argument("--merge", action="store_true", help="only merge the shares DB.rank* that are there into DB")
+    parser.add_argument(
+        "--directions", type=_listed(DIRECTIONS), help="such as F,B,W; instead of those of the problems"
+    )
+    parser.add_argument("--layouts", type=_listed(LAYOUTS), help="such as NCHW,NHWC; instead of those of the problems")
+    parser.add_argument("--threads", type=_positive, help="number of CPU threads (default: torch's number)")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N problems")
+    parser.add_argument(
+        "--repeats", type=_positive, default=5, metavar="N", help="minimum number of repeats of each timing (5)"
+    )
+    parser.add_argument(
+        "--minutes", type=_minutes, default=math.inf, metavar="M", help="start no further problem after this time"
+    )
+    parser.add_argument("--merge", action="store_true", help="only merge the existing parts DB.rank* into DB")
 
 
 def _pending(tasks: list[Task], known: Iterable[Database], device: torch.device) -> list[Task]:

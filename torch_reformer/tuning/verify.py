@@ -47,7 +47,12 @@ def samples() -> Iterator[ConvProblem]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--problems", type=Path, metavar="FILE", help="instead of the samples; as for `collect`")
+    parser.add_argument(
+        "--problems",
+        type=Path,
+        metavar="FILE",
+        help="problems to run instead of the samples, in the forms that `collect` accepts",
+    )
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
 
 
