@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--problems",
         type=Path,
         metavar="FILE",
-        help="JSON objects, find-db keys or MIOpenDriver commands, one per line; a key may be followed by + and a program "
-        "that runs after the convolution, such as +bias.relu: then that is timed in its kernel and in one of its own",
+        help="JSON objects, find-db keys or MIOpenDriver commands, one per line; a key may be followed by + and a "
+        "program that runs after the convolution, such as +bias.relu: it is then timed both fused and separately",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DB", help="find-db text; .xz and .bz2 compress")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu (default), or cuda for GPUs of either vendor")
