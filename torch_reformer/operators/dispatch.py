@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet, _AutoDispatchBelowAutograd, _ExcludeDispatchKeyGuard
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: F401  for code that observes operators
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack  # noqa: F401  for code that observes operators
 
 from ..runtime import aten, native
 
@@ -20,9 +20,17 @@ _AUTOCAST_KEYS = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(Dispat
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 # Bound here because these functions are called in every operator call.
 _is_compiling, _has_torch_function = torch.compiler.is_compiling, torch._C._has_torch_function
-dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+_dispatch_modes, _tracing_state = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
 under_functorch, is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 any_autocast = torch._C._is_any_autocast_enabled
+
+
+def is_observed() -> bool:
+    """True if a TorchDispatchMode observes operators. PyTorch's own, by which AOTAutograd checks the first run of a
+    compiled graph, does not count."""
+    if not _dispatch_modes():
+        return False
+    return any(not type(mode).__module__.startswith("torch._functorch") for mode in _get_current_dispatch_mode_stack())
 
 
 def in_forward_mode() -> bool:
@@ -47,7 +55,7 @@ def needs_dispatcher(tensors) -> bool:
     first = tensors[0]
     return (
         _is_compiling()
-        or dispatch_modes() > 0
+        or _dispatch_modes() > 0
         or _tracing_state() is not None
         or under_functorch()
         or forward_ad._current_level >= 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,15 @@ from .dispatch import below_autograd, has_batched, needs_dispatcher, without_aut
 from .fallback import unfused
 from .stitch import stitch
 
+RunStep = Callable[[plans.Step, list[Tensor], list[Tensor]], Sequence[Tensor]]
+
 
 def run(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     """Outputs of a plan: in one call on the eager fast path, or by the public operators where autograd, tracing or
     transforms need them."""
     if not torch.is_grad_enabled() and not needs_dispatcher(tensors):
         return plans.run(plan, tensors)
-    return _by_steps(plan, list(tensors))
+    return _by_steps(plan, list(tensors), _by_operators)
 
 
 def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
@@ -29,19 +31,26 @@ def step_by_step(plan: plans.Plan, tensors: list[Tensor]) -> list[Tensor]:
     inputs = list(tensors)
     tensors.clear()
     with below_autograd(), without_autocast():
-        return _by_steps(plan, inputs)
+        return _by_steps(plan, inputs, _of_compiled_graph)
 
 
-def _by_steps(plan: plans.Plan, tensors: list[Any]) -> list[Tensor]:
+def _by_steps(plan: plans.Plan, tensors: list[Any], run_step: RunStep) -> list[Tensor]:
     """Run the steps one by one. tensors: the inputs; extended by all results, with None for freed tensors."""
     for step, frees in zip(plan.steps, plan.frees, strict=True):
-        tensors += _one_by_one(step, [tensors[i] for i in step.inputs], [tensors[i] for i in step.into])
+        tensors += run_step(step, [tensors[i] for i in step.inputs], [tensors[i] for i in step.into])
         for i in frees:
             tensors[i] = None
     return [tensors[i] for i in plan.outputs]
 
 
-def _one_by_one(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:
+def _of_compiled_graph(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:
+    """Run a compiled graph's step. Its programs read and write tensors by placements, which only plans know."""
+    if step.kind == "stitch" or step.into:
+        return plans.run(plans.alone(step, gives_results=True), [*inputs, *into])
+    return _by_operators(step, inputs, into)
+
+
+def _by_operators(step: plans.Step, inputs: list[Tensor], into: list[Tensor]) -> Sequence[Tensor]:
     if step.call:
         return step.call.run(inputs)
     if step.kind == "parts":

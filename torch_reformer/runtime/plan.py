@@ -243,13 +243,13 @@ def between_steps(plan: Plan, operator: Callable[[], None], places: Container[in
     return _planned(plan._inputs, plan.steps, plan.outputs, operator, places)
 
 
-def alone(step: Step) -> Plan:
-    """Plan of a single step of another plan: its inputs are the step's inputs and the tensors that the step writes to;
-    it has no outputs."""
+def alone(step: Step, gives_results: bool = False) -> Plan:
+    """Plan of a single step of another plan: its inputs are the step's inputs and the tensors that the step writes to.
+    gives_results: its outputs are the step's results, instead of none."""
     plan, count = Plan(len(step.inputs) + len(step.into)), len(step.inputs)
     places = range(count), range(count, count + len(step.into))
-    plan._add(step.kind, step.what, places[0], len(step.made), places[1], step.call)
-    return plan.give()
+    results = plan._add(step.kind, step.what, places[0], len(step.made), places[1], step.call)
+    return plan.give(*results) if gives_results else plan.give()
 
 
 _ops = torch.ops.reformer

@@ -17,7 +17,7 @@ import torch
 from ...runtime.aten import BUILD, VERSION
 
 _PRELOAD = "LD_PRELOAD"
-_FOLDER = Path(__file__).parents[1]
+_FOLDER = Path(__file__).parents[2]
 
 
 def _library() -> Path:

@@ -27,7 +27,7 @@ from ..fusion.ilp import milp
 # Operators of these come with PyTorch, whose version is part of the cache's keys, or with this package.
 NAMESPACES = {"aten", "prim", "prims", "rngprims", "quantized", "quantized_decomposed", "mkldnn", "profiler"}
 NAMESPACES |= {"c10d", "c10d_functional", "_c10d_functional", "_dtensor", "inductor", "reformer"}
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 _reports: ContextVar[Callable[[Report], Any] | None] = ContextVar("reports", default=None)
 
 

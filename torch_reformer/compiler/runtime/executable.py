@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Interpreter, Node
 
 from ...operators import run_plan
-from ...operators.dispatch import dispatch_modes
+from ...operators.dispatch import is_observed
 from ...runtime import aten
 from ...runtime.plan import Plan
 from ..analysis.report import Report
@@ -101,7 +101,7 @@ class Executable(Compiled):
                 tensors[place] = tensors[place].clone()
         if self.constants:
             tensors.extend(self.constants)
-        if dispatch_modes():
+        if is_observed():
             found = run_plan.step_by_step(self.plan, tensors)
         else:
             found = aten.library.run_plan(self._number, tensors, self._count, self._views)
