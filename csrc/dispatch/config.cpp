@@ -12,7 +12,7 @@ namespace {
 std::mutex mutex;
 Config current{{}, -1, kDefaultWorkspaceLimit};
 std::atomic<uint64_t> epoch{1};
-// A child of a process that forks while another thread holds the mutex would wait for that thread for ever.
+// A child process forked while another thread holds the mutex would wait for that thread forever.
 [[maybe_unused]] const int at_fork =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }  // namespace
