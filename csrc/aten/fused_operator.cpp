@@ -28,7 +28,7 @@ struct FusedBackward final : torch::autograd::Node {
   std::shared_ptr<Differentiated> rule;
   std::vector<SavedVariable> saved;
   std::optional<Rows> rows;
-  variable_list originals;  // may change in place; what was saved are copies of them
+  variable_list originals;  // may change in place; copies of them were saved
 
   std::string name() const override { return "FusedBackward"; }
   void release_variables() override {

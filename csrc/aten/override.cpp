@@ -74,8 +74,7 @@ Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, c
     rest[of_input ? 0 : 1] = false;
   }
   if (!problems[0] && !problems[1]) return by_aten(wanted);
-  const bool sums_bias = wanted[2] && !rest[0] &&
-                         !rest[1];  // PyTorch's own operator would compute the bias gradient alone by a convolution
+  const bool sums_bias = wanted[2] && !rest[0] && !rest[1];  // alone, PyTorch's own would cost a convolution again
   if (sums_bias) rest[2] = false;
   Gradients grads;
   if (rest[0] || rest[1]) grads = by_aten(rest);

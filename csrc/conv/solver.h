@@ -50,7 +50,7 @@ struct ConvPlan {
   std::function<void(const ConvBuffers&)> run;
   bool leaves_bias = false;  // run does not add the bias; the caller does
   bool last_resort =
-      false;  // often many times slower than others: chosen only if no other kernel with known speed exists
+      false;  // often many times slower than others: not chosen merely because the selector knows no other
   // Runs the convolution and the program that it was planned with, and writes only the program's outputs. The buffers
   // have neither a result nor a bias; the program adds the bias.
   std::function<void(const ConvBuffers&, const ProgramCall&)> run_with;
