@@ -42,7 +42,7 @@ namespace reformer {
 
 std::string stitch_source(const ProgramCall& call);
 
-// How many numbers a partial result of all its reductions is.
+// The number of floats of a partial result of all its reductions.
 int stitch_numbers(const Program& program);
 
 }  // namespace reformer
