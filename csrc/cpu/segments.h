@@ -16,7 +16,7 @@ const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t rows,
 // each number's positions begin.
 void sort_rows(const int32_t* numbers, int32_t* order, int32_t* begins, int64_t count, int64_t rows);
 
-// As SegmentSumArgs (hip/segment_reduce/segments_args.h).
+// The arguments of a segment sum; see SegmentSumArgs (hip/segment_reduce/segments_args.h).
 struct SegmentSum {
   const void* source;
   const void* base;  // may be null

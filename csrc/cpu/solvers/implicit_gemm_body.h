@@ -102,7 +102,7 @@ struct ImplicitGemmCall {
       });
     });
   }
-  // The same order for NHWC, [g][tap][k][c], for one output channel of all groups at a time.
+  // The counterpart for NHWC: [g][tap][k][c], for one output channel of all groups at a time.
   void order_filter_nhwc() const {
     parallel_for(p.k, 1, [&](int64_t begin, int64_t end) {
       for_each_phase([&](const Phase& rows, const Phase& cols, int64_t place) {

@@ -4,9 +4,9 @@
 // S x S, S = 32 or 16, of one block:
 //   A: lane l has row l % S, and the part l / S of the depth; B: column l % S, and the same part
 //   C: lane l has column l % S, and in register i, row 8 (i / 4) + 4 (l / 32) + i % 4 for S = 32, 4 (l / 16) + i for 16
-// A step here is 32 bytes of depth, of which each lane has S / 2 bytes in one piece. Where an instruction takes less,
-// several follow each other, each with the next elements of every lane: A and B agree, so the order of the sum changes
-// and nothing else.
+// A step here is 32 bytes of depth, of which each lane has a piece of S / 2 contiguous bytes. An instruction may take
+// less; then several follow each other, each with the next elements of every lane. A and B agree, so this changes only
+// the order of the sum.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)

@@ -2,12 +2,12 @@
 //
 // Fragments, from the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... mma.m16n8k8", with
 // g = lane / 4 and t = lane % 4, registers of 32 bits:
-//   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and of the depth, in words, t + i / 2 * 4
-//   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and of the depth, in words, t + i * 4
+//   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and word t + i / 2 * 4 of the depth
+//   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and word t + i * 4 of the depth
 //   C, 16 x 8:                 register i has row g + i / 2 * 8, column 2 t + i % 2
-// where a word is two adjacent elements of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just
-// so: lane l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l
-// / 4. Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
+// where a word is two adjacent 16-bit elements or one of 32 bits. ldmatrix loads matrices of 8 lines of 16 bytes in the
+// same distribution: lane l gets word l % 4 of line l / 4 or, transposed (16-bit elements only), lines 2 (l % 4) and
+// 2 (l % 4) + 1 of column l / 4. Lanes 8 i to 8 i + 7 provide the addresses of the lines of matrix i.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)

@@ -90,7 +90,7 @@ struct ImplicitGemmArgs {
   // weight_grad
   int pixels, a_pitch;  // pixels of a, and elements from one to the next
   int out_h, out_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-  // What a step adds to a pixel's position in b, and what is added when that passes the end of a line or of an image.
+  // Increments of a pixel's position in b: per step, and additionally past the end of a line or of an image.
   int step_h, step_w, step_offset, line_offset, image_offset;
   Divider by_out_h, by_out_w, by_channels, by_filter_w;
 };

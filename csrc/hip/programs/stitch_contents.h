@@ -36,8 +36,8 @@ struct StitchContents {
   // operands of nodes that depend on the element (`elements`), or of those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
-  // Of these nodes those that an element's text computes, in order: values common to the row are given there, so the
-  // nodes that they depend on are left out.
+  // The subset of these nodes that an element's text computes, in order: values common to the row are given there, so
+  // the nodes that they depend on are left out.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
   // True if a transposed tensor is read or written.
   bool is_transposed() const;

@@ -112,7 +112,7 @@ class StitchWriter {
   // The passes over rows, one after another: the reductions of each stage, and then the results.
   size_t passes() const { return contents_.stages.size() + 1; }
   std::vector<int32_t> nodes_of(size_t pass) const;
-  // Those of the nodes that are common to the row and computed once per row.
+  // The subset of the nodes that is common to the row and computed once per row.
   std::vector<int32_t> of_rows_among(const std::vector<int32_t>& nodes) const;
   bool is_sum_of_chosen(int32_t reduction) const;
   std::vector<int32_t> named(size_t pass) const;

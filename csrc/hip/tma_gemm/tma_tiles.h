@@ -116,7 +116,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     tma::group_barrier(1 + group, 128);
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2) {
-      // Of the four 8 x 8 matrices two have the first 8 rows' sums and two those of the next 8 rows, for 2 x 8 columns.
+      // Two of the four 8 x 8 matrices have the sums of the first 8 rows, two those of the next, for 2 x 8 columns.
       const int line = Work::kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
       const int chunk = Work::kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
       tma::store_matrices<Work::kTransposed>(
@@ -157,18 +157,18 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
 //
 // clang-format off: a table
 // Members of Work:
-//   Shape, p, rank, column           the tile's shape; the kernel's arguments, this block's rank in the cluster and the
-//                                    first column of its tiles, which multiply_tiles() gives
-//   Tile                             a tile of rows: `row` is its first one
+//   Shape, p, rank, column           the tile's shape; set by multiply_tiles(): the kernel's arguments, this block's
+//                                    rank in the cluster, and the first column of its tiles
+//   Tile                             a tile of rows, whose first row is `row`
 //   for_each_tile(first, function)   calls function(tile) for the block's tiles of rows
-//   steps_of(tile, steps)            how many of the block's steps the tile takes
+//   steps_of(tile, steps)            number of the block's steps that the tile takes
 //   copies_of(tile, first_step)      the copying thread's state: begin(step), a(to, barrier), b(to, barrier), end()
-//   columns()                        where the result's columns end
+//   columns()                        the end of the result's columns
 //   store(tile, from, row, column)   starts the store of one box of the result
-//   partial_column(box, at)          where this column of a box is among partial sums; p.columns or more if nowhere
-//   kTransposed                      whether the result lies along rows
-//   kGaps                            whether some of the columns before columns() have no place among partial sums
-//   kMayBeEmpty                      whether tiles may have no steps
+//   partial_column(box, at)          the index of this column of a box among partial sums; at least p.columns if none
+//   kTransposed                      true if the result lies along rows
+//   kGaps                            true if some of the columns before columns() have no place among partial sums
+//   kMayBeEmpty                      true if tiles may have no steps
 // clang-format on
 template <class Work, class Args, class Program>
 DEVICE void multiply_tiles(const Args& p, const Program& program) {
