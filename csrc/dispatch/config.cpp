@@ -27,7 +27,7 @@ void set_config(Config next) {
   if (next.forced < -1 || next.forced >= count) throw std::invalid_argument("there is no such solver to force");
   if (next.workspace_limit < 0) throw std::invalid_argument("the workspace limit must not be negative");
   next.forbidden.resize(solvers().size());
-  next.forbidden[0] = false;  // something must always apply
+  next.forbidden[0] = false;  // one solver must always apply
   const std::lock_guard<std::mutex> lock(mutex);
   current = std::move(next);
   forget_decisions();

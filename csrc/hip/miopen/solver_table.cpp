@@ -30,7 +30,7 @@ constexpr bool fixed = true, atomic = false;
 const std::vector<MiopenSolver>& solver_table() {
   // clang-format off
   static const std::vector<MiopenSolver> table = {
-      // gemm.cpp, gemm_bwd.cpp, gemm_wrw.cpp. NHWC is new in the latest releases, and no weights know times of it.
+      // gemm.cpp, gemm_bwd.cpp, gemm_wrw.cpp. NHWC is new in the latest releases; no weights are trained on it.
       {"GemmFwd1x1_0_1",     88,  gemm, A, fwd, floats, nchw, all, fixed, gemm_1x1_stride_1},
       {"GemmFwd1x1_0_2",     90,  gemm, A, fwd, floats, nchw, all, fixed, gemm_1x1_stride_2},
       {"GemmFwdRest",        91,  gemm, A, fwd, floats, nchw, all, fixed, gemm_im2col},

@@ -10,7 +10,7 @@
 //                        kAccAccess elements of it per access
 //   kStored              count of tensors that are stored; store() writes adjacent elements of all, or of all except
 //                        kResult: at `at`, or where the tensor's placement has the line and column
-//   kResult              index of the first of these with the result's data type, or -1
+//   kResult              index of the first of these with the result's data type; missing if there is none
 //   kReductions          count of distinct reductions; kind(), over() and first_number() (of a partial result) describe
 //                        them
 //   of_element()         computes stored and reduced values from what was loaded, the channel's and the row's values

@@ -5,8 +5,8 @@ namespace reformer {
 
 constexpr int kSegmentThreads = 256;
 constexpr int kSegmentBlocks = 4;  // least number of resident blocks per multiprocessor
-constexpr int kSegmentLong = 128;  // entries of a segment for each row that its lanes read side by side: with more, all
-                                   // warps of its block have a share of them
+constexpr int kSegmentLong = 128;  // entries of a segment per row that its lanes read side by side; with more, all
+                                   // warps of its block share them
 
 // Row r of the result is base[r] plus the sum of source[order[i]] * factors[i] over i from begins[r] to begins[r + 1] -
 // 1. A warp has 2^(log_across + log_side) lanes for each row of the result; blocks divide the columns along y.
