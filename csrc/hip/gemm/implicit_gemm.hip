@@ -178,7 +178,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
   }
 }
 
-// forward, and input_grad with kTransposed: there the filter's lines run across the depth.
+// forward, and input_grad with kTransposed: there the filter's lines run along the outer index.
 template <class Shape, bool kPointwise, bool kTransposed, class Epilogue>
 DEVICE void correlate(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
   using T = typename Shape::T;

@@ -168,7 +168,7 @@ struct Im2colRows : Part<Tile, kThreads> {
   }
 };
 
-// A matrix whose lines run across the depth. Chunks past the last one repeat it.
+// A matrix whose lines run along the outer index. Chunks past the last one repeat it.
 template <class T, class Tile, int kThreads, int kDepth>
 struct Transposed : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
