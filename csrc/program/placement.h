@@ -15,9 +15,9 @@ struct Placement {
     int64_t count, stride;
   };
   static constexpr int kMostOfLine = 4, kMostOfColumn = 2;
-  // The least significant digit first. The column's first digit has stride 1; a tensor that is equal in all columns has
-  // no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit with
-  // another stride.
+  // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
+  // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
+  // with another stride.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;

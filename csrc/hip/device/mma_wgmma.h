@@ -1,6 +1,6 @@
 // GroupTile: 64 x kColumns sums of a warpgroup, by wgmma of sm_90a, which reads both operands from shared memory.
 // Included by mma.h. Sources: PTX ISA, "Asynchronous warpgroup level matrix instructions"; for operands whose lines run
-// across the depth, CUTLASS, cute/arch/mma_sm90_desc.hpp.
+// along the outer index, CUTLASS, cute/arch/mma_sm90_desc.hpp.
 //
 // The four warps, of which the first one's number is a multiple of 4, hold 16 rows each, in the same registers as
 // mma.sync.
