@@ -1,4 +1,4 @@
-// Problems, the choice among solvers, and what it depends on.
+// Problems, the choice among solvers, and the settings it depends on.
 #include "c_api.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ int32_t reformer_candidates(const ConvProblem* problem, const char* device_text,
 
 int32_t reformer_conv_plan(const ConvProblem* problem, int32_t index, ReformerConvPlan* found) {
   return guarded(-1, [&] {
-    // Made once a thread: a GPU's name is a string.
+    // One for each thread: copying a GPU's name would allocate a string.
     thread_local Device device;
     thread_local int32_t device_index = -2;
     if (index != device_index) {
@@ -151,7 +151,7 @@ int32_t reformer_run(const ConvProblem* problem, const char* device_text, int32_
     const Planned<ConvPlan> planned = chosen.plan(*problem, device);
     if (!planned.plan) throw std::invalid_argument(planned.reason);
     if (!planned.plan->run) throw std::invalid_argument("PyTorch's own convolution takes tensors");
-    // NaN, for those who read what they didn't write.
+    // NaN, so that a read of unwritten memory shows.
     std::vector<char> workspace(size_t(planned.plan->workspace_bytes) + 64, '\xff');
     const auto address = reinterpret_cast<uintptr_t>(workspace.data());
     planned.plan->run({x, w, y, bias, reinterpret_cast<void*>((address + 63) / 64 * 64), {0, nullptr, launcher}});

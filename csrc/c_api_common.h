@@ -1,4 +1,4 @@
-// Shared by the files of the C API: strings and errors, which belong to the calling thread, and devices by their text.
+// Shared by the files of the C API: strings and errors, owned by the calling thread, and devices from their text form.
 #pragma once
 
 #include <exception>
@@ -10,13 +10,13 @@
 
 namespace reformer::c_api {
 
-// Makes a text what reformer_error() gives.
+// Sets the message that reformer_error() returns.
 void set_error(const char* message);
 
-// The text, until the thread's next call.
+// Keeps the string until the thread's next call.
 const char* keep(std::string value);
 
-// The body's result; `failed`, with the error set, if it throws.
+// Returns the body's result, or `failed`, with the error set, if it throws.
 template <class Result, class Body>
 Result guarded(Result failed, const Body& body) {
   try {
@@ -27,10 +27,10 @@ Result guarded(Result failed, const Body& body) {
   }
 }
 
-// A device by its text form, with PyTorch's settings of now; this machine's CPU if that is null.
+// The device of a text form, with PyTorch's current settings; this machine's CPU if text is null.
 Device device_of(const char* text);
 
-// The chosen solver's index among all.
+// Index of the chosen solver among all solvers.
 int32_t index_of(const Decision& choice);
 
 }  // namespace reformer::c_api

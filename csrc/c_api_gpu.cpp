@@ -1,4 +1,4 @@
-// Kernels of GPUs: where they are found, how they are compiled and launched.
+// GPU kernels: where they are found and how they are compiled and launched.
 #include <iterator>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// The selectors: what they read, which of them decide, and what they say.
+// Selectors: their features, which of them are in force, and their logits.
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
@@ -57,7 +57,7 @@ void copy(const Features& features, int32_t*& rows, float*& weights) {
     }
 }
 
-// A program's call behind the problem's convolution, without its tensors.
+// The call of a program after the problem's convolution, without its tensors.
 ProgramCall call_without_tensors(const Program& program, const ConvProblem& p) {
   const auto type = Stored(int8_t(p.dtype));
   ProgramCall call{program, {p.layout, p.n, p.k, int64_t{p.out_h()} * p.out_w()}, type, nullptr, {}, {}};

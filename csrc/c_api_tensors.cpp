@@ -1,4 +1,4 @@
-// Calls that need torch: its tensors and streams.
+// Calls that need torch's tensors and streams.
 #include <torch/csrc/stable/tensor.h>
 
 #include <stdexcept>
@@ -17,7 +17,7 @@ using namespace reformer::c_api;
 
 namespace {
 
-// 0; or -1, and -2 where Python raises an IndexError, with the error set.
+// Returns 0; with the error set, -1, or -2 if Python has to raise an IndexError.
 template <class Body>
 int32_t run_guarded(const Body& body) {
   return guarded(-1, [&] {

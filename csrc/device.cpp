@@ -22,7 +22,7 @@ Isa detected_isa() {
 #endif
 }
 
-// The best that TORCH_REFORMER_ISA allows; torch_reformer/runtime/config.py complains of values that mean nothing.
+// The best instruction set that TORCH_REFORMER_ISA allows. torch_reformer/runtime/config.py reports invalid values.
 Isa allowed_isa() {
   const char* name = std::getenv("TORCH_REFORMER_ISA");
   for (size_t i = 0; name && i < kIsas.size(); ++i)
@@ -34,7 +34,7 @@ bool has_only(std::string_view text, const char* allowed) {
   return text.find_first_not_of(allowed) == std::string_view::npos;
 }
 
-// True if they are an AMD GPU's features, as in :sramecc+:xnack-; none are fine too.
+// True if the text lists features of an AMD GPU, as in :sramecc+:xnack-; may be empty.
 bool are_features(std::string_view text) {
   while (!text.empty()) {
     const size_t sign = text.find_first_of("+-");
@@ -45,7 +45,7 @@ bool are_features(std::string_view text) {
   return true;
 }
 
-// gfxNNN without features or sm_NN; empty if the text is neither.
+// gfxNNN without features, or sm_NN; empty if the text is neither.
 std::string gpu_architecture(std::string_view text) {
   const auto is_number = [](std::string_view number, size_t least, size_t most) {
     return number.size() >= least && number.size() <= most && number[0] >= '1' && number[0] <= '9';
@@ -61,7 +61,7 @@ std::string gpu_architecture(std::string_view text) {
   return {};
 }
 
-// GPUs by the names on their boxes, and what they are here.
+// Marketing names of GPUs and their architectures.
 constexpr std::array<std::array<const char*, 2>, 18> kNamedGpus = {{
     {"a100", "sm_80"},
     {"a30", "sm_80"},
@@ -83,7 +83,7 @@ constexpr std::array<std::array<const char*, 2>, 18> kNamedGpus = {{
     {"mi325x", "gfx942"},
 }};
 
-// What a sentence about a text that is no device says further, if that names a GPU.
+// For error messages: a hint at the architecture if the text names a GPU; else empty.
 std::string architecture_of_name(std::string_view text) {
   std::string name;
   for (const char c : text)

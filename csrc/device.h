@@ -1,5 +1,5 @@
-// The machine, as far as the choice may know it. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an architecture
-// name (gfx942, sm_90).
+// The machine, as far as the choice may depend on it. Its text form is cpu-ISA-THREADSt (cpu-avx512-2t) or an
+// architecture name (gfx942, sm_90).
 #pragma once
 
 #include <cstddef>
@@ -17,26 +17,26 @@ struct Device {
   Isa isa = Isa::plain;  // cpu only
   int32_t threads = 1;   // cpu only
   std::string arch;      // cuda only
-  int32_t index = -1;    // cuda only: torch's number of it, where that is known. Not in the text form.
-  // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 there (pytorch_settings.h). Not in the text form.
+  int32_t index = -1;    // cuda only: torch's device index if known. Not in the text form.
+  // NVIDIA only: PyTorch's own fp32 convolutions may round to tf32 (pytorch_settings.h). Not in the text form.
   bool tf32 = false;
-  // AMD only: results have to repeat bit for bit, by PyTorch's settings or the configuration. Not in the text form.
+  // AMD only: PyTorch's settings or the configuration ask for bitwise repeatable results. Not in the text form.
   bool deterministic = false;
 
   bool is_nvidia() const { return arch.compare(0, 3, "sm_") == 0; }
   bool is_amd() const { return arch.compare(0, 3, "gfx") == 0; }
   static Device cpu(int32_t threads);  // this machine's CPU
-  // Throws std::invalid_argument for text of another form. Features of an AMD GPU, as in
-  // gfx90a:sramecc+:xnack-, are taken off.
+  // Throws std::invalid_argument for malformed text. Features of an AMD GPU, as in gfx90a:sramecc+:xnack-, are dropped.
   static Device parse(std::string_view text);
   std::string str() const;
 };
 
-// The best instruction set that this CPU and this build have, or a lesser one where the environment says so:
-// TORCH_REFORMER_ISA=avx2 or plain, read once.
+// The best instruction set that this CPU and this build support, or a lesser one set by the environment variable
+// TORCH_REFORMER_ISA (avx2 or plain), which is read once.
 Isa cpu_isa();
 
-// The instruction set of this index in Isa; cpu_isa() for -1. Throws std::invalid_argument for one better than that.
+// The instruction set of this index in Isa; cpu_isa() for -1. Throws std::invalid_argument for one that is better than
+// cpu_isa().
 Isa isa_of(int32_t index);
 
 namespace gpu {
@@ -44,10 +44,10 @@ namespace gpu {
 struct Entry;  // jit/gpu.h
 struct Launch;
 
-// Stands in for launch(): for tests, which run kernels on the CPU.
+// Replaces launch() in tests, which run kernels on the CPU.
 using Launcher = void (*)(const Entry& entry, const Launch& shape, const void* arguments, size_t bytes);
 
-// One of torch's devices, and the stream that work for it goes to.
+// A device of torch and the stream on which work for it is enqueued.
 struct Queue {
   int32_t device = 0;
   void* stream = nullptr;  // cudaStream_t or hipStream_t

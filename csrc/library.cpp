@@ -1,4 +1,4 @@
-// The operators: all schemas and all registrations.
+// Schemas and registrations of all operators.
 #include <torch/csrc/stable/library.h>
 
 #include "jit/current_stream.h"
@@ -33,7 +33,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def("_row_numbers(Tensor index, SymInt rows, str of) -> Tensor");
   m.def("_sort_rows(Tensor numbers, SymInt rows) -> (Tensor, Tensor)");
   m.def("_segment_sum(Tensor source, Tensor order, Tensor begins, Tensor? base, Tensor? factors) -> Tensor");
-  for (const char* unfused : {"", "_unfused"}) {  // the latter by PyTorch's own operations
+  for (const char* unfused : {"", "_unfused"}) {  // _unfused: by PyTorch's own operations
     const std::string name = unfused,
                       geometry = "SymInt[2] window, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation";
     m.def(("_max_pool2d" + name + "(Tensor input, " + geometry + ", bool ceil_mode) -> (Tensor, Tensor)").c_str());
@@ -43,11 +43,11 @@ STABLE_TORCH_LIBRARY(reformer, m) {
   m.def("_contiguous(Tensor tensor) -> Tensor");
   m.def("_cast_all(Tensor[] tensors, Tensor(a!)[] to) -> ()");
   m.def("_scale_(Tensor(a!) tensor, Tensor factor) -> Tensor(a!)");
-  // For autograd's rules of plain tensors; these have no rules of their own: few arguments, cheap to hand over.
-  // geometry is packed, plan a number (plan/interned.h).
+  // For autograd's rules on plain tensors. These operators have no rules of their own and few arguments, which are
+  // cheap to pass: geometry is packed, plan a number (plan/interned.h).
   m.def("_conv2d(Tensor input, Tensor weight, Tensor? bias, int geometry) -> Tensor");
   m.def("_run(Tensor[] tensors, int plan) -> Tensor[]");
-  // _run in two calls, between which the caller lets go of the tensors: held is what _hold gives.
+  // _run in two calls, between which the caller can release its tensors: `held` is what _hold returns.
   m.def("_hold(Tensor[] tensors) -> int");
   m.def("_run_held(int held, int plan) -> Tensor[]");
 }
@@ -72,7 +72,7 @@ STABLE_TORCH_LIBRARY(reformer, m) {
 STABLE_TORCH_LIBRARY_IMPL(reformer, CPU, m) { REFORMER_IMPLEMENT(m); }
 STABLE_TORCH_LIBRARY_IMPL(reformer, CUDA, m) { REFORMER_IMPLEMENT(m); }
 
-// No kernels of a device, or there may be no tensor to tell it.
+// Independent of the device, or possibly without a tensor to dispatch on.
 STABLE_TORCH_LIBRARY_IMPL(reformer, CompositeExplicitAutograd, m) {
   m.impl("_cast_all", TORCH_BOX(&reformer::cast_all));
   m.impl("_hold", TORCH_BOX(&reformer::hold_tensors));

@@ -1,4 +1,4 @@
-// Things that are named by numbers, where no pointer can be handed over. No number is used twice.
+// Objects referred to by numbers, where pointers can't be passed. Numbers are never reused.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace reformer {
 
-// May be used by several threads. Make it with new and leave it: torch's threads may outlive static objects.
+// Thread-safe. Create it with new and never delete it: torch's threads may outlive static objects.
 template <class T>
 class Numbered {
  public:
@@ -25,7 +25,7 @@ class Numbered {
     return found == things_.end() ? std::nullopt : std::optional<T>(found->second);
   }
 
-  // From then on nothing has that number. The caller frees the thing, without the lock.
+  // Removes the object; its number becomes invalid. The caller destroys it, outside the lock.
   std::optional<T> take(int64_t number) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = things_.find(number);

@@ -1,4 +1,4 @@
-// The result of planning: a plan, which is made once and run many times, or the reason why there is none.
+// The result of planning: a plan, made once and run many times, or the reason why there is none.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ namespace reformer {
 template <class Plan>
 struct Planned {
   std::shared_ptr<const Plan> plan;
-  const char* reason = nullptr;  // null where there is a plan
+  const char* reason = nullptr;  // null if there is a plan
 
   Planned() = default;
   Planned(const char* why) : reason(why) {}

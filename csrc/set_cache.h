@@ -1,5 +1,5 @@
-// A thread's cache of results that depend on a key alone. Sets of four entries, so that it is bounded, and
-// allocates at the first use only. A network of a few hundred problems fits without any that displace each other.
+// A thread's bounded cache of results that depend only on a key. It has sets of four entries and allocates at the first
+// use. Networks with a few hundred problems fit with no evictions.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace reformer {
 
-// hash: of the key, the same for equal ones. Key and Value can be made of nothing.
+// hash: a function of the key. Key and Value are default-constructible.
 template <class Key, class Value>
 class SetCache {
  public:
-  // Null if it is not remembered (any more). Good until the next remember() or forget().
+  // Null if it is not cached. The pointer is valid until the next remember() or forget().
   const Value* find(const Key& key, uint64_t hash) const {
     const Set& set = sets_[hash % kSets];
     for (size_t i = 0; i < kWays; ++i)
@@ -21,7 +21,7 @@ class SetCache {
     return nullptr;
   }
 
-  // The key is one that find() does not know.
+  // The key must be one that find() does not return.
   const Value& remember(const Key& key, uint64_t hash, Value value) {
     Set& set = sets_[hash % kSets];
     const size_t place = set.next++ % kWays;
@@ -43,8 +43,8 @@ class SetCache {
     Value value;
   };
   struct Set {
-    uint32_t tags[kWays] = {};  // of the entries: bits of the hash, never 0; 0 if there is none
-    uint32_t next = 0;          // the entry to replace
+    uint32_t tags[kWays] = {};  // of the entries: bits of the hash, never 0; 0: no entry
+    uint32_t next = 0;          // the entry to replace next
     Entry entries[kWays];
   };
   static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32) | 1; }

@@ -1,4 +1,4 @@
-// PyTorch's data types and this package's.
+// Conversion between PyTorch's data types and this package's.
 #pragma once
 
 #include <torch/headeronly/core/ScalarType.h>
@@ -9,7 +9,7 @@
 
 namespace reformer {
 
-// None for one that convolutions don't have here.
+// nullopt for a type that this package's convolutions don't support.
 inline std::optional<DType> dtype_of(torch::headeronly::ScalarType type) {
   using torch::headeronly::ScalarType;
   switch (type) {
@@ -17,7 +17,7 @@ inline std::optional<DType> dtype_of(torch::headeronly::ScalarType type) {
     case ScalarType::Double: return DType::fp64;
     case ScalarType::Half: return DType::fp16;
     case ScalarType::BFloat16: return DType::bf16;
-    default: return std::nullopt;  // PyTorch has many, and more with each release
+    default: return std::nullopt;  // PyTorch has many types, and more with each release
   }
 }
 

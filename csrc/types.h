@@ -9,10 +9,10 @@ enum class DType : uint8_t { fp32, fp64, fp16, bf16, int8 };
 enum class Layout : uint8_t { nchw, nhwc };
 
 constexpr bool is_16_bit(DType dtype) { return dtype == DType::fp16 || dtype == DType::bf16; }
-// The types that matrix cores multiply.
+// Types supported by matrix units.
 constexpr bool is_fp32_or_16_bit(DType dtype) { return dtype == DType::fp32 || is_16_bit(dtype); }
 
-// Bytes of one element.
+// Bytes per element.
 constexpr int64_t element_size(DType dtype) {
   switch (dtype) {
     case DType::fp64: return 8;
@@ -24,7 +24,7 @@ constexpr int64_t element_size(DType dtype) {
   return 1;
 }
 
-// Bytes of the number that sums of such elements are kept in: fp64 for fp64, else fp32.
+// Bytes of the accumulator's type: fp64 for fp64, else fp32.
 constexpr int64_t sum_size(DType dtype) { return dtype == DType::fp64 ? 8 : 4; }
 
 }  // namespace reformer

@@ -45,7 +45,7 @@ at::Tensor empty(at::IntArrayRef sizes, const at::Tensor& like, at::ScalarType t
   return at::empty(sizes, like.options().dtype(type), format);
 }
 
-// Kernels on GPUs load and store 16 bytes at once.
+// GPU kernels load and store 16 bytes at a time.
 at::Tensor dense(const at::Tensor& tensor, at::MemoryFormat format) {
   const at::Tensor found = tensor.contiguous(format);
   const bool is_aligned = found.is_cpu() || reinterpret_cast<uintptr_t>(found.const_data_ptr()) % 16 == 0;
@@ -64,7 +64,7 @@ at::Tensor by_aten(const ConvProblem& p, const at::Tensor& first, const at::Tens
                                                         stride, padding, dilation, false, zeros, p.groups);
   } else {
     const bool of_input = p.direction == Direction::input_grad;
-    const at::Tensor shape = empty(p.result_sizes(), first, first.scalar_type(), format);  // of which sizes are read
+    const at::Tensor shape = empty(p.result_sizes(), first, first.scalar_type(), format);  // only its sizes are read
     const auto grads = at::compositeexplicitautograd::convolution_backward(
         b, of_input ? shape : a, of_input ? a : shape, std::nullopt, stride, padding, dilation, false, zeros, p.groups,
         {of_input, !of_input, false});
@@ -101,7 +101,7 @@ Layout layout_of(const at::Tensor& first, const at::Tensor& second) {
   const auto has_strides = [](const at::Tensor& tensor) {
     return tensor.dim() == 4 && tensor.layout() == at::kStrided;
   };
-  if (!has_strides(first) || !has_strides(second)) return Layout::nchw;  // this package computes nothing of it
+  if (!has_strides(first) || !has_strides(second)) return Layout::nchw;  // this package has no kernels without strides
   return result_layout(first, second, first.scalar_type() == at::kDouble);
 }
 

@@ -33,7 +33,7 @@ void find(void* library, const char* name, Function& function) {
 }
 
 void check(int32_t failed) {
-  if (failed == -2) throw std::out_of_range(functions.error());  // an IndexError
+  if (failed == -2) throw std::out_of_range(functions.error());  // becomes an IndexError
   if (failed) throw std::runtime_error(functions.error());
 }
 
@@ -80,11 +80,11 @@ std::vector<at::Tensor> run_plan(int64_t plan, std::vector<at::Tensor> tensors, 
   const std::vector<AtenTensorHandle> given = aoti::unsafe_alloc_new_handles_from_tensors(tensors);
   tensors.clear();
   std::vector<AtenTensorHandle> results(count);
-  OperatorCall::take_exception();  // of somebody else's run
+  OperatorCall::take_exception();  // left over from another run
   const int32_t failed = functions.run_plan(plan, reinterpret_cast<void* const*>(given.data()), int64_t(given.size()),
                                             reinterpret_cast<void**>(results.data()));
   if (const std::exception_ptr exception = OperatorCall::take_exception(); failed && exception)
-    std::rethrow_exception(exception);  // as the operator threw it, a Python one's also
+    std::rethrow_exception(exception);  // as the operator threw it, even if it is a Python exception
   check(failed);
   return aoti::alloc_tensors_by_stealing_from_handles(results.data(), count);
 }

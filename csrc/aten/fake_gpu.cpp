@@ -1,5 +1,6 @@
-// What PyTorch asks a GPU's backend for while it records graphs: a process that loads this before torch, and then calls
-// reformer_pretend_gpu(), takes fake tensors of cuda:0, gradients, autocast and attention included. Nothing runs there.
+// The part of a GPU backend that PyTorch queries while it records graphs. A process that loads this before torch and
+// then calls reformer_pretend_gpu() accepts fake tensors on cuda:0, including gradients, autocast and attention.
+// Nothing runs on such a device.
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
@@ -9,7 +10,7 @@
 namespace {
 
 const c10::Device kGpu{c10::DeviceType::CUDA, 0};
-constexpr int64_t kLongestHead = 256;  // of PyTorch's flash attention
+constexpr int64_t kLongestHead = 256;  // the largest head of PyTorch's flash attention
 
 class FakeGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
   using Stream = c10::Stream;
@@ -19,8 +20,10 @@ class FakeGuard final : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::C
   Stream exchangeStream(Stream) const noexcept override { return Stream(Stream::DEFAULT, kGpu); }
   c10::Device getDevice() const override { return kGpu; }
   c10::Device exchangeDevice(c10::Device) const override { return kGpu; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 0; }  // for each the engine of autograd has a thread
-  // The engine waits for other streams' work.
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return 0;
+  }  // the autograd engine starts a thread for each device
+  // The engine waits for work on other streams.
   void record(void**, const Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
   void block(void*, const Stream&) const override {}
   void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
@@ -39,7 +42,7 @@ class FakeHooks final : public at::CUDAHooksInterface {
   void init() const override {}
 };
 
-// As PyTorch chooses on recent GPUs, but for cuDNN's kernels, which cost about the same.
+// PyTorch's choice on recent GPUs, except for cuDNN's kernels, which cost about the same.
 int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double, bool, std::optional<double>, bool grouped) {
   if (query.dim() != 4) return int64_t(sdp::SDPBackend::math);
@@ -59,7 +62,7 @@ int64_t attention_of(const at::Tensor& query, const at::Tensor& key, const at::T
 
 namespace at {
 using CUDAHooks = FakeHooks;
-REGISTER_CUDA_HOOKS(CUDAHooks)  // under this name PyTorch looks for it
+REGISTER_CUDA_HOOKS(CUDAHooks)  // the name under which PyTorch looks it up
 }  // namespace at
 
 extern "C" __attribute__((visibility("default"))) void reformer_pretend_gpu() {

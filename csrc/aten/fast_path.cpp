@@ -10,7 +10,7 @@ using c10::DispatchKeySet;
 
 namespace {
 
-// Backends included, which the set's own difference keeps.
+// Includes the backends, which the difference operator of DispatchKeySet keeps.
 bool has_others(DispatchKeySet keys, DispatchKeySet known) { return keys.raw_repr() & ~known.raw_repr(); }
 
 }  // namespace

@@ -28,7 +28,7 @@ struct FusedBackward final : torch::autograd::Node {
   std::shared_ptr<Differentiated> rule;
   std::vector<SavedVariable> saved;
   std::optional<Rows> rows;
-  variable_list originals;  // which may change in place: what was made of them was saved
+  variable_list originals;  // may change in place; copies of them were saved
 
   std::string name() const override { return "FusedBackward"; }
   void release_variables() override {
@@ -79,7 +79,7 @@ struct FusedBackward final : torch::autograd::Node {
     return tensors;
   }
 
-  // By Python, where the gradients are differentiated again, or others see the operators.
+  // Python computes the gradients if they are differentiated again or if operators are intercepted.
   variable_list derived(const variable_list& grads) {
     const variable_list tensors = unpacked();
     const py::gil_scoped_acquire acquire;
@@ -121,8 +121,8 @@ const BackwardPlan* Differentiated::backward(uint64_t given, uint64_t wanted) {
     const auto found = backwards_.find({given, wanted});
     if (found != backwards_.end()) return found->second.get();
   }
-  // Unused results are freed before Python's lock is given back, should another thread have been faster. Nobody waits
-  // for Python's lock who has the other one.
+  // If another thread was faster, try_emplace leaves `written` to its destructor, which has to run before the GIL is
+  // released. No deadlock: no thread waits for the GIL while it holds the mutex.
   const py::gil_scoped_acquire acquire;
   std::unique_ptr<BackwardPlan> written;
   const py::object parts = write_backward_(given, wanted);

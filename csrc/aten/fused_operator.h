@@ -1,4 +1,4 @@
-// Fused operators as autograd sees them, on the eager fast path: the forward is one plan, and so is the backward.
+// Fused operators as autograd nodes on the eager fast path: one plan for the forward, one for the backward.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,7 +15,7 @@
 
 namespace reformer {
 
-// A plan (torch_reformer/runtime/plan.py), its number, and how many outputs it has.
+// A plan (torch_reformer/runtime/plan.py), its number and how many outputs it has.
 struct OwnedPlan {
   explicit OwnedPlan(pybind11::object plan);
 
@@ -24,25 +24,25 @@ struct OwnedPlan {
   size_t outputs;
 };
 
-// A backward for some of the results' gradients, to some of the tensors' gradients.
+// A backward plan for a given set of result gradients and a given set of tensors that need gradients.
 struct BackwardPlan {
   OwnedPlan plan;
-  std::vector<int32_t> inputs;  // the given gradients, in order, then what was saved: places among all of both
-  std::vector<int32_t> places;  // of the tensors whose gradients its outputs are
+  std::vector<int32_t> inputs;  // the given gradients in order, followed by the saved tensors: indices into that list
+  std::vector<int32_t> places;  // indices of the tensors whose gradients the outputs are
 };
 
-// One operator for tensors whose gradients are wanted or not, as given once: its forward, what that saves, and its
+// An operator specialised to which of its tensors need gradients: its forward, the tensors that it saves, and its
 // backwards, which Python writes when they are first needed.
 class Differentiated {
  public:
-  // saved: places among the tensors, or behind them among the forward's outputs. The first `results` of these are the
-  // operator's own, each `constant` or not. `originals`: the
-  // tensors of which copies were saved, for derive() to link both; they may have changed in place meanwhile.
-  // forms: of the tensors, then of the forward's outputs, where the plans compute a matrix product as a convolution;
-  // else empty. What is given, saved and returned is the product's.
-  // write_backward(given, wanted): a BackwardPlan's parts for results and tensors of these numbers, or None.
-  // derive(grads, saved, originals, wanted, sizes, result_sizes): the gradients by differentiable operators; sizes of
-  // tensors whose gradients are wanted, and of results that are not constant.
+  // saved: indices among the tensors followed by the forward's outputs. The first `results` outputs are the operator's
+  // own; `constant` has an element for each.
+  // originals: the tensors whose copies were saved. derive() links both; the originals may have changed in place since.
+  // forms: of the tensors followed by the forward's outputs, if the plans compute a matrix product as a convolution;
+  // else empty. Given, saved and returned tensors have the shapes of the matrix product.
+  // write_backward(given, wanted): the parts of a BackwardPlan for these results and tensors (bit masks), or None.
+  // derive(grads, saved, originals, wanted, sizes, result_sizes): the gradients by differentiable operators. sizes are
+  // those of the tensors that need gradients, result_sizes those of the results that are not constant.
   Differentiated(OwnedPlan forward, size_t results, std::vector<bool> constant, std::vector<int32_t> saved,
                  std::vector<int32_t> originals, std::vector<Form> forms, pybind11::function write_backward,
                  pybind11::function derive)
@@ -55,7 +55,7 @@ class Differentiated {
         derive(std::move(derive)),
         write_backward_(std::move(write_backward)) {}
 
-  // Null if there is none, so that derive() has to be called. Bit i of each: result i, tensor i.
+  // Null if there is none; then derive() has to be called. Bit i of `given` is result i, bit i of `wanted` tensor i.
   const BackwardPlan* backward(uint64_t given, uint64_t wanted);
 
   const OwnedPlan forward;
@@ -73,11 +73,11 @@ class Differentiated {
 
 class FusedOperator {
  public:
-  // write(wanted): a Differentiated for tensors of which those of these numbers want gradients, or None if Python's
-  // rules take such calls. returned: how many results its callers get.
+  // write(wanted): a Differentiated for the case that the tensors in the bit mask need gradients, or None if Python's
+  // rules handle such calls. returned: number of results that callers get.
   FusedOperator(pybind11::function write, size_t returned) : write_(std::move(write)), returned_(returned) {}
 
-  // The results, or nothing where PyTorch's dispatcher has to see the call.
+  // The results, or nullopt if PyTorch's dispatcher has to see the call.
   std::optional<std::vector<at::Tensor>> operator()(std::vector<at::Tensor> tensors);
 
  private:

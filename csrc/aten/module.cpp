@@ -1,4 +1,4 @@
-// The Python module: its functions take what torch_reformer's do, on the eager fast path.
+// The Python module: functions with the signatures of torch_reformer's, on the eager fast path.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace py = pybind11;
 
-// A tensor of PyTorch's own classes; null for what may have a behaviour of its own.
+// The tensor if it is of one of PyTorch's own classes; null for subclasses, which may override behaviour.
 const at::Tensor* tensor_of(py::handle object) {
   return THPVariable_CheckExact(object.ptr()) ? &THPVariable_Unpack(object.ptr()) : nullptr;
 }
@@ -28,7 +28,7 @@ bool read(py::handle object, int64_t& number) {
   return !overflow;
 }
 
-// One number, or two.
+// Accepts one number or two.
 bool read(py::handle object, std::array<int64_t, 2>& pair) {
   if (read(object, pair[0])) {
     pair[1] = pair[0];
@@ -56,7 +56,7 @@ py::object conv2d_of_objects(py::handle input, py::handle weight, py::handle bia
   return result ? py::cast(*result) : py::none();
 }
 
-// The last reference to what holds Python's objects may be autograd's, in a thread without Python's lock.
+// Autograd may drop the last reference to a holder of Python objects in a thread without the GIL.
 template <class Holder, class... Arguments>
 std::shared_ptr<Holder> held(Arguments&&... arguments) {
   return {new Holder(std::forward<Arguments>(arguments)...), [](Holder* holder) {
@@ -98,7 +98,7 @@ py::object call(FusedOperator& op, const py::list& objects) {
 
 void check_plain(const at::Tensor& tensor) {
   using enum c10::DispatchKey;
-  if (tensor.key_set().has(Python))  // fake tensors, say, which have no memory
+  if (tensor.key_set().has(Python))  // e.g. fake tensors, which have no memory
     throw std::invalid_argument("a plan takes plain tensors, got one of a subclass of torch.Tensor");
   if (tensor.key_set().has_any(c10::DispatchKeySet({Batched, FuncTorchBatched})))
     throw std::runtime_error(
@@ -106,9 +106,9 @@ void check_plain(const at::Tensor& tensor) {
         "it, or its backward, once for each");
 }
 
-// The tensors of a list, which is emptied, so that the plan frees them at their last use.
-// views: outputs that are views of other tensors, with these tensors' places among the inputs and, behind them, the
-// outputs. What autograd saves of them has to be as it was, so they count changes of the memory together.
+// Runs a plan on the tensors of a list. The list is cleared, so that the plan can free the tensors at their last use.
+// views: pairs of an output that is a view and the index of its base among the inputs followed by the outputs. View and
+// base share a version counter, so that autograd notices changes of the memory after it has saved either.
 std::vector<at::Tensor> run_plan(int64_t plan, const py::list& objects, size_t outputs,
                                  const std::vector<std::pair<size_t, size_t>>& views) {
   std::vector<at::Tensor> tensors;

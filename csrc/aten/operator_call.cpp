@@ -20,13 +20,13 @@ const Tensor& tensor_of(void* handle) {
   return *torch::aot_inductor::tensor_handle_to_tensor_pointer(static_cast<AtenTensorHandle>(handle));
 }
 
-// Those that are alive.
+// All calls that are alive.
 Numbered<std::weak_ptr<OperatorCall>>& calls() {
   static auto& all = *new Numbered<std::weak_ptr<OperatorCall>>;  // torch's threads may outlive static objects
   return all;
 }
 
-// Fake tensors, by which plans are made, are now and then wrong about strides.
+// Fake tensors, from which plans are made, are sometimes wrong about strides.
 void take_layout(Tensor& tensor, const OperatorCall::SizesAndStrides& layout) {
   const auto& [sizes, strides] = layout;
   if (!tensor.defined()) return;

@@ -1,4 +1,4 @@
-// A call of any of PyTorch's operators, as a step of a plan: its arguments are looked at once, by its schema.
+// A call of any PyTorch operator as a step of a plan. Its arguments are checked against the schema only once.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,20 +18,20 @@ class OperatorCall {
  public:
   using SizesAndStrides = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
 
-  // values: of all arguments, in the schema's order; in the places of tensors whether they are there: True, or a list
-  // of True and None. lengths: of each list of tensors among the results. layouts: of each tensor that it gives, which
-  // is copied where it has another; or none. Throws TypeError for a value of another type.
+  // values: one for each argument in the schema's order; in place of a tensor True or None, whether it is given, and in
+  // place of a list of tensors a list of these. lengths: of each list of tensors among the results. layouts: of each
+  // returned tensor, which is copied if its layout differs; may be empty. Throws TypeError for a value of a wrong type.
   static std::shared_ptr<OperatorCall> make(const std::string& name, const std::string& overload,
                                             const pybind11::list& values, const std::vector<int64_t>& lengths,
                                             std::vector<SizesAndStrides> layouts);
   ~OperatorCall();
 
-  // By which a plan's code names it.
+  // The number by which a plan's code refers to the call.
   int64_t number() const { return number_; }
 
-  // For the executor of plans; they throw nothing.
+  // The C functions for the executor of plans. They don't throw.
   static ReformerOperatorCalls functions();
-  // The exception of this thread's last run that failed, or null; from then on null.
+  // The exception of this thread's last failed run, or null. Clears it.
   static std::exception_ptr take_exception();
 
  private:
@@ -40,7 +40,7 @@ class OperatorCall {
 
   static constexpr int64_t kTensor = -1, kNumber = -2;
 
-  // An argument that is a tensor, or a list of such, each there or not.
+  // An argument that is an optional tensor, or a list of optional tensors.
   struct Place {
     size_t argument;
     enum { tensor, tensors, optional_tensors } kind;
@@ -53,9 +53,10 @@ class OperatorCall {
   int64_t number_ = -1;
   const c10::OperatorHandle op_;
   const std::string name_;
-  c10::Stack arguments_;  // with nothing in the places of tensors
+  c10::Stack arguments_;  // with None in the places of tensors
   std::vector<Place> places_;
-  std::vector<int64_t> results_;  // of each: kTensor, the length of a list of tensors, or kNumber, which is left out
+  std::vector<int64_t>
+      results_;  // for each result: kTensor, the length of a list of tensors, or kNumber, which is dropped
   const std::vector<SizesAndStrides> layouts_;
 };
 

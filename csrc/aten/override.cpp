@@ -21,7 +21,7 @@ namespace {
 using at::IntArrayRef;
 using at::Tensor;
 
-// The schemas' SymInts are numbers here: of what is traced, other keys take care.
+// The SymInts of the schema are plain numbers here: traced calls go to other dispatch keys.
 IntArrayRef numbers(c10::SymIntArrayRef values) { return C10_AS_INTARRAYREF_SLOW(values); }
 
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -62,7 +62,7 @@ Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, c
   if (!geometry || grad_output.dim() != 4 || input.dim() != 4 || weight.dim() != 4) return by_aten(wanted);
   const Layout layout = layout_of(input, weight);
   std::optional<ConvProblem> problems[2];
-  std::array<bool, 3> rest = wanted;  // what PyTorch's own computes
+  std::array<bool, 3> rest = wanted;  // gradients left to PyTorch's own operator
   for (const Direction direction : {Direction::input_grad, Direction::weight_grad}) {
     const bool of_input = direction == Direction::input_grad;
     if (!wanted[of_input ? 0 : 1]) continue;
@@ -74,7 +74,7 @@ Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, c
     rest[of_input ? 0 : 1] = false;
   }
   if (!problems[0] && !problems[1]) return by_aten(wanted);
-  const bool sums_bias = wanted[2] && !rest[0] && !rest[1];  // by itself PyTorch's would be a convolution's again
+  const bool sums_bias = wanted[2] && !rest[0] && !rest[1];  // alone, PyTorch's own would cost a convolution again
   if (sums_bias) rest[2] = false;
   Gradients grads;
   if (rest[0] || rest[1]) grads = by_aten(rest);
@@ -84,7 +84,7 @@ Gradients convolution_backward(const Tensor& grad_output, const Tensor& input, c
   return grads;
 }
 
-// PyTorch warns of kernels that take another's place: here it is what was asked for.
+// PyTorch warns when a kernel replaces another one; here that is intended.
 class NoWarnings final : public c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };

@@ -6,7 +6,7 @@
 
 namespace reformer {
 
-// Ranges of operators, not of users: the profiler then charges them with their kernels' time on a GPU.
+// Ranges of operators, not user ranges: the profiler then attributes the GPU time of their kernels to them.
 ReformerProfiler profiler_functions() {
   return {
       []() -> int32_t { return at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value(); },

@@ -1,4 +1,4 @@
-// Ranges of PyTorch's profiler for the package's other library, in which plans run.
+// Profiler ranges for plans, which run in the package's other library.
 #pragma once
 
 #include "plan/profiler.h"

@@ -19,7 +19,8 @@ Sizes moments(Sizes sizes) {
 
 }  // namespace
 
-// As [N, H, W]: for as many images of one pixel, cuDNN computes weight gradients up to seven times as slowly.
+// As [N, H, W] with few, large images: for as many images of one pixel each, cuDNN's weight gradients are up to seven
+// times as slow.
 Rows::Rows(at::IntArrayRef size) : size_(size.vec()) {
   const int64_t count = std::accumulate(size.begin(), size.end(), int64_t{1}, std::multiplies<>());
   pixels_ = count == 0 ? Sizes{0, 1, 1} : size.size() == 3 ? size_ : Sizes{1, count, 1};

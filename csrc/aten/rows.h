@@ -1,4 +1,4 @@
-// A matrix product [..., C] @ [K, C].T as a convolution of 1x1, whose tensors are other views of the same memory, as in
+// A matrix product [..., C] @ [K, C].T as a 1x1 convolution, whose tensors are views of the same memory; see
 // torch_reformer/operators/rows.py.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace reformer {
 
-// How a tensor of the product is one of the convolution.
+// How a tensor of the product is viewed as one of the convolution.
 enum class Form : int8_t {
   same,
   full,         // [..., K] as [N, K, H, W] in channels_last order
@@ -20,7 +20,7 @@ enum class Form : int8_t {
 
 class Rows {
  public:
-  // size: of the input but its last dimension.
+  // size: the input's, without its last dimension.
   explicit Rows(at::IntArrayRef size);
 
   at::Tensor of_conv(const at::Tensor& tensor, Form form) const;

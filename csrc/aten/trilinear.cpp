@@ -20,12 +20,13 @@ using at::Tensor;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// The places of the form, and which of the three computes the tensor there.
+// The places of the form. The tables have, for each place, the direction that computes the tensor there and its
+// operands.
 enum Place { X, W, Y };
 constexpr Direction kDirection[] = {Direction::input_grad, Direction::weight_grad, Direction::forward};
 constexpr Place kOperands[][2] = {{W, Y}, {X, Y}, {X, W}};
 
-// The form's sizes, but that of y.
+// Sizes of the form, without those of y.
 struct Sizes {
   std::array<int64_t, 4> input, weight;
 };
@@ -92,14 +93,14 @@ std::optional<Tensor> try_contract(Place place, const Tensor& first, const Tenso
   node->set_next_edges(bias.defined() ? torch::autograd::collect_next_edges(first, second, bias)
                                       : torch::autograd::collect_next_edges(first, second));
   node->place = place, node->sizes = sizes, node->geometry = geometry;
-  // Each operand's gradient needs the other operand.
+  // The gradient of each operand needs the other one.
   if (first.requires_grad()) node->operands[1] = SavedVariable(second, false);
   if (second.requires_grad()) node->operands[0] = SavedVariable(first, false);
   torch::autograd::set_history(result, node);
   return result;
 }
 
-// By the public operators, which batches, transforms and tangents see.
+// Computes by the public operators, which batching, transforms and tangents can see.
 Tensor by_dispatcher(Place place, const Tensor& first, const Tensor& second, const Sizes& sizes,
                      const ConvGeometry& g) {
   using Gradient = Tensor(c10::SymIntArrayRef, const Tensor&, const Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,

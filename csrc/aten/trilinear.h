@@ -1,21 +1,20 @@
 // Convolution and its two derivatives as autograd sees them, on the eager fast path.
 //
-// The three are the partial derivatives of one trilinear form T(x, w, y) = <conv2d(x, w), y>, as in
-// torch_reformer/operators/conv.py: each is bilinear in its two operands, and the derivative with respect to an operand
-// is again one of the three. So one rule serves every order of differentiation.
+// The three operators are the partial derivatives of one trilinear form T(x, w, y) = <conv2d(x, w), y>, as in
+// torch_reformer/operators/conv.py. Each is bilinear in its two operands, and its derivative with respect to an operand
+// is again one of the three, so that one rule serves every order of differentiation.
 #pragma once
 
 #include "convolution.h"
 
 namespace reformer {
 
-// conv2d of plain tensors, cast as autocast casts them. Nothing where PyTorch's dispatcher has to see the call, or
-// where this package has no kernels: torch.ops.reformer.conv2d then computes it, or says what is wrong.
+// conv2d of plain tensors, cast as autocast casts them. nullopt if PyTorch's dispatcher has to see the call, or if this
+// package has no kernels: torch.ops.reformer.conv2d then computes it or raises the error.
 std::optional<at::Tensor> conv2d(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                                  const ConvGeometry& geometry);
 
-// The plan by which gradients of biases are computed where nobody differentiates them again: the sums over each
-// channel.
+// Set the plan that computes bias gradients, sums over each channel, where they are not differentiated again.
 void set_sums_plan(int64_t number);
 
 }  // namespace reformer

@@ -1,5 +1,5 @@
-// Which layout a convolution's result has, by the strides of its operands, as PyTorch decides it. The fake kernels
-// (torch_reformer/operators/fake.py) have the same rule for sizes that may be symbols.
+// Layout of a convolution's result, decided from the strides of its operands as PyTorch does. The fake kernels
+// (torch_reformer/operators/fake.py) have the same rule for sizes that may be symbolic.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace reformer {
 
-// NHWC if the strides of a tensor of 4 dimensions that is not empty say channels_last, by PyTorch's own rule and in its
-// order of tests (c10/core/MemoryFormat.h, is_channels_last_strides_2d), which calls ambiguous shapes NCHW.
+// NHWC if the strides of a nonempty tensor of 4 dimensions are channels_last by PyTorch's own rule, in its order of
+// tests (c10/core/MemoryFormat.h, is_channels_last_strides_2d). Ambiguous shapes are NCHW.
 inline Layout suggested_layout(const int64_t* sizes, const int64_t* strides) {
   if (strides[1] == 0) return Layout::nchw;
   int64_t least = 0;
@@ -22,8 +22,8 @@ inline Layout suggested_layout(const int64_t* sizes, const int64_t* strides) {
   return Layout::nhwc;
 }
 
-// NHWC if either operand suggests it; but not in fp64 on a GPU, where cuDNN's convolutions are NCHW, unlike those on
-// the CPU, and not where there is nothing to compute. The operands have 4 dimensions.
+// NHWC if either operand suggests it, except in fp64 on a GPU, where cuDNN's convolutions are NCHW (those on the CPU
+// are not), and except if there is nothing to compute. The operands have 4 dimensions.
 template <class Tensor>
 Layout result_layout(const Tensor& first, const Tensor& second, bool is_fp64) {
   if (is_fp64 && first.is_cuda()) return Layout::nchw;

@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// Reads the tokens of a key one by one, naming the token that is wrong.
+// Reads the tokens of a key one by one; errors name the wrong token.
 class Reader {
  public:
   Reader(std::string_view key, std::string_view body) : key_(key), tokens_(split(body, '-')) {}
@@ -81,7 +81,7 @@ size_t index_of(const Names& names, std::string_view token) {
   return i;
 }
 
-// Why these members don't make a convolution; empty if they do.
+// Why these members don't describe a convolution; empty if they do.
 std::string inconsistency(const ConvProblem& p) {
   if (p.direction > Direction::weight_grad || p.dtype > DType::int8 || p.layout > Layout::nhwc || p.bias > 1)
     return "its direction, data type, layout or bias flag is unknown";
@@ -163,7 +163,7 @@ void ConvProblem::check() const {
 
 bool ConvProblem::fits_32_bits() const {
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
-  constexpr int64_t beyond = 512;  // windows after the last one, to fill a tile
+  constexpr int64_t beyond = 512;  // positions that windows may reach past the last one, to fill a tile
   const auto reach = [](int64_t padded, int64_t filter, int64_t stride, int64_t dilation) {
     return padded + filter * dilation + beyond * stride;
   };
@@ -201,8 +201,8 @@ Kind ConvProblem::kind() const {
 
 bool operator==(const ConvProblem& a, const ConvProblem& b) { return std::memcmp(&a, &b, sizeof(ConvProblem)) == 0; }
 
-// A multiply-and-fold over 12-byte steps: a hit in the decision cache costs tens of nanoseconds, so this is a
-// fifth of it at most.
+// A multiply-and-fold over 12-byte steps. A hit in the decision cache takes tens of nanoseconds; this is at most a
+// fifth of that.
 uint64_t hash(const ConvProblem& problem) {
   const char* bytes = reinterpret_cast<const char*>(&problem);
   uint64_t state = 0x9e3779b97f4a7c15u;

@@ -1,5 +1,5 @@
-// A convolution problem: everything the choice of a kernel may depend on, except the device.
-// Its text form is MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F.
+// A convolution problem: everything that the choice of a kernel may depend on, except the device. Its text form is
+// MIOpen's find-db key, e.g. 64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F.
 #pragma once
 
 #include <array>
@@ -11,19 +11,19 @@
 
 namespace reformer {
 
-// The three partial derivatives of the trilinear form <conv(x, w), y>: y, x and w are what each computes.
+// The three partial derivatives of the trilinear form <conv(x, w), y>; they compute y, x and w respectively.
 enum class Direction : uint8_t { forward, input_grad, weight_grad };
-// The families that tables and cost models are grouped by.
+// The families by which tables and cost models are grouped.
 enum class Kind : uint8_t { pointwise, depthwise, grouped, stem, filter_3x3, other };
 
-// The arguments of an operator besides the tensors: (height, width) each, and groups.
+// Arguments of an operator besides the tensors: groups, and for the others (height, width).
 struct ConvGeometry {
   std::array<int64_t, 2> stride, padding, dilation;
   int64_t groups;
 };
 
-// Sizes in elements. Plain data with no padding between members: caches hash and compare its bytes,
-// and torch_reformer/problem.py mirrors it member by member.
+// Sizes are in elements. Plain data with no padding between members: caches hash and compare its bytes, and
+// torch_reformer/problem.py mirrors it member by member.
 struct ConvProblem {
   int32_t n = 1;                 // batch
   int32_t c = 1, h = 1, w = 1;   // input channels (of all groups), height, width
@@ -37,17 +37,17 @@ struct ConvProblem {
   Layout layout = Layout::nchw;  // of input, filter and output alike
   uint8_t bias = 0;              // 1: a bias of k elements is added (forward only)
 
-  // The problem of an input [N, C, H, W] and a weight [K, C / groups, R, S] of these sizes, in fp32 and NCHW. All
-  // numbers fit 32 bits, and the sizes the geometry.
+  // The fp32 NCHW problem of an input [N, C, H, W] and a weight [K, C / groups, R, S] of these sizes. All numbers have
+  // to fit 32 bits, and the sizes have to match the geometry.
   static ConvProblem of(Direction direction, const int64_t* input, const int64_t* weight, const ConvGeometry& geometry);
   // Parses a find-db key. Throws std::invalid_argument if it is malformed or inconsistent.
   static ConvProblem parse(std::string_view key);
   // The find-db key; parse(p.str()) == p for every valid p.
   std::string str() const;
-  // Throws std::invalid_argument if the members don't make a convolution. What parse() gives passes.
+  // Throws std::invalid_argument if the members don't describe a convolution. Results of parse() always pass.
   void check() const;
-  // True if 32 bits hold the pixels of a padded image, and the rows and columns that windows reach. Kernels count with
-  // them; PyTorch's own do not.
+  // True if 32 bits hold the number of pixels of a padded image and the rows and columns that windows reach. This
+  // package's kernels count in 32 bits; PyTorch's own do not.
   bool fits_32_bits() const;
 
   int32_t out_h() const { return output_size(h, r, pad_h, stride_h, dilation_h); }
@@ -56,7 +56,7 @@ struct ConvProblem {
   int32_t group_k() const { return k / groups; }
 
   std::array<int64_t, 4> output_sizes() const { return {n, k, out_h(), out_w()}; }
-  // Sizes of the tensor that is computed.
+  // Sizes of the computed tensor.
   std::array<int64_t, 4> result_sizes() const {
     switch (direction) {
       case Direction::forward: return output_sizes();

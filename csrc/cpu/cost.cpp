@@ -6,7 +6,7 @@
 namespace reformer {
 namespace {
 
-// Nominal rates of one core: fp32 flop a microsecond, and bytes a microsecond that up to four threads share no further.
+// Nominal rates of one core: fp32 flop per microsecond, and bytes per microsecond, which more than four threads share.
 constexpr double kVectorFlopUs = 100e3, kPlainFlopUs = 20e3;
 constexpr double kBytesUs = 15e3;
 constexpr int32_t kThreadsThatSaturate = 4;
@@ -53,7 +53,7 @@ struct DTypeRow {
 
 CostModel::CostModel(const char* solver) {
   for (auto& factors : dtype_factors_) factors.fill(1.0);
-  for (const bool general : {true, false})  // rows of one class replace those of all
+  for (const bool general : {true, false})  // rows of a single class override the general ones
     for (const CostRow& row : kCosts) {
       if (std::strcmp(row.solver, solver) != 0 || (row.cost_class < 0) != general) continue;
       auto& classes = coefficients_[size_t(row.direction)][size_t(row.layout)];

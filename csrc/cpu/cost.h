@@ -1,9 +1,10 @@
-// The static rule's cost model for CPUs: until weights exist for a device, decide() ranks the candidates by it.
+// The static rule's cost model for CPUs: decide() ranks the candidates by it as long as there are no weights for a
+// device.
 //
-// A solver's time is a * flop / peak + b * bytes / bandwidth + c, with a, b and c fitted to timings for each direction,
-// layout and class of convolution (cost_table.inc, written by benchmarks/fit_cost.py). Peak and bandwidth scale with
-// the instruction set, the number of threads and the width of the data type, so that the figures carry over to other
-// machines as far as their balance is alike.
+// A solver's time is a * flop / peak + b * bytes / bandwidth + c, where a, b and c are fitted to timings for each
+// direction, layout and class of convolution (cost_table.inc, written by benchmarks/fit_cost.py). Peak and bandwidth
+// scale with the instruction set, the number of threads and the width of the data type, so that the figures hold on
+// other machines as far as their balance is similar.
 #pragma once
 
 #include <array>
@@ -12,18 +13,18 @@
 
 namespace reformer {
 
-// Times of the direct algorithm's multiplications and of the three tensors' bytes at the nominal rates.
+// Times at the nominal rates for the multiplications of the direct algorithm and for the bytes of the three tensors.
 struct CostTerms {
   double flop_us;
   double bytes_us;
 };
 CostTerms cost_terms(const ConvProblem& problem, const Device& device);
 
-// Convolutions whose time goes the same way: their kind, in two halves where those differ much.
+// Classes of convolutions with similar costs: their kind, in two halves where those differ much.
 constexpr int kCostClasses = 12;
 int cost_class(const ConvProblem& problem);
 
-// The fitted model of one solver. One that has none expects to be slow, so that it is chosen last.
+// The fitted model of one solver. A solver without a model gets a large estimate, so that it is chosen last.
 class CostModel {
  public:
   explicit CostModel(const char* solver);

@@ -1,4 +1,4 @@
-// The element types that kernels see: how each is widened for computing and narrowed for storing.
+// The element types of kernels: how each is widened for computing and narrowed for storing.
 #pragma once
 
 #include <torch/headeronly/util/BFloat16.h>
@@ -11,7 +11,7 @@ namespace reformer {
 using Half = torch::headeronly::Half;
 using BFloat16 = torch::headeronly::BFloat16;
 
-// Sum is the type in which products are added up: fp32, or fp64 for fp64.
+// Sum is the accumulator's type: fp32, or fp64 for fp64.
 template <class T>
 struct Element {
   using Sum = float;

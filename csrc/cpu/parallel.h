@@ -1,4 +1,4 @@
-// Threads: PyTorch's own pool, so that torch.set_num_threads and fork behave as users know them.
+// Threads of PyTorch's own pool, so that torch.set_num_threads and fork behave as users expect.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ using RangeFunction = void (*)(int64_t begin, int64_t end, void* context);
 void parallel_range(int64_t begin, int64_t end, int64_t grain, RangeFunction function, void* context);
 int32_t max_threads();
 
-// Calls body(begin, end) over parts of [0, count), at least grain items each, on PyTorch's threads. Every thread gets
-// one contiguous part, and the split depends on nothing but count, grain and the number of threads.
+// Calls body(begin, end) for parts of [0, count) with at least `grain` items each, on PyTorch's threads. Every thread
+// gets one contiguous part, and the split depends only on count, grain and the number of threads.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   parallel_range(

@@ -10,7 +10,7 @@
 namespace reformer::cpu {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread
+constexpr int64_t kGrain = 1 << 14;  // elements that justify a thread
 
 template <class T>
 void sum_rows(const SegmentSum& p, int64_t first, int64_t last) {

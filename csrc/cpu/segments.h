@@ -1,4 +1,4 @@
-// Sums of rows by segments, and the numbers of rows that they want, on the CPU.
+// Sums of rows by segments, and the preparation of their row numbers, on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace reformer::cpu {
 
-// to[i] = index[i], or index[i] + rows where that is negative and may be. Returns the first that is then none of 0 to
-// rows - 1, or null.
+// to[i] = index[i], or index[i] + rows if it is negative and that is allowed. Returns a pointer to the first number
+// that is then outside [0, rows), or null.
 template <class Id>
 const Id* row_numbers(const Id* index, int32_t* to, int64_t count, int64_t rows, bool from_end);
 
-// order: the numbers' places, sorted by the number, those of one number in their own order. begins, of rows + 1: where
-// each number's begin.
+// order: positions of the numbers sorted by number; equal numbers keep their order. begins (rows + 1 elements): where
+// each number's positions begin.
 void sort_rows(const int32_t* numbers, int32_t* order, int32_t* begins, int64_t count, int64_t rows);
 
-// As SegmentSumArgs (hip/segment_reduce/segments_args.h) has it.
+// The arguments of a segment sum; see SegmentSumArgs (hip/segment_reduce/segments_args.h).
 struct SegmentSum {
   const void* source;
-  const void* base;  // or null
+  const void* base;  // may be null
   const int32_t* order;
   const int32_t* begins;
-  const void* factors;  // or null
+  const void* factors;  // may be null
   void* to;
   int64_t rows, columns;
 };

@@ -12,7 +12,7 @@ namespace {
 std::mutex mutex;
 Config current{{}, -1, kDefaultWorkspaceLimit};
 std::atomic<uint64_t> epoch{1};
-// A child of a process that forks while another thread holds the mutex would wait for that thread for ever.
+// A child process forked while another thread holds the mutex would wait for that thread forever.
 [[maybe_unused]] const int at_fork =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
 }  // namespace
@@ -27,7 +27,7 @@ void set_config(Config next) {
   if (next.forced < -1 || next.forced >= count) throw std::invalid_argument("there is no such solver to force");
   if (next.workspace_limit < 0) throw std::invalid_argument("the workspace limit must not be negative");
   next.forbidden.resize(solvers().size());
-  next.forbidden[0] = false;  // something must always apply
+  next.forbidden[0] = false;  // one solver must always apply
   const std::lock_guard<std::mutex> lock(mutex);
   current = std::move(next);
   forget_decisions();

@@ -1,4 +1,4 @@
-// Options of the choice that the user may set. One process-wide value; torch_reformer/runtime/config.py sets it.
+// User-configurable options of the choice: one process-wide value, set by torch_reformer/runtime/config.py.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,12 @@
 
 namespace reformer {
 
-// Where a program behind a convolution runs, if its kernel could: as the choice thinks best, or always one way.
+// Where a program after a convolution runs if the convolution's kernel could run it: as the choice thinks best, or
+// always one way.
 enum class Epilogues : int8_t { chosen, fused, separate };
 
 struct Config {
-  std::vector<bool> forbidden;  // of each of solvers(): it may not be chosen; where it ends, they may
+  std::vector<bool> forbidden;  // for each of solvers(): it may not be chosen; solvers beyond its end may
   int32_t forced = -1;          // index in solvers() of the one to use wherever it applies, or -1
   int64_t workspace_limit = 0;  // bytes
   bool deterministic_only = false;
@@ -22,12 +23,12 @@ struct Config {
 constexpr int64_t kDefaultWorkspaceLimit = int64_t{256} << 20;
 
 Config config();
-// Replaces the configuration and makes every thread's decision cache forget. The first solver can't be forbidden.
-// Throws std::invalid_argument.
+// Replaces the configuration and invalidates every thread's decision cache. The first solver can't be forbidden. Throws
+// std::invalid_argument.
 void set_config(Config config);
-// Changes with every set_config and forget_decisions; decisions made under another epoch are stale.
+// Changes with every set_config and forget_decisions; decisions of an earlier epoch are stale.
 uint64_t config_epoch();
-// For what else a decision depends on and has just changed.
+// Invalidates all decisions. To be called when anything else that decisions depend on has changed.
 void forget_decisions();
 
 }  // namespace reformer

@@ -17,9 +17,9 @@ namespace {
 
 using PlanPointer = std::shared_ptr<const ConvPlan>;
 
-// The configuration's reason against a plan of the solver of this index; null if there is none.
+// Why the configuration excludes a plan of the solver of this index; null if it doesn't.
 const char* excluded(const ConvPlan& plan, size_t index, const Config& config) {
-  if (index == 0) return nullptr;  // something must always apply
+  if (index == 0) return nullptr;  // one solver must always apply
   if (index < config.forbidden.size() && config.forbidden[index]) return "it is forbidden by the configuration";
   if (config.deterministic_only && !plan.deterministic)
     return "it is not deterministic, and the configuration asks for that";
@@ -28,7 +28,7 @@ const char* excluded(const ConvPlan& plan, size_t index, const Config& config) {
   return nullptr;
 }
 
-// The solver's plan, whatever the configuration says.
+// The solver's plan, ignoring the configuration.
 Planned<ConvPlan> planned(const Solver& solver, const ConvProblem& problem, const Device& device) {
   if (!solver.runs_on(device)) return "it does not run on this kind of device";
   if (&solver != solvers().front() && !problem.fits_32_bits())
@@ -37,12 +37,13 @@ Planned<ConvPlan> planned(const Solver& solver, const ConvProblem& problem, cons
   return solver.plan(problem, device);
 }
 
-// Why a solver that has this plan may not be chosen without being forced; null if it may.
+// Why a solver with this plan may be chosen only if it is forced; null if it may be chosen freely.
 const char* forbidden_because(const Solver& solver, size_t index, const ConvPlan& plan, const Config& config) {
   return solver.eligible() ? excluded(plan, index, config) : "it is the tests' oracle: it runs only when forced";
 }
 
-// For each of solvers() its logit, or kUnknown: the selector does not know it, or is damaged (NaN, infinity).
+// The logit of each of solvers(), or kUnknown if the selector does not know it or its weights are damaged (NaN,
+// infinity).
 using Scores = std::vector<float>;
 constexpr float kUnknown = -std::numeric_limits<float>::infinity();
 
@@ -62,7 +63,7 @@ Device as_configured(Device device, const Config& config) {
   return device;
 }
 
-// One choice.
+// The computation of one decision.
 class Choice {
  public:
   Choice(const ConvProblem& problem, const Device& device)
@@ -101,8 +102,8 @@ class Choice {
     return size_t(std::find(solvers().begin(), solvers().end(), &solver) - solvers().begin());
   }
 
-  // True if the selector of epilogues has chosen between fused and separate. It compares kernels that the device's
-  // other selector ranks.
+  // True if the epilogue selector has chosen between fused and separate. It compares only kernels that the device's
+  // kernel selector ranks.
   bool by_selector(const ProgramCall& program, FusionChoice& choice) const {
     if (!choice.fused.solver) return false;
     const size_t separate = index_of(*choice.separate.solver), fused = index_of(*choice.fused.solver);
@@ -123,30 +124,30 @@ class Choice {
 
   void by_estimate(const ProgramCall& program, FusionChoice& choice) const {
     const Decision best = least_estimate(program);
-    // A measured kernel, and a pass after it, before one that nobody has measured.
+    // Prefer a measured kernel and a separate pass to a kernel that nobody has measured.
     choice.is_fused = best.solver && (choice.fused.solver || !is_known(index_of(*choice.separate.solver)));
     if (!choice.fused.solver) choice.fused = best;
   }
 
-  // Null if the solver may not be chosen.
+  // The solver's plan; null if it may not be chosen.
   PlanPointer allowed(size_t index) const {
     const Solver& solver = *solvers()[index];
     PlanPointer plan = planned(solver, problem_, device_).plan;
     return plan && !forbidden_because(solver, index, *plan, config_) ? plan : nullptr;
   }
 
-  // The plan of a solver that may be chosen to run the program itself; null if it does not.
+  // The solver's plan that runs the program itself, if it may be chosen; null if it has none.
   PlanPointer fused(const Solver& solver, const ProgramCall& program) const {
     PlanPointer plan = solver.plan_with(program, problem_, device_).plan;
     return plan && plan->workspace_bytes <= config_.workspace_limit ? plan : nullptr;
   }
 
-  // The greatest logit of those that the device's selector knows and that have a plan; none if there are none.
+  // The greatest logit among solvers that the device's selector knows and that have a plan; none if there are none.
   template <class PlanOf>
   Decision most_probable(const PlanOf& plan_of) const {
     Scores scores = this->scores();
     if (scores.empty()) return {};
-    for (;;) {  // rarely more than twice
+    for (;;) {  // rarely more than two iterations
       const auto best = std::max_element(scores.begin(), scores.end());
       if (*best == kUnknown) return {};
       const auto index = size_t(best - scores.begin());
@@ -158,7 +159,7 @@ class Choice {
     }
   }
 
-  // True if one that the selector knows has a plan.
+  // True if a solver that the selector knows has a plan.
   template <class PlanOf>
   static bool has_plan(const Scores& scores, const PlanOf& plan_of) {
     for (size_t i = 0; i < scores.size(); ++i)
@@ -166,7 +167,7 @@ class Choice {
     return false;
   }
 
-  // Those of the device's selector; none if there is no selector.
+  // Scores of the device's selector; empty if there is no selector.
   const Scores& scores() const {
     if (!scores_) {
       const auto selector = find_selector(device_);
@@ -187,7 +188,8 @@ class Choice {
     return best;
   }
 
-  // The least among those that run the program, if it is less than that of another kernel and a pass; else none.
+  // The least estimate among kernels that run the program, if it is less than that of another kernel and a separate
+  // pass; else none.
   Decision least_estimate(const ProgramCall& program) const {
     Decision best;
     double least = gpu_unfused_us(problem_);
@@ -202,10 +204,10 @@ class Choice {
   const Config config_;
   const ConvProblem& problem_;
   const Device device_;
-  mutable std::optional<Scores> scores_;  // once they were asked for
+  mutable std::optional<Scores> scores_;  // set once they are needed
 };
 
-// Fills in the probabilities: softmax of the logits over those that may be chosen.
+// Fills in the probabilities: softmax of the logits of solvers that may be chosen.
 void add_probabilities(const Selector& selector, const ConvProblem& problem, const Device& device,
                        std::vector<Candidate>& candidates) {
   const Scores scores = scores_of(selector, problem, device);
@@ -221,7 +223,7 @@ void add_probabilities(const Selector& selector, const ConvProblem& problem, con
     if (known(candidate)) candidate.probability /= sum;
 }
 
-// A decision takes a hundred times as long as a hit.
+// A thread's cache of decisions: deciding takes a hundred times as long as a hit.
 class Decisions {
  public:
   const Decision& get(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
@@ -252,7 +254,7 @@ class Decisions {
     }
   };
 
-  // A thread that changes device starts anew.
+  // A thread that switches devices starts with an empty cache.
   void forget_if_stale(const Device& device) {
     const uint64_t now = config_epoch();
     if (epoch_ == now && kind_ == device.kind && isa_ == device.isa && arch_ == device.arch) return;
@@ -296,7 +298,7 @@ FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, con
   return Choice(problem, device).with(program);
 }
 
-// Only kernels for GPUs run programs themselves.
+// Only GPU kernels run programs themselves.
 const Decision& decide(const ConvProblem& problem, const Device& device, const ProgramCall* program) {
   return decisions.get(problem, device, device.kind == DeviceKind::cpu ? nullptr : program);
 }

@@ -1,5 +1,5 @@
-// The choice: a pure function of problem, device (PyTorch's tf32 setting included), weights and configuration. No
-// timing, no randomness, the same on every rank.
+// The choice of a solver: a pure function of problem, device (PyTorch's tf32 setting included), weights and
+// configuration. No timing and no randomness: every rank decides alike.
 #pragma once
 
 #include <limits>
@@ -17,15 +17,16 @@ struct Candidate {
   size_t index;  // in solvers()
   const Solver* solver;
   const char* reason = nullptr;     // why it may not be chosen; null if it may
-  double estimate_us = 0;           // from the solver's cost model; 0 if it has no plan
-  int64_t workspace_bytes = 0;      // 0 if it has no plan
-  const char* condition = nullptr;  // ConvPlan's
-  // To be the fastest of those that may be chosen; NaN if there is no selector, or it does not know this solver.
+  double estimate_us = 0;           // from the solver's cost model; 0 without a plan
+  int64_t workspace_bytes = 0;      // 0 without a plan
+  const char* condition = nullptr;  // as in ConvPlan
+  // Probability that it is the fastest of the solvers that may be chosen; NaN if there is no selector or it does not
+  // know this solver.
   double probability = std::numeric_limits<double>::quiet_NaN();
 };
 
-// Each solver that runs on such a device, for the problem: its estimate, or the reason why it does not apply.
-// In the order of solvers(). One that the configuration excludes has that for its reason.
+// Every solver that runs on such a device, in the order of solvers(): its estimate for the problem, or the reason why
+// it does not apply or is excluded by the configuration.
 std::vector<Candidate> candidates(const ConvProblem& problem, const Device& device, const Config& config);
 
 struct Decision {
@@ -33,31 +34,32 @@ struct Decision {
   std::shared_ptr<const ConvPlan> plan;
 };
 
-// The forced solver where it applies; or, among those that may be chosen, the one with the greatest logit of the
-// device's selector; or, if there is no selector or it knows none of them, the one with the least estimate. Ties go to
-// the earlier solver. Remembered per thread with its plan, so that asking again costs tens of nanoseconds; good until
-// the thread asks again.
-// Where a program follows, as choose_fusion() has it.
+// The forced solver if it applies. Else, among the solvers that may be chosen, the one with the greatest logit of the
+// device's selector; if there is no selector or it knows none of them, the one with the least estimate. Ties go to the
+// earlier solver. If a program follows, choose_fusion() decides.
+// Decisions are cached per thread with their plans, so that a repeated call takes tens of nanoseconds; the reference is
+// valid until the thread's next call.
 const Decision& decide(const ConvProblem& problem, const Device& device, const ProgramCall* program = nullptr);
 
-// The two ways to run a program behind a convolution: its kernel does (the plan has run_with), or a kernel of the
-// program's own does after it.
+// The two ways to run a program after a convolution: the convolution's kernel runs it (the plan has run_with), or a
+// kernel of its own does afterwards.
 struct FusionChoice {
-  Decision separate, fused;  // fused: none if no kernel that may be chosen runs the program
+  Decision separate, fused;  // fused: empty if no kernel that may be chosen runs the program
   bool is_fused = false;
-  // That fused is the faster one, by the device's selector of epilogues; NaN if that was not asked.
+  // Probability that fused is faster, by the device's epilogue selector; NaN if the selector was not asked.
   double probability = std::numeric_limits<double>::quiet_NaN();
-  std::optional<Features> features;  // what such a selector reads, if kernels of both ways are ranked
+  std::optional<Features> features;  // the input of the epilogue selector, if the kernels of both ways are ranked
 
   const Decision& chosen() const { return is_fused ? fused : separate; }
 };
 
-// fused is the separate way's own kernel where that runs the program, else the one with the greatest logit of those
-// that do. The epilogue selector chooses between fused and separate. Where it can't, that kernel runs the program
-// itself, and others do if their estimate says that this takes no longer than another kernel and a pass after it.
+// fused is the separate way's own kernel if that runs the program, else the one with the greatest logit among kernels
+// that do. The epilogue selector chooses between fused and separate. Where it can't, the separate way's own kernel runs
+// the program itself if it can, and other kernels do if they are estimated to take no longer than another kernel and a
+// separate pass.
 FusionChoice choose_fusion(const ConvProblem& problem, const Device& device, const ProgramCall& program);
 
-// How often this thread's decide() found the answer in its cache, and how often it had to think.
+// How often this thread's decide() was answered from its cache, and how often it had to compute a decision.
 struct CacheCounts {
   int64_t hits, misses;
 };

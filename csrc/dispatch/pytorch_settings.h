@@ -1,5 +1,5 @@
-// PyTorch's settings of how its convolutions on GPUs may compute. torch's stable ABI does not show them, so whoever
-// sees them gives functions that do: Python, or the library for the torch at hand (csrc/aten), which takes less time.
+// PyTorch's settings for its convolutions on GPUs. torch's stable ABI does not expose them, so reader functions are
+// registered: by Python, or by the library for the installed torch (csrc/aten), which is faster.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace reformer {
 
-using SettingReader = int32_t (*)();  // 1 or 0, asked in any thread
+using SettingReader = int32_t (*)();  // returns 1 or 0; called from any thread
 
-// torch.backends.cudnn.conv.fp32_precision, or torch.backends.cudnn.allow_tf32 of old: whether fp32 may be rounded to
-// tf32. Asked before every choice for fp32 on an NVIDIA GPU.
+// True if fp32 may be rounded to tf32: torch.backends.cudnn.conv.fp32_precision, or the older
+// torch.backends.cudnn.allow_tf32. Asked before every choice for fp32 on an NVIDIA GPU.
 void set_tf32_reader(SettingReader reader);
-// torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic: whether results have to repeat bit for bit.
-// Asked before every choice on an AMD GPU, for the vendor's kernels; this package's own repeat anyhow.
+// True if results have to repeat bit for bit: torch.use_deterministic_algorithms or torch.backends.cudnn.deterministic.
+// Asked before every choice on an AMD GPU because of the vendor's kernels; this package's own kernels always repeat.
 void set_deterministic_reader(SettingReader reader);
 
-// The settings of now for the device; false as long as nobody can read them.
+// The current settings for the device; false as long as no reader is registered.
 bool allows_tf32(const Device& device);
 bool asks_for_determinism(const Device& device);
 

@@ -9,7 +9,7 @@
 namespace reformer {
 namespace {
 std::mutex mutex;
-std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors[2];  // by Decides
+std::map<std::string, std::shared_ptr<const Selector>, std::less<>> selectors[2];  // indexed by Decides
 }  // namespace
 
 void set_selector(const std::string& arch, Decides decides, std::shared_ptr<const Selector> selector) {
@@ -20,7 +20,7 @@ void set_selector(const std::string& arch, Decides decides, std::shared_ptr<cons
     const std::lock_guard<std::mutex> lock(mutex);
     auto& mine = selectors[size_t(decides)];
     if (selector)
-      mine[arch].swap(selector);  // the old one is freed outside the lock
+      mine[arch].swap(selector);  // the old selector is freed outside the lock
     else
       mine.erase(arch);
   }

@@ -1,4 +1,4 @@
-// The selectors in force, one a kind of device and of decision: "cpu" for every CPU, else the architecture's name.
+// The selectors in force, one for each kind of device and decision: "cpu" for every CPU, else the architecture's name.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace reformer {
 
-// Replaces the selector of an architecture ("cpu", "gfx942", "sm_90"), or removes it if null. Every thread forgets its
+// Replaces the selector of an architecture ("cpu", "gfx942", "sm_90"), or removes it if null. Invalidates all threads'
 // decisions. Throws std::invalid_argument for other names.
 void set_selector(const std::string& arch, Decides decides, std::shared_ptr<const Selector> selector);
 
-// Null if there is none for this device.
+// Null if there is no such selector for this device.
 std::shared_ptr<const Selector> find_selector(const Device& device, Decides decides = Decides::kernels);
 
 }  // namespace reformer

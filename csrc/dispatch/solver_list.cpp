@@ -1,6 +1,6 @@
 #include "solver_list.h"
 
-// One line a solver: the file of the algorithm defines a function of this name, which returns the one instance.
+// One line for each solver. The algorithm's file defines a function of this name, which returns the only instance.
 // clang-format off
 #define REFORMER_SOLVERS(X) \
   X(aten) \
@@ -44,7 +44,7 @@ namespace reformer {
 #define REFORMER_DECLARE(name) const Solver& name();
 REFORMER_SOLVERS(REFORMER_DECLARE)
 #undef REFORMER_DECLARE
-const std::vector<const Solver*>& miopen_solvers();  // hip/miopen/solver.cpp: AMD's, by MIOpen's own names
+const std::vector<const Solver*>& miopen_solvers();  // hip/miopen/solver.cpp: AMD's, under MIOpen's own names
 
 const std::vector<const Solver*>& solvers() {
 #define REFORMER_ADDRESS(name) &name(),

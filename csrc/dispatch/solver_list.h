@@ -8,7 +8,7 @@
 
 namespace reformer {
 
-// In the order in which ties are broken. The first one applies to every problem.
+// In the order in which ties are broken. The first solver applies to every problem.
 const std::vector<const Solver*>& solvers();
 
 // The solver of this name, or null.

@@ -1,5 +1,5 @@
-// GPUs by their architecture's name alone (devices.def). Launches and cost models ask for nothing else
-// of a device: the same choice, and the same bits, on every GPU of an architecture.
+// GPUs, identified only by the name of their architecture (devices.def). Launches and cost models depend on nothing
+// else of a device, so that every GPU of an architecture makes the same choice and yields the same bits.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr GpuSpec kGpuSpecs[] = {
 #undef REFORMER_GPU
 };
 
-// The architecture's usual GPU; null if it is not known.
+// The architecture's usual GPU; null if it is unknown.
 inline const GpuSpec* usual_gpu(const std::string& arch) {
   for (const GpuSpec& spec : kGpuSpecs)
     if (arch == spec.architecture) return &spec;
@@ -33,16 +33,16 @@ inline int32_t usual_units(const std::string& arch) {
   return spec && spec->units ? spec->units : 100;
 }
 
-// Threads of a warp.
+// Threads per warp.
 inline int32_t warp_size(const std::string& arch) { return arch.compare(0, 4, "gfx9") == 0 ? 64 : 32; }
 
-// Bytes of shared memory that a block may have.
+// Greatest number of bytes of shared memory per block.
 inline int32_t most_shared_bytes(const std::string& arch) {
   if (const GpuSpec* const spec = usual_gpu(arch)) return spec->shared_kib << 10;
   return arch.compare(0, 3, "sm_") == 0 ? 99 << 10 : 64 << 10;
 }
 
-// True if kernels that are made of bulk copies (TMA) and wgmma run.
+// True if kernels with bulk copies (TMA) and wgmma run.
 inline bool has_tma(const std::string& arch) {
   const GpuSpec* const spec = usual_gpu(arch);
   return spec && spec->has_tma;

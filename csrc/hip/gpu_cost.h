@@ -1,4 +1,4 @@
-// Expected times of kernels on a GPU of which no timings are known.
+// Expected times of kernels on GPUs without timings.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace reformer {
 
-// Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic, and starts in 3: for
-// ranking until weights exist for a GPU.
+// Expected microseconds of a kernel that reaches this share of an H200's bandwidth or arithmetic rate, with a launch of
+// 3 us. Used to rank kernels until weights exist for a GPU.
 inline double gpu_estimate_us(const ConvProblem& p, double share) {
   constexpr double kBytesPerUs = 4.3e6, kFlopsPerUs16 = 790e6, kFlopsPerUs32 = 300e6, kStartUs = 3;
   const double elements = double(p.input_numel()) + double(p.weight_numel()) + double(p.output_numel());
@@ -18,10 +18,10 @@ inline double gpu_estimate_us(const ConvProblem& p, double share) {
              share;
 }
 
-// Expected microseconds of a good kernel for the problem and of a pass that reads its result and writes another: what a
-// kernel that runs a program itself competes with. On 541 problems in NHWC the selector's choice, where this allows it,
-// took 1.014 times as long as the best there is, a pass after its choice of all kernels 1.17 times. Good kernels of
-// depthwise convolutions reach half as much of the bandwidth as others.
+// Expected microseconds of a good kernel for the problem and of a pass that reads its result and writes another: the
+// alternative to a kernel that runs a program itself. On 541 problems in NHWC the selector's choice, where this
+// estimate allows it, took 1.014 times as long as the best one; a pass after its choice among all kernels took 1.17
+// times as long. Good kernels of depthwise convolutions reach half as much of the bandwidth as others.
 inline double gpu_unfused_us(const ConvProblem& p) {
   constexpr double kPassBytesPerUs = 3.6e6, kPassUs = 2.5;
   const double share = p.groups > 1 && p.groups == p.c ? 0.4 : 0.8;

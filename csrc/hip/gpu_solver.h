@@ -1,4 +1,4 @@
-// The base of solvers by this package's GPU kernels.
+// The base class of solvers with this package's GPU kernels.
 #pragma once
 
 #include "conv/solver.h"

@@ -1,4 +1,4 @@
-// Kernels that are compiled for several types and widths: which of a table it is.
+// Finds the kernel for given types and widths in a table of compiled ones.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace reformer {
 
 struct TypedKernel {
-  const char *type, *other;  // that of the other operand
-  int elements;              // adjacent ones that a thread has at once
+  const char *type, *other;  // type of the other operand
+  int elements;              // adjacent elements per access of a thread
   gpu::Kernel kernel;
 };
 

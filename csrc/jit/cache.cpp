@@ -20,7 +20,7 @@ namespace reformer::gpu {
 namespace {
 
 constexpr uint64_t kDefaultLimit = uint64_t{256} << 20;
-constexpr off_t kMostBytes = off_t{1} << 28;  // the largest file that is read
+constexpr off_t kMostBytes = off_t{1} << 28;  // larger files are not read
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -62,7 +62,7 @@ void warn_once(const std::string& path, const char* why) {
                  path.c_str(), why);
 }
 
-// Why code from there must not run; null if nobody but the user can have put it there.
+// Why code in this file or folder must not be run; null if only the user can have written it.
 const char* distrust(const struct stat& found) {
   if (found.st_uid != geteuid()) return "it belongs to another user";
   return found.st_mode & (S_IWGRP | S_IWOTH) ? "others may write to it (chmod go-w)" : nullptr;
@@ -77,15 +77,15 @@ class Descriptor {
   }
   explicit operator bool() const { return number_ >= 0; }
   int operator*() const { return number_; }
-  // True if it could be closed: some file systems write only then.
+  // True if closing succeeded: some file systems write only then.
   bool closed() { return close(std::exchange(number_, -1)) == 0; }
 
  private:
   int number_;
 };
 
-// The folder, if it is there and its files may be used. All its files are opened relative to it, so that it stays the
-// one that was looked at.
+// The folder, if it exists and its files may be used. All files are opened relative to it, so that it remains the
+// folder that was checked.
 Descriptor open_folder(const std::string& folder) {
   Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat found;
@@ -96,7 +96,8 @@ Descriptor open_folder(const std::string& folder) {
   return Descriptor(-1);
 }
 
-// All of a regular file that only the user can have written. No other kind is waited for, and no link followed.
+// The content of a regular file that only the user can have written. Does not block on other kinds of files and follows
+// no links.
 std::optional<std::string> read_file(const Descriptor& file, const std::string& path) {
   struct stat found;
   if (!file || fstat(*file, &found) || !S_ISREG(found.st_mode) || found.st_size > kMostBytes) return std::nullopt;
@@ -129,7 +130,7 @@ std::string random_name() {
   return digits;
 }
 
-// Another process may remove the same files at the same time: what is gone is no error.
+// Another process may remove the same files at the same time: missing files are no error.
 void trim(const Descriptor& folder, const std::string& keep) {
   struct File {
     std::string name;
@@ -194,7 +195,7 @@ std::optional<std::string> find_cached(const std::string& key) {
   if (end == std::string::npos) return std::nullopt;
   std::string code = bytes->substr(end + 2);
   if (bytes->compare(0, end + 2, header(key, code)) != 0) return std::nullopt;
-  futimens(*file, nullptr);  // it was used now
+  futimens(*file, nullptr);  // mark as used now
   return code;
 }
 
@@ -204,7 +205,7 @@ void store_cached(const std::string& key, const std::string& code) {
   if (folder.empty()) return warn_once(folder, "there is no such folder");
   std::error_code ignored;
   std::filesystem::path path(folder);
-  if (!path.has_filename()) path = path.parent_path();  // it ends with a slash
+  if (!path.has_filename()) path = path.parent_path();  // the path ends with a slash
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   mkdir(folder.c_str(), S_IRWXU);
   const Descriptor opened = open_folder(folder);

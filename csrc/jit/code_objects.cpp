@@ -48,7 +48,7 @@ std::vector<std::string> runnable_architectures(const std::string& architecture)
 
 const std::string* packaged_code(const std::string& file, const std::string& architecture) {
   static std::mutex mutex;
-  static std::map<std::string, std::string> read;  // whose addresses last
+  static std::map<std::string, std::string> read;  // a map, whose elements keep their addresses
   const std::lock_guard<std::mutex> lock(mutex);
   const std::string stem = fs::path(file).filename().string();
   for (const std::string& runnable : runnable_architectures(architecture)) {

@@ -14,7 +14,7 @@ namespace reformer::gpu {
 namespace {
 
 struct Code {
-  std::mutex mutex;  // while it is compiled
+  std::mutex mutex;  // held while it is compiled
   std::string bytes;
 };
 
@@ -36,7 +36,7 @@ Codes& codes() {
 }
 
 struct Job {
-  std::string what, key;  // for messages; of the cache
+  std::string what, key;  // what: for messages; key: of the cache
   Source source;
 };
 
@@ -91,7 +91,7 @@ std::optional<Source> missing_source(const Entry& entry, const std::string& arch
 void add_compiled(const Entry& entry, const std::string& architecture, std::string bytes) {
   Code& code = codes().of(entry, architecture);
   const std::lock_guard<std::mutex> lock(code.mutex);
-  if (!code.bytes.empty()) return;  // modules may point to it
+  if (!code.bytes.empty()) return;  // modules may point to it, so it must not be replaced
   store_cached(job_of(entry, architecture).key, bytes);
   code.bytes = std::move(bytes);
 }

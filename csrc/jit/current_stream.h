@@ -1,5 +1,5 @@
-// PyTorch's current stream of a GPU, for whoever has to know it before there is work for it. Only what is compiled with
-// torch sees it, and gives the function.
+// PyTorch's current stream of a GPU, for code that needs it before there is work for it. Only code compiled with torch
+// can query it, so that code registers a function.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace reformer::gpu {
 using StreamReader = void* (*)(int32_t device);
 void set_stream_reader(StreamReader reader);
 
-// Null, the default stream, as long as there is no such function.
+// Null, the default stream, as long as no function is registered.
 void* current_stream(int32_t device);
 
 }  // namespace reformer::gpu

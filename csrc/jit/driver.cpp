@@ -5,7 +5,7 @@
 namespace reformer::gpu {
 
 const Driver& driver() {
-  // ROCm's torch has HIP's library loaded. CUDA's may be there and not be loaded yet.
+  // torch for ROCm has already loaded HIP's library. CUDA's may be installed but not yet loaded.
   static const std::unique_ptr<Driver> found = [] {
     auto hip = hip_driver();
     return hip ? std::move(hip) : cuda_driver();

@@ -1,5 +1,5 @@
-// The GPU's driver: HIP's (driver_hip.cpp) or CUDA's (driver_cuda.cpp), found in the process at run time. No header of
-// either is needed to build, and nothing is linked. Numbers of devices are torch's: both go by what the driver makes of
+// The GPU's driver: HIP's (driver_hip.cpp) or CUDA's (driver_cuda.cpp), found in the process at run time. Building
+// needs no headers of either, and nothing is linked. Device indices are torch's: both follow the driver's reading of
 // CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES in this process.
 #pragma once
 
@@ -21,11 +21,11 @@ class Driver {
   // "sm_90", or "gfx90a:sramecc+:xnack-" with the features of an AMD GPU.
   virtual std::string target(int32_t device) const = 0;
 
-  // A code object, made ready for torch's current device, which is this one; also while a stream is being captured into
-  // a graph. The bytes have to stay where they are.
+  // Loads a code object for `device`, which has to be torch's current device. Also allowed while a stream is being
+  // captured into a graph. The bytes must stay at their address.
   virtual Module load(const std::string& code) const = 0;
 
-  // A kernel of it, allowed all the shared memory that the device has; null if there is none of this name.
+  // A kernel of the module, with permission to use all the device's shared memory; null if there is none of this name.
   virtual Function function(Module module, const char* name, int32_t device) const = 0;
 
   // See gpu.h.
@@ -39,12 +39,12 @@ class Driver {
   virtual void launch(Function function, const Launch& shape, const Queue& queue, const void* arguments) const = 0;
 };
 
-// Null if the libraries are not there.
+// Null if the libraries are not installed.
 std::unique_ptr<Driver> hip_driver();
 std::unique_ptr<Driver> cuda_driver();
 
-// The one of this process; throws std::runtime_error if there is none. The first call initialises the driver, as torch
-// does at the first use of a GPU, after which neither works in forked processes.
+// The driver of this process; throws std::runtime_error if there is none. The first call initialises it, as torch does
+// at the first use of a GPU; after that, neither works in forked processes.
 const Driver& driver();
 
 }  // namespace reformer::gpu

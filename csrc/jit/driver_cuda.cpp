@@ -10,13 +10,13 @@
 namespace reformer::gpu {
 namespace {
 
-// From cuda.h, which need not be there to build.
+// From cuda.h, so that building doesn't need it.
 constexpr int kInvalidContext = 201, kNotFound = 500;
-constexpr int kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // a device's attributes
-constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;   // a function's attributes
+constexpr int kMajor = 75, kMinor = 76, kMaxSharedBytesOptIn = 97;  // device attributes
+constexpr int kStaticSharedBytes = 1, kMaxDynamicSharedBytes = 8;   // function attributes
 constexpr int kUint16 = 1, kNotInterleaved = 0, kSwizzle128Bytes = 3, kPromote256Bytes = 3, kZerosOutside = 0;
 
-// CUDA 12.0 and newer, as any torch >= 2.11 has.
+// CUDA 12.0 and newer; torch >= 2.11 always has it.
 struct Api {
   int (*init)(unsigned);
   int (*error_string)(int, const char**);
@@ -38,7 +38,7 @@ struct Api {
                             const int*, uint32_t, uint32_t, const uint32_t*, int, int, int, int);
 };
 
-// CUlaunchAttribute and CUlaunchConfig.
+// Mirror CUlaunchAttribute and CUlaunchConfig.
 struct Attribute {
   int id, padding;
   unsigned value[16];
@@ -78,7 +78,7 @@ class CudaDriver final : public Driver {
     return "sm_" + std::to_string(attribute(kMajor, device)) + std::to_string(attribute(kMinor, device));
   }
 
-  // Libraries belong to no context, so kernels of them run in the primary one, in green ones, and on any device.
+  // Libraries belong to no context, so their kernels run in the primary context, in green contexts, and on any device.
   Module load(const std::string& code) const override {
     const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void* library = nullptr;
@@ -93,7 +93,7 @@ class CudaDriver final : public Driver {
     if (error == kNotFound) return nullptr;
     check(error, "cuLibraryGetKernel");
     bind_context(device);
-    // Copies it to the device now: otherwise the first launch would, which may fall into the capture of a graph.
+    // Copies the kernel to the device now. Otherwise the first launch would, possibly during the capture of a graph.
     check(api_.kernel_function(&function, kernel), "cuKernelGetFunction");
     int fixed = 0;
     check(api_.kernel_attribute(&fixed, kStaticSharedBytes, kernel, device), "cuKernelGetAttribute");
@@ -145,7 +145,7 @@ class CudaDriver final : public Driver {
                              std::to_string(error) + ")");
   }
 
-  // True if the device has programmatic dependent launch: from sm_90 on.
+  // True if the device supports programmatic dependent launch: sm_90 and later.
   bool supports_pdl(int device) const {
     static std::array<std::atomic<int>, 64> majors{};
     const size_t slot = size_t(device) % majors.size();
@@ -160,8 +160,8 @@ class CudaDriver final : public Driver {
     return value;
   }
 
-  // A thread that torch has not yet run anything in has no context, even if its current device is right: CUDA's runtime
-  // makes one only when it is called. True if there was none.
+  // A thread in which torch has not yet run anything has no context, even if its current device is right: CUDA's
+  // runtime creates one only when it is called. Returns true if there was none.
   bool bind_context(int device) const {
     void* context = nullptr;
     if (!api_.current_context(&context) && context) return false;

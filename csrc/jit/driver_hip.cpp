@@ -8,7 +8,7 @@
 namespace reformer::gpu {
 namespace {
 
-// From hip_runtime_api.h, which need not be there to build.
+// From hip_runtime_api.h, so that building doesn't need it.
 constexpr int kNotFound = 500;
 
 // ROCm 6.0 and newer.
@@ -35,9 +35,9 @@ class HipDriver final : public Driver {
     check(api_.init(0), "hipInit");
   }
 
-  // No attribute has the name; it is one of the device's properties. The structure's layout is tied to the function's
-  // name (R0600), but without HIP's header we would have to count its bytes: instead the name is looked for. It is
-  // "gfx942:sramecc+:xnack-", long after the 256 bytes of the name that is sold, and no other member is text.
+  // The architecture is not an attribute but a member of the device's properties. Without HIP's header its offset is
+  // unknown, so the text is searched for; the layout can't change, as it is tied to the function's name (R0600). The
+  // text is "gfx942:sramecc+:xnack-", and comes long after the 256 bytes of the product name; no other member is text.
   std::string target(int32_t device) const override {
     std::array<char, 8192> properties{};  // 1472 are used
     check(api_.device_properties(properties.data(), device), "hipGetDeviceProperties");
@@ -54,7 +54,7 @@ class HipDriver final : public Driver {
     return module;
   }
 
-  // All of the 64 KiB of shared memory may be asked for without further ado.
+  // All 64 KiB of shared memory are available without setting an attribute.
   Function function(Module module, const char* name, int32_t) const override {
     const RelaxedCapture relaxed(api_.exchange_capture_mode);
     void* function = nullptr;

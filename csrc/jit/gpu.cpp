@@ -36,7 +36,7 @@ const Name& known_name(int32_t device) {
   return *slot.load();
 }
 
-// The kernels that were launched before. Never freed: code objects stay loaded as long as the process lives.
+// Kernels that have been launched. Never freed: code objects stay loaded as long as the process lives.
 class Functions {
  public:
   Driver::Function get(const Entry& entry, int32_t device) {
@@ -47,7 +47,7 @@ class Functions {
   }
 
  private:
-  // Packaged code may be of a newer CUDA than the driver supports: what torch's own NVRTC makes fits it.
+  // Packaged code may be from a newer CUDA than the driver supports; code from torch's own NVRTC fits the driver.
   Driver::Function prepare(const Entry& entry, int32_t device) {
     const std::string& architecture = gpu::architecture(device);
     std::string refused;
@@ -67,7 +67,7 @@ class Functions {
     }
   }
 
-  // Null if it is not packaged.
+  // Null if the kernel is not packaged.
   Driver::Function packaged(const Entry& entry, const std::string& architecture, int32_t device) {
     const std::string* code = packaged_code(entry.file, architecture);
     if (!code) return nullptr;
@@ -76,7 +76,7 @@ class Functions {
     return driver().function(module, entry.name, device);
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<std::tuple<std::string, std::string, std::string, int32_t>, Driver::Function> all_;
   std::map<std::pair<const std::string*, int32_t>, Driver::Module> modules_;
 };
@@ -95,7 +95,7 @@ const std::string& target(int32_t device) { return known_name(device).target; }
 
 const char* unavailable(const std::string& architecture) {
   static std::mutex mutex;
-  static std::map<std::string, std::string> reasons;  // by architecture; empty: available
+  static std::map<std::string, std::string> reasons;  // by architecture; an empty reason: available
   const std::lock_guard<std::mutex> lock(mutex);
   auto found = reasons.find(architecture);
   if (found == reasons.end()) {

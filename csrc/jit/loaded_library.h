@@ -1,4 +1,4 @@
-// Libraries that torch has brought into the process, whatever folder and version they come from.
+// Libraries that torch has loaded into the process, whatever their folder and version.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,9 +10,9 @@
 
 namespace reformer::gpu {
 
-// A handle of the loaded library whose file is called `stem` and then anything that begins with a dot or a dash
-// (libamdhip64.so.7, libamdhip64-0123abcd.so), or null. By name rather than by soname, since wheels rename what they
-// bundle.
+// Handle of the loaded library whose file name is `stem` followed by nothing or by anything that begins with a dot or a
+// dash (libamdhip64.so.7, libamdhip64-0123abcd.so), or null. Searches by file name rather than by soname, since wheels
+// rename the libraries that they bundle.
 inline void* loaded_library(std::string_view stem) {
   struct Search {
     std::string_view stem;

@@ -1,4 +1,5 @@
-// While a stream is captured, calls that might touch others are forbidden. Loading code is none of those that harm.
+// Allows loading code while a stream is captured. Capturing forbids calls that might affect other streams; loading is
+// harmless.
 #pragma once
 
 namespace reformer::gpu {

@@ -12,11 +12,11 @@ namespace {
 
 bool is_amd(const std::string& architecture) { return architecture.rfind("gfx", 0) == 0; }
 
-// The two have the same functions.
+// NVRTC and hipRTC have the same functions.
 struct Api {
   using Program = void*;
   const std::string prefix, code_name;
-  std::string name;  // NVRTC 13.0
+  std::string name;  // name of the library: NVRTC 13.0
   int (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*);
   int (*destroy)(Program*);
   int (*compile)(Program, int, const char* const*);
@@ -57,7 +57,7 @@ std::string& nvrtc_file() {
   return file;
 }
 
-// The one that torch has loaded fits the driver; then what the loader finds, or a wheel has.
+// The library that torch has loaded fits the driver; after it, the one found by the loader, or a wheel's.
 const Api* nvrtc() {
   static const std::unique_ptr<Api> api = [] {
     void* library = loaded_library("libnvrtc.so");
@@ -68,7 +68,7 @@ const Api* nvrtc() {
   return api.get();
 }
 
-// Its own library, or a part of HIP's.
+// A library of its own, or part of HIP's.
 const Api* hiprtc() {
   static const std::unique_ptr<Api> api = [] {
     void* library = loaded_library("libhiprtc.so");
@@ -82,11 +82,11 @@ const Api* hiprtc() {
 
 const Api* api_for(const std::string& architecture) { return is_amd(architecture) ? hiprtc() : nvrtc(); }
 
-// From Hopper on, instructions that only one architecture has are those worth having.
+// From Hopper on, the most useful instructions exist on only one architecture.
 std::vector<std::string> options(const std::string& architecture) {
   if (is_amd(architecture)) return {"--offload-arch=" + architecture, "-std=c++17", "-O3"};
   const bool specific = std::stoi(architecture.substr(3)) >= 90;
-  // -default-device: headers shared with the host have functions of the host's.
+  // -default-device: functions in headers shared with the host are not marked __device__.
   return {"--gpu-architecture=" + architecture + (specific ? "a" : ""), "-std=c++17", "-default-device"};
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The name in `#include "..."`, or nothing if the line is another.
+// The name in `#include "..."`; empty for other lines.
 std::string included_name(const std::string& line) {
   constexpr const char* kSpaces = " \t\r\f\v";
   size_t at = line.find_first_not_of(kSpaces);
@@ -54,7 +54,7 @@ class Flattener {
   }
 
  private:
-  // Names without folders: the text, and with it the key of the cache, is the same wherever the package lies.
+  // Names without folders, so that the text, and thus the cache key, does not depend on where the package is installed.
   void line_directive(int number, const std::string& name) {
     text += "#line " + std::to_string(number) + " \"" + name + "\"\n";
   }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kOp = "_cast_all";
 
-// The sizes are the same, but that the result may have more along its first dimension.
+// Sizes have to be equal, except that the result may be longer along its first dimension.
 void check_sizes(size_t i, const Tensor& from, const Tensor& to) {
   const auto own = from.sizes(), wanted = to.sizes();
   bool fit = own.size() == wanted.size();
@@ -37,7 +37,7 @@ bool is_dense(const Tensor& tensor) {
   return filled >= count;
 }
 
-// True if what is adjacent is so on both sides, and what the result has more follows it.
+// True if both have the same strides, and the result's extra elements follow the others in memory.
 bool are_alike(const Tensor& from, const Tensor& to) {
   const auto sizes = from.sizes(), strides = from.strides(), wanted = to.strides();
   for (size_t d = 0; d < sizes.size(); ++d)
@@ -45,7 +45,7 @@ bool are_alike(const Tensor& from, const Tensor& to) {
   return is_dense(to) && (!has_more(from, to) || wanted[0] * to.size(0) == to.numel());
 }
 
-// Writes the zeros, and leaves what the tensor itself is written to.
+// Zeroes the extra elements and returns a view of the others.
 Tensor with_zeros_behind(const Tensor& from, const Tensor& to) {
   if (!has_more(from, to)) return to;
   Tensor whole = to;

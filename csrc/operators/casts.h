@@ -7,9 +7,9 @@
 
 namespace reformer {
 
-// Writes each tensor to the one at the same place of `to`, in that one's data type. That may have more along its first
-// dimension, which becomes 0. On a GPU all in one kernel, but for those of other types than the first, or in another
-// order of memory than what they are written to, which PyTorch's own operators copy.
+// Copies each tensor to the one at the same index of `to`, cast to its data type. The latter may be longer along its
+// first dimension; the extra elements become 0. On a GPU one kernel copies all, except tensors whose type differs from
+// the first one's or whose memory format differs from the destination's; PyTorch's own operators copy those.
 void cast_all(std::vector<Tensor>& from, std::vector<Tensor>& to);
 
 }  // namespace reformer

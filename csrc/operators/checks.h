@@ -1,4 +1,4 @@
-// Checks of operators' arguments. Messages begin with the operator's name.
+// Checks of operator arguments. Messages begin with the operator's name.
 #pragma once
 
 #include <sstream>
@@ -19,7 +19,7 @@ template <class... Parts>
   throw std::runtime_error(text.str());
 }
 
-// fp32, fp64, fp16 or bf16.
+// The data type if it is fp32, fp64, fp16 or bf16; else an error.
 DType dtype_of(const char* op, const char* argument, torch::headeronly::ScalarType type);
 inline DType dtype_of(const char* op, const char* argument, const Tensor& tensor) {
   return dtype_of(op, argument, tensor.scalar_type());
@@ -27,15 +27,15 @@ inline DType dtype_of(const char* op, const char* argument, const Tensor& tensor
 
 void check_same_device(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b);
 
-// Data types and devices.
+// Checks that data types and devices are equal.
 void check_same(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b);
 
-// True if a tensor's elements have no memory (any more), as FSDP leaves parameters between their uses. PyTorch's own
-// copies end in a segmentation fault then, so operators ask before they do anything.
+// True if a tensor has elements but no memory, as FSDP leaves parameters between uses. PyTorch's own copies then end in
+// a segmentation fault, so operators check this first.
 bool is_freed(const Tensor& tensor);
 void check_not_freed(const char* op, const char* argument, const Tensor& tensor);
 
-// Where a tensor is, and with how many threads.
+// The device of a tensor, with the number of threads.
 Device device_of(const Tensor& tensor);
 
 }  // namespace reformer

@@ -12,7 +12,7 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Bytes of an element, where kernels copy such; else 0.
+// Bytes per element of types that the kernels copy; else 0.
 int64_t bytes_of(ScalarType type) {
   switch (type) {
     case ScalarType::Float: return 4;

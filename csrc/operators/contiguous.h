@@ -1,11 +1,11 @@
-// Copies in another order of memory.
+// Copies to another memory format.
 #pragma once
 
 #include "tensors.h"
 
 namespace reformer {
 
-// A copy whose elements are dense in the order of the dimensions. By PyTorch's own where no kernel does it.
+// A dense copy in the order of the dimensions. PyTorch's own copy is used where no kernel supports it.
 Tensor contiguous_copy(const Tensor& tensor);
 
 }  // namespace reformer

@@ -13,12 +13,12 @@
 namespace reformer {
 namespace {
 
-// As the caller has it, not yet checked.
+// The caller's arguments, not yet checked.
 struct Geometry {
   Sizes stride, padding, dilation;
   int64_t groups;
 };
-// Refers to the other's numbers.
+// Refers to the arrays of `g`.
 Geometry geometry_of(const ConvGeometry& g) {
   return {{g.stride.data(), 2}, {g.padding.data(), 2}, {g.dilation.data(), 2}, g.groups};
 }
@@ -56,7 +56,7 @@ void check_rank(const char* op, const char* argument, Sizes sizes) {
   if (sizes.size() != 4) fail(op, argument, " must have 4 dimensions, got ", sizes.size(), " (", shown(sizes), ")");
 }
 
-// The problem of an input and a weight of these sizes; every inconsistency is an error. Sizes may be 0.
+// Problem of an input and a weight of these sizes; inconsistencies are errors. Sizes may be 0.
 ConvProblem checked_problem(const char* op, Direction direction, Sizes input, Sizes weight, const Geometry& g) {
   check_rank(op, "input", input);
   check_rank(op, "weight", weight);
@@ -98,7 +98,7 @@ void check_output_grad(const char* op, const ConvProblem& p, const Tensor& grad)
     fail(op, "grad_output has size ", shown(grad.sizes()), ", but the geometry gives ", shown({expected.data(), 4}));
 }
 
-// An empty sum: the result is empty, zero, or the bias alone.
+// The result if there is nothing to sum: empty, zero, or the bias alone.
 Tensor without_work(const ConvProblem& p, const Tensor& like, const Tensor* bias) {
   const auto sizes = p.result_sizes();
   Tensor result = empty(like, {sizes.data(), 4}, p.layout);
@@ -130,7 +130,7 @@ Tensor compute(const char* op, ConvProblem p, const char* first_name, const Tens
   std::optional<torch::stable::accelerator::DeviceGuard> guard;  // not on a CPU, where it throws
   if (device.kind == DeviceKind::cuda) guard.emplace(first.get_device_index());
   const ConvOperands operands{p, a, b, bias ? &*dense_bias : nullptr};
-  // Held, as the thread may decide something else while this one is run.
+  // Shared ownership: the thread may decide something else while this plan runs.
   const std::shared_ptr<const ConvPlan> plan = decide(p, device, program ? &program->call(p) : nullptr).plan;
   if (!plan->run_with) return run(*plan, operands);
   program->run(*plan, buffers_of(operands));

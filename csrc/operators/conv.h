@@ -1,5 +1,5 @@
-// Convolution and its derivatives, with all checks of arguments. Everything below is free of torch except tensors.cpp
-// and cpu/parallel.cpp.
+// Convolution and its derivatives, with all argument checks. Below this layer only tensors.cpp and cpu/parallel.cpp use
+// torch.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ using Ints = std::vector<int64_t>;
 Tensor conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const Ints& stride,
               const Ints& padding, const Ints& dilation, int64_t groups);
 
-// A program that follows a convolution, and that its kernel may run itself. The buffers have no result.
+// A program after a convolution, which the convolution's kernel may run itself. The buffers have no result.
 class ConvEpilogue {
  public:
   virtual ~ConvEpilogue() = default;
@@ -22,7 +22,7 @@ class ConvEpilogue {
   virtual void run(const ConvPlan& plan, const ConvBuffers& buffers) = 0;
 };
 
-// conv2d, whose result is not defined if the program was run.
+// conv2d followed by the program. The returned tensor is undefined if the convolution's kernel ran the program.
 Tensor conv2d_with(ConvEpilogue& program, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    const Ints& stride, const Ints& padding, const Ints& dilation, int64_t groups);
 
@@ -31,7 +31,8 @@ Tensor conv2d_input_grad(const Ints& input_size, const Tensor& weight, const Ten
 Tensor conv2d_weight_grad(const Ints& weight_size, const Tensor& input, const Tensor& grad_output, const Ints& stride,
                           const Ints& padding, const Ints& dilation, int64_t groups);
 
-// By a packed geometry (plan/interned.h). Gradients that `wanted` has a bit for: of the input 1, the weight 2.
+// Variants with a packed geometry (plan/interned.h). conv2d_grads returns the gradients whose bits are set in `wanted`:
+// 1 for the input, 2 for the weight.
 Tensor conv2d_of_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                           int64_t geometry);
 std::vector<Tensor> conv2d_grads(const Tensor& grad_output, const Tensor& input, const Tensor& weight, int64_t geometry,

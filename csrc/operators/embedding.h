@@ -5,9 +5,9 @@
 
 namespace reformer {
 
-// The gradient of a table of `rows` rows, of which `ids` has looked some up, in any sizes: grad has these and a table's
-// columns. The id `padding` has none (-1: all have one); by_frequency: each row's is divided by how often it was looked
-// up. By PyTorch's own operator where no kernel does it.
+// Gradient of an embedding table of `rows` rows. ids: row numbers, of any shape; grad: of the shape of ids, followed by
+// the table's columns. Ids equal to `padding` get no gradient (-1: all ids do). by_frequency: divide each row's
+// gradient by how often it was looked up. PyTorch's own operator is used where no kernel supports it.
 Tensor embedding_grad(const Tensor& grad, const Tensor& ids, int64_t rows, int64_t padding, bool by_frequency);
 
 }  // namespace reformer

@@ -43,7 +43,7 @@ void check_geometry(const char* op, const Tensor& images, const char* name, cons
     fail(op, "a window has more than ", kMostPlaces, " places: ", shown({g.window.data(), 2}));
 }
 
-// PyTorch's rule. Windows that would begin behind the image are left out.
+// Output size by PyTorch's rule: windows that would begin behind the image are left out.
 int64_t outputs_of(const char* op, int64_t size, const Geometry& g, size_t d, bool ceil_mode) {
   const int64_t stride = g.stride[d], last = size + 2 * g.padding[d] - g.dilation[d] * (g.window[d] - 1) - 1;
   if (last < 0) fail(op, "the window ", shown({g.window.data(), 2}), " does not fit into the padded input");

@@ -43,7 +43,7 @@ ScalarType torch_type(Stored type) {
   throw std::logic_error("what a result is stored as is known by its call");
 }
 
-// argument(): the tensor's name.
+// argument: returns the tensor's name.
 template <class Name>
 Stored stored_type(const char* op, const Name& argument, const Tensor& tensor) {
   const ScalarType found = tensor.scalar_type();
@@ -90,9 +90,9 @@ std::optional<Placement> placement_of(const Tensor& tensor, int64_t width) {
   return found;
 }
 
-// The tensor as a program reads it: checked, and dense or with a placement. A full or row one of more than 4 dimensions
-// has the result's elements in the order of its memory. like: a tensor where the result of these sizes will be. width:
-// columns of a line where placements are supported, else 0.
+// The tensor as a program reads it: checked, and dense or with a placement. Full, row and index tensors of more than 4
+// dimensions have the result's elements in memory order. like: a tensor on the result's device. width: columns of a
+// line if placements are supported, else 0.
 Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tensor, const Tensor& like, Sizes result,
                Layout layout, int64_t width, std::optional<Placement>& placement) {
   const auto argument = [&] { return "tensors[" + std::to_string(place) + "] (" + name(kind) + ")"; };
@@ -126,7 +126,7 @@ Tensor operand(const char* op, size_t place, ProgramOp kind, const Tensor& tenso
   return kind == ProgramOp::full ? dense(tensor, layout) : contiguous_of(tensor);
 }
 
-// A dense tensor's elements in the order of its memory, in these sizes.
+// A view of a dense tensor's elements in memory order, with these sizes.
 Tensor in_order_of_memory(const Tensor& tensor, Sizes sizes) {
   Ints strides(sizes.size(), 1);
   for (size_t d = sizes.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * sizes[d + 1];
@@ -136,7 +136,7 @@ Tensor in_order_of_memory(const Tensor& tensor, Sizes sizes) {
   return Tensor(handle);
 }
 
-// By PyTorch's own operations, for what no kernel runs.
+// Runs the program by PyTorch's own operations, for programs that no kernel supports.
 std::vector<Tensor> run_unfused(const Program& program, const Tensor& acc, const std::vector<Tensor>& tensors,
                                 const std::vector<Tensor>& into) {
   using torch::stable::detail::from;
@@ -162,14 +162,14 @@ void run_on_gpu(const StitchedPlan& plan, const ProgramCall& call, const Tensor&
            plan.semaphores && semaphores ? semaphores->counters(acc) : nullptr);
 }
 
-// A program's call, with its tensors: for a result of these sizes in this layout, of the data type of `like`, which is
-// where the result will be.
+// A program's call with its tensors, for a result of these sizes in this layout, with the data type and device of
+// `like`.
 struct Prepared {
   Ints sizes;
   std::vector<Tensor> inputs, outputs;
   ProgramCall call;
 
-  // width: columns of a line where placements are supported, else 0.
+  // width: columns of a line if placements are supported, else 0.
   Prepared(const char* op, const Program& program, const Tensor& like, Sizes of, Layout layout,
            const std::vector<Tensor>& tensors, int64_t width = 0)
       : sizes(of.begin(), of.end()),
@@ -192,8 +192,9 @@ struct Prepared {
     return int32_t(call.placements.size()) - 1;
   }
 
-  // The last outputs are written to tensors that are there: vectors of channels, tensors of more than 4 dimensions, by
-  // their placements, and such as the result is, unless it is not dense: then the output has memory of its own.
+  // Makes the last outputs write to existing tensors: vectors of channels, tensors of more than 4 dimensions through
+  // their placements, and tensors of the result's sizes. If such a tensor is not dense, the output gets memory of its
+  // own.
   void write_to(const char* op, const Tensor& like, const std::vector<Tensor>& into, int64_t width) {
     const size_t allocated = call.program.outputs.size() - into.size();
     call.outputs.resize(allocated);
@@ -220,7 +221,7 @@ struct Prepared {
     }
   }
 
-  // spare: a tensor that may be the first output of the result's type, if any. into: the last outputs.
+  // spare: a tensor whose memory the first output of the result's type may reuse, or null. into: the last outputs.
   void allocate_outputs(const Tensor& like, const Tensor* spare, const std::vector<Tensor>& into = {}) {
     const size_t allocated = call.program.outputs.size() - into.size();
     call.outputs.resize(call.program.outputs.size());
@@ -242,7 +243,7 @@ struct Prepared {
   }
 };
 
-// Kernels on GPUs ask it themselves.
+// Only for the CPU: GPU kernels check indices themselves.
 void check_indices(const ProgramCall& call) {
   for (size_t i = 1; i < call.inputs.size(); ++i) {
     if (call.program.inputs[i].kind != ProgramOp::index) continue;
@@ -253,8 +254,8 @@ void check_indices(const ProgramCall& call) {
   }
 }
 
-// Runs the program over `acc`, which is dense in the layout. reusable: nobody else needs acc's memory. semaphores: or
-// null.
+// Runs the program on `acc`, which is dense in the layout. reusable: acc's memory may be overwritten. semaphores: may
+// be null.
 std::vector<Tensor> run(const char* op, Prepared& prepared, const Tensor& acc, const std::vector<Tensor>& tensors,
                         bool reusable, const std::vector<Tensor>& into = {}, Semaphores* semaphores = nullptr) {
   ProgramCall& call = prepared.call;
@@ -301,7 +302,7 @@ std::vector<Tensor> stitch_with(const InternedProgram& program, const Tensor& ac
   return run(op, prepared, dense(acc, layout), tensors, false, into, semaphores);
 }
 
-// That follows a convolution.
+// A program after a convolution.
 class ProgramEpilogue final : public ConvEpilogue {
  public:
   ProgramEpilogue(const char* op, const Program& program, const Tensor& like, const std::vector<Tensor>& tensors)
@@ -341,10 +342,11 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
   const char* op = "conv2d_epilogue";
   const Program* program = &of.whole;
   std::optional<Tensor> bias;
-  // On a GPU PyTorch's convolution would add it by a kernel of its own, and a program adds it for nothing.
+  // Only on the CPU: on a GPU PyTorch's convolution would add the bias in a separate kernel, whereas a program adds it
+  // for free.
   if (of.after_bias && input.is_cpu() && size_t(of.whole.bias()) < tensors.size()) {
     const Tensor& given = tensors[size_t(of.whole.bias())];
-    if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() says what is wrong
+    if (given.dim() == 1 && weight.dim() == 4 && given.size(0) == weight.size(0)) {  // else run() reports the error
       stored_type(op, [] { return "the bias"; }, given);
       check_same_device(op, "input", input, "the bias", given);
       check_not_freed(op, "the bias", given);
@@ -359,8 +361,7 @@ std::vector<Tensor> conv2d_and(const InternedProgram& of, const Tensor& input, c
   ProgramEpilogue epilogue(op, *program, input, tensors);
   const Tensor result = conv2d_with(epilogue, input, weight, bias, stride, padding, dilation, groups);
   if (epilogue.done) return epilogue.prepared->outputs;
-  if (!epilogue.prepared)
-    epilogue.prepare(result.sizes(), result_layout(input, weight));  // there was nothing to compute
+  if (!epilogue.prepared) epilogue.prepare(result.sizes(), result_layout(input, weight));  // the convolution was empty
   return run(op, *epilogue.prepared, result, tensors, true);
 }
 

@@ -17,7 +17,8 @@ Tensor view_of(const Tensor& tensor, const ViewStep& view) {
   int64_t elements;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_numel(tensor.get(), &elements));
   const int64_t first = tensor.storage_offset();
-  const bool is_nothing = view.offset == 0 && view.end == 0;  // empty, where the tensor begins, be that outside
+  const bool is_nothing =
+      view.offset == 0 && view.end == 0;  // an empty view at the tensor's start, which may lie outside the storage
   if (!is_nothing && (first + view.offset < 0 || first + view.end > elements))
     throw std::runtime_error("the view reaches beyond the tensor's memory");
   AtenTensorHandle handle;
@@ -26,7 +27,7 @@ Tensor view_of(const Tensor& tensor, const ViewStep& view) {
   return Tensor(handle);
 }
 
-// One run of a plan: its tensors, by their numbers.
+// One run of a plan: its tensors, indexed by their numbers.
 class Run {
  public:
   Run(const Plan& plan, std::vector<Tensor> given) : plan_(plan), there_(std::move(given)) {
@@ -58,10 +59,11 @@ class Run {
   void run(const PlanStep& step) {
     try {
       std::visit([&](const auto& what) { run(what, step); }, step.what);
-    } catch (const std::out_of_range&) {  // PyTorch has a message for it, and a type
+    } catch (const std::out_of_range&) {  // keeps its type, as PyTorch has its own message for it
       throw;
     } catch (const std::exception& error) {
-      if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what)) throw;  // it names itself
+      if (plan_.steps.size() == 1 && !std::holds_alternative<OperatorStep>(step.what))
+        throw;  // the message already names the operator
       throw std::runtime_error(std::string(error.what()) + " [step " + std::to_string(&step - plan_.steps.data()) +
                                " of the plan: " + step.name() + "]");
     }
@@ -71,7 +73,7 @@ class Run {
     append(conv2d_epilogue_interned(input(step, 0), input(step, 1), tensors(step.inputs, 2), *conv.program,
                                     conv.geometry));
   }
-  // Counters cost a kernel, that sets them to 0, and save one for each program that reduces.
+  // Semaphores cost one kernel, which zeroes them, and save one for each program that reduces.
   void run(const StitchStep& stitch, const PlanStep& step) {
     append(stitch_interned(input(step, 0), tensors(step.inputs, 1), *stitch.program, tensors(step.into, 0),
                            plan_.reducing > 1 ? &semaphores_ : nullptr));
@@ -119,7 +121,7 @@ std::shared_ptr<const Plan> plan_of(int64_t number) {
   }
 }
 
-// The GPU that all tensors are on, but numbers (tensors without dimensions), which may be on the CPU; -1 for the CPU.
+// The GPU of all tensors except those without dimensions, which may be on the CPU; -1 for the CPU.
 int32_t gpu_of(const std::vector<Tensor>& tensors) {
   const Tensor* first = nullptr;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -140,7 +142,7 @@ Numbered<std::vector<Tensor>>& held_tensors() {
 }  // namespace
 
 std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t number) {
-  const std::shared_ptr<const Plan> plan = plan_of(number);  // which may be released meanwhile
+  const std::shared_ptr<const Plan> plan = plan_of(number);  // shared ownership: the plan may be released meanwhile
   if (tensors.size() != size_t(plan->inputs))
     fail("_run", "the plan takes ", plan->inputs, " tensors, got ", tensors.size());
   const int32_t gpu = gpu_of(tensors);

@@ -1,4 +1,4 @@
-// Plans of operators (plan/plan.h) as one.
+// Running plans of operators (plan/plan.h).
 #pragma once
 
 #include <vector>
@@ -7,12 +7,13 @@
 
 namespace reformer {
 
-// The outputs of a plan, by its number (plan/interned.h). The tensors are taken over, so that the plan frees its
-// references to them, too. Throws std::runtime_error, whose message names the step that failed.
+// The outputs of the plan of this number (plan/interned.h). Takes ownership of the tensors, so that the plan can free
+// its inputs, too. Throws std::runtime_error whose message names the failed step.
 std::vector<Tensor> run_plan(std::vector<Tensor>& tensors, int64_t plan);
 
-// Running a plan in two calls. Whoever calls an operator with tensors refers to them until it returns; in between they
-// can be let go of, so that a plan frees what it is given, too. The number that the first gives is good for one run.
+// Running a plan in two calls. The caller of an operator holds references to its tensors until it returns; between the
+// two calls it can release them, so that the plan can free its inputs, too. The number returned by hold_tensors is
+// valid for one run.
 int64_t hold_tensors(std::vector<Tensor>& tensors);
 std::vector<Tensor> run_plan_of_held(int64_t held, int64_t plan);
 

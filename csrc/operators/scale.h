@@ -5,8 +5,8 @@
 
 namespace reformer {
 
-// Multiplies a dense tensor by another one's one element and returns it. Where that is 1, nothing is done, whatever the
-// tensor holds. By PyTorch's own operator where no kernel does it.
+// Multiplies a dense tensor by the only element of `factor` and returns it. If the factor is 1, nothing is done,
+// whatever the tensor holds. PyTorch's own operator is used where no kernel supports it.
 Tensor scale_in_place(Tensor tensor, const Tensor& factor);
 
 }  // namespace reformer

@@ -28,7 +28,7 @@ void launch(const char* op, const Planned<Plan>& planned, const Args& args, cons
   gpu::launch(*planned.plan->kernel, planned.plan->launch, {index, current_stream(index)}, args);
 }
 
-// The numbers in order, and their places: int32 and int64.
+// The sorted numbers (int32) and their original positions (int64).
 std::pair<Tensor, Tensor> sorted(const Tensor& numbers) {
   using torch::stable::detail::from;
   using torch::stable::detail::to;
@@ -46,7 +46,7 @@ void check_count(const char* op, int64_t count) {
   if (count > std::numeric_limits<int32_t>::max() / 2) fail(op, "there are too many rows: ", count);
 }
 
-// On the CPU. PyTorch's messages and types of errors.
+// CPU only; with PyTorch's messages and types of errors.
 template <class Id>
 void number_rows(const Id* index, Tensor& to, int64_t rows, const std::string& of) {
   const Id* const wrong = cpu::row_numbers(index, new_ints(to), to.numel(), rows, of == "index");

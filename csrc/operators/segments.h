@@ -9,18 +9,18 @@
 
 namespace reformer {
 
-// Numbers of rows, int64 or int32, in int32. of: "index", "index_select" or "index_add", the operator of PyTorch that
-// says which are allowed ("index": negative ones, too, which count from the end), and with which message others are an
-// error on the CPU: std::out_of_range, or std::runtime_error of "index_add". On a GPU the kernel ends with a trap.
+// Row numbers, int64 or int32, as int32. of: "index", "index_select" or "index_add", the PyTorch operator that defines
+// which numbers are allowed ("index" also allows negative ones, counted from the end) and the error message for others
+// on the CPU: std::out_of_range, or std::runtime_error for "index_add". On a GPU the kernel traps.
 Tensor row_numbers(const Tensor& index, int64_t rows, std::string of);
 
-// For numbers of rows, as row_numbers() gives them: (order, begins), both int32. order[begins[r]] to
-// order[begins[r + 1] - 1] are the places of those that are r, in their order.
+// Sorts row numbers as row_numbers() returns them into (order, begins), both int32: order[begins[r]] to order[begins[r
+// + 1] - 1] are the positions of the numbers equal to r, in increasing order.
 std::tuple<Tensor, Tensor> sort_rows(const Tensor& numbers, int64_t rows);
 
-// [rows, columns]: row r is the sum of the base's row r and of rows order[i] of the source, multiplied by factors[i],
-// over i from begins[r] to begins[r + 1] - 1. order, and begins of rows + 1 elements, are int32; factors, as many as
-// order has elements, are of the source's type.
+// Sums of rows by segments, [rows, columns]: row r is row r of the base plus the sum, over i from begins[r] to begins[r
+// + 1] - 1, of row order[i] of the source, multiplied by factors[i]. order and begins (rows + 1 elements) are int32;
+// factors has as many elements as order, of the source's type.
 Tensor segment_sum(const Tensor& source, const Tensor& order, const Tensor& begins, const std::optional<Tensor>& base,
                    const std::optional<Tensor>& factors);
 

@@ -19,7 +19,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::detail::from;
 using torch::stable::detail::to;
 
-// As PyTorch's, which count a size of 0 as one of 1.
+// PyTorch's strides, which treat a size of 0 as 1.
 std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
   const auto size = [&](size_t d) { return std::max<int64_t>(sizes[d], 1); };
   const int64_t c = size(1), h = size(2), w = size(3);
@@ -27,13 +27,13 @@ std::array<int64_t, 4> dense_strides(Sizes sizes, Layout layout) {
   return {c * h * w, h * w, w, 1};
 }
 
-// Kernels on GPUs load and store 16 bytes at once.
+// GPU kernels load and store 16 bytes at a time.
 bool is_aligned(const Tensor& tensor) {
   return tensor.is_cpu() || reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
-// A view of a dense tensor with the layout's own strides where a size of 1 leaves them open: those the fake kernels
-// promise.
+// A view of a dense tensor with the layout's own strides in dimensions of size 1, which leave the stride open. The fake
+// kernels promise these strides.
 Tensor with_strides_of(const Tensor& tensor, Layout layout) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto wanted = dense_strides(sizes, layout);
@@ -49,7 +49,7 @@ void call_aten(const char* op, StableIValue* stack) {
 
 }  // namespace
 
-// torch 2.13 has a function for any accelerator; before that each build has one of its own, of one name.
+// torch 2.13 has a function for any accelerator; earlier, each build has its own function of the same name.
 void* current_stream(int32_t device) {
   void* stream = nullptr;
   using NativeHandle = AOTITorchError (*)(StreamHandle, void**);
@@ -138,14 +138,14 @@ Tensor dense(const Tensor& tensor, Layout layout) {
   return torch::stable::copy_(copy, tensor);
 }
 
-// The dispatcher's way takes longer than the question.
+// Check here first: a call through the dispatcher takes longer.
 Tensor contiguous_of(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
 Tensor part(const Tensor& tensor, int64_t i) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
-  AtenTensorHandle handle;  // the offset counts from the tensor's own, whatever the parameter's name says
+  AtenTensorHandle handle;  // the offset is relative to the tensor's own, despite the parameter's name
   TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), tensor.dim() - 1, sizes.data() + 1,
                                                         strides.data() + 1, i * strides[0], &handle));
   return Tensor(handle);
@@ -175,7 +175,7 @@ ConvBuffers buffers_of(const ConvOperands& of) {
 
 namespace {
 
-// PyTorch's own convolution, with the operands converted to this layout first.
+// PyTorch's own convolution on operands converted to this layout.
 Tensor run_aten(Layout via, const ConvOperands& of) {
   const ConvProblem& p = of.problem;
   const std::vector<int64_t> stride = {p.stride_h, p.stride_w}, padding = {p.pad_h, p.pad_w},
@@ -189,7 +189,7 @@ Tensor run_aten(Layout via, const ConvOperands& of) {
     call_aten("aten::convolution", stack.data());
     result = to<Tensor>(stack[0]);
   } else {
-    // PyTorch reads only the sizes of the tensor that is computed.
+    // PyTorch reads only the sizes of the computed tensor.
     const auto sizes = p.result_sizes();
     const Tensor shape = empty(of.first, {sizes.data(), 4}, via);
     const bool for_input = p.direction == Direction::input_grad;

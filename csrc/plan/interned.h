@@ -1,6 +1,6 @@
-// Arguments that operators get again and again: programs, by their code, geometries, packed into a number, and plans,
-// by a number. To hand lists over, or to decode them, takes longer than to decide what to run. Nothing is held for
-// longer than it is in use, but for some programs, and no number is given twice.
+// Arguments that operators get repeatedly: programs, by their code; geometries, packed into a number; and plans, by a
+// number. Passing or decoding lists takes longer than deciding what to run. Except for some programs, nothing is kept
+// longer than it is used, and numbers are never reused.
 #pragma once
 
 #include <memory>
@@ -14,23 +14,23 @@ namespace reformer {
 
 struct InternedProgram {
   Program whole;
-  std::optional<Program> after_bias;  // where it begins with a bias: the rest of it, for a convolution with that bias
+  std::optional<Program>
+      after_bias;  // if it begins with a bias: the rest of the program, for a convolution with that bias
 };
 
-// The program of this code, which is the same one as long as anybody holds it. Throws as Program::decode.
+// The program of this code: one shared object as long as anybody holds it. Throws as Program::decode.
 std::shared_ptr<const InternedProgram> interned_program(const int64_t* code, int64_t size);
 
-// From the number that torch_reformer/runtime/plan.py makes of it: 8 bits each for stride, padding and
-// dilation, the first lowest, and 15 for groups.
-// Throws std::invalid_argument if it is negative.
+// Unpacks the number made by torch_reformer/runtime/plan.py: from the lowest bits, 8 bits for each number of stride,
+// padding and dilation, then 15 for groups. Throws std::invalid_argument if it is negative.
 ConvGeometry unpacked_geometry(int64_t number);
 
-// A new number for the plan of this code, until that is released. Throws as Plan::decode.
+// A new number for the plan of this code, valid until it is released. Throws as Plan::decode.
 int64_t intern_plan(const int64_t* code, int64_t size);
 void release_plan(int64_t number);
 std::shared_ptr<const Plan> interned_plan(int64_t number);  // throws std::invalid_argument if there is none
 
-// How many are held now.
+// Numbers of objects held at present.
 struct InternedCounts {
   int64_t programs, plans;
 };

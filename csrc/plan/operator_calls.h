@@ -1,12 +1,12 @@
-// Calls of PyTorch's operators, which the library for the torch at hand makes (csrc/aten/operator_call.h): torch's
-// stable ABI knows neither all types of arguments nor the errors of what it calls.
+// Calls of PyTorch's operators, made by the library for the installed torch (csrc/aten/operator_call.h): torch's stable
+// ABI supports neither all argument types nor the errors of called operators.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
-// hold: what the other functions take, from the number of a call; null if there is none. run: null, or a message that
-// is good until the thread's next call.
+// hold: from the number of a call, the handle that the other functions take; null if there is no such call. run:
+// returns null, or an error message that is valid until the thread's next call.
 struct ReformerOperatorCalls {
   void* (*hold)(int64_t number);
   void (*release)(void* call);
@@ -20,12 +20,12 @@ void set_operator_calls(const ReformerOperatorCalls& calls);
 
 class OperatorStep {
  public:
-  // number: the call's in that library. Throws std::invalid_argument.
+  // number: the call's number in that library. Throws std::invalid_argument if there is no such call.
   static OperatorStep of(int64_t number);
 
   const char* name() const;
-  // inputs: handles of torch's C API, which stay the caller's. results: new ones. Throws std::runtime_error with the
-  // operator's message.
+  // inputs: handles of torch's C API, still owned by the caller. results: receives new handles. Throws
+  // std::runtime_error with the operator's message.
   void run(void* const* inputs, void** results) const;
 
  private:

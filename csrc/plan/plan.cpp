@@ -8,13 +8,13 @@
 namespace reformer {
 namespace {
 
-constexpr int64_t kMost = 1 << 16;            // tensors, more than any graph has
-constexpr int64_t kMostElements = 1LL << 56;  // far more than any memory has, and sums of a few don't overflow
-constexpr int64_t kMostDimensions = 64;       // as PyTorch
+constexpr int64_t kMost = 1 << 16;            // tensors; more than any graph has
+constexpr int64_t kMostElements = 1LL << 56;  // far more than any memory has; sums of a few don't overflow
+constexpr int64_t kMostDimensions = 64;       // PyTorch's limit
 
 int64_t read_count(CodeReader& reader) { return reader.next(0, kMost, "a count"); }
 
-// As many numbers of tensors as the first number says, each below `end`.
+// Reads a count, then as many numbers of tensors, each below `end`.
 std::vector<int32_t> read_tensors(CodeReader& reader, int64_t end) {
   std::vector<int32_t> numbers;
   for (int64_t left = read_count(reader); left > 0; --left)
@@ -51,7 +51,7 @@ ViewStep read_view(CodeReader& reader) {
   return view;
 }
 
-// Reads a step, and how many inputs and results it has. The reader holds nothing else.
+// A step's kind and its numbers of inputs and results. The reader holds nothing after them.
 struct Read {
   decltype(PlanStep::what) what;
   int64_t inputs, results;
@@ -102,7 +102,7 @@ PlanStep read_step(CodeReader& reader, int32_t there) {
   return step;
 }
 
-// Distinct operations of a program, in order, and its reductions, such as "sub, exp, sum of channels".
+// The distinct operations of a program in order, and its reductions, e.g. "sub, exp, sum of channels".
 std::string operations_of(const Program& program) {
   constexpr size_t kMostShown = 8;
   constexpr const char* reductions[] = {"", "sum", "max", "moments"};
@@ -121,7 +121,7 @@ std::string operations_of(const Program& program) {
   return text.empty() ? "copy" : text;
 }
 
-// No tensor is used after the step that frees it.
+// Throws if a tensor is used after the step that frees it.
 void check_frees(const Plan& plan, const CodeReader& reader) {
   std::vector<bool> freed(size_t(plan.tensors));
   const auto check = [&](const std::vector<int32_t>& used) {

@@ -1,10 +1,10 @@
-// Ranges of PyTorch's profiler, which the library for the torch at hand opens (csrc/aten/profiler.h).
+// Ranges of PyTorch's profiler, opened by the library for the installed torch (csrc/aten/profiler.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-// begin: what end takes.
+// begin returns the argument of end.
 struct ReformerProfiler {
   int32_t (*is_active)();
   void* (*begin)(const char* name);
@@ -15,10 +15,10 @@ namespace reformer {
 
 void set_profiler(const ReformerProfiler& functions);
 
-// True if somebody listens in this thread: names of ranges are made only then.
+// True if this thread is being profiled; otherwise names of ranges need not be made.
 bool is_profiled();
 
-// A range from its construction to its destruction.
+// A profiler range that lasts as long as the object.
 class ProfilerRange {
  public:
   explicit ProfilerRange(const std::string& name);

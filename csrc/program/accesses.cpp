@@ -5,22 +5,23 @@
 namespace reformer {
 namespace {
 
-// A thread has at most so many elements where it reads some of them apart: with more, the threads of a warp would read
-// too many lines of the first-level cache at once.
+// The most elements per thread if some of them are read one by one: with more, the threads of a warp would access too
+// many lines of the first-level cache at once.
 constexpr int kMostApart = 4;
 
-// At most so many that each access of as many elements is aligned, up to 16 bytes. places: of their addresses' bits.
+// The greatest divisor of `elements` (a power of two) for which accesses of so many elements are aligned, up to 16
+// bytes. places: bitwise or of their addresses.
 int aligned(int elements, uint64_t places, int64_t size) {
   while (elements > 1 && places % std::min<uint64_t>(16, uint64_t(elements * size))) elements /= 2;
   return elements;
 }
 
-// The bits of the addresses at which rows of so many elements begin, one after the other or so far apart.
+// Bitwise or of the addresses at which rows begin, `pitch` elements apart.
 uint64_t row_places(const void* data, int64_t pitch, int64_t size) {
   return reinterpret_cast<uintptr_t>(data) | uint64_t(pitch * size);
 }
 
-// The bits of the addresses at which adjacent elements begin.
+// Bitwise or of the addresses at which runs of adjacent elements begin.
 uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
   const int transposed = placement.is_transposed();
   int64_t elements = 0;
@@ -29,7 +30,7 @@ uint64_t places_of(const void* data, const Placement& placement, int64_t size) {
   return row_places(data, elements, size);
 }
 
-// For a tensor that has an element for each of the result's: dense, or with this placement.
+// For a tensor with one element for each of the result's: dense, or with this placement.
 uint64_t places_of(const ProgramCall& call, const void* data, int32_t place, int64_t size) {
   if (place >= 0) return places_of(data, call.placements[size_t(place)], size);
   return row_places(data, call.shape.rows_are_lines() ? call.shape.channels : call.shape.pixels, size);
@@ -48,7 +49,7 @@ uint64_t places_of(const ProgramCall& call, size_t input) {
   }
 }
 
-// Visits what has a placement and an element for each of the result's, with its elements' size.
+// Visits all tensors that have a placement and one element for each of the result's, with their element sizes.
 template <class Visit>
 void each_placed(const ProgramCall& call, Visit visit) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -70,7 +71,7 @@ Accesses::Accesses(const ProgramCall& call) : elements(most(call)), acc(elements
     return place >= 0 && call.placements[size_t(place)].is_transposed();
   };
   each_placed(call, [&](const void*, const Placement& placement, int64_t) {
-    if (placement.column_digits > 1)  // a thread's elements go on in no other digit
+    if (placement.column_digits > 1)  // a thread's elements must not cross into the next digit
       while (placement.of_column[0].count % elements) elements /= 2;
   });
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {

@@ -1,4 +1,4 @@
-// How many adjacent elements of each tensor a kernel reads or writes at once.
+// How many adjacent elements of each tensor a kernel reads or writes in one access.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace reformer {
 
-// Threads of a stitched kernel compute `elements` adjacent ones of a row at once, all of them or those before the row's
-// end. What is stored is written by one access; what is read, by one or by several, as its rows are aligned. All are
+// Each thread of a stitched kernel computes `elements` adjacent elements of a row (fewer at the row's end). Outputs are
+// written in one access; inputs are read in one or several, depending on the alignment of their rows. All numbers are
 // powers of two.
 struct Accesses {
   static constexpr size_t kMostInputs = 32;
@@ -21,9 +21,10 @@ struct Accesses {
   explicit Accesses(const ProgramCall& call);
 };
 
-// How many adjacent channels' numbers a kernel may read at once, for 16 bytes of the result.
+// How many adjacent channels' values a kernel may read in one access, for 16 bytes of the result.
 int channels_per_access(const ProgramCall& call);
-// How many adjacent elements of transposed tensors, which are of as many lines; 0 if there are none.
+// How many adjacent elements of transposed tensors, which belong to as many lines, a kernel may access at once; 0 if no
+// tensor is transposed.
 int lines_per_access(const ProgramCall& call);
 
 }  // namespace reformer

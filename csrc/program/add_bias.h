@@ -1,4 +1,4 @@
-// The program that adds a channel's bias to a result: what follows a convolution that adds none.
+// The program that adds a bias of the channels to a result, for convolutions that add none.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace reformer {
 
-// As Program::decode() reads it. Its one input is the bias.
+// In the format of Program::decode(). The only input is the bias.
 inline std::array<int64_t, 24> add_bias_code() {
   const auto op = [](ProgramOp of) { return int64_t(of); };
   return {1,

@@ -1,4 +1,4 @@
-// Takes numbers off the front of a code: of a program (program.h) or a plan (plan/plan.h).
+// Reads the numbers of a code one by one: of a program (program.h) or a plan (plan/plan.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace reformer {
 
 class CodeReader {
  public:
-  // of: what the code is of, for messages.
+  // of: the kind of code, for messages.
   CodeReader(const char* of, const int64_t* code, int64_t size) : of_(of), at_(code), end_(code + size) {}
 
   bool done() const { return at_ == end_; }
@@ -18,7 +18,7 @@ class CodeReader {
     if (done()) malformed("it ends early");
     return *at_++;
   }
-  // what: the message for a number outside of these bounds.
+  // what: names the number in the message if it is out of bounds.
   int64_t next(int64_t least, int64_t most, const char* what) {
     const int64_t value = next();
     if (value < least || value > most) malformed(what);

@@ -15,7 +15,7 @@ int64_t place(const std::array<Placement::Digit, kMost>& digits, int count, int6
   return count ? at + number * digits[size_t(count - 1)].stride : 0;
 }
 
-// Adds a digit, or more to the last one if it goes on like that.
+// Appends a digit, or extends the last one if the new digit continues it.
 template <size_t kMost>
 bool add(std::array<Placement::Digit, kMost>& digits, int8_t& count, int64_t size, int64_t stride) {
   if (count && digits[size_t(count - 1)].stride * digits[size_t(count - 1)].count == stride) {
@@ -41,7 +41,7 @@ bool Placement::repeats() const {
 int64_t Placement::period() const {
   int last = line_digits;
   while (last > 0 && of_line[size_t(last) - 1].stride == 0) --last;
-  if (last == line_digits || last == 0) return 0;  // it does not, or there is one line only
+  if (last == line_digits || last == 0) return 0;  // not periodic, or there is only one line
   int64_t lines = 1;
   for (int i = 0; i < last; ++i) lines *= of_line[size_t(i)].count;
   return lines;

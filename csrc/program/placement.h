@@ -1,7 +1,7 @@
-// Where the elements of a tensor lie that has not the result's order of memory, or is a part of another tensor, or
-// repeats elements. The result is seen as lines of columns, which are rows of channels: element (line, column) lies at
-// the sum of what its line's and its column's digits give, mixed-radix numbers of which each digit has a stride.
-// Columns are adjacent, or lines are: then the tensor is transposed.
+// Placement of a tensor's elements in memory if their order is not the result's, or if the tensor is a slice of another
+// one, or broadcast. The result is viewed as lines of columns, where a line is a row of channels. The numbers of line
+// and column are written as mixed-radix numbers; each digit has a stride, and the address of element (line, column) is
+// the sum of digits times strides. Either columns are adjacent in memory, or lines are: then the tensor is transposed.
 #pragma once
 
 #include <array>
@@ -15,26 +15,28 @@ struct Placement {
     int64_t count, stride;
   };
   static constexpr int kMostOfLine = 4, kMostOfColumn = 2;
-  // The least significant first. A column's first one has stride 1; what is the same for all columns has none. The
-  // line's first one has stride 1 in a transposed tensor, whose column is one digit with another.
+  // The least significant digit first. The column's first digit has stride 1; a tensor whose columns are all equal
+  // has no column digits. In a transposed tensor the line's first digit has stride 1, and the column is a single digit
+  // with another stride.
   std::array<Digit, kMostOfLine> of_line{};
   std::array<Digit, kMostOfColumn> of_column{};
   int8_t line_digits = 0, column_digits = 0;
 
   int64_t line(int64_t number) const;
   int64_t column(int64_t number) const;
-  // True if elements lie at one place.
+  // True if several elements share one place.
   bool repeats() const;
-  // After so many lines the same elements follow again; 0: they do not.
+  // The number of lines after which the same elements repeat; 0 if they don't.
   int64_t period() const;
   bool is_transposed() const { return column_digits == 1 && of_column[0].stride != 1; }
-  // Adjacent elements, beginning with any multiple of so many columns, or of so many lines.
+  // Number of adjacent elements beginning at any multiple of so many columns, or lines.
   int64_t adjacent_columns() const { return column_digits && !is_transposed() ? of_column[0].count : 1; }
   int64_t adjacent_lines() const { return is_transposed() ? of_line[0].count : 1; }
 };
 
-// The placement of a tensor whose dimensions, the outermost first, run through the result's elements in the order of
-// its memory; lines have `width` columns, 1 for what has one element a line. False: no kernel reads such a tensor.
+// Finds the placement of a tensor whose dimensions, outermost first, run through the result's elements in memory order.
+// Lines have `width` columns, 1 for a tensor with one element per line. Returns false if no kernel can read such a
+// tensor.
 bool find_placement(const int64_t* sizes, const int64_t* strides, size_t dimensions, int64_t width, Placement& found);
 
 }  // namespace reformer

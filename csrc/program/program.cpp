@@ -62,7 +62,7 @@ int64_t element_size(Stored type) {
 }
 
 Program Program::decode(const int64_t* code, int64_t size) {
-  constexpr int64_t most = 1 << 12;  // far more than anybody writes
+  constexpr int64_t most = 1 << 12;  // far more than any program has
   CodeReader reader("program", code, size);
   const int64_t inputs = reader.next(0, most, "inputs"), nodes = reader.next(1, most, "values"),
                 outputs = reader.next(1, most, "outputs");
@@ -113,8 +113,8 @@ Program Program::decode(const int64_t* code, int64_t size) {
 }
 
 std::vector<Varies> Program::varies() const {
-  std::vector<Varies> all(
-      nodes.size());  // not grown: the compiler would export that function of an enumeration's vector
+  std::vector<Varies> all(nodes.size());  // constructed with its size: growing would make the compiler export a
+                                          // function of a vector of an enumeration
   for (size_t i = 0; i < nodes.size(); ++i) {
     const ProgramNode& node = nodes[i];
     switch (node.op) {

@@ -1,6 +1,6 @@
-// Program programs: what happens to each element of a result before, or instead of, its being stored. Written in
-// Python (torch_reformer/program), which also says what each operation means; passed to the operators as numbers. No
-// torch, no HIP.
+// Programs: elementwise operations and reductions applied to a result before it is stored, or to stored tensors.
+// Written in Python (torch_reformer/program), which also defines the meaning of each operation; passed to the operators
+// as numbers. Free of torch and HIP.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ enum class ProgramOp : uint8_t {
 struct ProgramOpEntry {
   const char* name;
   int operands;
-  const char* gpu;  // its text in a kernel, with $0, $1 and $2 for the operands; of leaves and row reductions empty
+  const char*
+      gpu;  // its text in a kernel, where $0, $1 and $2 stand for the operands; empty for leaves and row reductions
 };
 constexpr ProgramOpEntry kProgramOps[] = {
 #define REFORMER_LEAF(name) {#name, 0, ""},
@@ -37,7 +38,7 @@ constexpr bool reduces_row(ProgramOp op) { return op == ProgramOp::row_sum || op
 enum class Reduction : uint8_t { none, sum, max, moments };
 enum class Per : uint8_t { element, channel, row, plane, all };
 
-// The types of a program's tensors: those of DType by the same numbers, and what only programs have.
+// Types of a program's tensors: those of DType with the same numbers, and types that only programs have.
 enum class Stored : int8_t {
   result = -1,
   fp32,
@@ -45,48 +46,48 @@ enum class Stored : int8_t {
   fp16,
   bf16,
   mask = 5,    // bytes 0 and 1
-  key = 6,     // int64, of indices, too
+  key = 6,     // int64; also for indices
   index32 = 7  // int32
 };
 int64_t element_size(Stored type);
 
 struct ProgramNode {
   ProgramOp op;
-  int32_t operands[3];  // nodes before this one
-  int32_t input;        // its number among the inputs
-  double value;         // of a constant
+  int32_t operands[3];  // earlier nodes
+  int32_t input;        // leaves: index among the inputs
+  double value;         // of constants
 };
 
-// Behind each table follows its index, which has the number of one of the table's rows for each row of the result.
+// Each table is followed by its index, which has, for each row of the result, the number of one of the table's rows.
 struct ProgramInput {
   ProgramOp kind;      // full to index
-  int32_t table = -1;  // of a table and its index: its number among the tables
+  int32_t table = -1;  // of a table and its index: number of the table among all tables
 };
 
 struct ProgramOutput {
   Reduction kind;
-  Per per;  // of what is stored: element, or channel, row or plane for a node that depends on nothing else
+  Per per;  // what is stored: an element, or a channel, row or plane for a node that depends on nothing else
   int32_t node;
-  Stored type;     // of the tensor; result: what ProgramCall::stored_type() says
-  int32_t factor;  // of a channel's sum: the node by which it is multiplied, which depends on the channel only; or -1
+  Stored type;     // of the tensor; `result`: as ProgramCall::stored_type() says
+  int32_t factor;  // of a sum per channel: the node that multiplies it, which depends on the channel only; or -1
 
   bool is_by_element() const { return kind == Reduction::none && per == Per::element; }
   bool is_by_channel() const { return kind == Reduction::none && per == Per::channel; }
   bool is_by_row() const { return kind == Reduction::none && per == Per::row; }
   bool is_by_plane() const { return kind == Reduction::none && per == Per::plane; }
-  // True if all rows, or all of an image, have it in common.
+  // True if all rows, or all rows of an image, share the value.
   bool is_common() const { return is_by_channel() || is_by_plane(); }
   bool reduces_like(const ProgramOutput& other) const {
     return kind == other.kind && per == other.per && node == other.node;
   }
 };
 
-// Where a value changes: it is one number for all of the result, or differs from channel to channel, from row (pixel)
-// to row, or, of what is the same for all pixels of an image, from image to image. What is made of two values changes
-// where either does.
+// The directions in which a value varies: nowhere, if it is one number for the whole result; from channel to channel;
+// from row (pixel) to row; or, for values equal in all pixels of an image, from image to image. The result of an
+// operation varies where any operand does.
 enum class Varies : uint8_t { nowhere = 0, channels = 1, rows = 2, images = 4, planes = channels | images };
 constexpr Varies operator|(Varies a, Varies b) { return Varies(uint8_t(a) | uint8_t(b)); }
-// True if it differs at most from one of these to the other.
+// True if it varies at most in the directions of `by`.
 constexpr bool only(Varies varies, Varies by) { return (varies | by) == by; }
 constexpr bool by_row(Varies varies) { return !only(varies, Varies::planes); }
 
@@ -94,29 +95,30 @@ struct Program {
   std::vector<ProgramInput> inputs;
   std::vector<ProgramNode> nodes;
   std::vector<ProgramOutput> outputs;
-  std::vector<size_t> reductions;  // outputs that are reductions; of equal ones the first
-  std::vector<int64_t> code;       // from which decode() makes it
-  int64_t number = -1;             // its own, of an interned one (plan/interned.h)
-  // True if a row's values have to be known before others of it are, or are stored: whole rows are computed at once.
+  std::vector<size_t> reductions;  // indices of the outputs that are reductions; only the first of equal ones
+  std::vector<int64_t> code;       // as given to decode()
+  int64_t number = -1;             // number of an interned program (plan/interned.h); else -1
+  // True if values of a row depend on other values of it, or one value per row is stored: kernels then compute whole
+  // rows at once.
   bool needs_rows = false;
-  // True if something is known of each channel of each image: what belongs to an image is computed apart from others.
+  // True if some value belongs to a channel of an image (a plane): kernels then compute each image separately.
   bool has_planes = false;
   int32_t tables = 0;
 
-  // From Program.code. Throws std::invalid_argument if it is malformed.
+  // From Program.code in Python. Throws std::invalid_argument if it is malformed.
   static Program decode(const int64_t* code, int64_t size);
   bool has_acc() const;
-  // If the first thing that happens to acc is that a channel's input is added: that input's number, else -1.
+  // The input of channels that is added to acc before anything else happens to it: its number, or -1.
   int32_t bias() const;
-  // acc is that sum from now on: a convolution gives it with the input for its bias, rounded once.
+  // Replaces that sum by acc: a convolution with the input as its bias yields it, rounded once.
   void take_bias();
-  std::vector<Varies> varies() const;  // of each node
+  std::vector<Varies> varies() const;  // for each node
 
  private:
-  int32_t bias_sum() const;  // the node that adds it, or -1
+  int32_t bias_sum() const;  // the node that adds the bias, or -1
 };
 
-// A result that a program works on, as [images][channels][pixels] or, in NHWC, [images][pixels][channels].
+// Shape of a program's result: [images][channels][pixels] or, in NHWC, [images][pixels][channels].
 struct ProgramShape {
   Layout layout = Layout::nchw;
   int64_t images = 0, channels = 0, pixels = 0;
@@ -124,7 +126,7 @@ struct ProgramShape {
   // True if the elements of a row are adjacent in memory.
   bool rows_are_lines() const { return layout == Layout::nhwc || pixels == 1; }
   int64_t numel() const { return rows() * channels; }
-  // Elements of what has one for each of these.
+  // Number of elements of a tensor with one element per element, channel, row or plane.
   int64_t count(Per per) const;
   bool operator==(const ProgramShape& other) const;
   uint64_t hash() const;
@@ -133,34 +135,34 @@ struct ProgramShape {
 struct ProgramOperand {
   const void* data;
   Stored type;
-  int32_t place = -1;  // its number among the placements, of a full, row or index input that has one
+  int32_t place = -1;  // number of the placement of a full, row or index input, or -1 if it has none
 };
 
-// A matrix of which rows are looked up: how many there are, and elements of memory from one to the next.
+// A matrix whose rows are looked up: the number of rows, and elements from one row to the next.
 struct Table {
   int64_t rows, pitch;
 };
 
-// A program's call. Tensors are dense, full ones in the result's layout; where rows are lines, and not behind a
-// convolution, they may have placements instead. A tensor that is stored may be `acc`, if it has its type, or a full
-// input; one of channels may be an input of channels that nothing else is computed from.
+// A program's call. Tensors are dense, full ones in the result's layout. If rows are lines and no convolution precedes,
+// they may have placements instead. An output tensor may be `acc`, if it has its type, or a full input; an output of
+// channels may be an input of channels that no other node reads.
 struct ProgramCall {
   const Program& program;
   ProgramShape shape;
   Stored type;      // of the result: fp32, fp64, fp16 or bf16
   const void* acc;  // of that type, or null
   std::vector<ProgramOperand> inputs;
-  std::vector<void*> outputs;                   // of moments: means, then squares
-  std::vector<Placement> placements = {};       // of inputs, in order, then of outputs
-  std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; none has one if empty
+  std::vector<void*> outputs;                   // for moments: means, then squares
+  std::vector<Placement> placements = {};       // of inputs in order, then of outputs
+  std::vector<int32_t> places_of_outputs = {};  // as ProgramOperand::place; if empty, no output has a placement
   std::vector<Table> tables = {};
 
-  // The data type of an output's tensor. Reductions are stored as they are computed if nothing else is said.
+  // Data type of an output's tensor. By default, reductions are stored in the type in which they are computed.
   Stored stored_type(const ProgramOutput& output) const {
     if (output.type != Stored::result) return output.type;
     return output.kind == Reduction::none || type == Stored::fp64 ? type : Stored::fp32;
   }
-  // The row number that an index has for a line of the result.
+  // The row number that an index holds for a line of the result.
   int64_t number(const ProgramOperand& index, int64_t line) const {
     const int64_t at = index.place < 0 ? line : placements[size_t(index.place)].line(line);
     return index.type == Stored::key ? static_cast<const int64_t*>(index.data)[at]

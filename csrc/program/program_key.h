@@ -1,4 +1,4 @@
-// The key of plans for a program's call, besides the shape and the device.
+// The key of plans for a program's call, without the shape and the device.
 #pragma once
 
 #include <array>
@@ -10,19 +10,20 @@
 namespace reformer {
 
 struct ProgramKey {
-  int64_t number = -1;                                    // the program's own; -1: there is none
+  int64_t number = -1;                                    // the program's number; -1: none
   Stored result = Stored::result;                         // the result's type
-  int32_t elements_per_thread = 0, lines_per_access = 0;  // as accesses.h has them
-  // 4 bits for each of the first kMostInputs: the type, and whether it has a placement. Kernels support no more.
+  int32_t elements_per_thread = 0, lines_per_access = 0;  // as in accesses.h
+  // 4 bits for each of the first kMostInputs inputs: the type, and whether it has a placement. Kernels support no more
+  // inputs.
   std::array<uint64_t, 2> input_types{};
-  std::array<uint64_t, 3> accesses{};  // 4 bits for each of these and for acc: elements per access
-  uint64_t placements = 0;             // 4 bits for each of the first 16: how many digits, and whether it is transposed
-  uint32_t placed_outputs = 0;         // a bit for each of the first 32
+  std::array<uint64_t, 3> accesses{};  // 4 bits for each input and for acc: elements per access
+  uint64_t placements = 0;      // 4 bits for each of the first 16: number of digits, and whether it is transposed
+  uint32_t placed_outputs = 0;  // one bit for each of the first 32
 
   static constexpr size_t kMostInputs = Accesses::kMostInputs;
 
   ProgramKey() = default;
-  explicit ProgramKey(const ProgramCall& call);  // of an interned program
+  explicit ProgramKey(const ProgramCall& call);  // the program must be interned
 
   bool operator==(const ProgramKey& other) const {
     return number == other.number && result == other.result && elements_per_thread == other.elements_per_thread &&

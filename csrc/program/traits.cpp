@@ -41,7 +41,8 @@ ProgramTraits::ProgramTraits(const ProgramCall& call) : reductions(int32_t(call.
   const std::vector<Varies> varies = program.varies();
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const ProgramOp op = program.nodes[i].op;
-    if (operands(op) == 0 || only(varies[i], Varies::channels)) continue;  // once a channel is next to nothing
+    if (operands(op) == 0 || only(varies[i], Varies::channels))
+      continue;  // one operation per channel costs next to nothing
     ++(is_function(op) ? functions : operations);
   }
 }

@@ -6,23 +6,24 @@
 namespace reformer {
 namespace {
 
-// Scales: where the knots are, and so how many rows of the embedding matrix a number takes.
+// Scales: their knots, and thus how many rows of the embedding matrix a number takes.
 constexpr int kSmall = 8;         // knots 0, 1, ... 8 of a scale of sizes
-constexpr int kSizeOctaves = 11;  // from 8 to 16384, beyond which all sizes are one
+constexpr int kSizeOctaves = 11;  // from 8 to 16384, beyond which all sizes are alike
 constexpr int kSizeKnots = kSmall + 1 + 4 * kSizeOctaves;
 constexpr int kProductKnots = 44;           // 1, 2, 4, ... 2^43
 constexpr int kSmallKnots = 12;             // 0, 1, ... 11
 constexpr int kAlignments = 7;              // divisible by 1, 2, 4, ... 64
-constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and to what its edge is known
+constexpr int kTile = 256, kTileStep = 16;  // the largest tile of a matrix product, and the resolution of its edge
 constexpr int kTileKnots = 4 * 14;          // quarters of an octave: up to 2^14 tiles
 constexpr int kContexts = 3 * 5 * 2, kKinds = 6;
-constexpr int kSlowerKnots = 33, kSlowerStep = 2;  // logits differ by 32 times the logarithm of times, mostly
-constexpr int kNames = 251;                        // solvers are distinguished by so many numbers, a prime
-// Tokens that have room for a program.
+constexpr int kSlowerKnots = 33,
+              kSlowerStep = 2;  // logits differ mostly by 32 times the logarithm of the ratio of times
+constexpr int kNames = 251;     // solvers are hashed to so many numbers; a prime
+// Tokens that also get a program's terms.
 constexpr int kOfFilter = 5, kOfGroups = 7, kOfInput = 12, kOfWeight = 13, kOfOutput = 14;
 
-// Adds terms to tokens in the order in which they are mentioned. Every problem mentions the same terms in the same
-// order, so that a term's rows begin where those of the one before end.
+// Adds terms to tokens in the order of the calls. Every problem adds the same terms in the same order, so that each
+// term's rows begin where those of the previous term end.
 class Writer {
  public:
   void token() { token(token_ + 1); }
@@ -34,7 +35,7 @@ class Writer {
     put(first_ + int32_t(value), 1);
     first_ += count;
   }
-  // Between knots 0, 1, ... `knots` - 1.
+  // Interpolates between the knots 0, 1, ... `knots` - 1.
   void between(double position, int32_t knots) {
     position = std::clamp(position, 0.0, knots - 1.0);
     const int32_t low = std::min(int32_t(position), knots - 2);
@@ -50,16 +51,16 @@ class Writer {
     while (power < kAlignments - 1 && x > 0 && x % (int64_t{2} << power) == 0) ++power;
     one_of(power, kAlignments);
   }
-  // How far the last tile of a matrix product is filled, whatever the tile's size.
+  // How full the last tile of a matrix product is, for all sizes of tiles.
   void edge(int64_t x) { one_of((x % kTile + kTileStep - 1) / kTileStep, kTile / kTileStep + 1); }
-  // A number of tiles: how evenly they go round the processors.
+  // A number of tiles: how evenly they are distributed over the processors.
   void tiles(double x) { between(4 * std::log2(std::max(x, 1.0)), kTileKnots); }
 
   Features result{};
   int32_t rows() const { return first_; }
 
  private:
-  // Linear between the knots of an octave: 8, 10, 12, 14, 16, 20, ...
+  // Piecewise linear between the knots of an octave: 8, 10, 12, 14, 16, 20, ...
   static double size_position(int64_t x) {
     if (x <= kSmall) return double(x);
     int octave = 0;
@@ -72,13 +73,13 @@ class Writer {
   }
 
   int token_ = -1, term_ = 0;
-  std::array<int, kTokens> used_{};  // terms of each token
+  std::array<int, kTokens> used_{};  // number of terms of each token
   int32_t first_ = 0;
 };
 
 Writer write(const ConvProblem& p, const Device& device) {
   const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w(), taps = int64_t{p.group_c()} * p.r * p.s;
-  // The matrix product that the problem is: rows and columns of the result of one group, and the length of its sums.
+  // The problem as a matrix product: rows and columns of one group's result, and the length of its sums.
   int64_t rows = p.group_k(), cols = pixels, depth = taps;
   if (p.direction == Direction::input_grad) {
     rows = p.group_c();
@@ -91,29 +92,29 @@ Writer write(const ConvProblem& p, const Device& device) {
   const double bytes = double(p.input_numel() + p.weight_numel() + p.output_numel()) * double(element_size(p.dtype));
 
   Writer w;
-  w.token();  // the context, and the place where the answer is read
+  w.token();  // the context; its position is also that of the output
   w.one_of((int64_t(p.direction) * 5 + int64_t(p.dtype)) * 2 + int64_t(p.layout), kContexts);
   w.one_of(int64_t(p.kind()), kKinds);
   w.product(device.threads);
-  w.one_of(0, 2);  // for a bias, of which no database has timings: what was never learnt would decide
+  w.one_of(0, 2);  // for a bias, always 0: no database has timings with one, so its row would never be trained
   w.token();       // batch
   w.size(p.n);
   w.alignment(p.n);
-  w.token();  // input channels of a group
+  w.token();  // input channels per group
   w.size(p.group_c());
   w.alignment(p.group_c());
-  w.token();  // input image
+  w.token();  // height and width of the input
   w.size(p.h);
   w.size(p.w);
   w.alignment(p.h);
   w.alignment(p.w);
-  w.token();  // output channels of a group
+  w.token();  // output channels per group
   w.size(p.group_k());
   w.alignment(p.group_k());
   w.token();  // filter (kOfFilter)
   w.small(p.r);
   w.small(p.s);
-  w.token();  // how it moves
+  w.token();  // padding, stride and dilation
   w.small(p.pad_h);
   w.small(p.pad_w);
   w.small(p.stride_h);
@@ -122,7 +123,7 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.small(p.dilation_w);
   w.token();  // groups (kOfGroups)
   w.size(p.groups);
-  w.token();  // output image
+  w.token();  // height and width of the output
   w.size(p.out_h());
   w.size(p.out_w());
   w.alignment(p.out_h());
@@ -145,7 +146,7 @@ Writer write(const ConvProblem& p, const Device& device) {
   w.product(double(p.weight_numel()));
   w.token();  // (kOfOutput)
   w.product(double(p.output_numel()));
-  w.token();  // work, and how much of it for each byte
+  w.token();  // work, and work per byte
   w.product(p.flops());
   w.product(16 * p.flops() / bytes);
   const auto tiles = [](int64_t x) { return double((x + kTile / 2 - 1) / (kTile / 2)); };
@@ -153,7 +154,7 @@ Writer write(const ConvProblem& p, const Device& device) {
   return w;
 }
 
-// A solver's number, which stays whatever other solvers there are (FNV-1a).
+// A solver's number (FNV-1a), which does not depend on which other solvers exist.
 int32_t number_of(const char* name) {
   uint32_t hash = 2166136261u;
   for (; *name; ++name) hash = (hash ^ uint8_t(*name)) * 16777619u;
@@ -181,7 +182,7 @@ Writer write(const ConvProblem& p, const Device& device, const ProgramTraits& pr
   w.token(kOfOutput);
   w.small(program.functions);
   w.one_of(program.is_random, 2);
-  w.product(16 * p.flops() / moved);  // the convolution's work for each byte that a kernel for the program moves
+  w.product(16 * p.flops() / moved);  // the convolution's work per byte that a separate kernel for the program moves
   return w;
 }
 

@@ -1,5 +1,5 @@
-// Γ-blocks on a sequence of any length. For an ISA body; no include guard, as in vec.h. Positions are the rows of
-// [length, width] matrices, so that vectors run along the channels.
+// Γ-blocks on a sequence of any length. Included by an ISA body; no include guard, as in vec.h. Positions are the rows
+// of [length, width] matrices, so that vectors run along the channels.
 #include "cpu/simd/math.h"
 
 namespace reformer::REFORMER_ISA {
@@ -7,8 +7,8 @@ namespace reformer::REFORMER_ISA {
 using Floats = Vec<float>;
 constexpr int kFloats = kLanes<float>;
 
-// to = from * outputs [first, first + count) of the layer (columns of `to` begin with `first` as column 0), or is added
-// to `to`, then without the bias.
+// to = from * outputs [first, first + count) of the layer + bias, or to += the product without the bias. Output `first`
+// is column 0 of `to`.
 inline void multiply(const PackedLinear& layer, const GemmKernels<float>& kernels, const float* from, int32_t rows,
                      int32_t first, int32_t count, float* to, int32_t to_step, bool accumulate = false) {
   for (int32_t col = 0; col < count; col += kernels.cols())
@@ -46,8 +46,8 @@ inline void normalise(const float* from, int32_t rows, int32_t width, float* to)
   }
 }
 
-// The part of a block between qkv and up, for the first `rows` positions: q times the average of v with weights
-// softmax(k) along the sequence, plus the depthwise convolution of v by the taps.
+// The token mixing of a block (between qkv and up), for the first `rows` positions: q times the average of v along the
+// sequence with weights softmax(k), plus the depthwise convolution of v with the taps.
 inline void mix(const PackedBlock& block, const float* qkv, int32_t length, int32_t rows, int32_t width, float* mixed) {
   const int32_t step = 3 * width;
   for (int32_t c = 0; c < width; c += kFloats) {
@@ -85,12 +85,12 @@ inline void add_to_rows(const float* bias, int32_t rows, int32_t width, float* x
       store<float>(x + row * width + c, load<float>(x + row * width + c) + load<float>(bias + c));
 }
 
-// x [length, width] becomes what the blocks make of it. The last block computes only the first `last_rows`
-// positions: 1 or all. scratch has gamma_scratch() floats.
+// Applies the blocks to x [length, width] in place. The last block computes only the first `last_rows` positions: 1 or
+// all. scratch has gamma_scratch() floats.
 inline void gamma_blocks(const PackedBlocks& blocks, const GemmKernels<float>& kernels, int32_t length,
                          int32_t last_rows, float* x, float* scratch) {
   const int32_t width = blocks.width, hidden_width = blocks.hidden;
-  // One after another without gaps, so that all take as little of the level-1 cache as possible.
+  // Contiguous, to use as little of the first-level cache as possible.
   float *const normal = scratch, *const mixed = normal, *const qkv = normal + length * width,
                *const hidden = qkv + length * 3 * width;
   for (int32_t i = 0; i < blocks.count; ++i) {

@@ -1,5 +1,5 @@
-// The arithmetic of the selector (Reformer in torch_reformer/selector/model.py), from the features to the logits. No
-// torch, no allocation: everything between is on the stack.
+// The selector's arithmetic (Reformer in torch_reformer/selector/model.py), from features to logits. Free of torch and
+// of allocations: intermediate results are on the stack.
 #pragma once
 
 #include "device.h"

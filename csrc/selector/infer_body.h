@@ -3,7 +3,8 @@
 
 namespace reformer::REFORMER_ISA {
 
-// The sum over terms of row times weight, for every token; the device belongs to the first.
+// Embeds the features: for every token the sum over its terms of weight times row; the device's embedding is added to
+// the first.
 inline void embed(const PackedSelector& net, const Features& features, float* x) {
   const int32_t width = net.blocks.width;
   for (int32_t c = 0; c < width; c += kFloats)
@@ -17,11 +18,11 @@ inline void embed(const PackedSelector& net, const Features& features, float* x)
 
 inline void infer(const PackedSelector& net, const Features& features, const GemmKernels<float>& kernels,
                   float* logits) {
-  // The selector's whole sequence is on the stack, whatever its width.
+  // The memory for the whole sequence is on the stack, for the greatest width.
   alignas(64) float x[kTokens * kMaxWidth + gamma_scratch(kMaxWidth, kMaxHidden, kTokens)];
   float* const scratch = x + kTokens * net.blocks.width;
   embed(net, features, x);
-  gamma_blocks(net.blocks, kernels, kTokens, 1, x, scratch);  // the answer is read from the first position
+  gamma_blocks(net.blocks, kernels, kTokens, 1, x, scratch);  // the output is read from the first position
   normalise(x, 1, net.blocks.width, scratch);
   multiply(net.head, kernels, scratch, 1, 0, net.head.outputs, logits, 0);
 }

@@ -1,4 +1,4 @@
-// Weights as PyTorch has them, packed into one piece of memory for gamma_body.h.
+// PyTorch's weights packed into one piece of memory for gamma_body.h.
 #pragma once
 
 #include <cstdlib>
@@ -14,9 +14,9 @@ struct FreeFloats {
 };
 using FloatMemory = std::unique_ptr<float[], FreeFloats>;
 
-FloatMemory aligned_floats(int64_t count);  // to 64 bytes, which `count` must fill
+FloatMemory aligned_floats(int64_t count);  // aligned to 64 bytes, which `count` must fill
 
-// Takes the tensors one by one. The first pass, without memory, only counts the floats that the second needs.
+// Packs the tensors one by one. A first pass without memory only counts the floats that the second pass needs.
 class Packer {
  public:
   Packer(const float* const* tensors, float* memory) : tensors_(tensors), memory_(memory) {}
@@ -25,8 +25,8 @@ class Packer {
 
   const float* copy(int64_t count);
   PackedLinear linear(int32_t inputs, int32_t outputs);
-  // For each block taps [3, width], qkv.weight [3 width, width], qkv.bias, up.weight [hidden, width], up.bias,
-  // down.weight [width, hidden], down.bias.
+  // The tensors of each block: taps [3, width], qkv.weight [3 width, width], qkv.bias, up.weight [hidden, width],
+  // up.bias, down.weight [width, hidden], down.bias.
   PackedBlocks blocks(int32_t width, int32_t hidden, int32_t count);
 
  private:
@@ -37,7 +37,7 @@ class Packer {
   int64_t used_ = 0;
 };
 
-// pack(Packer&) takes all tensors, in both passes; what it makes in the second points into the result.
+// pack(Packer&) packs all tensors and is called for both passes; the second call's views point into the result.
 template <class Pack>
 FloatMemory pack_into_memory(const float* const* tensors, const Pack& pack) {
   Packer counting(tensors, nullptr);
@@ -48,7 +48,7 @@ FloatMemory pack_into_memory(const float* const* tensors, const Pack& pack) {
   return memory;
 }
 
-// Throw std::invalid_argument. `whose` is "a selector", say.
+// Throw std::invalid_argument. `whose`: the owner for the message, e.g. "a selector".
 void check_between(const std::string& whose, const char* what, int64_t value, int64_t most);  // 1 to most
 void check_blocks(const std::string& whose, int32_t width, int32_t hidden, int32_t count);
 

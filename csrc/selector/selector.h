@@ -1,5 +1,5 @@
-// A trained selector: scores the kernels for a problem. Weights come as PyTorch has them and are packed once; logits()
-// then allocates nothing, takes no lock and may be called by any number of threads.
+// A trained selector, which scores the kernels for a problem. Weights have PyTorch's layout and are packed once; after
+// that logits() allocates nothing, takes no lock and may be called by several threads.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +12,37 @@
 namespace reformer {
 
 constexpr int32_t kMaxCandidates = 256;
-// The candidates of a selector of epilogues.
+// Candidates of a selector of epilogues.
 constexpr size_t kSeparate = 0, kFused = 1;
 constexpr const char* kEpilogueWays[] = {"separate", "fused"};
 
-// Which kernel computes a problem; or whether a program behind it is run by the convolution's kernel or by one of its
-// own.
+// kernels: which kernel computes a problem. epilogues: whether a program after it runs in the convolution's kernel or
+// in one of its own.
 enum class Decides : int8_t { kernels, epilogues };
 
 struct SelectorShape {
-  int32_t rows;  // of the embedding matrix: feature_rows(), or epilogue_feature_rows()
+  int32_t rows;  // rows of the embedding matrix: feature_rows(), or epilogue_feature_rows()
   int32_t width, hidden, blocks;
 };
 
-// How many tensors a selector of so many blocks has, and the order in which they are given, which is that of
-// Reformer.state_dict(): embedding [rows, width], device [1, width]; the blocks' (packing.h); head.weight
-// [candidates, width], head.bias.
+// Number of tensors of a selector with so many blocks. Their order is that of Reformer.state_dict(): embedding [rows,
+// width], device [1, width]; the blocks' tensors (packing.h); head.weight [candidates, width], head.bias.
 constexpr int32_t selector_tensors(int32_t blocks) { return 4 + 7 * blocks; }
 
 class Selector {
  public:
-  // Copies the tensors. candidates: the names of head.weight's rows. asked: the names of those that may be asked for:
-  // the solvers, or the ways of kEpilogueWays. Throws std::invalid_argument.
+  // Copies the tensors. candidates: names of head.weight's rows. asked: names of those that callers ask for: the
+  // solvers, or kEpilogueWays. Throws std::invalid_argument.
   Selector(Decides decides, const SelectorShape& shape, std::vector<std::string> candidates,
            const std::vector<std::string>& asked, const float* const* tensors);
 
   const SelectorShape& shape() const { return shape_; }
   const std::vector<std::string>& candidates() const { return candidates_; }
 
-  // The candidate that is asked[index], or -1 if the weights don't know it.
+  // The candidate named asked[index], or -1 if the weights don't have it.
   int32_t candidate_of(size_t index) const { return candidate_of_[index]; }
 
-  // Writes one logit a candidate. Instruction sets differ in rounding only.
+  // Writes one logit for each candidate. Instruction sets differ only in rounding.
   void logits(const Features& features, float* out, Isa isa = cpu_isa()) const { infer(packed_, features, isa, out); }
 
  private:

@@ -21,7 +21,7 @@ int64_t band_count(int64_t rows, int64_t max_rows, int64_t blocks, int64_t threa
   int64_t best = least;
   double best_cost = 1e30;
   for (int64_t bands = least; bands <= std::min(rows, least + 2 * threads); ++bands) {
-    // Every band repeats some rows of adjacent ones: they are estimated as 2% of a block.
+    // Each band recomputes some rows of adjacent bands: estimated as 2% of a block.
     const double cost = double(ceil_div(blocks * bands, threads)) / double(bands) * (1 + 0.02 * double(bands));
     if (cost < best_cost) best = bands, best_cost = cost;
   }

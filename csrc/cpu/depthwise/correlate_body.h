@@ -6,12 +6,12 @@
 
 namespace reformer::REFORMER_ISA {
 
-// One thread's work on a correlation: it holds the scratch memory.
+// One thread's work on a correlation; owns the scratch memory.
 template <class T>
 class Correlator {
   using S = typename Element<T>::Sum;
   static constexpr int L = kLanes<S>;
-  static constexpr int64_t kMaxTapRows = 11;  // of a kernel's call: of 9 taps each, more would round much
+  static constexpr int64_t kMaxTapRows = 11;  // per call of a kernel, of 9 taps each: longer sums would round much
 
  public:
   Correlator(const depthwise::CorrelateConfig& config, const T* source, const T* filter, const T* bias, T* result)
@@ -59,7 +59,7 @@ class Correlator {
     else
       std::memset(init_, 0, config_.blocks.vectors * L * sizeof(S));
     const int64_t vectors = (size + L - 1) / L;
-    Vec<S> zero{};  // or NaN, where a tap is not finite
+    Vec<S> zero{};  // or NaN, if a tap is not finite
     for (int64_t i = 0; i < vectors * filter_elements_; i += L) zero += load<S>(taps_ + i) * S(0);
     finite_ = true;
     for (int i = 0; i < L; ++i) finite_ = finite_ && zero[i] == 0;
@@ -84,7 +84,7 @@ class Correlator {
     }
   }
 
-  // row: as for source column 0, tap 0 and result 0.
+  // row: pointers at source column 0, tap 0 and result 0.
   void sum_row(Row<S> row, const depthwise::Phase& columns) {
     const int block = depthwise::column_block(columns.out_count);
     row.x += (config_.lead + columns.in_first) * L;
@@ -115,7 +115,7 @@ class Correlator {
     } while (left_rows > 0);
   }
 
-  // Without touching the zero columns: infinity or NaN times zero is not nothing.
+  // Skips the zero columns of the padding, since infinity or NaN times zero is not zero.
   void sum_careful(const Row<S>& row, const depthwise::Phase& columns) {
     S* out = row.out + columns.out_first * L;
     const int64_t out_step = columns.out_step * L;
@@ -136,7 +136,7 @@ class Correlator {
   const depthwise::CorrelateConfig& config_;
   const T *source_, *filter_, *bias_;
   T* result_;
-  int64_t source_elements_, result_elements_, filter_elements_;  // of each vector of a block
+  int64_t source_elements_, result_elements_, filter_elements_;  // per vector of a block
   S *source_band_, *result_band_, *taps_, *init_;
   int64_t loaded_first_ = -1, loaded_pass_ = -1;
   bool finite_ = true;

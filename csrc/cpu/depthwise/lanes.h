@@ -1,10 +1,10 @@
-// Gathers planes into lanes and scatters them back. A block is some consecutive planes of a tensor (plane
-// n * channels + c), each in one lane of a few vectors; in scratch memory a pixel is one vector of the type computed
-// in, and the block's vectors are `stride` elements apart. Part of an ISA body.
+// Gathers planes into lanes and scatters them back. A block is a range of consecutive planes of a tensor (plane n *
+// channels + c), each in one lane of a few vectors. In scratch memory a pixel is one vector of the accumulator's type,
+// and the block's vectors are `stride` elements apart. Part of an ISA body.
 
 namespace reformer::REFORMER_ISA {
 
-// The planes of a tensor that belong to those of the problem's result.
+// The planes of a tensor, indexed by the planes of the problem's result.
 template <class T>
 struct Planes {
   T* data;
@@ -12,11 +12,11 @@ struct Planes {
   depthwise::PlaneMap map;
 
   T* at(int64_t plane) const { return data + tensor.plane_offset(map.plane(plane)); }
-  // Consecutive planes are consecutive elements.
+  // True if consecutive planes are consecutive elements.
   bool adjacent() const { return tensor.pixel_stride() > 1 && map.is_identity(); }
 };
 
-// Pixel i of `size` adjacent planes, the first of which starts at `source`, into vectors at[i].
+// Gathers pixel i of `size` adjacent planes, the first of which starts at `source`, into vectors at[i].
 template <class S, class T>
 void gather_adjacent(const T* source, int64_t pixel_stride, int size, int pixels, const int32_t* at, S* to,
                      int64_t stride) {
@@ -29,7 +29,7 @@ void gather_adjacent(const T* source, int64_t pixel_stride, int size, int pixels
   }
 }
 
-// Pixel i of the planes that start at lane[0], lane[1] ..., each dense, into the vector at[i].
+// Gathers pixel i of the dense planes that start at lane[0], lane[1] ... into the vector at[i].
 template <class S, class T>
 void gather_dense(const T* const (&lane)[kLanes<S>], int pixels, const int32_t* at, S* to) {
   constexpr int L = kLanes<S>;
@@ -51,8 +51,8 @@ void gather_dense(const T* const (&lane)[kLanes<S>], int pixels, const int32_t* 
   }
 }
 
-// Pixels [from, from + pixels) of the `size` planes from `first` on; pixel i becomes the vectors at[i]. Lanes beyond
-// the last plane repeat it or are zero.
+// Gathers pixels [from, from + pixels) of the `size` planes from `first` on; pixel i goes to the vectors at[i]. Lanes
+// beyond the last plane repeat it or are zero.
 template <class S, class T>
 void gather(const Planes<const T>& planes, int64_t first, int size, int64_t from, int pixels, const int32_t* at, S* to,
             int64_t stride) {

@@ -8,7 +8,7 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }  // b > 0
 
-// One axis of the convolution's parameters.
+// Parameters of the convolution along one axis.
 struct Geometry {
   int64_t size, out, filter, pad, stride, dilation;
 };
@@ -17,8 +17,9 @@ Axis forward_axis(const Geometry& g) {
   return {g.size, g.out, {Phase{0, 1, g.out, 0, 1, g.filter, -g.pad, g.stride, g.dilation}}};
 }
 
-// x[i] sums w[f] * y[(i + pad - f * dilation) / stride] over the f that divide evenly: for i of one residue these are
-// every (stride / gcd)-th tap. The taps are taken in reverse so that the source index grows with them.
+// x[i] sums w[f] * y[(i + pad - f * dilation) / stride] over the f for which the division is exact: for all i of one
+// residue these are every (stride / gcd)-th tap. The taps are taken in reverse, so that the source index grows with
+// them.
 Axis input_grad_axis(const Geometry& g) {
   Axis axis{g.out, g.size, {}};
   const int64_t common = std::gcd(g.stride, g.dilation), tap_step = g.stride / common, step = g.dilation / common;

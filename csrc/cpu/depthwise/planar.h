@@ -23,10 +23,10 @@ struct Planar {
 
 inline Planar input_planes(const ConvProblem& p) { return {p.c, p.h, p.w, p.layout}; }
 inline Planar output_planes(const ConvProblem& p) { return {p.k, p.out_h(), p.out_w(), p.layout}; }
-// One plane for each output channel; KRSC and KCRS are the same where a group has one input channel.
+// One plane per output channel; KRSC and KCRS are equal if groups have one input channel.
 inline Planar filter_planes(const ConvProblem& p) { return {1, p.r, p.s, Layout::nchw}; }
 
-// The plane of one tensor that belongs to a plane of another, which may have several times as many channels or as few,
+// Maps a plane of one tensor to that of another, which may have several times as many channels, or a fraction of them,
 // or no batch.
 struct PlaneMap {
   int64_t multiply = 1, divide = 1, add = 0, period = std::numeric_limits<int64_t>::max();
@@ -34,7 +34,8 @@ struct PlaneMap {
   bool is_identity() const { return multiply == 1 && divide == 1 && add == 0; }
 };
 
-// Where the pixels of rows of this width are in scratch memory, in vectors: rows `pitch` apart, `lead` columns before.
+// Positions in scratch memory, in vectors, of the pixels of rows of this width: rows are `pitch` apart, and preceded by
+// `lead` columns.
 std::vector<int32_t> scratch_positions(int64_t rows, int64_t width, int64_t pitch, int64_t lead);
 
 }  // namespace reformer::depthwise

@@ -2,22 +2,22 @@
 
 namespace reformer::REFORMER_ISA {
 
-// A row of results in scratch, and what it is summed from. Strides are in elements.
+// A row of results in scratch, and its sources. Strides are in elements.
 template <class S>
 struct Row {
-  const S* x;                    // under the first tap of the first result
+  const S* x;                    // at the first tap of the first result
   const S* w;                    // the first tap
   S* out;                        // the first result
-  const S* init;                 // one vector that the sums start from, or null: they add to what out holds
-  int64_t x_row, x_step, x_tap;  // to the next tap row's, the next result's, the next tap's
+  const S* init;                 // one vector that the sums start from; if null, they are added to `out`
+  int64_t x_row, x_step, x_tap;  // to the next tap row, result and tap
   int64_t w_row, w_tap;
   int64_t out_step;
   int64_t tap_rows;
-  int64_t blocks;  // of as many results as the kernel computes at a time
+  int64_t blocks;  // each of kBlock results
 };
 
-// kTaps taps in a row of the filter; kStep is the distance of results in x, with taps next to each other, or 0: both
-// are only known at run time. kBlock results share each load of a tap and, where they overlap, of x.
+// kTaps: taps in a row of the filter. kStep: distance of adjacent results in x if taps are adjacent; 0 if distances are
+// known only at run time. kBlock results share each load of a tap and, where they overlap, of x.
 template <class S, int kTaps, int kStep, int kBlock>
 void row_kernel(const Row<S>& row) {
   constexpr int L = kLanes<S>;
@@ -40,7 +40,7 @@ void row_kernel(const Row<S>& row) {
       x += row.x_row;
       w += row.w_row;
     }
-    if (!row.init)  // what is there is added last: shorter chains round less
+    if (!row.init)  // the old value is added last: shorter chains round less
 #pragma GCC unroll 8
       for (int i = 0; i < kBlock; ++i) sum[i] = load<S>(out + i * row.out_step) + sum[i];
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-// Takes a row of the filter apart into pieces that the kernels have as template parameters. Part of an ISA body.
+// Splits a row of the filter into pieces whose widths are template parameters of the kernels. Part of an ISA body.
 
 namespace reformer::REFORMER_ISA {
 
@@ -19,7 +19,7 @@ int with_part_of(int64_t taps, int64_t step, const Body& body) {
 }
 
 // Calls body(Int<width>, Int<step>) for the widest piece that fits into `taps` taps, and returns its width. A step of 1
-// or 2 is the distance, in the source, of one result from the next, where taps are next to each other; 0 is any other.
+// or 2 is the distance of adjacent results in the source if taps are adjacent; 0 stands for all other cases.
 template <class Body>
 int with_part(int64_t taps, int64_t result_step, int64_t tap_step, const Body& body) {
   return with_part_of<9, 7, 5, 4, 3, 2, 1>(taps, tap_step == 1 ? result_step : 0, body);

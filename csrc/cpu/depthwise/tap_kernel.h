@@ -2,25 +2,25 @@
 
 namespace reformer::REFORMER_ISA {
 
-// A row of the filter and the rows of x and dy in scratch that its taps sum over. Strides are in elements.
+// A row of the filter, and the rows of x and dy in scratch that its taps sum over. Strides are in elements.
 template <class S>
 struct TapRow {
-  const S* x;  // under the first tap of the first column
+  const S* x;  // at the first tap of the first column
   const S* dy;
-  S* sums;                               // a vector for each tap, added to
-  int64_t x_row, x_step, x_tap, dy_row;  // to the next row's, the next column's, the next tap's; the next row's
+  S* sums;                               // a vector per tap, added to
+  int64_t x_row, x_step, x_tap, dy_row;  // to the next row, column and tap of x; to the next row of dy
   int64_t rows, columns;
 };
 
-// As row_kernel: kTaps taps, columns of x kStep apart (0: known at run time).
+// kTaps and kStep as in row_kernel; here columns of x are kStep apart.
 template <class S, int kTaps, int kStep>
 void tap_kernel(const TapRow<S>& row) {
   constexpr int L = kLanes<S>;
-  constexpr int kColumns = 4;  // at a time: they share loads of x
-  // A multiply-add waits for the one before it in the same sum: with few taps each has several sums.
+  constexpr int kColumns = 4;  // columns per step: they share loads of x
+  // A multiply-add waits for the previous one of the same sum, so with few taps each tap has several sums.
   constexpr int kSums = kTaps >= 4 ? 1 : kTaps == 3 ? 2 : 4;
   const int64_t step = kStep > 0 ? kStep * L : row.x_step, tap = kStep > 0 ? L : row.x_tap;
-  // Long chains of additions round much: the sums of some rows are added to the totals.
+  // Long chains of additions round much: after some rows the sums are added to the totals.
   constexpr int64_t kRun = 64;
   const int64_t run_rows = std::max<int64_t>(1, kRun / std::max<int64_t>(1, row.columns));
   Vec<S> sum[kSums][kTaps] = {}, total[kTaps] = {};

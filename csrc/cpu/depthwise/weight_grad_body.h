@@ -6,7 +6,7 @@
 
 namespace reformer::REFORMER_ISA {
 
-// One thread's work on a weight gradient: it holds the scratch memory.
+// One thread's work on a weight gradient; owns the scratch memory.
 template <class T>
 class TapSummer {
   using S = typename Element<T>::Sum;
@@ -26,7 +26,7 @@ class TapSummer {
     std::memset(x_band_, 0, vectors_ * x_elements_ * sizeof(S));
   }
 
-  // `total` of each vector of the block and each tap: the sum of a part of the steps.
+  // Adds up a part of the steps into `total`, for each vector of the block and each tap.
   void run(int64_t block, int64_t part, S* total) {
     std::memset(total, 0, vectors_ * sums_elements_ * sizeof(S));
     const int64_t end = std::min((part + 1) * config_.part_steps(), config_.steps);
@@ -44,7 +44,7 @@ class TapSummer {
     }
   }
 
-  // Scratch memory for a block's totals, for whoever calls run.
+  // Scratch memory for a block's totals, for callers of run.
   S* own_total() { return total_; }
 
  private:
@@ -53,7 +53,7 @@ class TapSummer {
     std::memset(sums_, 0, sums_elements_ * sizeof(S));
     for (int64_t begin = out.begin; begin < out.end; begin += config_.group_rows)
       sum_group(band, {begin, std::min(begin + config_.group_rows, out.end)}, false);
-    // An infinite dy times a zero column is NaN, which padding must not make: then these columns are left out.
+    // An infinite dy times a zero column of the padding is NaN, which is wrong: in that case these columns are skipped.
     if (has_nan()) {
       std::memset(sums_, 0, sums_elements_ * sizeof(S));
       sum_group(band, out, true);
@@ -69,7 +69,7 @@ class TapSummer {
     return false;
   }
 
-  // One vector's rows in scratch memory, and which rows they are.
+  // One vector's rows in scratch memory, and their range in the tensors.
   struct Band {
     const S* x;
     int64_t x_begin;
@@ -125,7 +125,7 @@ class TapSummer {
   const depthwise::WeightGradConfig& config_;
   const T *x_, *dy_;
   int64_t vectors_;
-  int64_t x_elements_, dy_elements_, sums_elements_;  // of each vector of a block
+  int64_t x_elements_, dy_elements_, sums_elements_;  // per vector of a block
   S *x_band_, *dy_band_, *total_, *sums_;
 };
 

@@ -5,7 +5,7 @@
 namespace reformer::depthwise {
 namespace {
 
-constexpr int64_t kGroupBytes = 24 << 10;  // of x and dy in scratch: most of a first-level cache
+constexpr int64_t kGroupBytes = 24 << 10;  // of x and dy in scratch: most of the first-level cache
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void WeightGradConfig::place_pixels() {
   filter_at = scratch_positions(filter.height, filter.width, filter.width, 0);
 }
 
-// For the lanes of any instruction set, also one that this machine does not have.
+// For the lanes of any instruction set, including those that this machine does not have.
 int64_t weight_grad_workspace_bytes(const ConvProblem& p, const Device& device) {
   const int sum_bytes = int(sum_size(p.dtype)), vector_bytes = 16 << int(device.isa);
   const WeightGradConfig config = configure_weight_grad(p, device.threads, vector_bytes / sum_bytes);

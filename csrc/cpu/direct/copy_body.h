@@ -1,5 +1,5 @@
-// Copies between tensors and planes: conversion, de-interleaving of strides, transposition of NHWC. No include guard:
-// part of an ISA body.
+// Copies between tensors and planes: converts types, splits strided rows into phases, and transposes NHWC. No include
+// guard: part of an ISA body.
 namespace reformer::REFORMER_ISA {
 
 template <class T>
@@ -70,7 +70,7 @@ REFORMER_INLINE void load_row(S* to, const T* from, int64_t step, int32_t count)
   } else if (step == 2) {
     constexpr auto lanes = std::make_integer_sequence<int, L>();
     for (; i < count; i += L) {
-      // Element 2 * (count - 1) is the last that may be read.
+      // Element 2 * (count - 1) is the last one that may be read.
       const int left = 2 * (count - i) - 1;
       const T* at = from + 2 * i;
       if (left >= 2 * L) {
@@ -81,7 +81,7 @@ REFORMER_INLINE void load_row(S* to, const T* from, int64_t step, int32_t count)
       }
     }
   } else if (step == 4) {
-    for (; i < count; ++i) to[i] = Element<T>::load(from[i * 4]);  // the compiler has shuffles for a constant
+    for (; i < count; ++i) to[i] = Element<T>::load(from[i * 4]);  // the compiler has shuffles for a constant stride
   } else {
     for (; i < count; ++i) to[i] = Element<T>::load(from[i * step]);
   }

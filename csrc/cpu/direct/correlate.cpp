@@ -1,4 +1,4 @@
-// Forward and input_grad: for each strip, planes are packed once and every tile of the target is summed in registers.
+// Forward and input_grad: for each strip, planes are packed once, and every tile of the target is summed in registers.
 #include <algorithm>
 
 #include "cpu/gemm/scratch.h"
@@ -20,7 +20,7 @@ class Correlation {
     source_ = static_cast<T*>(forward ? b.x : b.y);
     target_ = static_cast<T*>(forward ? b.y : b.x);
     for (int32_t pass = 0; pass < config.passes(); ++pass) offsets_.push_back(config.offsets(pass));
-    // Storing from the tile saves a copy, but each row of the target then begins a vector of its own.
+    // Storing directly from the tile saves a copy, but then each row of the target begins a new vector.
     in_place_ = std::is_same_v<T, S> && p.layout == Layout::nchw && config.passes() == 1 &&
                 (config.w.positions == config.pitch || config.w.positions >= kWide);
   }
@@ -39,13 +39,13 @@ class Correlation {
 
  private:
   static constexpr int32_t kWide = 48;
-  static constexpr int64_t kGrain = 1 << 15;  // multiply-adds worth another thread
+  static constexpr int64_t kGrain = 1 << 15;  // multiply-adds that justify another thread
 
   S* packed_weights(int64_t group) const {
     return static_cast<S*>(b_.workspace) + group * (p_.weight_numel() / p_.groups);
   }
 
-  // [pass][tile of target channels][tap of the pass][channel of the tile]
+  // Layout: [pass][tile of target channels][tap of the pass][channel of the tile].
   void pack_weights(int64_t group) const {
     const DirectFilterView view(p_);
     const bool forward = p_.direction == Direction::forward;
@@ -116,7 +116,7 @@ class Correlation {
     }
   }
 
-  // All channels of a group's target, over `cols` consecutive positions.
+  // Computes all channels of a group's target, for `cols` consecutive positions.
   void run_row(int32_t pass, int32_t group, const S* planes, const S* weights, S* out, int64_t out_row,
                int64_t cols) const {
     const std::vector<int32_t>& offsets = offsets_[size_t(pass)];
@@ -145,7 +145,7 @@ class Correlation {
   const DirectCopies<T> copies_;
   const ConvBuffers b_;
   T *source_, *target_;
-  std::vector<std::vector<int32_t>> offsets_;  // of each pass
+  std::vector<std::vector<int32_t>> offsets_;  // for each pass
   bool in_place_;
 };
 

@@ -1,5 +1,5 @@
-// The register block of weight_grad: dot products of a few channels of dy with a few shifted planes of x, summed over
-// lanes only at the end. No include guard: part of an ISA body.
+// The register block of weight_grad: dot products of a few channels of dy with a few shifted planes of x; lanes are
+// added up only at the end. No include guard: part of an ISA body.
 namespace reformer::REFORMER_ISA {
 
 #if defined(REFORMER_ISA_AVX512)
@@ -8,7 +8,8 @@ constexpr int kDotRows = 4, kDotCols = 6;
 constexpr int kDotRows = 2, kDotCols = 5;
 #endif
 
-// Pairwise, halving the vector. By shuffles: an address taken of an accumulator would keep them all in memory.
+// Adds up the lanes pairwise, halving the vector by shuffles: taking the address of an accumulator would keep all of
+// them in memory.
 template <class S, int LANES = kLanes<S>, class V>
 REFORMER_INLINE S sum_lanes(V v);
 

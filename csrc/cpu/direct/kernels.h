@@ -1,5 +1,5 @@
-// The inner loops of the direct convolution, compiled for each instruction set. They see fp32 or fp64 planes only: the
-// copies in and out convert from and to the tensor's type, its layout and its strides.
+// The inner loops of the direct convolution, compiled for each instruction set. They work on fp32 or fp64 planes only;
+// the copies in and out convert the tensor's type, layout and strides.
 #pragma once
 
 #include "cpu/element.h"
@@ -17,16 +17,16 @@ struct DirectTile {
   S* out;
   int64_t out_row;
   int32_t cols;   // q; nothing beyond is written
-  const S* bias;  // one a row, or null
+  const S* bias;  // one per row, or null
 };
 
-// sums(m, d) += sum over q of rows[m * row_step + q] * planes[offsets[d] + q], for some strips one after another
+// sums(m, d) += sum over q of rows[m * row_step + q] * planes[offsets[d] + q], for several consecutive strips
 template <class S>
 struct DirectDots {
   int32_t strips;
-  int64_t vectors;  // of q in a strip, all whole
+  int64_t vectors;  // of q in a strip; all vectors are full
   const S* rows;
-  int64_t row_step, rows_strip;  // from row to row, from strip to strip
+  int64_t row_step, rows_strip;  // from one row to the next, from one strip to the next
   const S* planes;
   int64_t planes_strip;
   const int32_t* offsets;
@@ -45,14 +45,14 @@ struct DirectKernels {
   void (*tile[kDirectRows][kDirectVectors])(const DirectTile<S>&);
   void (*dots[kDirectDotRows][kDirectDotCols])(const DirectDots<S>&);
 
-  // How many of these channels the next tile takes: tiles of 1 to 4 rows exist, and the tallest.
+  // How many of these channels the next tile takes: tiles have 1 to 4 rows, or the greatest number.
   int32_t tile_rows(int32_t channels) const { return channels >= rows ? rows : channels < 4 ? channels : 4; }
 };
 
 template <class S>  // float or double
 const DirectKernels<S>& direct_kernels(Isa isa);
 
-// channels x cols elements of a tensor and of planes, whose columns are consecutive.
+// channels x cols elements of a tensor and of planes with consecutive columns.
 template <class T>
 struct DirectCopy {
   using Sum = typename Element<T>::Sum;

@@ -1,4 +1,4 @@
-// The body of kernels.cpp, compiled once for each instruction set: everything, and the tables of it.
+// The body of kernels.cpp, compiled once for each instruction set: all kernels, and the tables of them.
 #include "cpu/simd/runs.h"
 #include "cpu/simd/transpose.h"
 

@@ -6,12 +6,12 @@
 namespace reformer {
 namespace {
 
-constexpr int64_t kSlack = 16;                      // lanes of the widest vector: what a kernel may read beyond a strip
-constexpr int64_t kStripNumel = int64_t{32} << 10;  // 128 KiB of fp32: a part of the L2 cache
+constexpr int64_t kSlack = 16;  // lanes of the widest vector: how far a kernel may read beyond a strip
+constexpr int64_t kStripNumel = int64_t{32} << 10;  // 128 KiB of fp32: a part of the second-level cache
 
 int32_t ceil_div(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
-// Rounded up, for a dividend of either sign.
+// a / b rounded up, for a of either sign and positive b.
 int32_t ceil_quotient(int32_t a, int32_t b) { return a > 0 ? (a - 1) / b + 1 : a / b; }
 
 }  // namespace
@@ -22,8 +22,8 @@ DirectExtent DirectExtent::of_source(int32_t out, int32_t filter, int32_t pad, i
           1};
 }
 
-// Row i * stride + phase of x and tap t meet row i + (phase + pad - t * dilation) / stride of y, where that is whole:
-// for one phase of every tap, and there it is (pad - t * dilation) / stride rounded up.
+// Row i * stride + phase of x and tap t meet row i + (phase + pad - t * dilation) / stride of y if that is an integer.
+// This holds for one phase per tap, where the shift is (pad - t * dilation) / stride rounded up.
 DirectExtent DirectExtent::of_target(int32_t in, int32_t filter, int32_t pad, int32_t stride, int32_t dilation) {
   const int32_t first = ceil_quotient(pad, stride), last = ceil_quotient(pad - (filter - 1) * dilation, stride);
   const int32_t before = std::max(0, -last);
@@ -47,7 +47,7 @@ DirectSizes::DirectSizes(const ConvProblem& p, int32_t threads)
   passes_ = h.target_phases * w.target_phases;
   planes_of_channel_ = h.source_phases * w.source_phases;
   pitch = int64_t{w.positions} + w.max_shift;
-  // In NHWC the channels of a pixel share cache lines: take about a line of them.
+  // In NHWC the channels of a pixel share cache lines, so a block takes about a cache line of them.
   const int32_t channels = std::min(source_channels, target_channels);
   groups_per_block = p.layout == Layout::nhwc ? std::min(p.groups, ceil_div(kSlack, channels)) : 1;
   blocks = ceil_div(p.groups, groups_per_block);
@@ -56,7 +56,7 @@ DirectSizes::DirectSizes(const ConvProblem& p, int32_t threads)
   const int64_t fixed = strip_numel();
   set_rows(2, h, w);
   const int64_t fit = 1 + std::max<int64_t>(0, kStripNumel - fixed) / std::max<int64_t>(1, strip_numel() - fixed);
-  // At least about four strips for every thread, unless that makes them shorter than what each reads twice.
+  // Make about four strips per thread, unless they would become shorter than the rows that adjacent strips both read.
   const int64_t images = int64_t{p.n} * blocks;
   const int64_t share = std::max<int64_t>(int64_t{h.positions} * images / (4 * threads), 4 * h.max_shift);
   const int64_t most = std::clamp<int64_t>(std::min(fit, share), 1, h.positions);

@@ -39,7 +39,7 @@ void pack_source(const DirectConfig& config, const DirectCopies<T>& copies, T* t
                      to + left, channel_step, strip.channels, right - left});
         zero(to, channel_step, strip.channels, right, pitch);
       }
-      // The slack is read too: in weight_grad a stale NaN there would spread.
+      // The slack is zeroed, too, since it is read: in weight_grad a stale NaN there would spread.
       const int64_t end = rows * pitch + (config.plane_step - (config.rows + config.h.max_shift) * pitch);
       zero(planes, channel_step, strip.channels, bottom * pitch, end);
     }

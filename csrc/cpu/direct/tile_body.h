@@ -1,5 +1,6 @@
 // The register tile of forward and input_grad: a few channels of the target x vectors of consecutive positions. No
-// include guard: part of an ISA body. Every loop over registers is unrolled: else they go through memory.
+// include guard: part of an ISA body. All loops over registers are unrolled; otherwise registers would be spilled to
+// memory.
 namespace reformer::REFORMER_ISA {
 
 // Accumulators, a row of planes and one weight fill the registers.

@@ -1,5 +1,5 @@
-// weight_grad: dot products along the positions of a strip. A group's sums are spread over parts of the images where
-// there are too few groups for the threads; the parts are added up in their order.
+// weight_grad: dot products along the positions of a strip. If there are too few groups for the threads, the images are
+// split into parts whose sums are added up in order.
 #include <algorithm>
 
 #include "cpu/gemm/scratch.h"
@@ -10,7 +10,7 @@
 namespace reformer {
 namespace {
 
-// Into how many parts the images of each block of groups are split.
+// The number of parts into which the images of each block of groups are split.
 int32_t parts_of(const DirectSizes& sizes, int32_t threads, int64_t strips) {
   if (sizes.blocks % threads == 0 || sizes.blocks >= 4 * threads) return 1;
   return static_cast<int32_t>(std::min<int64_t>(threads, strips));
@@ -42,11 +42,11 @@ class WeightGrad {
   }
 
  private:
-  static constexpr int64_t kGrain = 1 << 14;  // elements of the result worth another thread
+  static constexpr int64_t kGrain = 1 << 14;  // elements of the result that justify another thread
   static constexpr int64_t kBatchNumel = int64_t{64} << 10;
-  static constexpr int64_t kRunVectors = 256;  // a lane's sum of more products than that would round much
+  static constexpr int64_t kRunVectors = 256;  // longer sums in a lane would round much
 
-  S* sums(int32_t part, int64_t k) const {  // [part][k][tap]
+  S* sums(int32_t part, int64_t k) const {  // layout: [part][k][tap]
     return static_cast<S*>(b_.workspace) + part * p_.weight_numel() + k * int64_t(offsets_.size());
   }
 
@@ -78,7 +78,7 @@ class WeightGrad {
     }
   }
 
-  // Adds up `count` strips, in pieces whose lanes are added up.
+  // Sums over `count` strips, in pieces; after each piece the lanes are added up.
   void run_group(const S* planes, const S* packed, int32_t rows, int32_t count, S* to) const {
     const int64_t vectors = (rows * config_.pitch + kernels_.lanes - 1) / kernels_.lanes;
     const int64_t pieces = (vectors + kRunVectors - 1) / kRunVectors;
@@ -128,7 +128,7 @@ class WeightGrad {
   const std::vector<int32_t> offsets_;
   const int64_t strips_;
   const int32_t parts_;
-  const int64_t batch_;  // small images at a time: their sums stay in registers
+  const int64_t batch_;  // small images per call: their sums stay in registers
 };
 
 }  // namespace

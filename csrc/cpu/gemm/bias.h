@@ -1,4 +1,4 @@
-// A bias in the data type of the accumulators.
+// Converts a bias to the data type of the accumulators.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Blocked matrix products, as part of an ISA body (no include guard): C(m, n) = bias + sum over d of A(m, d) B(d, n).
-// The operands are objects that hand out panels (operands.h), so a convolution's matrices need never exist in memory.
+// Blocked matrix products, part of an ISA body (no include guard): C(m, n) = bias + sum over d of A(m, d) B(d, n). The
+// operands are objects that provide panels (operands.h), so a convolution's matrices are never stored as such.
 // clang-format off: each needs those before it
 #include "tile_shape.h"
 #include "pack.h"
@@ -10,15 +10,15 @@
 
 namespace reformer::REFORMER_ISA {
 
-// Panels of B that stay in the level-2 cache while those of A pass by.
-constexpr int64_t kResidentBytes = 384 << 10;  // of a level-2 cache of 1 MiB or more
+// Panels of B that stay in the second-level cache while all panels of A are read.
+constexpr int64_t kResidentBytes = 384 << 10;  // of a second-level cache of 1 MiB or more
 constexpr int kResidentPanels = 128;
 
-// Sums over several parts of d stay in fp32 if the result would round them: in a buffer of this many elements.
+// If the result's type would round partial sums over d, they are kept in fp32, in a buffer of this many elements.
 constexpr int64_t kUnroundedSize = 64 << 10;
 
-// The operands and the result, as functions of objects. Gemm calls one for each panel or tile, which costs nothing
-// beside the panel's products; so it is compiled once for S and not for each combination of the three again.
+// The operands and the result as function pointers on objects. Gemm calls one for each panel or tile, which costs
+// nothing compared with the panel's products; so Gemm is compiled once for S and not for each combination of the three.
 template <class S>
 struct GemmLeft {
   const void* object;
@@ -32,8 +32,8 @@ struct GemmRight {
 template <class S>
 struct GemmOut {
   const void* object;
-  bool rounds;                   // a partial sum would be rounded
-  const S *row_bias, *col_bias;  // one for each row or column, or null
+  bool rounds;                   // true if storing a partial sum would round it
+  const S *row_bias, *col_bias;  // one per row or column, or null
   Rows<S> (*direct)(const void* object, int64_t m, int64_t n, int cols);
   void (*load)(const void* object, S* tile, int64_t m, int rows, int64_t n, int cols);
   void (*store)(const void* object, const S* tile, int64_t tile_row, int64_t m, int rows, int64_t n, int cols);
@@ -71,11 +71,11 @@ class Gemm {
  private:
   struct Block {
     S *left_buffer, *right_buffer;
-    S* sums;  // of a block of the result, or null
+    S* sums;  // for a block of the result, or null
     int64_t sums_row, max_depth;
   };
 
-  // The columns of `part` fill at most kResidentPanels panels.
+  // Computes a block; the columns of `part` fill at most kResidentPanels panels.
   void run_block(const GemmPart& part, const Block& block) const {
     Panel<S> resident[kResidentPanels];
     int64_t d = part.d0;
@@ -117,7 +117,7 @@ class Gemm {
   static const S* bias_at(const S* bias, int64_t i) { return bias ? bias + i : nullptr; }
   static int cols_at(const GemmPart& part, int64_t n) { return int(std::min<int64_t>(kTileCols<S>, part.n1 - n)); }
 
-  // In place where the result lies in rows, else by way of a buffer.
+  // Computes in place if the result is stored in rows, else via a buffer.
   void run_tile(GemmTile<S> tile, int64_t m, int rows, int64_t n) const {
     const Rows<S> direct = out_.direct(out_.object, m, n, tile.cols);
     alignas(64) S buffer[kTileRows * kTileCols<S> + kLanes<S>];
@@ -134,7 +134,7 @@ class Gemm {
   const GemmOut<S> out_;
 };
 
-// Not in the class, from where it would be inlined for each combination of operands.
+// Defined outside the class, where it would be inlined for each combination of operands.
 template <class S>
 void Gemm<S>::run(const GemmPart& part) const {
   const int64_t depths = std::max<int64_t>(1, ceil_div(part.d1 - part.d0, kMaxDepth<S>));

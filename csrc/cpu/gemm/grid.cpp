@@ -3,7 +3,7 @@
 namespace reformer {
 namespace {
 
-// The first row or column of a part.
+// First row or column of a part.
 int64_t begin(int64_t part, int64_t parts, int64_t size, int64_t tile) {
   const int64_t tiles = (size + tile - 1) / tile;
   return std::min(size, tiles * part / parts * tile);
@@ -19,7 +19,7 @@ GemmGrid GemmGrid::choose(int64_t m, int64_t n, int64_t tile_rows, int64_t tile_
     const int64_t n_parts = std::min(threads / m_parts, n_tiles);
     const int64_t rows = (m_tiles + m_parts - 1) / m_parts * tile_rows;
     const int64_t cols = (n_tiles + n_parts - 1) / n_parts * tile_cols;
-    const int64_t cost = rows * cols + 4 * (rows + cols);  // multiply, and bring both operands near
+    const int64_t cost = rows * cols + 4 * (rows + cols);  // multiply, and load both operands
     if (best_cost < 0 || cost < best_cost) best = {m_parts, n_parts}, best_cost = cost;
   }
   return best;

@@ -1,18 +1,18 @@
-// Images in NCHW as matrices, as part of gemm.h: a row is a channel, and the columns are the
-// pixels of all images one after another, so that tiles stay full however small the images are.
+// NCHW images as matrices, part of gemm.h. Rows are channels, and columns are the pixels of all images one after
+// another, so that tiles are full even if images are small.
 
 namespace reformer::REFORMER_ISA {
 
-// The pixels of the output of a 1x1 convolution, and where each lies in the tensor meant: the output itself
-// (stride 1), or the input, of which stride_h x stride_w elements belong to each output pixel.
+// The output pixels of a 1x1 convolution and their positions in a tensor: in the output itself (stride 1), or in the
+// input, where a block of stride_h x stride_w elements belongs to each output pixel.
 struct Pixels {
   int64_t out_h, out_w;
-  int64_t h, w;  // of the tensor meant
+  int64_t h, w;  // of that tensor
   int64_t stride_h, stride_w;
 
   int64_t count() const { return out_h * out_w; }
   bool dense() const { return stride_h == 1 && stride_w == 1; }
-  // The block that belongs to a pixel reaches to the next one, or to the edge.
+  // The block of a pixel extends to the next pixel's, or to the edge of the image.
   int64_t rows_of(int64_t pixel) const {
     const int64_t row = pixel / out_w;
     return row + 1 < out_h ? stride_h : h - row * stride_h;
@@ -24,7 +24,7 @@ struct Pixels {
   int64_t position(int64_t pixel) const { return pixel / out_w * stride_h * w + pixel % out_w * stride_w; }
 };
 
-// Offsets of the pixels' channels in NHWC; an image is h * w * channels elements.
+// Offsets of the pixels' channels in NHWC; an image has h * w * channels elements.
 struct PixelRows {
   Pixels pixels;
   int64_t channels;
@@ -38,13 +38,14 @@ struct PixelRows {
 template <class T>
 struct Images {
   T* data;
-  T* end;         // of the memory that may be read
+  T* end;         // of the readable memory
   int64_t image;  // elements from one image to the next
   Pixels pixels;
 
   int64_t plane() const { return pixels.h * pixels.w; }
 
-  // Calls body(data of channel 0, the first column, columns) for each image's share of these columns; dense only.
+  // Calls body(pointer to channel 0, first column, columns) for each image's share of these columns. Only if pixels are
+  // dense.
   template <class Body>
   REFORMER_INLINE void spans(int64_t n, int cols, const Body& body) const {
     int64_t index = n / pixels.count(), pixel = n % pixels.count();
@@ -55,13 +56,13 @@ struct Images {
     }
   }
   T* at(int64_t n) const { return data + n / pixels.count() * image + pixels.position(n % pixels.count()); }
-  // The columns' first element if they are contiguous in memory, else null.
+  // Pointer to the first of the columns if they are contiguous in memory, else null.
   T* contiguous(int64_t n, int cols) const {
     return pixels.dense() && n % pixels.count() + cols <= pixels.count() ? at(n) : nullptr;
   }
 };
 
-// B(d, n): channel d at column n.
+// Right operand B(d, n): channel d at column n.
 template <class S, class T>
 struct ImageColumns {
   Images<const T> images;
@@ -87,7 +88,7 @@ struct ImageColumns {
   }
 };
 
-// Element (i, d): channel i at column d, for sums over all pixels.
+// Operand whose element (i, d) is channel i at column d, for sums over all pixels.
 template <class S, class T>
 struct ImageRows {
   Images<const T> images;
@@ -118,14 +119,14 @@ struct ImageRows {
   }
 };
 
-// C(m, n): channel m at column n. All elements of a strided image are written: zero between the pixels, unless `fill`
-// is off.
+// Result C(m, n): channel m at column n. All elements of a strided image are written, with zeros between the pixels
+// unless `fill` is false.
 template <class S, class T>
 struct OutImages {
   static constexpr bool rounds = !std::is_same_v<S, T>;
   Images<T> images;
-  const S* row_bias_data = nullptr;  // one a channel, or null
-  bool fill = true;                  // write the zeros too
+  const S* row_bias_data = nullptr;  // one per channel, or null
+  bool fill = true;                  // also write the zeros
 
   const S* row_bias() const { return row_bias_data; }
   const S* col_bias() const { return nullptr; }
@@ -155,7 +156,7 @@ struct OutImages {
   }
 
  private:
-  // The value, and zeros up to the next pixel or the image's edge.
+  // Stores the value, and zeros up to the next pixel or the edge of the image.
   void store_block(T* to, int64_t pixel, T value) const {
     *to = value;
     if (!fill) return;
@@ -165,7 +166,7 @@ struct OutImages {
   }
 };
 
-// In NHWC: C(m, n) is channel n at pixel m.
+// Result in NHWC: C(m, n) is channel n at pixel m.
 template <class S, class T>
 struct OutPixelRows {
   static constexpr bool rounds = !std::is_same_v<S, T>;

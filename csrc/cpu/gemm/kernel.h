@@ -1,6 +1,6 @@
-// The register tile at the bottom of every matrix product on the CPU: C = start + A B with A broadcast row by row and B
-// and C in vectors along the columns. Both operands have free strides, so that it reads packed panels and dense
-// matrices alike.
+// The register tile of all matrix products on the CPU: C = start + A B, where A is broadcast row by row, and B and C
+// are in vectors along the columns. Both operands have arbitrary strides, so that packed panels and dense matrices are
+// read alike.
 #pragma once
 
 #include "device.h"
@@ -18,8 +18,8 @@ struct GemmTile {
   int64_t c_row;
   int32_t cols;       // of C; nothing beyond is written
   bool accumulate;    // add to C, without biases; at the end, as a long sum split into parts rounds less than one chain
-  const S* row_bias;  // one a row of the tile, or null
-  const S* col_bias;  // one a column, or null; not besides row_bias
+  const S* row_bias;  // one per row of the tile, or null
+  const S* col_bias;  // one per column, or null; not together with row_bias
 };
 
 template <class S>
@@ -27,11 +27,11 @@ using GemmKernel = void (*)(const GemmTile<S>&);
 
 constexpr int kMaxTileRows = 8, kMaxTileVectors = 3;
 
-// The kernels of an instruction set: the largest tile has `rows` rows and `vectors` vectors of `lanes` columns.
+// Kernels of an instruction set. The largest tile has `rows` rows and `vectors` vectors of `lanes` columns.
 template <class S>
 struct GemmKernels {
   int32_t rows, vectors, lanes;
-  GemmKernel<S> kernel[kMaxTileRows][kMaxTileVectors];  // of 1.. rows, 1.. vectors
+  GemmKernel<S> kernel[kMaxTileRows][kMaxTileVectors];  // for 1.. rows and 1.. vectors
 
   int32_t cols() const { return vectors * lanes; }
   void run(int32_t tile_rows, const GemmTile<S>& tile) const {
@@ -39,16 +39,16 @@ struct GemmKernels {
   }
 };
 
-// How a tile adds up its products: in runs (simd/runs.h), or in shorter ones for algorithms that enlarge rounding
+// How a tile adds up its products: in runs (simd/runs.h), or in shorter ones, for algorithms that amplify rounding
 // errors.
 enum class GemmSum { runs, cascade };
 constexpr int kCascade = 8;
 
-// The kernels for an instruction set that this machine has: code compiled for the set fills the table.
+// The kernels of an instruction set that this machine supports. The table is filled by code compiled for that set.
 template <class S>  // float or double
 const GemmKernels<S>& gemm_kernels(Isa isa, GemmSum sum = GemmSum::runs);
 
-// The columns of the largest tile of fp32. Plans take the numbers from here: they may be for any instruction set.
+// Columns of the largest fp32 tile. Plans, which may be for any instruction set, take the numbers from here.
 struct GemmColumns {
   int32_t vectors, lanes;
 };

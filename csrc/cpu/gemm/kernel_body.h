@@ -28,7 +28,7 @@ void gemm_tile(const GemmTile<S>& t) {
     }
   }
 
-  // Rows are addressed from two pointers: the x86 scales reach three rows beyond each.
+  // Rows are addressed from two pointers: x86 address scales reach three rows beyond each.
   const S *low = t.a, *high = t.a + 4 * t.a_row, *b = t.b;
   const auto add_products = [&](int64_t depth) {
     for (int64_t d = 0; d < depth; ++d) {

@@ -1,20 +1,20 @@
-// Matrices that tensors are read as, as part of gemm.h. Each hands out panels of consecutive rows
-// (left operand) or columns (right operand) of the product, in place where the register tile can read them there.
+// Tensors viewed as matrices, part of gemm.h. Each operand provides panels of consecutive rows (left operand) or
+// columns (right operand) of the product, without copying if the register tile can read them in place.
 
 namespace reformer::REFORMER_ISA {
 
-// With at most this many rows a right operand is read in place where it can be: with more, packing it costs less than
-// walking through it with a stride again and again.
+// A right operand with at most this many rows is read in place where possible. With more rows, packing it costs less
+// than reading it repeatedly with a stride.
 constexpr int64_t kDirectRows = 64;
 
-// Offsets that grow by a constant.
+// Offsets that grow by a constant step.
 struct Affine {
   int64_t stride;
   static constexpr bool affine = true;
   int64_t operator()(int64_t i) const { return i * stride; }
 };
 
-// Element (i, d) at data[offset(i) + d]: consecutive along the sum.
+// Operand with element (i, d) at data[offset(i) + d]: contiguous along the sum.
 template <class S, class T, class Offset>
 struct AlongSum {
   const T* data;
@@ -34,11 +34,11 @@ struct AlongSum {
   }
 };
 
-// Element (i, d) at data[offset(d) + i]: consecutive across the sum.
+// Operand with element (i, d) at data[offset(d) + i]: contiguous across the sum.
 template <class S, class T, class Offset>
 struct AcrossSum {
   const T* data;
-  const T* end;  // of the memory that may be read
+  const T* end;  // of the readable memory
   Offset offset;
 
   Panel<S> pack(int64_t i, int count, int64_t d, int64_t depth, S* buffer, int width) const {
@@ -57,13 +57,13 @@ struct AcrossSum {
   }
 };
 
-// The product's rows at data[offset(m)], dense along n.
+// Result with row m at data[offset(m)], dense along n.
 template <class S, class T, class Offset>
 struct OutRows {
   static constexpr bool rounds = !std::is_same_v<S, T>;
   T* data;
   Offset offset;
-  const S* col_bias_data = nullptr;  // one an output column, or null
+  const S* col_bias_data = nullptr;  // one per output column, or null
 
   const S* row_bias() const { return nullptr; }
   const S* col_bias() const { return col_bias_data; }

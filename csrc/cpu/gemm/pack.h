@@ -1,24 +1,25 @@
-// Packing of panels, as part of gemm.h. A panel holds `width` rows or columns of a matrix side by
-// side for each step of the sum, as the register tile reads them; what a missing one holds does not matter.
+// Packing of panels, part of gemm.h. For each step of the sum a panel holds `width` rows or columns of a matrix side by
+// side, as the register tile reads them. Missing rows or columns may hold any values.
 
 namespace reformer::REFORMER_ISA {
 
-// Where a panel lies: element (i, d) at data[i * row + d * step].
+// Memory of a panel: element (i, d) is at data[i * row + d * step].
 template <class S>
 struct Panel {
   const S* data;
   int64_t row, step;
 };
 
-// Where a tile of the result lies: element (m, n) at data[m * row + n]; no data if it must be written another way.
+// Memory of a tile of the result: element (m, n) is at data[m * row + n]. data is null if the tile can't be written in
+// place.
 template <class S>
 struct Rows {
   S* data;
   int64_t row;
 };
 
-// Widens `count` consecutive elements to S. Writes whole vectors: up to kLanes<S> - 1 elements more, which panels leave
-// room for behind their last step.
+// Widens `count` consecutive elements to S. Writes whole vectors, i.e. up to kLanes<S> - 1 more elements, for which
+// panels have room after their last step.
 template <class S, class T>
 REFORMER_INLINE void widen(S* to, const T* from, int count) {
   constexpr int L = kLanes<S>;
@@ -27,7 +28,7 @@ REFORMER_INLINE void widen(S* to, const T* from, int count) {
   if (i < count) store<S>(to + i, load_part<S>(from + i, count - i));
 }
 
-// Without writing more.
+// Like widen, without writing more elements.
 template <class S, class T>
 REFORMER_INLINE void widen_exactly(S* to, const T* from, int count) {
   constexpr int L = kLanes<S>;
@@ -54,8 +55,8 @@ REFORMER_INLINE V interleave_high(V a, V b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I % 2 ? int(sizeof...(I)) : 0) + (I + int(sizeof...(I))) / 2 ...);
 }
 
-// Reads ROWS vectors of the steps d .. d + L-1 and leaves them transposed: [step][row]. Each round of interleaving
-// rotates the bits of an element's position by one; log2(ROWS) rounds bring the row to the bottom.
+// Reads ROWS vectors of the steps d .. d + L-1 and transposes them to [step][row]. Each round of interleaving rotates
+// the bits of an element's position by one; log2(ROWS) rounds move the row to the lowest bits.
 template <int ROWS, class S>
 REFORMER_INLINE void transpose(Vec<S> (&v)[ROWS]) {
   using Lanes = std::make_integer_sequence<int, kLanes<S>>;
@@ -71,7 +72,7 @@ REFORMER_INLINE void transpose(Vec<S> (&v)[ROWS]) {
   }
 }
 
-// to[d * WIDTH + i] = row[i][d] for i < ROWS and d < depth, or zero without a row.
+// to[d * WIDTH + i] = row[i][d] for i < ROWS and d < depth; zero where there is no row.
 template <int WIDTH, int ROWS, class S, class T>
 void transpose_rows(S* to, const T* const (&row)[ROWS], int64_t depth) {
   constexpr int L = kLanes<S>;

@@ -1,7 +1,7 @@
-// Products split into parts for the threads, as part of gemm.h.
+// Splits products into parts for the threads; part of gemm.h.
 namespace reformer::REFORMER_ISA {
 
-// One of the parts that a product is split into, whatever its size.
+// Index of one of the parts of a product, independent of the product's size.
 struct PartIndex {
   GemmGrid grid;
   int64_t m, n;  // position in the grid
@@ -12,7 +12,7 @@ struct PartIndex {
   }
 };
 
-// body(group, index) computes a part of one group's product of about this size.
+// Calls body(group, index) for the parts of each group's product; their size is about this.
 template <class S, class Body>
 void for_each_part(int64_t groups, int64_t rows, int64_t cols, int32_t threads, const Body& body) {
   const GemmGrid grid = GemmGrid::choose(rows, cols, kTileRows, kTileCols<S>, ceil_div(threads, groups));
@@ -22,7 +22,7 @@ void for_each_part(int64_t groups, int64_t rows, int64_t cols, int32_t threads, 
   });
 }
 
-// result[i] = the sum of partial[part * count + i] over the parts, in their order.
+// result[i] = sum of partial[part * count + i] over the parts in order.
 template <class S, class T>
 void add_parts(T* result, const S* partial, int64_t count, int64_t parts) {
   constexpr int64_t block = 512;

@@ -1,6 +1,6 @@
 // The size of the register tile for the instruction set being compiled. No include guard: part of an ISA body.
-// Sized so that accumulators, one row of B and one broadcast fill the registers (32 of AVX-512, 16 before), with enough
-// accumulators to hide the latency of an FMA even where a tile is only one vector wide.
+// Accumulators, one row of B and one broadcast fill the registers (32 with AVX-512, else 16), and there are enough
+// accumulators to hide the latency of an FMA even if a tile is only one vector wide.
 namespace reformer::REFORMER_ISA {
 
 #if defined(REFORMER_ISA_AVX512)
@@ -10,7 +10,7 @@ constexpr int kTileRows = 4, kTileVectors = 3;
 #else
 constexpr int kTileRows = 4, kTileVectors = 2;
 #endif
-constexpr int kCascadeTileRows = 4;  // two accumulators for each element
+constexpr int kCascadeTileRows = 4;  // two accumulators per element
 template <class S>
 constexpr int kTileCols = kTileVectors * kLanes<S>;
 

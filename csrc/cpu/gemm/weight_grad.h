@@ -1,9 +1,9 @@
-// Weight gradients, as part of gemm.h: dw(m, n) = sum over the outputs' pixels d of A(m, d) B(d, n) for each group,
-// where m is an output channel and n a position in the filter.
+// Weight gradients, part of gemm.h: dw(m, n) = sum over the output pixels d of A(m, d) B(d, n) for each group, where m
+// is an output channel and n a position in the filter.
 namespace reformer::REFORMER_ISA {
 
-// left_of(group) and right_of(group) make the operands. With `partial`, the sum is split into sum_parts parts, each of
-// which is as large as w.
+// left_of(group) and right_of(group) return the operands. If `partial` is given, the sum is split into sum_parts parts,
+// each with the size of w.
 template <class T, class S, class LeftOf, class RightOf>
 void weight_grad(const ConvProblem& p, const Device& device, T* w, S* partial, int64_t sum_parts, const LeftOf& left_of,
                  const RightOf& right_of) {

@@ -1,8 +1,7 @@
-// The windows of a general convolution as matrices (im2col), read panel by panel, as part of gemm.h. Padding is
-// zero.
+// The windows of a general convolution as matrices (im2col), read panel by panel; part of gemm.h. Padding is zero.
 namespace reformer::REFORMER_ISA {
 
-// Along one axis, tap t of window i reads source[i * step + first + t * inc] where 0 <= that < size.
+// Along one axis, tap t of window i reads source[i * step + first + t * inc] if that index is in [0, size).
 struct Axis {
   int64_t size, windows, step, first, taps, inc;
 
@@ -38,7 +37,7 @@ REFORMER_INLINE void for_each_span(const Windows& windows, int64_t i, int count,
   }
 }
 
-// The windows of a span that one tap finds inside the source: [begin, end); `at` is the column of window 0.
+// The range [begin, end) of a span's windows for which a tap is inside the source. `at`: the column of window 0.
 struct Inside {
   int begin, end;
   int64_t at;
@@ -51,7 +50,7 @@ struct Inside {
   }
 };
 
-// Lanes [begin, end) of a vector from memory, zero in the others, which are not touched there.
+// Loads lanes [begin, end) of a vector; the others are zero, and their memory is not accessed.
 template <class S, class T>
 REFORMER_INLINE Vec<S> load_lanes(const T* from, int begin, int end) {
   constexpr int L = kLanes<S>;
@@ -66,7 +65,7 @@ REFORMER_INLINE Vec<S> load_lanes(const T* from, int begin, int end) {
   return load<S>(static_cast<const T*>(buffer));
 }
 
-// to[i] = the value of window i of the span, for all of them.
+// to[i] = the value of window i of the span, for all its windows.
 template <class S, class T>
 REFORMER_INLINE void gather_span(S* to, const T* source_row, const Inside& inside, int count, int64_t step) {
   constexpr int L = kLanes<S>;
@@ -87,14 +86,14 @@ REFORMER_INLINE void gather_span(S* to, const T* source_row, const Inside& insid
   }
 }
 
-// Lanes [begin, end) of a vector of windows, at from + begin, from + begin + step, ... in every channel's plane.
+// Lanes [begin, end) of a vector of windows, read from from + begin, from + begin + step, ... in every channel's plane.
 struct Piece {
   int32_t from;
   uint16_t vector;
   uint8_t begin, end;
 };
 
-// One tap's row of a panel. Lanes that no piece covers are padding.
+// One tap's row of a panel. Lanes in no piece are padding.
 template <class S, class T>
 REFORMER_INLINE void gather_row(S* to, int vectors, const T* plane, const Piece* piece, const Piece* last,
                                 int64_t step) {
@@ -123,14 +122,15 @@ REFORMER_INLINE void gather_row(S* to, int vectors, const T* plane, const Piece*
       to[piece->vector * L + lane] = Element<T>::load(plane[piece->from + lane * step]);
 }
 
-// NCHW. As a right operand B(d, i): channel and tap d = (channel, row tap, column tap) of window i.
+// In NCHW, a right operand: B(d, i) is the element of window i for channel and tap d = (channel, row tap, column tap).
 template <class S, class T>
 struct WindowColumns {
   const T* data;  // channel 0
   int64_t image;  // elements from one image to the next
   Windows windows;
 
-  // Where each tap finds the windows is worked out once for all channels, for as many taps at a time as the list holds.
+  // The windows inside the source are computed for each tap once for all channels, for as many taps at a time as fit
+  // the list.
   Panel<S> right(int64_t i, int count, int64_t d, int64_t depth, S* buffer, int64_t) const {
     constexpr int kPieces = 1024, kTaps = 64, kPiecesOfTap = kTileCols<S> + kTileVectors;
     Piece pieces[kPieces];
@@ -176,7 +176,7 @@ struct WindowColumns {
   }
 };
 
-// NCHW, for sums over windows: B(d, i) is channel and tap i of window d.
+// In NCHW, for sums over windows: B(d, i) is the element of window d for channel and tap i.
 template <class S, class T>
 struct WindowRows {
   const T* data;
@@ -184,7 +184,7 @@ struct WindowRows {
   Windows windows;
 
   Panel<S> right(int64_t i, int count, int64_t d, int64_t depth, S* buffer, int64_t) const {
-    alignas(64) S row[kLanes<S>][kMaxDepth<S> + kLanes<S>];  // dense rows, to be transposed a vector of them at a time
+    alignas(64) S row[kLanes<S>][kMaxDepth<S> + kLanes<S>];  // dense rows, transposed a vector of rows at a time
     transpose_panel<kTileCols<S>, S>(buffer, count, depth, [&](int column) -> const S* {
       S* to = row[column % kLanes<S>];
       gather_row(to, i + column, d, depth);
@@ -206,14 +206,14 @@ struct WindowRows {
   }
 };
 
-// NHWC: window i, tap and channel d = (row tap, column tap, channel).
+// In NHWC: the element of window i for tap and channel d = (row tap, column tap, channel).
 template <class S, class T>
 struct WindowChannels {
   const T* data;            // channel 0 of the group
-  int64_t channels, pixel;  // of the group; elements from one pixel to the next
+  int64_t channels, pixel;  // channels: of the group; pixel: elements from one pixel to the next
   Windows windows;
 
-  // The source pixel of a window and a tap, or null in the padding.
+  // The source pixel of a window and a tap; null in the padding.
   const T* at(int64_t i, int64_t tap) const {
     const Axis &rows = windows.rows, &cols = windows.cols;
     const int64_t row = rows.at(i % windows.per_image() / cols.windows, tap / cols.taps);
@@ -231,7 +231,7 @@ struct WindowChannels {
     }
   }
 
-  // A(i, d): sums over taps and channels.
+  // A(i, d), for sums over taps and channels.
   Panel<S> left(int64_t i, int count, int64_t d, int64_t depth, S* buffer) const {
     taps(d, depth, [&](int64_t tap, int64_t channel, int64_t done, int64_t channels_here) {
       transpose_panel<kTileRows, S>(buffer + done * kTileRows, count, channels_here, [&](int row) -> const T* {
@@ -241,7 +241,7 @@ struct WindowChannels {
     });
     return {buffer, 1, kTileRows};
   }
-  // B(d, i): sums over windows d, for taps and channels i.
+  // B(d, i), for sums over windows d; i is a tap and channel.
   Panel<S> right(int64_t i, int count, int64_t d, int64_t depth, S* buffer, int64_t) const {
     for (int64_t step = 0; step < depth; ++step)
       taps(i, count, [&](int64_t tap, int64_t channel, int64_t done, int64_t channels_here) {

@@ -1,22 +1,22 @@
-// Reductions across lines, for an ISA body, after operations.h; no include guard, as there.
+// Reductions across lines. For an ISA body, after operations.h; no include guard.
 
 namespace reformer::REFORMER_ISA {
 
 using programs::Partial;
 
-// From sums of differences from an origin, and of their squares.
+// Moments from the sums of differences from an origin and of their squares.
 inline Partial moments(double count, double origin, double sum, double squares) {
-  // Not less than 0; NaN stays NaN.
+  // Clamp rounding errors at 0; NaN stays NaN.
   const double rest = squares - sum * sum / count;
   return {count, origin + sum / count, rest < 0 ? 0 : rest};
 }
 
-// A reduction's sums for each element of a block, over all blocks of a unit. Sums of a few blocks are added up in S,
-// and those in fp64.
+// The running reduction of each element position of a block over all blocks of a unit. Sums of a few blocks are
+// accumulated in S, and those sums in fp64.
 template <class S>
 class Columns {
  public:
-  // The memory for blocks of so many elements.
+  // Memory for blocks of `block` elements.
   static int64_t bytes(int64_t block) { return block * int64_t(2 * sizeof(double) + 3 * sizeof(S)); }
   Columns(void* memory, int64_t block)
       : block_(block),
@@ -59,7 +59,7 @@ class Columns {
     if (++blocks_ % kBlocksAtATime == 0) flush(kind);
   }
 
-  // Adds what is known of a unit's columns, each of so many elements.
+  // Adds the results of a unit's columns, each over `elements` elements, to `to`.
   void finish(Reduction kind, int64_t width, int64_t elements, Partial* to) {
     flush(kind);
     for (int64_t first = width; first + width <= block_; first += width)
@@ -90,7 +90,7 @@ class Columns {
     clear();
   }
 
-  // The sum or the largest value; of moments, of differences from the first line, which a large mean leaves exact.
+  // Sums or maxima. For moments, sums of differences from the first line, which stay exact if the mean is large.
   const int64_t block_;
   double *const values_, *const squares_;
   S *const origins_, *const few_values_, *const few_squares_;

@@ -1,5 +1,5 @@
-// Functions of vectors, for an ISA body, after vec.h and math.h; no include guard, as there. For float they are within
-// about one unit in the last place, but where it is said; for double they are the C library's, lane by lane.
+// Functions of vectors. For an ISA body, after vec.h and math.h; no include guard. For float, they are accurate to
+// about one unit in the last place unless noted; for double, they are the C library's, lane by lane.
 
 namespace reformer::REFORMER_ISA {
 
@@ -18,20 +18,20 @@ REFORMER_INLINE Vec<float> with_sign_of(Vec<float> x, Vec<float> sign) {
   return (Vec<float>)((Bits)x | ((Bits)sign & int32_t(0x80000000)));
 }
 
-// p * 2^n, where n is the whole number that is in the low bits of shifted = n + kShift: from -149, where what is left
-// is rounded once, to 128.
+// p * 2^n, where the integer n, from -149 (subnormal results are rounded once) to 128, is in the low bits of shifted =
+// n + kShift.
 constexpr float kShift = 12582912.0f;
 REFORMER_INLINE Vec<float> times_power_of_2(Vec<float> p, Vec<float> shifted) {
 #if defined(REFORMER_ISA_AVX512)
   return (Vec<float>)_mm512_scalef_ps((__m512)p, (__m512)(shifted - kShift));
 #else
-  // In two steps, since n may be beyond a float's exponent.
+  // In two steps, since n may exceed a float's range of exponents.
   const Bits power = (Bits)shifted - (Bits)broadcast(kShift), half = power >> 1;
   return p * (Vec<float>)((half + 127) << 23) * (Vec<float>)((power - half + 127) << 23);
 #endif
 }
 
-// 0 and infinity beyond float's range.
+// e^x, 0 or infinity where the result exceeds a float's range.
 REFORMER_INLINE Vec<float> whole_exp(Vec<float> x) {
   // (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2, fitted to a relative error of 5e-11.
   constexpr float kRest[] = {5.0000000687e-01f, 1.6666665856e-01f, 4.1666291173e-02f,
@@ -44,7 +44,7 @@ REFORMER_INLINE Vec<float> whole_exp(Vec<float> x) {
   return times_power_of_2(p, shifted);
 }
 
-// The logarithm of x and a rest, which is small beside it and 0 where x is far from 1.
+// The logarithm of x, and a correction to it (`rest`), which is small, and 0 if x is far from 1.
 template <bool kHasRest>
 REFORMER_INLINE Vec<float> natural_log(Vec<float> x, Vec<float> rest) {
   // (log(1 + m) - m + m^2 / 2) / m^3 for 1 + m from sqrt(1/2) to sqrt(2), fitted to 7e-10 of the logarithm.
@@ -53,9 +53,9 @@ REFORMER_INLINE Vec<float> natural_log(Vec<float> x, Vec<float> rest) {
                              1.1888204143e-01f,  -1.1675591116e-01f, 6.7464790616e-02f};
   constexpr float kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   const Vec<float> zero = {}, infinity = broadcast(__builtin_inff());
-  const auto tiny = x < broadcast(1.17549435e-38f);  // without the leading bit
+  const auto tiny = x < broadcast(1.17549435e-38f);  // subnormal
   const Vec<float> normal = tiny ? x * 33554432.0f : x;
-  const Bits bits = (Bits)normal - 0x3f3504f3;  // less sqrt(1/2)
+  const Bits bits = (Bits)normal - 0x3f3504f3;  // minus sqrt(1/2)
   const Bits exponent = (bits >> 23) - (tiny ? (Bits)(Bits{} + 25) : Bits{});
   Vec<float> m = (Vec<float>)((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
   if constexpr (kHasRest) m = rest == zero ? m : m + rest * (Vec<float>)((127 - exponent) << 23);
@@ -92,7 +92,7 @@ REFORMER_INLINE Vec<float> error_function(Vec<float> x) {
   return size < broadcast(1.0f) ? near : with_sign_of(far, x);
 }
 
-// The normal distribution's function, up to 2e-7 (relatively, 1e-5), and its density, of one exponential.
+// The normal distribution's cdf, accurate to 2e-7 (1e-5 relative), and its density, from one exponential.
 template <class S>
 struct Normal {
   Vec<S> cdf, pdf;
@@ -125,7 +125,7 @@ REFORMER_INLINE Vec<S> square_root(Vec<S> x) {
   return x;
 }
 
-// log(1 + x), with what rounding takes from the sum; beyond 1e8 that is nothing.
+// log(1 + x), corrected for the rounding of the sum; beyond 1e8 there is nothing to correct.
 REFORMER_INLINE Vec<float> natural_log_from_1(Vec<float> x) {
   const Vec<float> sum = x + 1.0f, lost = x - (sum - 1.0f);
   const Vec<float> found = natural_log<true>(sum, x < broadcast(1e8f) ? lost : Vec<float>{});

@@ -1,5 +1,5 @@
-// Operations on a block's values, for an ISA body, after functions.h; no include guard, as there. Buffers have room for
-// whole vectors.
+// Operations on a block's values. For an ISA body, after functions.h; no include guard. Buffers have room for whole
+// vectors.
 
 namespace reformer::REFORMER_ISA {
 
@@ -11,11 +11,11 @@ REFORMER_INLINE void each(S* to, int64_t count, Function function) {
   for (int64_t i = 0; i < count; i += kLanes<S>) store<S>(to + i, function(i));
 }
 
-// An operand, read a vector after the other.
+// An operand, read vector by vector.
 template <class S>
 struct Operand {
   const S* at;
-  int64_t step;  // 0: one vector for all
+  int64_t step;  // 0: the same vector for all elements
   REFORMER_INLINE Vec<S> next() {
     const Vec<S> v = load<S>(at);
     at += step;
@@ -64,7 +64,7 @@ void operate(ProgramOp op, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64
   }
 }
 
-// Several operations at once.
+// Several operations in one pass.
 template <class S>
 void operate(Several several, S* d, Operand<S> a, Operand<S> b, Operand<S> c, int64_t count) {
   const Vec<S> zero = {};

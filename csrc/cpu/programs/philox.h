@@ -1,13 +1,13 @@
-// Philox-4x32-7: random numbers that are a function of their place. Source: Salmon, Moraes, Dror and Shaw, Parallel
-// random numbers: as easy as 1, 2, 3, SC 2011, whose tests it passes from seven rounds on. Part of the body of run.cpp:
-// many groups at once, one a lane.
+// Philox-4x32-7: random numbers that are a function of their position. Source: Salmon, Moraes, Dror and Shaw, Parallel
+// random numbers: as easy as 1, 2, 3, SC 2011; it passes their tests with seven rounds or more. Part of the body of
+// run.cpp: computes many groups at once, one in each lane.
 
 namespace reformer::REFORMER_ISA {
 
-typedef uint64_t Words __attribute__((vector_size(REFORMER_VECTOR_BYTES)));  // of which the low halves count
+typedef uint64_t Words __attribute__((vector_size(REFORMER_VECTOR_BYTES)));  // only the low halves are used
 
 constexpr int kRounds = 7;
-constexpr int kVectors = 4;  // at once, to hide how long a product takes
+constexpr int kVectors = 4;  // vectors at once, to hide the latency of a product
 constexpr int kGroups = kVectors * int(sizeof(Words) / 8);
 
 REFORMER_INLINE Words product(Words a, Words b) {
@@ -20,8 +20,8 @@ REFORMER_INLINE Words product(Words a, Words b) {
 #endif
 }
 
-// The four numbers of places 4 * group to 4 * group + 3, in [0, 1), for each of these groups: the upper 23 bits of
-// each are the fraction of a number from 1 to 2.
+// The four numbers in [0, 1) of positions 4 * group to 4 * group + 3, for each of these groups. The upper 23 bits of
+// each random word are the fraction of a number in [1, 2).
 REFORMER_INLINE void philox(uint64_t key, const uint64_t (&groups)[kGroups], float (&numbers)[4 * kGroups]) {
   uint64_t pairs[2][kGroups];
   for (int v = 0; v < kVectors; ++v) {
@@ -55,7 +55,7 @@ REFORMER_INLINE void philox(uint64_t key, const uint64_t (&groups)[kGroups], flo
   for (int i = 0; i < 4 * kGroups; ++i) numbers[i] -= 1.0f;
 }
 
-// The numbers of places that follow one another.
+// Random numbers of consecutive positions.
 template <class S>
 void draw(S* to, uint64_t key, int64_t first, int64_t count) {
   uint64_t groups[kGroups];
@@ -69,7 +69,7 @@ void draw(S* to, uint64_t key, int64_t first, int64_t count) {
   }
 }
 
-// Those of places that are a stride apart.
+// Random numbers of positions that are a stride apart.
 template <class S>
 void draw(S* to, uint64_t key, int64_t first, int64_t count, int64_t stride) {
   uint64_t groups[kGroups];

@@ -7,10 +7,11 @@
 namespace reformer::programs {
 namespace {
 
-constexpr int64_t kUnits = 128;           // at most about as many,
-constexpr int64_t kUnitElements = 16384;  // each at least of about this size
+constexpr int64_t kUnits = 128;           // about the greatest number of units
+constexpr int64_t kUnitElements = 16384;  // about the smallest size of a unit
 constexpr int64_t kBlocksOfPiece = 8;
-constexpr int64_t kRanges = 16, kPartials = 1 << 16;  // at most, as long as the other is not exceeded, too
+constexpr int64_t kRanges = 16, kPartials = 1 << 16;  // maximal numbers of ranges and partial results; one of them may
+                                                      // be exceeded as long as the other is not
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -21,11 +22,11 @@ Step step_of(const Program& program, int32_t i) {
   return step;
 }
 
-// Uses of each node's value, while steps become one.
+// Numbers of uses of each node's value while steps are combined.
 struct Uses {
-  std::vector<int> all, absorbed;  // by outputs and steps; of them by steps that took it in
-  std::vector<char> summed;        // by row_sum
-  std::vector<char> refused;       // a difference or comparison that has other uses, too
+  std::vector<int> all, absorbed;  // all: by outputs and steps; absorbed: by steps that absorbed the node
+  std::vector<char> summed;        // used by row_sum
+  std::vector<char> refused;       // a difference or comparison that also has other uses
 
   Uses(const Program& program, const Steps& steps)
       : all(program.nodes.size()), absorbed(all.size()), summed(all.size()), refused(all.size()) {
@@ -35,7 +36,7 @@ struct Uses {
       for (int j = 0; j < operands(node.op); ++j) {
         const int32_t operand = node.operands[j];
         const bool by_line = steps.is_by_line(i) && !reduces_row(node.op);
-        // Values that are computed less often are not absorbed: a use that counts as two.
+        // Values that are computed less often are not absorbed: their use counts as two.
         all[size_t(operand)] += steps.is_of_steps(operand) && steps.is_by_line(operand) == by_line ? 1 : 2;
         if (node.op == ProgramOp::row_sum) summed[size_t(operand)] = true;
       }
@@ -45,11 +46,11 @@ struct Uses {
   }
 };
 
-// Makes one step of this one and that of an operand, if there is an operation for both. Nothing else may use the
-// operand; a difference or comparison may have several uses, if each of them is such a step.
+// Combines this step with that of an operand if there is a combined operation. The operand must have no other users,
+// except that a difference or comparison may have several if all of them absorb it.
 void absorb(const Program& program, const Steps& steps, Uses& uses, const std::vector<Step>& of_node, Step& step) {
   const auto op_of = [&](int32_t node) { return program.nodes[size_t(node)].op; };
-  // The step of an operand that can be taken in.
+  // The operand's step if it can be absorbed.
   const auto single = [&](int32_t node, ProgramOp op, Several several = Several::one) {
     const bool can = uses.all[size_t(node)] == 1 && op_of(node) == op && of_node[size_t(node)].several == several;
     return can ? &of_node[size_t(node)] : nullptr;
@@ -177,7 +178,7 @@ Partition::Partition(const ProgramShape& shape, const Program& program) {
   block_lines = width > kBlock ? 1 : kBlock / width;
   row_by_row = channels_along && block_lines == 1;
   const int64_t units_wanted = std::min(kUnits, shape.numel() / kUnitElements);
-  // Each range has a partial result for each column.
+  // Each range has a partial result per column.
   const int64_t most = std::max(kRanges, kPartials / width);
   const int64_t wanted = std::clamp<int64_t>(units_wanted / (images * pieces), 1, most);
   range = ceil_div(ceil_div(lines, std::min(wanted, lines)), block_lines) * block_lines;
@@ -205,7 +206,7 @@ Steps::Steps(const Program& program, const Partition& partition)
   }
 
   std::vector<char> is_spread(size_t(count), false);
-  const auto spread = [&](int32_t node) {  // its value for each element
+  const auto spread = [&](int32_t node) {  // the node's value for each element
     const int32_t value = by_element(node);
     if (value != node && !is_spread[size_t(node)]) {
       steps.push_back({value, Several::spread, {node, -1, -1}});
@@ -224,7 +225,7 @@ Steps::Steps(const Program& program, const Partition& partition)
   }
   for (const ProgramOutput& output : program.outputs)
     if (!output.is_common() && !output.is_by_row()) spread(output.node);
-  // Reads come first: what is stored may take their place.
+  // Loads come first, as stored outputs may overwrite their memory.
   std::stable_partition(steps.begin(), steps.end(), [&](const Step& step) {
     if (step.value >= count) return false;
     const ProgramOp op = program.nodes[size_t(step.value)].op;
@@ -253,12 +254,12 @@ void Steps::place(const Program& program) {
         if (operand >= 0 && last_use[size_t(operand)] == i && is_of_steps(operand) &&
             (is_one(operand) && !is_by_line(step.value)) == one) {
           free.push_back(buffer[size_t(operand)]);
-          last_use[size_t(operand)] = -1;  // once, though it may be several operands
+          last_use[size_t(operand)] = -1;  // release it once even if it is several operands
         }
     };
-    // An operand's buffer may be the result's, but for one number that is read for all elements: operations go from
-    // element to element, row reductions read a line before they write its number, and spreads begin with the last
-    // line.
+    // The result may overwrite an operand's buffer, unless the operand is one number that is read for all elements:
+    // operations work element by element, row reductions read a line before they write its number, and spreads begin
+    // with the last line.
     release(false);
     int& its = buffer[size_t(step.value)];
     if (free.empty()) {
@@ -305,7 +306,7 @@ Partial Partials::result(const Partition& partition, int64_t i) const {
   };
   if (side == Side::all) {
     add_all(0, int64_t(values.size()), 1);
-  } else {  // a line's pieces or a column's ranges: of a channel in all images, else in one
+  } else {  // a line's pieces or a column's ranges: for a channel over all images, else within one image
     const int64_t each = side == Side::along ? partition.lines : partition.width;
     const int64_t parts = side == Side::along ? partition.pieces : partition.ranges;
     const bool in_all = per == Per::channel;

@@ -1,5 +1,5 @@
-// How a program is run on a CPU: its result as matrices, split into units of work and blocks of elements, and the
-// places of its values while a block is computed.
+// How a program runs on a CPU: its result as matrices, split into units of work and blocks of elements, and the buffers
+// of its values while a block is computed.
 #pragma once
 
 #include <vector>
@@ -8,33 +8,35 @@
 
 namespace reformer::programs {
 
-// Elements computed at once: a program's values of a block stay in the level-1 cache. A row that is needed as a whole
-// may be longer.
+// Elements per block: the program's values of a block stay in the first-level cache. If whole rows are needed, blocks
+// may be larger.
 constexpr int64_t kBlock = 512;
 
-// The result as `images` matrices of lines, each dense in memory: in NCHW a line is a channel of an image and its
-// elements are pixels; in NHWC all pixels are the lines of one matrix, or those of an image if the program has planes,
-// and the elements are channels. A unit is a piece of the width of a range of a matrix's lines; one thread computes it
-// line by line, in blocks of one or more lines or of a part of one: what it reads of a line is adjacent, as much as the
-// processor fetches ahead. The partition depends on the shape only, so sums are the same for any number of threads.
+// The result as `images` matrices of lines, each dense in memory. In NCHW a line is a channel of an image, and its
+// elements are pixels. In NHWC a line is a pixel, and its elements are channels; all pixels form one matrix, or those
+// of each image if the program has planes. A unit is a piece of the lines' width times a range of a matrix's lines. One
+// thread computes it line by line, in blocks of one or more lines or of a part of a line, so that memory is read in
+// runs that suit the processor's prefetching. The partition depends only on the shape, so sums are equal for any number
+// of threads.
 struct Partition {
   int64_t images, lines, width;
   int64_t piece, pieces;  // of the width
   int64_t range, ranges;  // of lines
   int64_t block_lines, block_width;
   bool channels_along;  // a line's elements are channels
-  bool row_by_row;      // and a block is of one line, so that a number of it can be read for all of its elements
+  bool row_by_row;      // also, blocks have one line, so that one number of the line can be read for all its elements
 
   // Blocks have whole rows if the program needs them.
   Partition(const ProgramShape& shape, const Program& program);
   int64_t units() const { return images * pieces * ranges; }
   int64_t block() const { return block_lines * block_width; }  // elements
   int64_t blocks_of_piece() const { return (piece + block_width - 1) / block_width; }
-  // Elements of memory for a value: operations on vectors go beyond its end, and each value begins a line of the cache.
+  // Elements of memory per value: vector operations go beyond its end, and each value begins a cache line.
   int64_t room() const { return (block() + 127) / 64 * 64; }
 };
 
-// A step for a block: an operation of a program, several in one pass over the block, or a spread (see Steps).
+// A step for a block: an operation of a program, several operations in one pass over the block, or a spread (see
+// Steps).
 enum class Several : uint8_t {
   one,
   mul_add,             // a * b + c
@@ -51,21 +53,22 @@ enum class Several : uint8_t {
   row_sum_of_product,  // row_sum(a * b)
   row_sum_of_squares,  // row_sum((a - b) * (a - b))
   row_sum_of_exp,      // row_sum(exp(a - b))
-  of_channel,          // row_sum(select(channel_index() == a, b, 0)), where a is a row's
-  spread,              // a line's number, for each of its elements
+  of_channel,          // row_sum(select(channel_index() == a, b, 0)), where a is a value per row
+  spread,              // repeats a line's number for each of its elements
 };
 struct Step {
-  int32_t value;  // that is computed
+  int32_t value;  // the value that is computed
   Several several = Several::one;
   int32_t operands[3] = {-1, -1, -1};
 };
 
-// The steps of a block, in order, and the buffer of each value that has one (else -1). Values that don't change from
-// row to row are computed once, for all channels, of each image if they differ there; those of them that steps need
-// have buffers too. Where a line is a row, what changes from row to row only is computed once a line. Its spread, which
-// repeats it for each element, is another value: values have their nodes' numbers, and spreads those that follow.
+// The steps of a block in order, and the number of each value's buffer (-1: none). Values that don't vary from row to
+// row are computed once beforehand, for all channels, and for each image if they vary between images; those that steps
+// need have buffers, too. If a line is a row, values that vary only from row to row are computed once per line. The
+// spread of such a value, which repeats it for each element, is another value: values are numbered like their nodes,
+// and spreads follow.
 struct Steps {
-  std::vector<Varies> varies;  // of each node
+  std::vector<Varies> varies;  // for each node
   std::vector<int> buffer;
   int buffers = 0;
   std::vector<Step> steps;
@@ -75,14 +78,14 @@ struct Steps {
   bool is_by_line(int32_t value) const {
     return channels_along_ && value < nodes() && varies[size_t(value)] == Varies::rows;
   }
-  // True if one number stands for all of a block.
+  // True if one number stands for the whole block.
   bool is_one(int32_t value) const {
     return row_by_row_ && value < nodes() && (varies[size_t(value)] | Varies::rows) == Varies::rows;
   }
-  // A node's value for each element.
+  // The value with one number for each element of a node: the node itself, or its spread.
   int32_t by_element(int32_t node) const { return is_by_line(node) ? nodes() + node : node; }
 
-  // Values that are computed in a block, not before all of them.
+  // True if the value is computed in each block, not once beforehand.
   bool is_of_steps(int32_t value) const { return value >= nodes() || by_row(varies[size_t(value)]); }
 
  private:
@@ -91,8 +94,8 @@ struct Steps {
   bool channels_along_, row_by_row_;
 };
 
-// The state of a reduction after some of its elements: of a sum, or the largest value, `value` alone; of moments
-// the number of elements, their mean and the sum of squared differences from it.
+// Intermediate state of a reduction: for sums and maxima only `value`; for moments the number of elements, their mean,
+// and the sum of squared differences from it.
 struct Partial {
   double count, value, squares;
 
@@ -100,7 +103,7 @@ struct Partial {
   void add(Reduction kind, const Partial& other);
 };
 
-// Partial results of a reduction of one of a program's values, for each unit that has some.
+// Partial results of a reduction of a program's value.
 struct Partials {
   Reduction kind;
   Per per;
@@ -119,7 +122,7 @@ struct Partials {
   Partial* of_column(const Partition& partition, int64_t image, int64_t range, int64_t column) {
     return &values[size_t((image * partition.ranges + range) * partition.width + column)];
   }
-  // Element i of what the reduction gives, from all that belongs to it, in a fixed order.
+  // Element i of the reduction's result, combined from its partial results in a fixed order.
   Partial result(const Partition& partition, int64_t i) const;
 };
 

@@ -16,13 +16,13 @@
 namespace reformer {
 namespace {
 
-constexpr int64_t kGrain = 32768;  // elements that are worth a thread
+constexpr int64_t kGrain = 32768;  // elements that justify a thread
 
 template <class S>
 void run_as(const ProgramCall& call, const Device& device) {
   const programs::Partition partition(call.shape, call.program);
   const programs::Steps steps(call.program, partition);
-  std::vector<programs::Partials> partials;  // of each reduction once, though several outputs may be of it
+  std::vector<programs::Partials> partials;  // one for each distinct reduction; outputs may share it
   const auto partials_of = [&](const ProgramOutput& output) {
     return std::find_if(partials.begin(), partials.end(), [&](const auto& there) { return there.is_of(output); });
   };

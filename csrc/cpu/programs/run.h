@@ -1,5 +1,5 @@
-// Program programs on the CPU: by blocks of elements, for each of which a program's operations are done one after the
-// other on vectors, while its values are in the caches.
+// Runs programs on the CPU by blocks of elements: the operations are applied one after another to a block's vectors,
+// whose values stay in the caches.
 #pragma once
 
 #include "device.h"

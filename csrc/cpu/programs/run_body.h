@@ -1,4 +1,4 @@
-// The body of run.cpp, compiled once for each instruction set: S is what is computed in.
+// The body of run.cpp, compiled once for each instruction set. S is the type of computation.
 // clang-format off: each needs those before it
 #include "cpu/simd/math.h"
 #include "functions.h"
@@ -15,7 +15,8 @@ using programs::Partition;
 using programs::Step;
 using programs::Steps;
 
-// A program's values that don't change from row to row, for each channel, of each image if they differ there.
+// The values of a program that don't vary from row to row, for each channel, and for each image if they vary between
+// images.
 template <class S>
 class Table {
  public:
@@ -29,7 +30,7 @@ class Table {
       places_[size_t(i)] = {count, is_plane ? pitch_ : 0};
       count += images * pitch_;
     }
-    values_.resize(size_t(count + kLanes<S>));  // a vector may begin at the last of them
+    values_.resize(size_t(count + kLanes<S>));  // a vector may begin at the last element
     for (int32_t i = 0; i < steps.nodes(); ++i)
       if (!steps.is_of_steps(i))
         for (int64_t image = 0; image < (places_[size_t(i)].step ? call.shape.images : 1); ++image)
@@ -41,7 +42,7 @@ class Table {
 
  private:
   struct Place {
-    int64_t first = 0, step = 0;  // from image to image
+    int64_t first = 0, step = 0;  // step: from one image to the next
   };
 
   void compute(const ProgramCall& call, int32_t i, int64_t image) {
@@ -70,7 +71,7 @@ class Table {
   }
 
   int64_t pitch_;
-  std::vector<Place> places_;  // of each node
+  std::vector<Place> places_;  // for each node
   std::vector<S> values_;
 };
 
@@ -107,7 +108,7 @@ class Unit {
   }
 
  private:
-  // visit(block) for each block of a line of the piece.
+  // Calls visit(block) for each block of a line of the piece.
   template <class Visit>
   void each_block(int64_t piece, Visit visit) {
     const int64_t begin = piece * partition_.piece, end = std::min(partition_.width, begin + partition_.piece);
@@ -116,7 +117,7 @@ class Unit {
       visit((column_ - begin) / partition_.block_width);
     }
   }
-  // visit(r, columns) for each reduction across lines and each block of the piece.
+  // Calls visit(r, columns) for each reduction across lines and each block of the piece.
   template <class Visit>
   void each_across(int64_t piece, Visit visit) {
     for (size_t r = 0; r < partials_.size(); ++r)
@@ -131,13 +132,13 @@ class Unit {
   static int64_t padded(int64_t count) { return (count + kLanes<S> - 1) / kLanes<S> * kLanes<S>; }
   S* buffer(int32_t value) const { return buffers_ + steps_.buffer[size_t(value)] * partition_.room(); }
   const S* value(int32_t value) const { return where_[size_t(value)]; }
-  // The number of the block's first line among those of all images.
+  // Index of the block's first line among the lines of all images.
   int64_t first_line() const { return image_ * partition_.lines + line_; }
-  // The place of the block's first element in the result.
+  // Index of the block's first element in the result.
   int64_t offset() const { return first_line() * partition_.width + column_; }
   const ProgramOperand& input(const ProgramNode& node) const { return call_.inputs[size_t(node.input)]; }
 
-  // first: of the unit's blocks.
+  // first: it is the unit's first block.
   void compute(bool first) {
     for (int32_t i = 0; i < steps_.nodes(); ++i) {
       if (steps_.is_of_steps(i) || steps_.buffer[size_t(i)] < 0) continue;
@@ -180,11 +181,11 @@ class Unit {
     }
     return to;
   }
-  // One number, for all of a vector.
+  // Fills a vector with its first number.
   static void repeat(S* number) { store<S>(number, broadcast(*number)); }
 
-  // A row reduction of a line of the block. Lambdas capture by reference, though nothing: others can be called as
-  // functions, too, across which no vector goes.
+  // A row reduction of a line of the block. The lambdas capture by reference, though they capture nothing: others
+  // convert to function pointers, and vectors can't cross calls.
   double reduced(Several several, ProgramOp op, Operand<S> a, Operand<S> b) const {
     switch (several) {
       case Several::row_sum_of_product: return sum(a, b, [&](Vec<S> x, Vec<S> y) { return x * y; });
@@ -199,7 +200,7 @@ class Unit {
     }
   }
 
-  // Where a step writes: to the tensor that it is stored in, if whole vectors end where the block does.
+  // Where a step writes: directly to the output tensor if whole vectors end where the block does.
   S* result(int32_t value) const {
     if (padded(count()) == count() && !steps_.is_by_line(value))
       for (size_t i = 0; i < call_.program.outputs.size(); ++i) {
@@ -212,7 +213,7 @@ class Unit {
     return buffer(value);
   }
   static bool is_computed_in(Stored type) { return type == (std::is_same_v<S, float> ? Stored::fp32 : Stored::fp64); }
-  // A tensor's elements where they are, if nothing is written there and whole vectors can be read, or a copy.
+  // A tensor's elements in place, if no output overwrites them and whole vectors can be read; else a copy.
   const S* in_place_or(const ProgramOperand& from, S* copy) const {
     const bool inside = offset() + padded(count()) <= call_.shape.numel();
     if (inside && is_computed_in(from.type) &&
@@ -222,7 +223,7 @@ class Unit {
     return copy;
   }
 
-  // A value of the table, for the lines of a block. Those of NHWC are the same in all of a unit's.
+  // Copies a value of the table for the lines of a block. In NHWC it is the same for all blocks of a unit.
   void take(S* to, const S* of_channel) const {
     for (int64_t line = 0; line < (partition_.channels_along ? partition_.block_lines : lines_); ++line) {
       S* const there = to + line * width_;
@@ -233,7 +234,7 @@ class Unit {
     }
   }
 
-  // Visits the block's elements of a tensor with a placement: some adjacent ones after the other.
+  // Visits the block's elements of a tensor with a placement, in runs of adjacent elements.
   template <class Visit>
   void each_placed(int32_t place, Visit visit) const {
     const Placement& placement = call_.placements[size_t(place)];
@@ -247,7 +248,7 @@ class Unit {
     }
   }
 
-  // The rows of a table whose numbers its index has; they are known to be such.
+  // The table's rows selected by the index, whose numbers have been checked.
   const S* looked_up(const ProgramNode& node, S* to) const {
     const ProgramOperand& index = call_.inputs[size_t(node.input) + 1];
     const int64_t pitch = call_.tables[size_t(call_.program.inputs[size_t(node.input)].table)].pitch;
@@ -297,7 +298,7 @@ class Unit {
     }
   }
 
-  // Reductions first: what is stored may take acc's place.
+  // Reductions first: a stored output may overwrite acc.
   void keep(int64_t unit, int64_t piece, int64_t block) {
     for (size_t r = 0; r < partials_.size(); ++r) {
       Partials& partials = partials_[r];
@@ -335,7 +336,7 @@ class Unit {
   Partial along(Reduction kind, const S* from) const {
     if (kind == Reduction::max) return {1, largest(from), 0};
     if (kind == Reduction::sum) return {0, sum({from, kLanes<S>}, {}, [&](Vec<S> x, Vec<S>) { return x; }), 0};
-    // Moments are those of the differences from the first element.
+    // Moments are computed from differences from the first element.
     const Vec<S> origin = broadcast(from[0]);
     Wide sums = {}, squares = {};
     for (int64_t i = 0; i < width_; i += kBlock)
@@ -355,11 +356,11 @@ class Unit {
     return total(sums);
   }
 
-  // As many numbers in fp64 as a vector has.
+  // As many fp64 numbers as a vector has lanes.
   typedef double Twice __attribute__((vector_size(2 * REFORMER_VECTOR_BYTES)));
   using Wide = std::conditional_t<std::is_same_v<S, float>, Twice, Vec<double>>;
 
-  // Adds function(a, b) and, if they are wanted, its squares, of so few that fp32 rounds little.
+  // Adds function(a, b) and, if kSquares, its squares; over so few elements that fp32 rounds little.
   template <bool kSquares, class Function>
   static REFORMER_INLINE void add(Operand<S> a, Operand<S> b, int64_t count, Function function, Wide& sum,
                                   Wide& square) {
@@ -391,7 +392,7 @@ class Unit {
       if constexpr (kSquares) square[i] += double(rest[i]) * double(rest[i]);
     }
   }
-  // The first of an operand's next vector; what follows them may be no memory.
+  // The first `count` elements of an operand's next vector; memory after them may not be readable.
   static REFORMER_INLINE Vec<S> part(const Operand<S>& operand, int64_t count) {
     return operand.at ? load_part<S>(operand.at, int(count)) : Vec<S>{};
   }
@@ -410,7 +411,7 @@ class Unit {
     return lanes[0];
   }
 
-  // NaN if one is.
+  // NaN if any element is.
   double largest(const S* from) const {
     constexpr int kSums = 4;
     constexpr int64_t kAtOnce = kSums * kLanes<S>;
@@ -436,12 +437,12 @@ class Unit {
   const Table<S>& table_;
   std::vector<Partials>& partials_;
   S* const buffers_;
-  std::vector<Columns<S>>& columns_;  // of each reduction and block of a piece
-  std::vector<const S*> where_;       // each of the block's values
+  std::vector<Columns<S>>& columns_;  // for each reduction and each block of a piece
+  std::vector<const S*> where_;       // of each of the block's values
   int64_t image_ = 0, line_ = 0, lines_ = 0, column_ = 0, width_ = 0;
 };
 
-// The outputs, but for the reductions' last sums, and the factors of these.
+// Computes the outputs, except for the reductions' final sums and the factors of these.
 template <class S>
 std::vector<std::vector<S>> run_units(const ProgramCall& call, const Partition& partition, const Steps& steps,
                                       std::vector<Partials>& partials, int64_t grain) {

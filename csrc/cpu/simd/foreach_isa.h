@@ -1,6 +1,7 @@
-// Compiles the file named by REFORMER_ISA_BODY once for each instruction set, in namespace reformer::plain, ::avx2 and
+// Compiles the file named by REFORMER_ISA_BODY once for each instruction set, in namespaces reformer::plain, ::avx2 and
 // ::avx512, with the vectors of vec.h of that width in scope. The body holds everything that must be compiled for the
-// set (standard headers belong before: their inline functions must not be). Pick at run time with REFORMER_BY_ISA.
+// set. Standard headers must be included before, as their inline functions must not be. Select at run time with
+// REFORMER_BY_ISA.
 #include "cpu/element.h"
 #include "device.h"
 
@@ -66,7 +67,7 @@
 
 #endif
 
-// REFORMER_BY_ISA(isa, f)(arguments) calls f as compiled for that instruction set.
+// REFORMER_BY_ISA(isa, f)(arguments) calls the f compiled for that instruction set.
 #if defined(__x86_64__)
 #define REFORMER_BY_ISA(isa, function)                             \
   ((isa) == ::reformer::Isa::avx512 ? ::reformer::avx512::function \

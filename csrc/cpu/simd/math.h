@@ -1,12 +1,13 @@
-// Functions of vectors of float, and across one. For an ISA body, after vec.h; no include guard, as there.
+// Functions on and across vectors of float. For an ISA body, after vec.h; no include guard.
 #include <utility>
 
 namespace reformer::REFORMER_ISA {
 
-// The larger and the smaller of each pair of lanes; b where one is NaN.
+// The larger and the smaller of each pair of lanes; b if one is NaN.
 REFORMER_INLINE Vec<float> larger(Vec<float> a, Vec<float> b) {
 #if defined(REFORMER_ISA_AVX512)
-  return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);  // GCC 12 makes a comparison and a blend of the line below
+  return (Vec<float>)_mm512_max_ps((__m512)a,
+                                   (__m512)b);  // GCC 12 would make a comparison and a blend of the line below
 #else
   return a > b ? a : b;
 #endif
@@ -22,8 +23,8 @@ REFORMER_INLINE Vec<float> smaller(Vec<float> a, Vec<float> b) {
 // e^x with a relative error below 2e-7; 1e-38 for everything below -87.3, 1e38 for everything above 88. NaN stays NaN.
 REFORMER_INLINE Vec<float> exp(Vec<float> x) {
   typedef int32_t Bits __attribute__((vector_size(REFORMER_VECTOR_BYTES)));
-  // e^x = 2^n e^r with a whole n and |r| <= ln(2) / 2. Adding kShift rounds to whole numbers, which are then in the low
-  // bits of the sum. ln(2) is taken in two parts, so that the first product is exact.
+  // e^x = 2^n e^r with an integer n and |r| <= ln(2) / 2. Adding kShift rounds to an integer, which is then in the low
+  // bits of the sum. ln(2) is split into two parts, so that the first product is exact.
   constexpr float kShift = 12582912.0f, kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
   x = smaller(broadcast(88.0f), x);
   x = larger(broadcast(-87.3f), x);
@@ -47,7 +48,7 @@ REFORMER_INLINE Vec<float> rotated(Vec<float> v, std::integer_sequence<int, kLan
   return __builtin_shufflevector(v, v, ((kLane + kDistance) % kLanes<float>)...);
 }
 
-// The sum of all lanes, in every lane.
+// The sum of all lanes, broadcast to every lane.
 template <int kDistance = kLanes<float> / 2>
 REFORMER_INLINE Vec<float> sum_of_lanes(Vec<float> v) {
   v += rotated<kDistance>(v, std::make_integer_sequence<int, kLanes<float>>{});

@@ -1,16 +1,17 @@
-// A square of registers, transposed. For an ISA body, after vec.h; no include guard, as there.
+// Transposes a square of registers. For an ISA body, after vec.h; no include guard.
 #include <utility>
 
 namespace reformer::REFORMER_ISA {
 
-// The even lanes are the first (kHigh 0) or second (1) half of a's lanes in order, the odd ones those of b.
+// Interleaves a and b: the even lanes are the first (kHigh 0) or second (1) half of a's lanes in order, the odd lanes
+// those of b.
 template <class T, int kHigh, int... kLane>
 REFORMER_INLINE Vec<T> interleave(Vec<T> a, Vec<T> b, std::integer_sequence<int, kLane...>) {
   constexpr int lanes = kLanes<T>;
   return __builtin_shufflevector(a, b, (kHigh * lanes / 2 + kLane / 2 + kLane % 2 * lanes)...);
 }
 
-// Each of the log2(lanes) rounds is a perfect shuffle of the square seen as one row.
+// Each of the log2(lanes) rounds is a perfect shuffle of the square viewed as one row.
 template <class T>
 REFORMER_INLINE void transpose(Vec<T> (&square)[kLanes<T>]) {
   constexpr int lanes = kLanes<T>;

@@ -1,5 +1,5 @@
-// Vectors of one register of the instruction set that is being compiled. No include guard: foreach_isa.h includes it
-// once for each set. All functions are forced inline, so that a vector never crosses a call.
+// Vectors that fill one register of the instruction set being compiled. No include guard: foreach_isa.h includes it
+// once for each set. All functions are forced inline, so that vectors never cross calls.
 #define REFORMER_INLINE inline __attribute__((always_inline))
 
 namespace reformer::REFORMER_ISA {
@@ -10,7 +10,7 @@ struct VecOf {
   static constexpr int lanes = REFORMER_VECTOR_BYTES / int(sizeof(T));
 };
 template <class T>
-using Vec = typename VecOf<T>::type;  // of float or double
+using Vec = typename VecOf<T>::type;  // float or double
 template <class T>
 constexpr int kLanes = VecOf<T>::lanes;
 
@@ -21,10 +21,10 @@ REFORMER_INLINE Vec<T> broadcast(T value) {
 
 template <class T>
 REFORMER_INLINE Vec<T> fma(Vec<T> a, Vec<T> b, Vec<T> c) {
-  return a * b + c;  // contracted to one instruction where there is one
+  return a * b + c;  // contracted to one instruction if the set has it
 }
 
-// Loads and stores of consecutive elements, of any alignment, widened to and narrowed from the type computed in.
+// Load and store consecutive elements of any alignment, widened to and narrowed from the type of computation.
 template <class S, class T>
 REFORMER_INLINE Vec<S> load(const T* from) {
   if constexpr (std::is_same_v<S, T>) {
@@ -67,7 +67,7 @@ REFORMER_INLINE void store(T* to, Vec<S> v) {
   }
 }
 
-// The first `count` lanes (0 to all of them); the others are zero, and memory beyond is not touched.
+// Load the first `count` lanes (0 to all); the others are zero, and memory beyond is not accessed.
 template <class S, class T>
 REFORMER_INLINE Vec<S> load_part(const T* from, int count) {
 #if defined(REFORMER_ISA_AVX512)

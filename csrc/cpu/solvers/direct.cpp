@@ -1,5 +1,5 @@
-// Direct convolution: no matrix is formed, the filter's taps are read as shifts of packed rows. For few channels (the
-// first layer of a network) and few channels a group, where matrix products have nothing to reuse.
+// Direct convolution: no matrix is formed; the filter's taps are read as shifts of packed rows. Meant for few channels
+// (the first layer of a network) and few channels per group, where matrix products can't reuse data.
 #include "cpu/direct/direct.h"
 
 #include "conv/solver.h"

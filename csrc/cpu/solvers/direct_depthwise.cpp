@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMaxScratchBytes = int64_t{2} << 20;
 constexpr int32_t kMaxSummedChannels = 512;
 
-// At most what a band of one row takes of a thread's scratch memory, in any direction and of any vector width.
+// Upper bound on a thread's scratch memory for a band of one row, for any direction and vector width.
 int64_t row_scratch_bytes(const ConvProblem& p) {
   const int64_t vectors = p.layout == Layout::nhwc ? depthwise::kMaxBlockVectors : 1;
   const int64_t pixel_bytes = 64 * vectors, overhang = 8 * int64_t{p.stride_w} + int64_t{p.s} * p.dilation_w;
@@ -34,7 +34,7 @@ class DirectDepthwise final : public Solver {
     ConvPlan plan;
     plan.us = cost_.estimate_us(p, device);
     plan.workspace_bytes = weight_grad ? depthwise::weight_grad_workspace_bytes(p, device) : 0;
-    // A gradient is summed over the output channels of its input channel one by one, with an error that grows with
+    // A gradient is summed one by one over the output channels of its input channel, with an error that grows with
     // their number.
     if (p.direction == Direction::input_grad && p.group_k() > kMaxSummedChannels) plan.inaccuracy = kInaccurate;
     plan.run = [p, device, run = weight_grad ? depthwise::weight_grad : depthwise::correlate](

@@ -16,7 +16,7 @@
 namespace reformer {
 namespace {
 
-// A weight gradient's, which the workspace holds.
+// Number of parts of a weight gradient's sum, which the workspace holds.
 int64_t sum_parts(const ConvProblem& p, const Device& device) {
   const int64_t pixels = int64_t{p.n} * p.out_h() * p.out_w();
   return weight_grad_sum_parts(p.group_k(), p.group_c(), pixels, p.groups, device.threads);

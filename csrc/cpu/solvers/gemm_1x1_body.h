@@ -25,7 +25,7 @@ struct Gemm1x1Call {
   const T* w_end() const { return w + p.weight_numel(); }
   const S* group_bias(int64_t g) const { return bias ? bias + g * kg() : nullptr; }
 
-  // The channels of a group, in NCHW. E is T or const T.
+  // The channels of a group in NCHW. E is T or const T.
   template <class E>
   Images<E> x_images(int64_t g) const {
     return {x + g * cg() * p.h * p.w, x + p.input_numel(), int64_t{p.c} * p.h * p.w, x_pixels()};

@@ -1,5 +1,5 @@
-// Any convolution as a matrix product whose windows are read while they are packed (implicit_gemm_body.h).
-// A zero of the padding is multiplied like any other value: it makes NaN of an infinite weight, as with im2col.
+// Any convolution as a matrix product whose windows are read while they are packed (implicit_gemm_body.h). The zeros of
+// the padding are multiplied like other values: times an infinite weight they give NaN, as with im2col.
 
 #include <algorithm>
 
@@ -37,7 +37,7 @@ class ImplicitGemm final : public Solver {
     const int64_t parts = sum_parts(p, device);
     ConvPlan plan;
     plan.us = cost_.estimate_us(p, device);
-    // input_grad: the filter in the order of its sums. weight_grad: the parts of its sums.
+    // input_grad: the filter in the order of the sums. weight_grad: the parts of the sums.
     if (p.direction == Direction::input_grad || parts > 1)
       plan.workspace_bytes = parts * p.weight_numel() * sum_size(p.dtype);
     plan.run = [p, device, parts](const ConvBuffers& buffers) {

@@ -1,11 +1,11 @@
-// The body of implicit_gemm.cpp, compiled once for each instruction set. In NCHW a product's columns are windows, in
+// The body of implicit_gemm.cpp, compiled once for each instruction set. In NCHW a product's columns are windows; in
 // NHWC they are channels.
 #include "cpu/gemm/gemm.h"
 
 namespace reformer::REFORMER_ISA {
 
-// Along one axis, the inputs i0, i0 + stride, ... (`count` of them) meet the taps t0, t0 + period, ... of the filter,
-// and no others do: the input gradient is a stride-1 convolution of dy for each such phase.
+// Along one axis, the inputs i0, i0 + stride, ... (`count` of them) meet exactly the taps t0, t0 + period, ... of the
+// filter. For each such phase the input gradient is a stride-1 convolution of dy.
 struct Phase {
   int64_t i0, t0, period;
   Axis axis;
@@ -69,7 +69,7 @@ struct ImplicitGemmCall {
     });
   }
 
-  // Calls body(phase of the rows, of the columns, its filter's place among those of all phases) for each phase.
+  // Calls body(phase of the rows, phase of the columns, offset of its filter among those of all phases) for each phase.
   template <class Body>
   void for_each_phase(const Body& body) const {
     int64_t place = 0;
@@ -82,7 +82,8 @@ struct ImplicitGemmCall {
       }
   }
 
-  // Writes the phases' filters in the order of the sums, [g][c][k][tap], a channel c of all groups at a time.
+  // Writes the filters of all phases in the order of the sums, [g][c][k][tap], for one channel c of all groups at a
+  // time.
   void order_filter_nchw() const {
     parallel_for(p.c, 1, [&](int64_t begin, int64_t end) {
       for_each_phase([&](const Phase& rows, const Phase& cols, int64_t place) {
@@ -101,7 +102,7 @@ struct ImplicitGemmCall {
       });
     });
   }
-  // In the order [g][tap][k][c], an output channel of all groups at a time.
+  // The counterpart for NHWC: [g][tap][k][c], for one output channel of all groups at a time.
   void order_filter_nhwc() const {
     parallel_for(p.k, 1, [&](int64_t begin, int64_t end) {
       for_each_phase([&](const Phase& rows, const Phase& cols, int64_t place) {

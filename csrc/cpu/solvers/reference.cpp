@@ -1,4 +1,4 @@
-// The definition, as plain loops in fp64: the oracle that the tests compare every other solver with. Never chosen.
+// The definition as plain loops in fp64: the oracle with which the tests compare every other solver. Never chosen.
 
 #include "conv/solver.h"
 #include "cpu/element.h"

@@ -1,4 +1,5 @@
-// Winograd convolution with tiles of 2x4 and of 4x4 outputs: 3 and 4 times fewer multiplications (winograd/winograd.h).
+// Winograd convolution with tiles of 2x4 and 4x4 outputs, with 3 and 4 times fewer multiplications
+// (winograd/winograd.h).
 
 #include "cpu/winograd/winograd.h"
 #include "conv/solver.h"
@@ -34,12 +35,12 @@ class WinogradSolver final : public Solver {
   }
 
  private:
-  // See winograd/winograd.h for what was measured. PyTorch rounds more in NHWC, where it adds up all products of an
+  // See winograd/winograd.h for the measurements. PyTorch rounds more in NHWC, where it adds up all products of an
   // output one after another, than in NCHW, where it does so in blocks of 16 channels.
   bool is_accurate(const ConvProblem& p) const {
     const bool forward = p.direction == Direction::forward;
     const int32_t channels = forward ? p.c : p.k, result_channels = forward ? p.k : p.c;
-    // To PyTorch a tensor of one channel is NCHW.
+    // PyTorch treats a tensor of one channel as NCHW.
     return tile_.h == 2 ? channels >= 16 : p.layout == Layout::nhwc && channels >= 32 && result_channels > 1;
   }
 

@@ -1,4 +1,4 @@
-// A Winograd convolution and how it is split: shared by the loops (winograd.cpp) and the transforms.
+// A Winograd convolution and its partition: shared by the loops (winograd.cpp) and the transforms.
 //
 // The output is split into tiles of tile_h x tile_w elements. Each needs an overlapping input tile of (tile_h + 2) x
 // (tile_w + 2), whose elements are called points after the transform. For every point there is one matrix product,
@@ -18,11 +18,11 @@ struct WinogradTile {
   int32_t points() const { return (h + 2) * (w + 2); }
 };
 
-// Channels are taken in chunks of at most this many. A product is summed chunk by chunk, and within a chunk in cascade:
-// short chains of additions, as the output transform enlarges the error of a product.
+// Channels are split into chunks of at most this many. Products are summed chunk by chunk, and within a chunk in
+// cascade, in short chains of additions, as the output transform amplifies the error of a product.
 constexpr int32_t kMaxWinogradChunk = 64;
 
-// A correlation of `in` with 3x3 filters. An input gradient is one too: of dy, with the filters rotated.
+// A correlation of `in` with 3x3 filters. An input gradient is also one: of dy, with the filters rotated.
 struct WinogradConfig {
   const float *in, *filter, *bias;
   float* out;
@@ -31,12 +31,12 @@ struct WinogradConfig {
   int32_t k, out_h, out_w;
   int32_t pad_h, pad_w;
   int64_t filter_k, filter_c, filter_tap;  // strides of the filter; a tap is one of its nine elements
-  bool rotated;                            // the filter is transposed by 180 degrees
+  bool rotated;                            // the filter is rotated by 180 degrees
 
   WinogradTile tile;
-  int64_t tiles_down, tiles_across;  // in an image
-  int32_t chunks, chunk;             // of channels: how many, and the channels of one
-  int32_t panels, panel_cols;        // of output channels: what one matrix product computes
+  int64_t tiles_down, tiles_across;  // per image
+  int32_t chunks, chunk;             // of channels: number of chunks, and channels per chunk
+  int32_t panels, panel_cols;        // of output channels: the columns of one matrix product
 
   int64_t tiles() const { return n * tiles_down * tiles_across; }
   int32_t chunk_depth(int32_t index) const { return std::min(chunk, c - index * chunk); }
@@ -45,7 +45,7 @@ struct WinogradConfig {
   int64_t filter_block() const { return int64_t{tile.points()} * chunk * panel_cols; }
 };
 
-// Transformed tiles lie point by point: row i of point p begins at data[p * plane + i * row].
+// Transformed tiles, ordered by points: row i of point p begins at data[p * plane + i * row].
 template <class T>
 struct WinogradPlanes {
   T* data;
@@ -57,8 +57,7 @@ struct WinogradRun {
   int64_t n, down, across, count;
 };
 
-// Calls body(run, index of its first tile, counted from begin) for the runs, at most max_run tiles long, of [begin,
-// end).
+// Calls body(run, index of its first tile relative to begin) for the runs, of at most max_run tiles, of [begin, end).
 template <class Body>
 void for_each_run(const WinogradConfig& config, int64_t begin, int64_t end, int64_t max_run, const Body& body) {
   for (int64_t tile = begin; tile < end;) {

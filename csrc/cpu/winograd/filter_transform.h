@@ -1,9 +1,9 @@
-// Filters to their points. Computed in fp64 and rounded once, which costs little here and keeps a rounding error out of
-// every product. Part of an ISA body.
+// Transforms filters to their points. Computed in fp64 and rounded once, which costs little here and avoids a rounding
+// error in every product. Part of an ISA body.
 
 namespace reformer::REFORMER_ISA {
 
-// to[i * to_step + lane] = from[lane * from_row + i] for i < cols, zero in the lanes from `rows` on.
+// to[i * to_step + lane] = from[lane * from_row + i] for i < cols; zero in the lanes from `rows` on.
 inline void transpose_rows(const float* from, int64_t from_row, int rows, int cols, float* to, int64_t to_step) {
   constexpr int L = kLanes<float>;
   for (int first = 0; first < cols; first += L) {
@@ -17,7 +17,7 @@ inline void transpose_rows(const float* from, int64_t from_row, int rows, int co
   }
 }
 
-// The filters of channels [c, c + depth) for a vector of outputs from k on: taps[channel][tap][lane].
+// Loads the filters of channels [c, c + depth) for a vector of outputs from k on: taps[channel][tap][lane].
 inline void load_taps(const WinogradConfig& p, int k, int c, int depth,
                       float (&taps)[kMaxWinogradChunk][9][kLanes<float>]) {
   constexpr int L = kLanes<float>;
@@ -37,7 +37,7 @@ inline void load_taps(const WinogradConfig& p, int k, int c, int depth,
   }
 }
 
-// Half a vector's worth of floats, widened.
+// Half a vector's number of floats, widened to double.
 REFORMER_INLINE Vec<double> load_half(const float* from) {
   typedef float Half __attribute__((vector_size(REFORMER_VECTOR_BYTES / 2)));
   Half half;
@@ -50,7 +50,7 @@ REFORMER_INLINE void store_half(float* to, Vec<double> v) {
   std::memcpy(to, &half, sizeof half);
 }
 
-// to: one block of the config, [point][channel][panel_cols].
+// to: one filter block of the config, [point][channel][panel_cols].
 template <int MH, int MW>
 void transform_filter(const WinogradConfig& p, int panel, int chunk, float* to) {
   constexpr int L = kLanes<float>, NH = MH + 2, NW = MW + 2;

@@ -1,17 +1,17 @@
-// Input tiles to their points, channels in the lanes. Part of an ISA body.
+// Transforms input tiles to their points, with channels in the lanes. Part of an ISA body.
 //
-// A run of tiles is transformed down its columns first, into a strip that neighbouring tiles share, and then along its
+// A run of tiles is first transformed along its columns, into a strip that neighbouring tiles share, and then along its
 // rows, tile by tile. NHWC has the channels side by side; NCHW does the first step with columns in the lanes and
-// transposes the result. What lies outside the image is zero.
+// transposes the result. Elements outside the image are zero.
 
 namespace reformer::REFORMER_ISA {
 
-constexpr int kStripCols = 64;  // a strip of 6 rows fits a level-1 cache
+constexpr int kStripCols = 64;  // a strip of 6 rows fits the first-level cache
 
 template <int NH>
 using Strip = float[NH][kStripCols][kLanes<float>];
 
-// Lanes [begin, end) of the vector at from + first; the others are zero and are not read.
+// Loads lanes [begin, end) of the vector at from + first; the others are zero, and their memory is not accessed.
 REFORMER_INLINE Vec<float> load_between(const float* from, int64_t first, int begin, int end) {
   constexpr int L = kLanes<float>;
   if (begin == 0) return end == L ? load<float>(from + first) : load_part<float>(from + first, end);
@@ -28,7 +28,7 @@ template <int MH>
 void fill_strip_nhwc(const WinogradConfig& p, const WinogradRun& run, int64_t c, int lanes, Strip<MH + 2>& strip) {
   constexpr int NH = MH + 2;
   alignas(64) static constexpr float zeros[kLanes<float>] = {};
-  const float* row[NH];  // of the image, or zeros that are read again and again
+  const float* row[NH];  // rows of the image, or of a shared buffer of zeros
   int64_t step[NH];
   for (int i = 0; i < NH; ++i) {
     const int64_t h = run.down * MH - p.pad_h + i;
@@ -82,7 +82,7 @@ void fill_strip_nchw(const WinogradConfig& p, const WinogradRun& run, int64_t c,
   }
 }
 
-// The tiles [begin, end), their channels of one chunk, to rows 0, 1, .. of the planes.
+// Transforms one chunk of channels of the tiles [begin, end), to rows 0, 1, .. of the planes.
 template <int MH, int MW>
 void transform_input(const WinogradConfig& p, int chunk, int64_t begin, int64_t end, const WinogradPlanes<float>& to) {
   constexpr int L = kLanes<float>, NH = MH + 2, NW = MW + 2;

@@ -1,11 +1,11 @@
-// Points to output tiles, with the bias added. Part of an ISA body.
+// Transforms points to output tiles and adds the bias. Part of an ISA body.
 
 namespace reformer::REFORMER_ISA {
 
 template <int MH>
 using OutputStrip = float[MH][kStripCols][kLanes<float>];
 
-// One tile from its points at m, a vector of channels: y[row][column].
+// Computes one tile y[row][column] from its points at m, for a vector of channels.
 template <int MH, int MW>
 REFORMER_INLINE void transform_tile(const float* m, int64_t plane, Vec<float> bias, Vec<float> (&y)[MH][MW]) {
   constexpr int NH = MH + 2, NW = MW + 2;
@@ -27,7 +27,7 @@ REFORMER_INLINE void transform_tile(const float* m, int64_t plane, Vec<float> bi
   }
 }
 
-// Rows of the strip, [column][channel], to rows of `lanes` channels of an image.
+// Copies rows of the strip, [column][channel], to rows of `lanes` channels of an image.
 template <int MH>
 void write_strip_nchw(const WinogradConfig& p, const WinogradRun& run, int64_t k, int lanes, int rows,
                       const OutputStrip<MH>& strip) {
@@ -54,7 +54,7 @@ void write_strip_nchw(const WinogradConfig& p, const WinogradRun& run, int64_t k
     }
 }
 
-// Rows 0, 1, .. of the planes to the tiles [begin, end), channels of one panel.
+// Transforms rows 0, 1, .. of the planes to the tiles [begin, end), for one panel of channels.
 template <int MH, int MW>
 void transform_output(const WinogradConfig& p, int panel, int64_t begin, int64_t end,
                       const WinogradPlanes<const float>& from) {

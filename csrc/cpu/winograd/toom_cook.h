@@ -1,9 +1,10 @@
 // The transforms of F(M, 3) in one dimension: M outputs of a correlation with 3 taps by M + 2 multiplications, as
-// output(filter(g) * input(x)). In two dimensions each is applied to the columns and to the rows. Part of an ISA body.
+// output(filter(g) * input(x)). In two dimensions each transform is applied to the columns and to the rows. Part of an
+// ISA body.
 //
-// They evaluate polynomials at the points 0, +-a (, +-b) and infinity (Toom-Cook, transposed). For M = 4, a = 5/8 and
-// b = 3/2 enlarge rounding errors less than half as much as the usual 1 and 2, and are nearly the best that there are;
-// all constants of the input and output transforms are exact. Pairs of points +-a share their even and odd parts.
+// They evaluate polynomials at the points 0, +-a (, +-b) and infinity (Toom-Cook, transposed). For M = 4, a = 5/8 and b
+// = 3/2 amplify rounding errors less than half as much as the usual 1 and 2, and are nearly optimal; all constants of
+// the input and output transforms are exact. Pairs of points +-a share their even and odd parts.
 
 namespace reformer::REFORMER_ISA {
 

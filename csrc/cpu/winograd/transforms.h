@@ -12,7 +12,7 @@ struct WinogradTransforms {
                  const WinogradPlanes<const float>& from);
 };
 
-// Those for tiles of 2x4 or 4x4.
+// Transforms for tiles of 2x4 or 4x4.
 WinogradTransforms winograd_transforms(WinogradTile tile, Isa isa);
 
 }  // namespace reformer

@@ -2,7 +2,7 @@
 #include "cpu/simd/transpose.h"
 #include "toom_cook.h"
 
-// These use the two above.
+// These use the two headers above.
 #include "filter_transform.h"
 #include "input_transform.h"
 #include "output_transform.h"

@@ -9,13 +9,14 @@ namespace {
 
 constexpr int64_t kMaxBlock = 56;  // tiles that a thread carries through the transforms and products at once
 constexpr int64_t kMaxSharedTiles = 128;
-constexpr int64_t kLine = 16;  // floats of a cache line: keeps planes from falling into the same cache sets
+constexpr int64_t kLine = 16;  // floats per cache line: keeps planes from mapping to the same cache sets
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// With few tiles for many filters it is cheaper for all threads to share the transformed input, each transforming and
-// using its own panels of filters while they are in its cache, than to write all filters to memory first.
+// With few tiles and many filters it is cheaper to share the transformed input among all threads, each of which
+// transforms its own panels of filters and uses them while they are in its cache, than to write all transformed filters
+// to memory first.
 bool shares_input(const WinogradConfig& p) { return p.tiles() <= kMaxSharedTiles; }
 
 // Rows of the products held at once.
@@ -60,7 +61,7 @@ class Winograd {
   }
 
  private:
-  // Calls body(thread, begin, end) for equal parts of [0, count), one a thread.
+  // Calls body(thread, begin, end) for equal parts of [0, count), one per thread.
   template <class Body>
   void split(int64_t count, const Body& body) const {
     parallel_for(threads_, 1, [&](int64_t first, int64_t last) {
@@ -155,7 +156,8 @@ class Winograd {
   float *const inputs_, *const products_, *const filters_;
 };
 
-// Chunks and panels of whole vectors, as equal as can be; no panel is wider than the register tile.
+// Splits channels into chunks, and filters into panels, of whole vectors and as equal as possible; no panel is wider
+// than the register tile.
 void cut_channels(WinogradConfig& config, const Device& device) {
   const GemmColumns widest = gemm_columns(device.isa);
   config.chunks = int32_t(ceil_div(config.c, kMaxWinogradChunk));

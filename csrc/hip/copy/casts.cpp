@@ -7,7 +7,7 @@
 namespace reformer {
 namespace {
 
-constexpr int64_t kMostElements = int64_t{1} << 30;  // of an entry; larger tensors take several
+constexpr int64_t kMostElements = int64_t{1} << 30;  // per entry; larger tensors take several entries
 
 }  // namespace
 

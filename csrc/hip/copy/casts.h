@@ -1,4 +1,4 @@
-// Casts of many tensors at once on a GPU: how their kernel is launched, without a GPU.
+// Casts of many tensors at once on a GPU: launch configuration of the kernel, independent of a GPU.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 namespace reformer {
 
 struct Cast {
-  const void* from;  // null: zeros
+  const void* from;  // null: write zeros
   void* to;
   int64_t count;  // of adjacent elements
 };
@@ -23,7 +23,7 @@ struct CastsLaunch {
 // Null if there is no kernel for these types.
 const gpu::Kernel* casts_kernel(DType from, DType to);
 
-// Launches that do all of them, each as many as its arguments have room for.
+// Launches for all the casts; each takes as many as fit into the kernel's arguments.
 std::vector<CastsLaunch> plan_casts(const std::vector<Cast>& casts, DType from, DType to);
 
 }  // namespace reformer

@@ -1,5 +1,5 @@
-// Casts many tensors at once: a network's parameters, or their gradients. Most of them are small, so a block has few
-// elements, and looks up whose they are.
+// Casts many tensors at once: a network's parameters, or their gradients. Most tensors are small, so a block handles
+// few elements, and looks up which cast they belong to.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "casts_args.h"
@@ -7,7 +7,7 @@
 namespace reformer {
 namespace {
 
-// The last cast whose first block is not behind this one.
+// The last cast whose first block is at or before this one.
 DEVICE int cast_of(const CastsArgs& p, int block) {
   int found = 0;
   UNROLL
@@ -16,7 +16,7 @@ DEVICE int cast_of(const CastsArgs& p, int block) {
   return found;
 }
 
-// Elements `begin` to `end` - 1; what is no whole vector, one by one.
+// Casts elements `begin` to `end` - 1; those that don't fill a vector are cast one by one.
 template <class From, class To, int kCount>
 DEVICE void cast_block(const From* from, To* to, unsigned begin, unsigned end) {
   constexpr int kVectors = kCastElements / kCount;

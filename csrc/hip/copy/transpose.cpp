@@ -7,13 +7,14 @@
 namespace reformer {
 namespace {
 
-constexpr int64_t kMostMatrices = 65535;  // of a launch, along y
+constexpr int64_t kMostMatrices = 65535;  // per launch, along y
 
 struct Dimension {
-  int64_t size, from, to;  // strides
+  int64_t size, from, to;  // from, to: strides
 };
 
-// Those of more than one element, the innermost of the result first; what is one run on both sides is one.
+// Dimensions of more than one element, the result's innermost first. Dimensions that are contiguous on both sides are
+// merged.
 std::vector<Dimension> joined(const int64_t* sizes, const int64_t* strides, int64_t dimensions) {
   std::vector<Dimension> found;
   int64_t expected = 1;

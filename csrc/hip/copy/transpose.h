@@ -1,4 +1,4 @@
-// Copies in another order of memory on a GPU: how their kernel is launched, without a GPU.
+// Copies to another memory format on a GPU: launch configuration of the kernel, independent of a GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 namespace reformer {
 
 struct TransposeConfig {
-  TransposeArgs args{};  // but for the pointers
+  TransposeArgs args{};  // except for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For a tensor of these sizes and strides and of elements of so many bytes, which begins at a multiple of `alignment`
-// bytes, copied to one that is dense in the order of its dimensions. Or the reason why no kernel does it.
+// Configuration for a tensor of these sizes and strides, with `bytes` bytes per element and aligned to `alignment`
+// bytes, which is copied to a dense tensor in the order of its dimensions; or the reason why no kernel supports it.
 Planned<TransposeConfig> configure_transpose(const int64_t* sizes, const int64_t* strides, int64_t dimensions,
                                              int64_t bytes, int64_t alignment);
 

@@ -1,5 +1,5 @@
-// Copies in another order of memory, in which what was adjacent is not: tiles go through shared memory, so that both
-// sides are read and written by whole lines of the cache.
+// Copies to another memory format in which adjacent elements are not adjacent. Tiles go through shared memory, so that
+// both sides are accessed in whole cache lines.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "transpose_args.h"
@@ -16,7 +16,7 @@ struct Element<16> {
   using Type = unsigned short;
 };
 
-// Element j of a few that are moved at once.
+// Element j of a word of several elements.
 template <class T, int kBytes>
 DEVICE T element(const Words<kBytes>& of, int j) {
   constexpr int kOfWord = sizeof(T) == 4 || kBytes == 2 ? 1 : 2;
@@ -29,7 +29,7 @@ DEVICE void transpose(const TransposeArgs& p) {
   using Some = Words<int(sizeof(T)) * kCount>;
   constexpr int kTile = kTransposeTile, kAlong = kTile / kCount, kStep = kTransposeThreads / kAlong;
   constexpr int kOfWord = kBits == 16 && kCount > 1 ? 2 : 1;
-  SHARED T tile[kTile][kTile + 4 / int(sizeof(T))];  // a word more, so that columns lie in different banks
+  SHARED T tile[kTile][kTile + 4 / int(sizeof(T))];  // one more word, so that columns are in different banks
   int tile_column = block_x();
   const int line0 = divide_with_rest(tile_column, p.by_along) * kTile, column0 = tile_column * kTile;
   int matrix = block_y();

@@ -39,7 +39,7 @@ constexpr Kernel kKernels[] = {
 #undef X
 };
 
-// The kernels of one shape of strips, by direction, data type, filter and stride.
+// The kernels for one shape of strips, by direction, data type, filter and stride.
 class KernelTable {
  public:
   KernelTable(int32_t channels, int32_t columns) {
@@ -74,11 +74,11 @@ struct DepthwiseConfig {
   gpu::Launch launch;
 };
 
-// How a kernel of V channels and TW columns a strip is launched for a problem.
+// Launch configuration of a kernel, with V channels and TW columns per strip, for a problem.
 DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std::string& arch) {
   constexpr int32_t kTileBytes = 36 << 10, kBlocksPerUnit = 3, kMostColumns = 32, kThreads = 128;
   constexpr double kLanePenalty = 0.12,
-                   kSectorPenalty = 0.5;  // for fewer than 32 lanes; for less than 32 bytes a pixel
+                   kSectorPenalty = 0.5;  // for fewer than 32 lanes; for less than 32 bytes per pixel
   const int32_t bytes = int32_t(element_size(p.dtype)), filter = p.r, stride = p.stride_h;
   const int32_t most_shared = most_shared_bytes(arch),
                 most_pixel_bytes = bytes == 2 || most_shared <= 64 << 10 ? 128 : 256;
@@ -92,7 +92,7 @@ DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std:
   a.taps = filter * filter;
   a.copy_bytes = p.c * bytes % 16 == 0 ? 16 : p.c * bytes % 8 == 0 ? 8 : 4;
 
-  // Channels of a block: few idle lanes, and long runs of memory.
+  // Channels per block: few idle lanes, and long runs of memory.
   double least = 1e30;
   for (int32_t log_lanes = 5; log_lanes >= 0; --log_lanes) {
     const int32_t channels = kernel.channels << log_lanes, pixel = channels * bytes;
@@ -103,7 +103,8 @@ DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std:
   }
   const int32_t channels = kernel.channels << a.log_lanes, groups = parts(p.c, channels), pixel = channels * bytes;
 
-  // The tiles' sizes. Strips of a strided input_grad begin where the padded row and column are multiples of the stride.
+  // Sizes of the tiles. Strips of a strided input_grad begin where the padded row and column are multiples of the
+  // stride.
   const bool strided = input_grad && stride > 1;
   const int32_t strip_rows = strided ? stride : stride == 1 ? kDepthwiseRows<1> : kDepthwiseRows<2>;
   const int32_t height = input_grad ? p.h + p.pad_h % stride : p.out_h();
@@ -114,7 +115,7 @@ DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std:
   const auto tile_bytes = [&](int32_t rows) {
     return (source(rows) * a.source_columns + (weight_grad ? rows * a.tile_columns : 0)) * pixel;
   };
-  // There have to be two tiles, and the filter.
+  // Shared memory has to hold two tiles and the filter.
   const int32_t filter_bytes = weight_grad ? 0 : a.taps * depthwise_filter_pitch(channels) * int32_t(sizeof(float));
   const int32_t most_tile_bytes = (most_shared - filter_bytes) / 2;
   for (int32_t most_columns = kMostColumns;; most_columns /= 2) {
@@ -135,10 +136,10 @@ DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std:
   a.source_rows = source(a.tile_rows);
   a.strips = a.tile_rows / strip_rows * strips_across;
   a.tiles = p.n * across * down;
-  // Several tiles a block, of which it copies one while it computes another, only where there are many: else one each.
+  // Blocks get several tiles, so as to copy one while computing another, only if there are many; else one each.
   a.splits = a.tiles;
   if (a.tiles * groups > 2 * slots) a.splits = parts(a.tiles, parts(a.tiles, std::max(1, slots / groups)));
-  // Few blocks get more threads, where these don't take many registers each.
+  // If there are few blocks, they get more threads, provided that these don't need many registers each.
   const bool few = a.tiles * groups <= slots && filter < 7 && !weight_grad;
   a.threads = few && a.strips << a.log_lanes > kThreads ? 2 * kThreads : kThreads;
   a.tiles_across = make_divider(across);
@@ -157,7 +158,7 @@ DepthwiseConfig configure(const ConvProblem& p, const Kernel& kernel, const std:
   return config;
 }
 
-// The kernels whose strips have so many channels and columns.
+// The kernels whose strips have V channels and TW columns.
 template <int32_t V, int32_t TW>
 class GpuDepthwise final : public GpuSolver {
  public:
@@ -191,8 +192,8 @@ class GpuDepthwise final : public GpuSolver {
   }
 
  private:
-  // Columns of a strip that lie outside of the image are computed in vain; else wide strips and few channels are
-  // better. On 364 problems timed on an H200 the least estimate takes 1.03 times as long as the best of these solvers.
+  // Columns of a strip outside of the image are wasted work; otherwise wide strips and few channels are better. On 364
+  // problems timed on an H200 the kernel with the least estimate takes 1.03 times as long as the best of these solvers.
   static double estimate_us(const ConvProblem& p, const Kernel& kernel) {
     const int32_t width = p.direction == Direction::input_grad ? p.w : p.out_w();
     const double vain = double(up(width, kernel.columns)) / width;

@@ -1,8 +1,8 @@
-// Depthwise convolution in NHWC: square filters of R x R, strides ST of 1 or 2, one filter a channel.
+// Depthwise convolution in NHWC: square filters of R x R, strides ST of 1 or 2, one filter per channel.
 //
-// A block copies what a tile of the result is computed from into shared memory, with all copies in flight at once. A
-// thread computes V channels of strips of TW columns and a few rows, from registers: each filter row it reads serves TW
-// columns, and each pixel R of them.
+// A block copies the source of a tile into shared memory, with all copies in flight at once. A thread computes V
+// channels of strips of TW columns and a few rows from registers: each filter row that it loads serves TW columns, and
+// each pixel R of them.
 #include "../device/add_up.h"
 #include "../device/async_copy.h"
 #include "../device/grid_dependency.h"
@@ -15,13 +15,13 @@ namespace {
 
 DEVICE constexpr int log_of(int power_of_two) { return power_of_two == 1 ? 0 : 1 + log_of(power_of_two / 2); }
 
-// Part of an image in shared memory, [rows][columns][channels of the block], zeros outside of the image.
+// A part of an image in shared memory, [rows][columns][channels of the block]; zeros outside of the image.
 template <class T, int V>
 struct Tile {
   T* memory;
   int columns, log_channels;
 
-  // Each thread copies p.copy_bytes of some columns, of all rows or of every few.
+  // Each thread copies p.copy_bytes of some columns, in all rows or in every n-th row.
   DEVICE void fill(const DepthwiseArgs& p, const T* image, int height, int width, int first, int top, int left,
                    int rows, const Divider& by_places) const {
     const int places = int(by_places.divisor), elements = p.copy_bytes / int(sizeof(T));
@@ -101,7 +101,7 @@ DEVICE Place place_of(int tile, const DepthwiseArgs& p) {
   return place;
 }
 
-// One row of a strip into an image whose rows are so wide.
+// Stores one row of a strip to an image with rows of `width` pixels.
 template <class T, int V, int TW>
 DEVICE void write(T* image, int row, int column, int height, int width, int channels, const float (&values)[TW][V]) {
   T* to = image + static_cast<long long>(row * width + column) * channels;
@@ -114,8 +114,8 @@ DEVICE void write(T* image, int row, int column, int height, int width, int chan
   }
 }
 
-// A correlation with stride ST: y[o] = sum over r of x[o * ST + r - pad] * filter[r], and so for columns. With the
-// filter flipped it is the gradient of the one with stride 1.
+// A correlation with stride ST: y[o] = sum over r of x[o * ST + r - pad] * filter[r], likewise for columns. With the
+// flipped filter it is the gradient of the correlation with stride 1.
 template <class T, int R, int ST, int V, int TW, bool kFlipped>
 DEVICE void correlate(const DepthwiseArgs& p, const void* source, int h, int w, int out_h, int out_w, int pad_h,
                       int pad_w) {
@@ -199,13 +199,12 @@ DEVICE void forward(const DepthwiseArgs& p) {
   correlate<T, R, ST, V, TW, false>(p, p.x, p.h, p.w, p.out_h, p.out_w, p.pad_h, p.pad_w);
 }
 
-// dx[q * ST + r - pad] gets dy[q] * filter[r] for all r, and so for columns. A strip is ST rows of TW columns that
-// begin where the padded row and column are multiples of ST; so which taps belong to which pixel is known to the
-// compiler.
+// Adds dy[q] * filter[r] to dx[q * ST + r - pad] for all r, likewise for columns. A strip is ST rows of TW columns that
+// begin where the padded row and column are multiples of ST, so that the taps of each pixel are known at compile time.
 template <class T, int R, int ST, int V, int TW>
 DEVICE void strided_input_grad(const DepthwiseArgs& p) {
   static_assert(TW % ST == 0);
-  constexpr int kBefore = (R - 1) / ST;  // rows of y, before the one at a strip's beginning, that add to it
+  constexpr int kBefore = (R - 1) / ST;  // rows of y before the strip's first one that also contribute to it
   constexpr int kColumns = kBefore + (TW - 1) / ST + 1;
   DYNAMIC_SHARED(memory);
   const int log_channels = p.log_lanes + log_of(V), channels = 1 << log_channels, first = block_x() * channels;
@@ -270,8 +269,8 @@ DEVICE void input_grad(const DepthwiseArgs& p) {
     strided_input_grad<T, R, ST, V, TW>(p);
 }
 
-// dw[r] = sum over o of y[o] * x[o * ST + r - pad], and so for columns: a part of the tiles a block, always the same
-// and in the same order.
+// dw[r] = sum over o of y[o] * x[o * ST + r - pad], likewise for columns. Each block sums a part of the tiles; parts
+// and order are fixed.
 template <class T, int R, int ST, int V, int TW>
 DEVICE void weight_grad(const DepthwiseArgs& p) {
   constexpr int kRows = kDepthwiseRows<ST>;
@@ -326,7 +325,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
   };
   pipeline_tiles(block_y(), p.tiles, p.splits, [&](int tile) { return place_of(tile, p); }, fill, [] {}, compute);
 
-  // The workers' sums, halving their number each time.
+  // Adds up the workers' sums, halving their number each time.
   float* shared = reinterpret_cast<float*>(memory);
   for (int half = p.threads / 2; half >> p.log_lanes; half /= 2) {
     barrier();
@@ -354,7 +353,7 @@ DEVICE void weight_grad(const DepthwiseArgs& p) {
   for (int t = 0; t < R * R; ++t) store<fp32, V>(result + t * p.channels, narrow<fp32, V>(sums[t]));
 }
 
-// Adds up the parts of the sums, p.x, of kDepthwiseFinishOutputs neighbouring elements of the filter a block.
+// Adds up the parts of the sums, p.x, for kDepthwiseFinishOutputs adjacent elements of the filter per block.
 template <class T, int, int, int, int>
 DEVICE void finish(const DepthwiseArgs& p) {
   constexpr int kWorkers = kDepthwiseThreads_finish / kDepthwiseFinishOutputs;

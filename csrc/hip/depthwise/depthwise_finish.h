@@ -1,4 +1,4 @@
-// The second kernel of depthwise weight gradients (depthwise.cpp), for all that leave partial sums.
+// The second kernel of depthwise weight gradients (depthwise.cpp), for all kernels that leave partial sums.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace reformer {
 
-// Adds up the workspace's fp32 [splits][R * R][channels], always in the same order, into the filter.
+// Adds up the fp32 [splits][R * R][channels] of the workspace, in a fixed order, into the filter.
 class DepthwiseFinish {
  public:
   DepthwiseFinish(const ConvProblem& problem, int32_t splits);
@@ -24,7 +24,7 @@ class DepthwiseFinish {
   DepthwiseArgs args_{};
 };
 
-// Only a weight gradient has one.
+// Present only for weight gradients.
 inline std::optional<DepthwiseFinish> depthwise_finish(const ConvProblem& problem, int32_t splits) {
   return problem.direction == Direction::weight_grad ? std::optional<DepthwiseFinish>({problem, splits}) : std::nullopt;
 }

@@ -44,7 +44,7 @@ struct PlanesConfig {
   gpu::Launch launch;
 };
 
-// How a kernel is launched for a problem, step by step.
+// Launch configuration of a kernel for a problem, computed step by step.
 class Planner {
  public:
   Planner(const ConvProblem& problem, const Kernel& kernel, const std::string& arch)
@@ -77,10 +77,10 @@ class Planner {
     return config(best);
   }
 
-  // How many elements are computed for each that there is.
+  // Elements computed for each element that exists.
   double vain() const { return double(down) * kernel.rows * across * kernel.columns / (double(h) * w); }
 
-  // Strips that fill the rows are stored as they are; others begin anywhere.
+  // Strips that fill the rows exactly are stored directly; others may begin anywhere.
   PlaneStore store() const {
     if (shift_w == 0 && w % kernel.columns == 0) return PlaneStore::strips;
     return shift_w == 0 && w % 2 == 0 && bytes == 2 ? PlaneStore::pairs : PlaneStore::elements;
@@ -89,8 +89,7 @@ class Planner {
  private:
   static constexpr int32_t kTileBytes = 36 << 10, kThreadsPerUnit = 640;
 
-  // The tile schedule: planes of a block, and rows of strips of a band (`down` where planes are not divided into
-  // bands).
+  // The tile schedule: planes per block, and rows of strips per band (`down` if planes are not divided into bands).
   struct TileSchedule {
     int32_t planes, strips_down, bands, workers, threads;
   };
@@ -114,8 +113,7 @@ class Planner {
       t.step = planes_step(p.stride_h, grad, rows_down);
       t.band_rows = planes_window(p.r, p.stride_h, grad, rows_down);
     }
-    // Past a row's end windows read the zeros at the next one's beginning. Wide words reach 3 elements
-    // further.
+    // Past a row's end, windows read the zeros at the beginning of the next row. Wide words reach 3 elements further.
     finish(t, schedule, end - t.origin, end + 3);
     return t;
   }
@@ -140,7 +138,7 @@ class Planner {
     t.run_bytes = run_bytes;
     t.run_size = up(t.rows * t.w * bytes, 16);
   }
-  // The widest word (bytes) at whose multiples all blocks' planes begin, and the bands, if there are any.
+  // The widest word (bytes) to which the planes of all blocks, and the bands if there are any, are aligned.
   int32_t common_bytes(const TileSchedule& schedule, int32_t plane, int32_t of_bands) const {
     const int64_t common = std::gcd(int64_t{schedule.planes} * plane, int64_t{p.c} * plane);
     return int32_t(std::gcd(int64_t{16}, std::gcd(common, int64_t{schedule.bands > 1 ? of_bands : 0}) * bytes));
@@ -157,13 +155,13 @@ class Planner {
            (p.direction == weight_grad ? tile_bytes(y_tile(schedule), buffers) : 0);
   }
 
-  // Bytes of an access that stores results from shared memory.
+  // Bytes per access when results are stored from shared memory.
   int32_t store_bytes(const TileSchedule& schedule) const {
     return common_bytes(schedule, h * w, std::gcd(schedule.strips_down * kernel.rows, shift_h) * w);
   }
 
-  // The relative cost of a schedule: idle threads, rows that several bands read, stores by narrow words, blocks of few
-  // threads, and multiprocessors that have less to do than others.
+  // The relative cost of a schedule: idle threads, rows read by several bands, stores by narrow words, blocks of few
+  // threads, and multiprocessors with less work than others.
   double cost(const TileSchedule& schedule) const {
     const double rounds = parts(schedule.strips_down * across, schedule.workers);
     const double groups = parts(p.c, schedule.planes), rows = schedule.bands * schedule.strips_down;
@@ -183,8 +181,8 @@ class Planner {
     return cost;
   }
 
-  // Blocks that share the tiles: the more tiles a block has, the more of them it copies while it computes another, and
-  // the fewer blocks there are to keep all slots at work to the end. The unit of time is one tile; the first tile of a
+  // Number of blocks that share the tiles. With more tiles per block, more of them are copied while another one is
+  // computed, but fewer blocks keep the slots busy until the end. The unit of time is one tile; the first tile of a
   // block costs more, and so do weight_grad's partial sums.
   int32_t splits(int32_t groups, int32_t tiles, int32_t slots) const {
     constexpr int32_t kMostTiles = 32;
@@ -212,7 +210,7 @@ class Planner {
     a.tiles = p.n * schedule.bands;
     const int32_t groups = parts(p.c, schedule.planes);
     a.splits = splits(groups, a.tiles, units * std::max(2, kThreadsPerUnit / schedule.threads));
-    if (shared_bytes(config, schedule) > most_shared) a.splits = a.tiles;  // two tiles don't fit
+    if (shared_bytes(config, schedule) > most_shared) a.splits = a.tiles;  // no room for two tiles
     while (1 << (a.log_lanes + 1) <= std::min(32, schedule.workers / 4)) ++a.log_lanes;
     a.by_workers = make_divider(schedule.workers);
     a.by_across = make_divider(across);
@@ -223,7 +221,7 @@ class Planner {
     return config;
   }
 
-  // Divides the shared memory, and returns its size.
+  // Divides the shared memory and returns its size.
   int32_t shared_bytes(PlanesConfig& config, const TileSchedule& schedule) const {
     DepthwisePlanesArgs& a = config.args;
     const int32_t buffers = a.splits < a.tiles ? 2 : 1;
@@ -248,10 +246,10 @@ class Planner {
   const int32_t warp, units, most_shared;
   const bool grad;
   const int32_t bytes, h, w, shift_h, shift_w;
-  const int32_t down, across;  // strips of a plane
+  const int32_t down, across;  // strips per plane
 };
 
-// The kernels whose strips have so many columns: 8 are wide strips, 4 are tall ones, of 7 or 8 rows.
+// The kernels with TW columns per strip: 8 for wide strips, 4 for tall ones of 7 or 8 rows.
 template <int32_t TW>
 class GpuDepthwisePlanes final : public GpuSolver {
  public:
@@ -301,9 +299,9 @@ class GpuDepthwisePlanes final : public GpuSolver {
     if (p.r > kMostFilter || p.stride_h > kMostStride) return nullptr;
     return table_[size_t(p.direction)][size_t(p.dtype)][p.r][p.stride_h];
   }
-  // Elements outside of the planes are computed in vain; tall strips read more columns for each that they compute, wide
-  // ones of a 7 x 7 filter more rows; what is not stored from registers takes another pass through shared memory. From
-  // counts of instructions, not from times.
+  // Elements outside of the planes are wasted work. Tall strips read more columns per computed column, and wide strips
+  // of a 7 x 7 filter more rows. Results that are not stored from registers take another pass through shared memory.
+  // Derived from instruction counts, not from timings.
   static double estimate_us(const ConvProblem& p, const Planner& planner) {
     const PlaneStore store = planner.store();
     const double stored = store == PlaneStore::strips ? 1 : store == PlaneStore::pairs ? 1.1 : 1.2;

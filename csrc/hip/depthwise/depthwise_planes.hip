@@ -1,8 +1,8 @@
-// Depthwise convolution in NCHW: square filters of R x R, strides ST of 1 or 2, one filter a channel.
+// Depthwise convolution in NCHW: square filters of R x R, strides ST of 1 or 2, one filter per channel.
 //
-// A block copies adjacent planes, or a band of one, into shared memory, where every row begins at a wide word with
-// zeros beside it, whatever its alignment was. A thread computes strips of TR x TW results of one plane, whose filter
-// stays in registers: each row that it reads serves up to R rows of the strip, by wide words.
+// A block copies adjacent planes, or a band of one plane, into shared memory, where every row begins at a wide word,
+// with zeros beside it, whatever its alignment in memory. A thread computes strips of TR x TW results of one plane,
+// whose filter stays in registers. Each row that it reads, by wide words, serves up to R rows of the strip.
 #include "../device/async_copy.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -19,7 +19,7 @@ DEVICE constexpr int next_power_of_two(int value) {
 }
 DEVICE constexpr int less_of(int a, int b) { return a < b ? a : b; }
 
-// Calls visit(place, row, step) for all places of a row that this thread has, in rows row, row + step, ...
+// Calls visit(place, row, step) for all places of a row that belong to this thread, in rows row, row + step, ...
 template <class Visit>
 DEVICE void for_each_place(const Divider& by_places, int threads, const Visit& visit) {
   const int places = int(by_places.divisor);
@@ -29,7 +29,8 @@ DEVICE void for_each_place(const Divider& by_places, int threads, const Visit& v
   for (; place < places; place += threads) visit(place, row, step);
 }
 
-// Every step-th of `rows` rows: all loads of a batch before its first store. For what is too narrow for async_copy.
+// Copies every step-th of `rows` rows; all loads of a batch come before its first store. For elements that are too
+// narrow for async_copy.
 template <class T, class Step>
 DEVICE void copy_elements(T* to, int to_step, const T* from, Step from_step, int row, int rows, int step) {
   constexpr int kBatch = 8;
@@ -50,7 +51,7 @@ DEVICE void copy_elements(T* to, int to_step, const T* from, Step from_step, int
 
 template <int kBytes, class T>
 DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, int row, int rows, int step) {
-  constexpr int kBatch = 4;  // a constant, so that the loop is unrolled
+  constexpr int kBatch = 4;  // constant, so that the loop is unrolled
   for (; row + (kBatch - 1) * step < rows; row += kBatch * step) {
     UNROLL
     for (int b = 0; b < kBatch; ++b) async_copy<kBytes>(to + b * to_step, from + b * from_step, true);
@@ -65,7 +66,7 @@ DEVICE void copy_words(T* to, int to_step, const T* from, long long from_step, i
   }
 }
 
-// Copies so many bytes as they lie in memory.
+// Copies a contiguous run of bytes.
 template <int kBytes>
 DEVICE void copy_run(unsigned char* to, const unsigned char* from, int bytes, int threads) {
   for (int i = thread_id() * kBytes; i < bytes; i += threads * kBytes) async_copy<kBytes>(to + i, from + i, true);
@@ -76,7 +77,7 @@ DEVICE void clear_words(T* to, int to_step, int row, int rows, int step) {
   for (; row < rows; row += step, to += to_step) *reinterpret_cast<Words<kBytes>*>(to) = Words<kBytes>{};
 }
 
-// `band_rows` rows of a plane that begin at `top`.
+// The `band_rows` rows of a plane that begin at `top`.
 struct Band {
   int top, rows;
 };
@@ -95,11 +96,11 @@ struct Tiles {
 
   DEVICE T* memory() const { return reinterpret_cast<T*>(shared + shape.offset); }
   DEVICE unsigned char* run(int buffer) const { return shared + shape.run_offset + buffer * shape.run_size; }
-  // Tiles that lie in their places at the same time: runs are put there one after another.
+  // Number of tiles in their final places at the same time: runs share one place.
   DEVICE int places() const { return shape.run_bytes ? 1 : buffers; }
   DEVICE int place_of(int buffer) const { return shape.run_bytes ? 0 : buffer; }
 
-  // Zeros beside and behind the planes' rows. Nothing else is ever written there.
+  // Zeroes the elements beside and after the planes' rows. Nothing else is ever written there.
   DEVICE void clear_margins() const {
     const int rows = places() * shape.rows, elements = shape.copy_bytes / int(sizeof(T));
     for (int i = thread_id(); i < shape.zeros; i += threads) memory()[rows * shape.pitch + i] = T{};
@@ -118,7 +119,7 @@ struct Tiles {
     });
   }
 
-  // Copies so many planes from this one on.
+  // Copies `planes` planes from `plane` on.
   DEVICE void fill(const void* tensor, long long plane, int planes, int band_index, int buffer) const {
     const Band band = band_of(shape, band_index);
     const int rows = planes * band.rows, elements = shape.copy_bytes / int(sizeof(T));
@@ -150,7 +151,7 @@ struct Tiles {
     });
   }
 
-  // Puts what fill copied in a run into its place; barriers have to be before and after.
+  // Moves the rows that fill() copied as runs to their places. Barriers are needed before and after.
   DEVICE void spread(int planes, int band_index, int buffer) const {
     const int rows = planes * band_of(shape, band_index).rows;
     const T* from = reinterpret_cast<const T*>(run(buffer));
@@ -165,10 +166,10 @@ struct Tiles {
 // Rows of windows at one column of one plane.
 template <class T>
 struct Windows {
-  const T* memory;  // where a window's body would be in the first row of shared memory
+  const T* memory;  // where the window's body is in the first row of shared memory, or would be
   int pitch, row, rows, first, zeros;
 
-  // `column` is where the body begins, `row` that of the plane's that the first window is in.
+  // `column`: where the body begins; `row_of_plane`: the row of the plane in which the first window begins.
   DEVICE Windows(const Tiles<T>& tiles, const Band& band, int buffer, int plane, int row_of_plane, int column)
       : memory(tiles.memory() + column),
         pitch(tiles.shape.pitch),
@@ -177,7 +178,8 @@ struct Windows {
         first((tiles.place_of(buffer) * tiles.shape.rows + plane * band.rows) * pitch),
         zeros(tiles.places() * tiles.shape.rows * pitch) {}
 
-  // kColumns elements of row i, kHead of which are before the body of kBody. Reads whole words, and so more.
+  // Reads kColumns elements of row i, of which kHead are before the body of kBody. Reads whole words, and thus more
+  // elements.
   template <int kHead, int kBody, int kColumns>
   DEVICE void read(int i, float (&to)[kColumns]) const {
     constexpr int kWord = less_of(kBody, 16 / int(sizeof(T)));
@@ -218,10 +220,10 @@ DEVICE TilePlace place_of(int tile, const DepthwisePlanesArgs& p) {
   return place;
 }
 
-// The work of a thread: a plane and its strips. Some threads are idle.
+// A thread's work: a plane and its strips. Some threads are idle.
 struct Worker {
   int first, planes;  // the block's planes; the last block has fewer
-  int plane, strip;   // this thread's plane among the block's, and its first strip
+  int plane, strip;   // this thread's plane within the block, and its first strip
   bool idle;
 };
 DEVICE Worker worker_of(const DepthwisePlanesArgs& p) {
@@ -232,12 +234,12 @@ DEVICE Worker worker_of(const DepthwisePlanesArgs& p) {
   return worker;
 }
 
-// Where in a plane's rows [first, end) of `width` elements a strip's results belong.
+// Where a strip's results belong in the rows [first, end), of `width` elements, of a plane.
 struct StripPlace {
   int row, column, first, end, width;
 };
 
-// Stores a strip that lies inside in whole, but for its last rows.
+// Stores a strip whose columns are all inside of the plane; its last rows may be outside.
 template <class T, int TR, int TW>
 DEVICE void write_words(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
   constexpr int kWord = less_of(TW, 16 / int(sizeof(T)));
@@ -255,7 +257,7 @@ DEVICE void write_words(T* plane, const StripPlace& place, const float (&values)
   }
 }
 
-// Stores any strip by accesses of N adjacent elements, which are all inside or all outside.
+// Stores any strip by accesses of N adjacent elements, each of which is entirely inside or outside.
 template <int N, class T, int TR, int TW>
 DEVICE void write_elements(T* plane, const StripPlace& place, const float (&values)[TR][TW]) {
   bool inside[TW];
@@ -281,7 +283,7 @@ DEVICE void store_words(unsigned char* to, const unsigned char* from, long long 
     *reinterpret_cast<Words<kBytes>*>(to + i) = *reinterpret_cast<const Words<kBytes>*>(from + i);
 }
 
-// Results from the source and a filter: forward, and input_grad if kGrad.
+// Computes results from the source and a filter: forward, or input_grad if kGrad.
 template <class T, int R, int ST, bool kGrad, int TR, int TW>
 DEVICE void compute_strips(const DepthwisePlanesArgs& p) {
   constexpr int kRows = planes_window(R, ST, kGrad, TR), kColumns = planes_window(R, ST, kGrad, TW);
@@ -378,7 +380,7 @@ DEVICE void input_grad(const DepthwisePlanesArgs& p) {
   compute_strips<T, R, ST, true, TR, TW>(p);
 }
 
-// The sums of a plane's threads, a row of the filter at a time, always in the same order.
+// Adds up the sums of a plane's threads, one row of the filter at a time, in a fixed order.
 template <int R>
 DEVICE void add_up(const DepthwisePlanesArgs& p, const Worker& worker, const float (&sums)[R * R], float* shared) {
   const int lanes = 1 << p.log_lanes, lane = thread_id() & (lanes - 1);
@@ -400,8 +402,8 @@ DEVICE void add_up(const DepthwisePlanesArgs& p, const Worker& worker, const flo
   }
 }
 
-// dw[r] = sum over o of y[o] * x[o * ST + r - pad], and so for columns: a part of the tiles a block, always the same
-// and in the same order.
+// dw[r] = sum over o of y[o] * x[o * ST + r - pad], likewise for columns. Each block sums a part of the tiles; parts
+// and order are fixed.
 template <class T, int R, int ST, int TR, int TW>
 DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
   constexpr int kRows = planes_window(R, ST, false, TR), kColumns = planes_window(R, ST, false, TW);
@@ -460,7 +462,7 @@ DEVICE void weight_grad(const DepthwisePlanesArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-// Left alone, ptxas takes 64 or 128 registers and spills what is over.
+// Without an occupancy, ptxas chooses 64 or 128 registers and spills the rest.
 #define X(what, T, R, ST, TR, TW)                                                                \
   KERNEL_OCCUPANCY(reformer::kDepthwisePlanesThreads, R == 3 && ST == 1 ? 3 : 2)                 \
   depthwise_planes_##what##_##T##_##R##_##ST##_##TR##x##TW(reformer::DepthwisePlanesArgs args) { \

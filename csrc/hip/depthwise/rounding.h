@@ -1,4 +1,4 @@
-// Whole numbers of parts.
+// Rounded quotients and multiples.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The order in which a block that has several tiles copies and computes them.
+// The order in which a block with several tiles copies and computes them.
 #pragma once
 
 #include "../device/async_copy.h"
@@ -6,9 +6,9 @@
 
 namespace reformer {
 
-// Double buffering over the tiles first, first + step, ... below `tiles`: fill(place_of(tile), buffer) starts the
-// copies of one tile, and compute(place_of(tile), buffer) computes the tile before it meanwhile; prepare() runs while
-// the first tile is copied. buffer: 0 or 1, the half of the shared memory.
+// Double buffering over the tiles first, first + step, ... below `tiles`. fill(place_of(tile), buffer) starts the
+// copies of a tile; meanwhile compute(place_of(tile), buffer) computes the previous tile. prepare() runs while the
+// first tile is copied. buffer: 0 or 1, the half of the shared memory.
 template <class PlaceOf, class Fill, class Prepare, class Compute>
 DEVICE void pipeline_tiles(int first, int tiles, int step, const PlaceOf& place_of, const Fill& fill,
                            const Prepare& prepare, const Compute& compute) {

@@ -49,7 +49,7 @@ class GpuTmaDepthwise final : public GpuSolver {
   }
 
  private:
-  // With the tile that is expected to be best; without threads if none fits.
+  // The configuration with the best expected tile; has no threads if no tile fits.
   static TmaDepthwiseConfig best(const ConvProblem& p, int units) {
     TmaDepthwiseConfig best, tried;
     best.launch.threads = 0;

@@ -1,13 +1,13 @@
-// Depthwise convolution in NHWC of 2-byte elements by matrix instructions, with tiles that Hopper's bulk copy engine
-// brings, borders included, and stores.
+// Depthwise convolution in NHWC of 2-byte elements by matrix instructions. Hopper's bulk copy engine loads the tiles,
+// borders included, and stores the results.
 //
-// A product of 16 x 16 and 16 x 8 elements computes 16 pixels of 8 channels at two taps of the filter: the left matrix
-// is the pixels' 8 channels at one tap, and at the other; the right one has the filter's values for these on two
-// diagonals, and zeros. Seven eighths of the multiplications are by zero, and still it is faster than one by one: the
-// matrices are loaded as they lie in memory, and nothing is converted. The gradient of the filter is the diagonals of
-// the products of x at two taps, transposed, and y: 8 x 2 of 16 x 8 sums are wanted.
+// A product of 16 x 16 and 16 x 8 elements computes 16 pixels of 8 channels at two taps of the filter. The left matrix
+// has the pixels' 8 channels at one tap, and those at the other; the right matrix has the filter's values for these on
+// two diagonals, and zeros elsewhere. Seven eighths of the multiplications are by zero; still it is faster than scalar
+// multiplication, since the matrices are loaded as they are in memory, without conversions. The gradient of the filter
+// is on the diagonals of the products of x at two taps, transposed, and y: 8 x 2 of 16 x 8 sums are used.
 //
-// So NaN and infinity reach the 7 channels beside them, by a multiplication by zero.
+// A consequence: NaN and infinity reach the 7 channels of the same group, by a multiplication by zero.
 #include "../device/grid_dependency.h"
 #include "../device/mma.h"
 #include "../device/tma.h"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kWarps = kTmaDepthwiseWarps;
 
-// --- shared memory: lines of 128 bytes, a pixel's 64 channels, with the chunks in OperandTile's order
+// --- shared memory: lines of 128 bytes, the 64 channels of a pixel, with the chunks in OperandTile's order
 DEVICE unsigned char* chunk(unsigned char* tile, int line, int group) {
   return tile + line * 128 + ((group ^ (line & 7)) << 4);
 }
@@ -61,7 +61,7 @@ DEVICE int line_of(const TmaDepthwiseArgs& p, int strip, int height, int width, 
   return (image * height + row * p.rows * step) * width + column * 8 * step;
 }
 
-// How many of a strip's rows this lane's pixels of it are the image's in.
+// The number of the strip's rows in which this lane's pixels are inside of the image.
 DEVICE int rows_inside(const TmaDepthwiseArgs& p, const Place& place, int strip) {
   int column = strip;
   int row = divide_with_rest(column, p.strips_across);
@@ -72,10 +72,10 @@ DEVICE int rows_inside(const TmaDepthwiseArgs& p, const Place& place, int strip)
 }
 
 // --- the filter on diagonals
-// Registers of a right matrix: this lane's word of one tap. Only lanes whose row and column meet have one.
+// Registers of a right matrix: this lane's word of one tap, present only in lanes on the diagonal.
 template <class T, int R>
 struct Diagonal {
-  const unsigned short* filter;  // null if there is nothing
+  const unsigned short* filter;  // null if the lane has none
   int shift, flipped;
 
   DEVICE Diagonal(const TmaDepthwiseArgs& p, int group) : filter(nullptr), flipped(p.flipped) {
@@ -92,7 +92,7 @@ struct Diagonal {
   }
 };
 
-// Rounds the sums of two strips' rows and puts them into the tile of the result: lanes 0 to 15 say in which lines.
+// Rounds the sums of a row of two strips and writes them to the tile of the result; lanes 0 to 15 provide the lines.
 template <class T>
 DEVICE void put(unsigned char* result, int line, int group, const float (&sums)[4]) {
   tma::store_matrices(tma::shared_address(chunk(result, line, group)), narrow_pair<T>(sums[0], sums[1]),
@@ -101,7 +101,7 @@ DEVICE void put(unsigned char* result, int line, int group, const float (&sums)[
 
 constexpr int half(int x) { return (x + 1) / 2; }
 
-// --- what a warp does with a tile: forward
+// --- a warp's work on a tile: forward
 template <class T, int R, int ST, class Program>
 struct Forward {
   static constexpr int kPairs = half(R);  // pairs of taps in a row
@@ -133,7 +133,7 @@ struct Forward {
       const int from = line_of(p, strip, p.source_h, p.source_w, ST) + lane % 8 * ST;
       const int second = lane >> 4;
       int to = line_of(p, strip, p.tile_h, p.tile_w, 1) + lane % 8;
-      // This lane's line of the taps' pixels; there may be no second tap, whose filter is zero then.
+      // This lane's line of the taps' pixels. If there is no second tap, its filter is zero.
       const auto load_row = [&](int row, unsigned (&x)[kPairs][4]) {
         UNROLL
         for (int s = 0; s < kPairs; ++s) {
@@ -142,8 +142,9 @@ struct Forward {
         }
       };
       if constexpr (ST == 1) {
-        // A row of the source adds to R rows of the result, whose sums are in a ring. Sums of rows that are none (above
-        // the first, below the last) are left out for wide filters; for small ones asking takes longer.
+        // A row of the source contributes to R rows of the result, whose sums are in a ring. For wide filters, sums of
+        // rows outside of the strip (above the first, below the last) are skipped; for small filters the check takes
+        // longer.
         float sums[R][4];
         UNROLL
         for (int r = 0; r < R; ++r) program.begin(sums[r]);
@@ -194,8 +195,8 @@ struct Forward {
 };
 
 // --- input_grad with stride 2. dx at 2 q + f gets dy at q + d times the taps s with 2 (q + d) + s = 2 q + f + pad, for
-// all d: so the same places of dy serve dx of both parities, of columns and of rows. d goes down from the largest one,
-// that of tap 0; by k steps it is tap f + 2 k, or one less if pad is odd.
+// all d. So the same pixels of dy serve both parities of dx, for columns and rows. d decreases from the largest one,
+// that of tap 0; after k steps the tap is f + 2 k, or one less if pad is odd.
 template <class T, int R>
 struct InputGrad {
   static constexpr int kTaps = half(R), kPairs = half(kTaps);  // steps, and pairs of steps in a row
@@ -284,14 +285,14 @@ struct WeightGrad {
         }
       };
       const auto load_y = [&](int row, unsigned (&y)[2]) {
-        unsigned strips[4];  // and once more
+        unsigned strips[4];  // the two strips, and both once more
         mma_sync::load_matrices<true>(chunk(y_tile, y_from + row * p.tile_w, task.group), strips);
         y[0] = strips[0];
         y[1] = strips[1];
       };
       if constexpr (ST == 1 && R < 7) {
-        // A row of x meets R rows of y, which are in a ring, zeros above the first and below the last. With wide
-        // filters there are no registers left for it.
+        // A row of x meets R rows of y, which are in a ring, with zeros above the first and below the last. With wide
+        // filters there are not enough registers for it.
         unsigned y[R][2] = {};
         const int rows = p.rows + R - 1;
         unsigned x[kPairs][4];
@@ -328,11 +329,11 @@ struct WeightGrad {
     }
   }
 
-  // Adds up the warps' sums, in shared memory, always in the same order.
+  // Adds up the warps' sums, in shared memory, in a fixed order.
   DEVICE void finish(const TmaDepthwiseArgs& p, const WarpTask& task, unsigned char* memory) {
     float* const shared = reinterpret_cast<float*>(memory);
     const int lane = lane_id(), channel = lane / 4;
-    tma::group_barrier(1, kWarps * 32);  // all have read the last tile
+    tma::group_barrier(1, kWarps * 32);  // all warps have read the last tile
     if (lane % 4 == channel / 2) {
       float* const to = shared + warp_id() * R * R * 8 + channel;
       UNROLL
@@ -355,7 +356,7 @@ struct WeightGrad {
   }
 };
 
-// The block: one warp has the tiles brought, the others compute them.
+// The block's main loop: one warp starts the copies of tiles, the others compute them.
 template <bool kWeightGrad, class What>
 DEVICE void run(const TmaDepthwiseArgs& p, What what) {
   DYNAMIC_SHARED(shared);
@@ -409,7 +410,7 @@ DEVICE void run(const TmaDepthwiseArgs& p, What what) {
     } else {
       const bool starts = thread_id() == 0;
       if (starts) tma::wait_for_reads<1>();
-      tma::group_barrier(1, kWarps * 32);  // the store before the last one has read this half
+      tma::group_barrier(1, kWarps * 32);  // the store before the last one has finished reading this half
       what.compute(p, task, tile, source, memory.result(half));
       if (lane_id() == 0) tma::arrive(memory.empty(stage));
       wgmma::publish();
@@ -441,7 +442,7 @@ DEVICE void weight_grad(const TmaDepthwiseArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+// A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, R, ST)                                               \
   KERNEL_OCCUPANCY(reformer::kTmaDepthwiseThreads, reformer::kTmaDepthwiseOccupancy_##what<R>)             \

@@ -1,4 +1,4 @@
-// How the TMA depthwise kernels are launched for a problem: pure functions, without a GPU, for solvers, tests and
+// Launch configurations of the TMA depthwise kernels: pure functions, independent of a GPU, for solvers, tests and
 // timings.
 #pragma once
 
@@ -35,7 +35,7 @@ inline const std::vector<TmaDepthwiseKernel>& tma_depthwise_kernels() {
   return all;
 }
 
-// input_grad of stride 1 is a forward of the output's gradient with the filter flipped.
+// input_grad of stride 1 is a forward pass on the output's gradient with the flipped filter.
 inline bool is_flipped(const ConvProblem& p) { return p.direction == Direction::input_grad && p.stride_h == 1; }
 
 // Null if there is none.
@@ -59,7 +59,8 @@ inline const char* unsupported_by_tma_depthwise(const ConvProblem& p) {
   return nullptr;
 }
 
-// A tile: so many strips wide and high, of so many rows each, of so many images. The number of strips is even.
+// A tile: the number of strips across and down, the rows per strip, and the number of images. The number of strips is
+// even.
 struct TmaDepthwiseTile {
   int across, down, rows, images;
 };
@@ -68,7 +69,7 @@ struct TmaDepthwiseConfig {
   TmaDepthwiseArgs args{};
   gpu::Launch launch;
   int64_t workspace_bytes = 0;     // weight_grad: for the blocks' sums
-  int result_w = 0, result_h = 0;  // the size of images that are stored; in weight_grad y's
+  int result_w = 0, result_h = 0;  // size of the stored images; in weight_grad of y
   int work_w = 0, work_h = 0;      // the same in the pixels that strips count
 };
 
@@ -77,7 +78,7 @@ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline int up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
 }  // namespace depthwise_launch
 
-// False if the tile doesn't fit the kernel's or the GPU's limits.
+// Returns false if the tile exceeds the limits of the kernel or the GPU.
 inline bool configure_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile& tile, int multiprocessors,
                                     TmaDepthwiseConfig& config) {
   using depthwise_launch::ceil_div;
@@ -97,7 +98,7 @@ inline bool configure_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile
   a.pairs = tile.across * tile.down * tile.images / 2;
   config.result_h = input_grad ? p.h : p.out_h();
   config.result_w = input_grad ? p.w : p.out_w();
-  // before: pixels of the source before a strip's pixel; size: pixels of the result along an axis that it stands for.
+  // before: pixels of the source before a strip's pixel; size: pixels of the result per strip pixel along an axis.
   const int before = (filter - 1) / 2, size = strided ? 2 : 1;
   if (strided) {
     a.odd_h = p.pad_h % 2, a.odd_w = p.pad_w % 2;
@@ -128,7 +129,7 @@ inline bool configure_tma_depthwise(const ConvProblem& p, const TmaDepthwiseTile
   a.copied_bytes = source_bytes + (weight_grad ? tile_bytes : 0);
   const int sums_bytes = weight_grad ? kTmaDepthwiseWarps * filter * filter * 8 * 4 : 0;
 
-  // As many blocks as run at once, and no more shared memory than allows this occupancy.
+  // As many blocks as run at once, and no more shared memory than this occupancy allows.
   const int boxes = ceil_div(p.c, kTmaDepthwiseChannels);
   const auto bytes_of = [&](int stages, int results) {
     return std::max(stages * a.stage_bytes + (weight_grad ? 0 : results * a.tile_bytes), up(sums_bytes, 8)) +
@@ -173,11 +174,11 @@ inline void bind(TmaDepthwiseConfig& config, const ConvProblem& p, void* x, void
   a.partial = static_cast<float*>(workspace);
 }
 
-// Expected microseconds. The numbers were fitted to 2,504 timings of 42 problems in three directions on an H200; with
-// them the tile that is expected to be best takes 1.04 times as long as the best one (input_grad with stride 2: 1.06).
+// Expected microseconds. The constants were fitted to 2,504 timings of 42 problems in three directions on an H200. The
+// tile with the least estimate takes 1.04 times as long as the best one (input_grad with stride 2: 1.06).
 inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwiseConfig& config, int multiprocessors) {
   struct Model {
-    double launch, latency, bytes, row, product, load, strip, tile, floor, part;  // us; bytes a us
+    double launch, latency, bytes, row, product, load, strip, tile, floor, part;  // in us; bytes per us
   };
   constexpr Model kRing{1.46, 1.34, 106e3, 0, 0.0025, 0.041, 0.068, 0.22, 1.29, 0};
   constexpr Model kStridedInputGrad{1.67, 1.64, 190e3, 0.084, 0, 0, 0, 0, 1.28, 0};
@@ -190,7 +191,7 @@ inline double tma_depthwise_us(const ConvProblem& p, const TmaDepthwiseConfig& c
   const Model& m = weight_grad ? kWeightGrad : strided_input_grad ? kStridedInputGrad : kRing;
   const double product = weight_grad          ? 0.0043
                          : strided_input_grad ? 0.0089
-                                              : 0.0059;  // us a product, on one multiprocessor's tensor cores
+                                              : 0.0059;  // us per product on the tensor cores of one multiprocessor
   const int filter = p.r, taps = (filter + 1) / 2;
   const int groups = std::min(8, p.c / 8), workers = kTmaDepthwiseWarps / groups;
   const int rows = p.stride_h == 1 ? a.rows + filter - 1 : a.rows;

@@ -1,5 +1,5 @@
-// The epilogue of tma_depthwise.hip's forward, before sums are stored: they get a bias, or a program runs on
-// them (docs/programs.md).
+// The epilogue of tma_depthwise.hip's forward, applied to the sums before they are stored: adds a bias or runs a
+// program (docs/programs.md).
 #pragma once
 
 #include "../device/tma.h"
@@ -10,7 +10,7 @@
 namespace reformer {
 namespace {
 
-// The work of a warp: one group of 8 channels, and every pairs_apart-th pair of strips from first_pair on.
+// A warp's work: one group of 8 channels, and every pairs_apart-th pair of strips from first_pair on.
 struct WarpTask {
   int group, groups, first_pair, pairs_apart;
 };
@@ -20,19 +20,19 @@ struct AddBias {
   class Thread {
    public:
     DEVICE explicit Thread(const AddBias&) {}
-    // channel: the first of two, those of all of this lane's sums.
+    // channel: the first of the two channels of all sums of this lane.
     DEVICE void prepare(const TmaDepthwiseArgs& p, int channel) {
       bias_[0] = bias_[1] = 0;
       if (p.bias) widen<T, 2>(load<T, 2>(static_cast<const T*>(p.bias) + channel), bias_);
     }
-    // Initial sums of a pixel of each of two strips.
+    // Sets the initial sums of a pixel of each of two strips.
     DEVICE void begin(float (&sums)[4]) const {
       UNROLL
       for (int e = 0; e < 4; ++e) sums[e] = bias_[e % 2];
     }
-    // Stores them. inside: which of the two pixels are the image's.
+    // Processes the sums in place before they are stored. inside: which of the two pixels are inside of the image.
     DEVICE void run(float (&)[4], const bool (&)[2]) const {}
-    // After the last tile. shared: memory that is free.
+    // Called after the last tile. shared: memory that is free.
     DEVICE void end(const TmaDepthwiseArgs&, const WarpTask&, unsigned char*) const {}
 
    private:
@@ -40,7 +40,7 @@ struct AddBias {
   };
 };
 
-// Another lane's; mask as in shuffle_xor().
+// The partial result of another lane; mask as in shuffle_xor().
 template <Kind kKind>
 DEVICE Known<kKind> known_of(const Known<kKind>& known, int mask) {
   if constexpr (kKind == Kind::moments)
@@ -49,18 +49,18 @@ DEVICE Known<kKind> known_of(const Known<kKind>& known, int mask) {
     return {shuffle_xor(known.value, mask)};
 }
 
-// A lane's accumulators of a reduction: of its two channels.
+// A lane's accumulators of a reduction, for its two channels.
 template <Kind kKind>
 struct TwoAccumulators {
   Accumulator<kKind> of[2];
-  // values: of a pixel of each of two strips, as the sums; inside: which of these pixels are the image's.
+  // values: of a pixel of each of two strips, like the sums; inside: which of these pixels are inside of the image.
   DEVICE void add(const float (&values)[4], const bool (&inside)[2]) {
     UNROLL
     for (int i = 0; i < 4; ++i)
       if (inside[i / 2]) of[i % 2].add(values[i]);
   }
 };
-// As Accumulator, with less to decide for each value: both channels have one count.
+// Like Accumulator, with fewer conditions per value: both channels share one count.
 template <>
 struct TwoAccumulators<Kind::moments> {
   Accumulator<Kind::moments> of[2];
@@ -94,12 +94,12 @@ class StripReduction {
  public:
   DEVICE void add(const float (&values)[4], const bool (&inside)[2]) { mine_.add(values, inside); }
 
-  // Combines what lanes and the block's warps have of the same channels, always in the same order, and stores the
-  // block's part.
+  // Combines the partial results of the lanes and warps of the block for the same channels, in a fixed order, and
+  // stores the block's part.
   DEVICE void end(const StitchArgs& p, const WarpTask& task, float* shared) const {
     constexpr int kPitch = kTmaDepthwiseWarps * 8;
     const int lane = lane_id();
-    tma::group_barrier(1, kTmaDepthwiseWarps * 32);  // all have read the last tile
+    tma::group_barrier(1, kTmaDepthwiseWarps * 32);  // all warps have read the last tile
     UNROLL
     for (int e = 0; e < 2; ++e) {
       Known<kKind> all = known(mine_.of[e]);
@@ -146,7 +146,7 @@ struct RunsProgram {
       UNROLL
       for (int e = 0; e < 4; ++e) sums[e] = 0;
     }
-    // Pixels outside of the image are computed as well, and are not reduced.
+    // Pixels outside of the image are computed, too, but not reduced.
     DEVICE void run(float (&sums)[4], const bool (&inside)[2]) {
       float reduced[4];
       UNROLL

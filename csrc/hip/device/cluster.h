@@ -1,4 +1,4 @@
-// Clusters: blocks that run at the same time and read each other's shared memory, on sm_90 and later, if the launch
+// Clusters: blocks that run at the same time and can read each other's shared memory. sm_90 and later, if the launch
 // asks for them. Source: PTX ISA, "barrier.cluster", "mapa" and "ld.shared::cluster".
 #pragma once
 
@@ -9,15 +9,15 @@ namespace reformer {
 #if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kClusters = true;
 
-// All threads of all blocks of the cluster; what each wrote to memory before is seen by all after it.
+// Waits for all threads of all blocks of the cluster and makes their earlier writes visible to each other.
 DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The same, but what was written need not be seen.
+// Waits for all threads of the cluster without making writes visible.
 DEVICE void cluster_meet() { asm volatile("barrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;" ::: "memory"); }
 
-// Four floats at the same place of another block's shared memory; the address is a multiple of 16.
+// Loads four floats at the same place in another block's shared memory; the address is a multiple of 16.
 DEVICE void load_from_block(int rank, const float* shared, float (&to)[4]) {
   const unsigned own = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   asm volatile(
@@ -30,7 +30,7 @@ DEVICE void load_from_block(int rank, const float* shared, float (&to)[4]) {
 #else
 constexpr bool kClusters = false;
 DEVICE void cluster_barrier() {}
-#if !defined(REFORMER_EMULATOR)  // which has it
+#if !defined(REFORMER_EMULATOR)  // which has its own
 DEVICE void cluster_meet() {}
 #endif
 DEVICE void load_from_block(int, const float*, float (&)[4]) {}

@@ -1,6 +1,6 @@
-// Division by a number that is known before the kernel starts: a multiplication and a shift.
-// Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994, section 4, for
-// dividends below 2^31, of which the magic number then needs no 33rd bit.
+// Division by a number known before the kernel starts, as a multiplication and a shift. Source: Granlund and
+// Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994, section 4. Dividends are below 2^31, so
+// that the magic number needs no 33rd bit.
 #pragma once
 
 #ifdef DEVICE
@@ -15,7 +15,7 @@ struct Divider {
   unsigned divisor, magic, shift;
 };
 
-// On the host: 1 <= divisor < 2^31.
+// On the host; 1 <= divisor < 2^31.
 constexpr Divider make_divider(int divisor) {
   unsigned shift = 0;
   while ((1u << shift) < unsigned(divisor)) ++shift;
@@ -25,10 +25,10 @@ constexpr Divider make_divider(int divisor) {
 }
 
 #ifdef DEVICE
-// 0 <= x < 2^31.
+// Requires 0 <= x < 2^31.
 DEVICE int divide(int x, const Divider& by) { return int(multiply_high(unsigned(x) << 1, by.magic) >> by.shift); }
 
-// x / by; x becomes the remainder.
+// Returns x / by and sets x to the remainder.
 DEVICE int divide_with_rest(int& x, const Divider& by) {
   const int quotient = divide(x, by);
   x -= quotient * int(by.divisor);

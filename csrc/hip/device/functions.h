@@ -1,5 +1,4 @@
-// Functions of floats: NVIDIA's own, or, for AMD's GPUs, made of the instructions that there are, since no library of
-// device code is linked.
+// Functions of floats: NVIDIA's own; for AMD GPUs composed of hardware instructions, since no device library is linked.
 #pragma once
 
 #include "platform.h"
@@ -30,7 +29,7 @@ DEVICE float power_of_2(float x) {
 }
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE float exact_log1p(float x) { return log1pf(x); }
-// To base 2, of what is 2^-126 at least, or 0; 2e-7 beside 0.
+// Logarithm to base 2 for x >= 2^-126, or 0; absolute error 2e-7 where it is near 0.
 DEVICE float log_to_base_2(float x) {
   float log;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(log) : "f"(x));
@@ -40,7 +39,7 @@ DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return rsqrtf(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
 DEVICE float erf_of(float x) { return erff(x); }
-// To two units in the last place: what is exact is a branch and ten instructions more.
+// Accurate to two units in the last place: an exact quotient takes a branch and ten more instructions.
 DEVICE float full_quotient(float a, float b) {
   float quotient;
   asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
@@ -51,13 +50,13 @@ DEVICE float reciprocal_of(float x) {
   asm("rcp.approx.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
   return reciprocal;
 }
-// For callers to which 0 will do below 2^-126.
+// Flushes numbers below 2^-126 to 0, for callers that accept that.
 DEVICE float normal_reciprocal(float x) {
   float reciprocal;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
   return reciprocal;
 }
-// NaN if either is.
+// NaN if either is NaN.
 DEVICE float larger_of(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
@@ -87,7 +86,7 @@ DEVICE float rsqrt_of(float x) { return 1.0f / __builtin_sqrtf(x); }
 DEVICE float tanh_of(float x) { return __builtin_tanhf(x); }
 DEVICE float erf_of(float x) { return __builtin_erff(x); }
 #elif defined(REFORMER_AMD)
-// 2^t from the instruction; what rounding takes from t = x log2(e) is put back.
+// 2^t from the instruction, corrected for the rounding of t = x log2(e).
 DEVICE float power_of_2(float x) { return __builtin_amdgcn_exp2f(x); }
 DEVICE float exact_exp(float x) {
   constexpr float kLog2e = 1.44269504f, kLog2eRest = 1.92596303e-8f, kLn2 = 0.693147181f;
@@ -100,14 +99,14 @@ DEVICE float reciprocal_of(float x) { return __builtin_amdgcn_rcpf(x); }
 DEVICE float normal_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 DEVICE float log_to_base_2(float x) { return __builtin_amdgcn_logf(x); }
 DEVICE float log_of(float x) { return log_to_base_2(x) * 0.693147181f; }
-// As natural_log_from_1() of csrc/cpu/programs/functions.h.
+// Same algorithm as natural_log_from_1() of csrc/cpu/programs/functions.h.
 DEVICE float exact_log1p(float x) {
   const float sum = x + 1.0f, lost = x - (sum - 1.0f);
   return log_of(sum) + (x > -1.0f && x < 1e8f ? lost / sum : 0.0f);
 }
 DEVICE float sqrt_of(float x) { return __builtin_amdgcn_sqrtf(x); }
 DEVICE float rsqrt_of(float x) { return __builtin_amdgcn_rsqf(x); }
-// The fits are those of csrc/cpu/programs/functions.h, which says what they are.
+// The fits are documented in csrc/cpu/programs/functions.h.
 DEVICE float tanh_of(float x) {
   constexpr float kRest[] = {-3.3333332733e-01f, 1.3333310027e-01f,  -5.3965111533e-02f,
                              2.1848481457e-02f,  -8.7824959915e-03f, 3.3998397577e-03f,
@@ -130,8 +129,8 @@ DEVICE float erf_of(float x) {
 
 DEVICE float abs_of(float x) { return bits_to_float(float_to_bits(x) & 0x7fffffffu); }
 
-// For results of 16 bits the power of 2 of a product: what its rounding costs, 6e-8 of the exponent, is far below
-// theirs.
+// For 16-bit results, the power of 2 of a product: the error from rounding the product, 6e-8 of the exponent, is far
+// below the error of the results.
 template <class Precision>
 DEVICE float exp_of(float x) {
   return sizeof(Precision) == 2 ? power_of_2(x * 1.44269504f) : exact_exp(x);
@@ -141,20 +140,20 @@ DEVICE float sigmoid_of(float x) {
   const float divisor = 1.0f + exp_of<Precision>(-x);
   return sizeof(Precision) == 2 ? normal_reciprocal(divisor) : full_quotient(1.0f, divisor);
 }
-// For results of 16 bits a product with the reciprocal, which is computed once where many are divided by the same:
-// infinite or not a number if b is below 2^-128.
+// For 16-bit results, a product with the reciprocal, which is computed once if many numbers are divided by the same b.
+// Infinite or NaN if b is below 2^-128.
 template <class Precision>
 DEVICE float quotient_of(float a, float b) {
   return sizeof(Precision) == 2 ? a * reciprocal_of(b) : full_quotient(a, b);
 }
-// For results of 16 bits: to 1e-6.
+// For 16-bit results: accurate to 1e-6.
 template <class Precision>
 DEVICE float log1p_of(float x) {
   if (sizeof(Precision) == 4) return exact_log1p(x);
   const float log = log_to_base_2(1.0f + x) * 0.693147181f;
   return abs_of(x) < 0.015625f ? multiply_add(x * x, multiply_add(x, 0.333333333f, -0.5f), x) : log;
 }
-// e^(-x^2 / 2): normal_cdf() and normal_pdf() have it in common.
+// e^(-x^2 / 2), which normal_cdf() and normal_pdf() share.
 template <class Precision>
 DEVICE float bell_of(float x) {
   return sizeof(Precision) == 2 ? power_of_2(x * x * -0.721347520f) : exact_exp(-0.5f * x * x);
@@ -163,8 +162,8 @@ template <class Precision>
 DEVICE float normal_pdf_of(float x) {
   return 0.398942280f * bell_of<Precision>(x);
 }
-// For results of 16 bits the tail is e^(-x^2 / 2) times a polynomial of t = 1 / (1 + 0.3 |x|), which is 0 where t is.
-// It is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5.
+// For 16-bit results the tail is e^(-x^2 / 2) times a polynomial of t = 1 / (1 + 0.3 |x|) without a constant term. It
+// is fitted for |x| up to 13.5 (by Lawson's weighted least squares): to 8e-7 of the tail up to 1, to 3e-5 beyond 5.
 template <class Precision>
 DEVICE float normal_cdf_of(float x) {
   if (sizeof(Precision) == 4) return 0.5f * (1.0f + erf_of(0.707106781f * x));

@@ -1,4 +1,4 @@
-// Which of several blocks ends last, so that it can go on with what all of them have stored.
+// Determines which of several blocks ends last, so that it can continue with what all of them have stored.
 #pragma once
 
 #include "platform.h"
@@ -6,8 +6,8 @@
 namespace reformer {
 
 #if !defined(REFORMER_EMULATOR)
-// Adds 1 to the number, and returns what it was. What the blocks that added to it before have stored is seen by this
-// thread's block after a barrier. Sources: PTX ISA, "Memory consistency model"; LLVM's AMDGPU usage, "Memory model".
+// Adds 1 to the counter and returns its old value. Stores by the blocks that added before are visible to this thread's
+// block after a barrier. Sources: PTX ISA, "Memory consistency model"; LLVM's AMDGPU usage, "Memory model".
 DEVICE unsigned count_arrival(unsigned* semaphores) {
 #if defined(REFORMER_AMD)
   return __hip_atomic_fetch_add(semaphores, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
@@ -22,7 +22,7 @@ DEVICE unsigned count_arrival(unsigned* semaphores) {
 }
 #endif
 
-// True if this is the last of so many blocks to come here. semaphores: 0 before the kernel, and after it.
+// True if this is the last of `blocks` blocks to call it. semaphores: 0 before the kernel and after it.
 DEVICE bool is_last_block(unsigned* semaphores, int blocks) {
   SHARED bool is_last;
   barrier();

@@ -4,16 +4,16 @@
 // S x S, S = 32 or 16, of one block:
 //   A: lane l has row l % S, and the part l / S of the depth; B: column l % S, and the same part
 //   C: lane l has column l % S, and in register i, row 8 (i / 4) + 4 (l / 32) + i % 4 for S = 32, 4 (l / 16) + i for 16
-// A step here is 32 bytes of depth, of which each lane has S / 2 bytes in one piece. Where an instruction takes less,
-// several follow each other, each with the next elements of every lane: A and B agree, so the order of the sum changes
-// and nothing else.
+// A step here is 32 bytes of depth, of which each lane has a piece of S / 2 contiguous bytes. An instruction may take
+// less; then several follow each other, each with the next elements of every lane. A and B agree, so this changes only
+// the order of the sum.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)
 #include "emulated_matrix.h"
 #endif
 
-// gfx908's bf16 instructions take pairs; later ones ("_1k") take four, like those for fp16.
+// gfx908's bf16 instructions take pairs; later ones ("_1k") take four elements, as fp16's do.
 #if defined(__gfx908__)
 #define REFORMER_MFMA_BF16_PAIRS 1
 #endif
@@ -34,7 +34,7 @@ struct SumsOf<16> {
 template <int kSide>
 using Sums = typename SumsOf<kSide>::type;
 
-// Bytes of an operand that a lane gives to one instruction.
+// Bytes of an operand per lane and instruction.
 template <class T>
 constexpr int kOperandBytes = 8;
 template <>
@@ -77,7 +77,7 @@ REFORMER_MULTIPLY_ADD(fp32, 16, float, 16x16x4f32)
 #undef REFORMER_MULTIPLY_ADD
 #endif
 
-// Operand i of the several that a lane's piece holds.
+// Operand i of those in a lane's piece.
 template <int kBytes, class Piece>
 DEVICE Words<kBytes> operand(const Piece& piece, int i) {
   Words<kBytes> words{};
@@ -86,7 +86,7 @@ DEVICE Words<kBytes> operand(const Piece& piece, int i) {
   return words;
 }
 
-// A lane's piece of kSide outer indices (from `outer` on) by 32 bytes of depth (from k on).
+// A lane's piece of a fragment of kSide outer indices (from `outer` on) by 32 bytes of depth (from k on).
 template <int kSide, class Tile>
 DEVICE Words<kSide / 2> load_piece(const Tile& tile, int outer, int k) {
   using T = typename Tile::Element;
@@ -179,7 +179,8 @@ class WarpTile {
     }
   }
 
-  // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.
+  // Stores to memory, shared or not. pitch: floats from one row to the next, an even number; the address is a multiple
+  // of 8 bytes.
   DEVICE void store(float* to, int pitch) const {
     for_each([&](int row, int column, float sum) { to[row * pitch + column] = sum; });
   }

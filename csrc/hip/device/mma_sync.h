@@ -2,12 +2,12 @@
 //
 // Fragments, from the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "... mma.m16n8k8", with
 // g = lane / 4 and t = lane % 4, registers of 32 bits:
-//   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and of the depth, in words, t + i / 2 * 4
-//   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and of the depth, in words, t + i * 4
+//   A, 16 x 16 (tf32: 16 x 8): register i has row g + i % 2 * 8, and word t + i / 2 * 4 of the depth
+//   B, 16 x 8 (tf32: 8 x 8):   register i has column g, and word t + i * 4 of the depth
 //   C, 16 x 8:                 register i has row g + i / 2 * 8, column 2 t + i % 2
-// where a word is two adjacent elements of 16 bits or one of 32. ldmatrix gives matrices of 8 lines of 16 bytes just
-// so: lane l gets line l / 4, word l % 4; transposed, of 16-bit elements, lines 2 (l % 4) and 2 (l % 4) + 1 of column l
-// / 4. Lanes 8 i to 8 i + 7 say where the lines of matrix i lie.
+// where a word is two adjacent 16-bit elements or one of 32 bits. ldmatrix loads matrices of 8 lines of 16 bytes in the
+// same distribution: lane l gets word l % 4 of line l / 4 or, transposed (16-bit elements only), lines 2 (l % 4) and
+// 2 (l % 4) + 1 of column l / 4. Lanes 8 i to 8 i + 7 provide the addresses of the lines of matrix i.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)
@@ -36,7 +36,7 @@ DEVICE void load_matrices(const void* line, unsigned (&to)[4]) {
 #endif
 }
 
-// To the nearest, ties away from zero.
+// Rounds to nearest, ties away from zero.
 DEVICE unsigned round_to_tf32(unsigned bits) {
 #if defined(REFORMER_EMULATOR)
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
@@ -69,9 +69,9 @@ REFORMER_MULTIPLY_ADD(tf32, "m16n8k8", "tf32")
 #undef REFORMER_MULTIPLY_ADD
 #endif
 
-// kCount times four registers of 16 outer indices (from `outer` on, a multiple of 8) by 32 bytes of depth (from k on).
-// Register i has the outer indices' half and the depth's half that i's two bits say: for A the low bit is the outer's,
-// for B the depth's, so that registers 0, 1 and 2, 3 are two fragments.
+// Loads kCount times four registers of 16 outer indices (from `outer` on, a multiple of 8) by 32 bytes of depth (from k
+// on). The two bits of i select register i's half of the outer indices and of the depth: for A the low bit selects the
+// outer half, for B the depth's, so that registers 0, 1 and 2, 3 are two fragments.
 template <bool kLowBitIsOuter, int kCount, class Tile>
 DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kCount][4]) {
   using T = typename Tile::Element;
@@ -80,7 +80,7 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
   const int outer_half = kLowBitIsOuter ? matrix & 1 : matrix >> 1;
   const int depth_half = kLowBitIsOuter ? matrix >> 1 : matrix & 1;
   if constexpr (Tile::kAlongDepth) {
-    // Lines of the same permutation, so that an address serves all.
+    // Lines with the same permutation, so that one address serves all.
     const void* const first = tile.at(outer + outer_half * 8 + line, k + depth_half * kHalfDepth);
     UNROLL
     for (int j = 0; j < kCount; ++j)
@@ -90,7 +90,7 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
     for (int j = 0; j < kCount; ++j) {
       if constexpr (sizeof(T) == 2) {
         load_matrices<true>(tile.at(outer + j * 16 + outer_half * 8, k + depth_half * kHalfDepth + line), to[j]);
-      } else {  // ldmatrix can't transpose words
+      } else {  // ldmatrix can't transpose 32-bit words
         const int g = lane_id() / 4, t = lane_id() % 4;
         UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -109,18 +109,18 @@ DEVICE void load_fragments(const Tile& tile, int outer, int k, unsigned (&to)[kC
   }
 }
 
-// Rows of sums by lanes: kElements (4 or 8) neighbouring columns at once, of kRows x kColumns sums in fragments of 16 x
-// 8. Four lanes have a row's pairs; they exchange theirs, so that each gets kElements of one of the fragments.
-// of_columns(column) is called first, with where the lane's columns begin, and returns what takes their rows: of
-// kUnroll rows, first load(row), and then store(row, what was loaded, sums). All lanes call as often. `columns` are
-// wanted: pieces past them are left out.
+// Visits sums by rows, kElements (4 or 8) adjacent columns at once, of kRows x kColumns sums in fragments of 16 x 8.
+// Four lanes hold the pairs of a row; they exchange them, so that each gets kElements columns of one of the fragments.
+// of_columns(column) is called first, with the lane's first column. It returns an object that processes the rows,
+// kUnroll at a time: first load(row), then store(row, what was loaded, sums). All lanes make the same number of calls.
+// Pieces at or beyond `columns` are skipped.
 template <int kElements, int kRows, int kColumns, class OfColumns>
 DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int columns, OfColumns of_columns) {
   using Taker = decltype(of_columns(0));
-  constexpr int kLanes = kElements / 2;                               // lanes that exchange sums, and as many fragments
-  constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // fragments that lie beside each other
-  constexpr int kHalves = kLanes / kBeside;     // halves of the fragments (8 rows each) that one exchange covers
-  constexpr int kPieces = kRows / 8 / kHalves;  // pieces that a lane gets of its columns
+  constexpr int kLanes = kElements / 2;  // lanes that exchange sums; also the number of fragments
+  constexpr int kBeside = kLanes == 4 && kColumns % 32 == 0 ? 4 : 2;  // adjacent fragments along a row
+  constexpr int kHalves = kLanes / kBeside;     // halves of the fragments (8 rows each) per exchange
+  constexpr int kPieces = kRows / 8 / kHalves;  // pieces of its columns per lane
   constexpr int kUnroll = Taker::kUnroll < kPieces ? Taker::kUnroll : kPieces;
   const int lane = lane_id() % 4, fragment = lane % kLanes;
   UNROLL
@@ -136,7 +136,7 @@ DEVICE void for_each_piece(const float (&sums)[kRows / 16][kColumns / 8][4], int
       UNROLL
       for (int i = 0; i < kUnroll; ++i) {
         const int half = (first + i) * kHalves;
-        float values[kElements];  // at first a pair of each fragment, then fragment's pairs of each lane
+        float values[kElements];  // first a pair of each fragment, then a fragment's pairs from each lane
         UNROLL
         for (int f = 0; f < kElements; ++f)
           values[f] = sums[half / 2][j + f / 2 % kBeside][(half % 2 + f / 2 / kBeside) * 2 + f % 2];
@@ -222,13 +222,14 @@ class WarpTile {
     }
   }
 
-  // See mma_sync::for_each_piece: kElements adjacent columns of a row at once.
+  // Visits kElements adjacent columns of a row at once; see mma_sync::for_each_piece.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     mma_sync::for_each_piece<kElements, kRows, kColumns>(sums_, columns, of_columns);
   }
 
-  // To memory, shared or not, with so many floats from row to row: an even number, at an address of 8 bytes.
+  // Stores to memory, shared or not. pitch: floats from one row to the next, an even number; the address is a multiple
+  // of 8 bytes.
   DEVICE void store(float* to, int pitch) const {
     to += lane_id() / 4 * pitch + lane_id() % 4 * 2;
     UNROLL

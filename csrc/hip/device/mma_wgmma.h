@@ -1,8 +1,9 @@
 // GroupTile: 64 x kColumns sums of a warpgroup, by wgmma of sm_90a, which reads both operands from shared memory.
-// Included by mma.h. Sources: PTX ISA, "Asynchronous warpgroup level matrix instructions"; what an operand whose lines
-// are the depth has to look like, CUTLASS, cute/arch/mma_sm90_desc.hpp.
+// Included by mma.h. Sources: PTX ISA, "Asynchronous warpgroup level matrix instructions"; for operands whose lines run
+// along the outer index, CUTLASS, cute/arch/mma_sm90_desc.hpp.
 //
-// Four warps, of which the first's number is a multiple of 4, hold 16 rows each, in the registers that mma.sync has.
+// The four warps, of which the first one's number is a multiple of 4, hold 16 rows each, in the same registers as
+// mma.sync.
 #pragma once
 
 #if defined(REFORMER_EMULATOR)
@@ -13,9 +14,9 @@ namespace reformer {
 #if !defined(REFORMER_EMULATOR)
 namespace wgmma {
 
-// Where an operand lies: lines of 128 bytes, in the order that OperandTile gives to their chunks. along_depth: groups
-// of 8 lines follow each other. Otherwise lines are the depth, of 64 of the outer indices, and panels follow each
-// other.
+// Descriptor of an operand: lines of 128 bytes, with their chunks in OperandTile's order. If lines run along the depth,
+// groups of 8 lines follow each other. Otherwise each line has 64 of the outer indices at one index of the depth, and
+// panels follow each other.
 DEVICE unsigned long long descriptor(const void* shared, int panel_bytes) {
   const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   constexpr unsigned long long kOrder128Bytes = 1ull << 62, kEightLines = 1024 >> 4;
@@ -23,17 +24,16 @@ DEVICE unsigned long long descriptor(const void* shared, int panel_bytes) {
          (at & 0x3ffff) >> 4;
 }
 
-// Writes to shared memory by this thread, copies that it waited for included, are seen by wgmma after a
+// Makes this thread's writes to shared memory, including copies that it has waited for, visible to wgmma after a
 // barrier.
 DEVICE void publish() {
-#if !defined(REFORMER_NO_PROXY_FENCE)  // to time what it costs
+#if !defined(REFORMER_NO_PROXY_FENCE)  // to measure its cost
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// The number of this thread's group of four warps; by the shuffle the compiler knows that it is the same for all of
-// them.
+// The number of this thread's warpgroup. The shuffle tells the compiler that it is uniform.
 DEVICE int group_id() { return __shfl_sync(0xffffffffu, thread_id() / 128, 0); }
-// From now on this warpgroup has so many registers a thread.
+// Sets the number of registers per thread of this warpgroup from now on.
 template <int kRegisters>
 DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -42,16 +42,16 @@ template <int kRegisters>
 DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-// Before the first of several instructions, and after the last of them.
+// To be called before the first of several instructions.
 DEVICE void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most so many groups of instructions, ended by commit(), are under way.
+// Waits until at most kPending groups of instructions, ended by commit(), are in flight.
 template <int kPending>
 DEVICE void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// c += a b, of a depth of 16. kOuterA, kOuterB: the operand's lines lie along its outer index.
+// c += a b, with a depth of 16. kOuterA, kOuterB: the operand's lines run along its outer index.
 template <class T, int kColumns, bool kOuterA, bool kOuterB>
 DEVICE void multiply_add(float (&c)[kColumns / 8][4], unsigned long long a, unsigned long long b);
 
@@ -150,8 +150,8 @@ class GroupTile {
     }
   }
 
-  // Adds the product of the group's rows of A, from `row` on, and all of B. It is under way when this returns: neither
-  // the sums nor the operands may be touched before wgmma::wait<0>().
+  // Adds the product of the group's rows of A, from `row` on, and all of B. Asynchronous: neither the sums nor the
+  // operands may be accessed before wgmma::wait<0>().
   template <class TileA, class TileB>
   DEVICE void start(const TileA& a, int row, const TileB& b) {
     static_assert(TileA::kLineBytes == 128 && TileB::kLineBytes == 128);
@@ -173,7 +173,7 @@ class GroupTile {
 #endif
   }
 
-  // Waits. To the compiler the sums have changed: it must not move reads of them before this.
+  // Waits for the products. Also tells the compiler that the sums have changed, so that it does not read them earlier.
   DEVICE void finish() {
     wgmma::wait<0>();
 #if !defined(REFORMER_EMULATOR)
@@ -185,10 +185,10 @@ class GroupTile {
 #endif
   }
 
-  // The sums of a warp's 16 rows, in pairs of adjacent columns as mma.sync has them.
+  // The sums of a warp's 16 rows, in pairs of adjacent columns as in mma.sync.
   DEVICE float (&sums()) [kColumns / 8][4] { return sums_[0]; }
 
-  // This warp's 16 rows, and these to floats in memory; see WarpTile.
+  // Visits or stores this warp's 16 rows; see WarpTile.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     mma_sync::for_each_piece<kElements, 16, kColumns>(sums_, columns, of_columns);

@@ -1,5 +1,5 @@
-// How Hopper's bulk copy engine finds a matrix in global memory: 128 bytes that the driver makes (gpu::tensor_map) and
-// that a kernel gets among its arguments.
+// Describes a matrix in global memory for Hopper's bulk copy engine: 128 bytes that the driver makes (gpu::tensor_map)
+// and that a kernel gets as part of its arguments.
 #pragma once
 
 namespace reformer {

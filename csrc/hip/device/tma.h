@@ -1,9 +1,9 @@
-// Copies of whole tiles by Hopper's bulk copy engine (TMA): one thread starts them, barriers in shared memory count the
-// bytes that have come. sm_90 and later. Sources: PTX ISA, "cp.async.bulk.tensor", "mbarrier", "stmatrix".
+// Copies of whole tiles by Hopper's bulk copy engine (TMA): one thread starts them, and barriers in shared memory count
+// the bytes that have arrived. sm_90 and later. Sources: PTX ISA, "cp.async.bulk.tensor", "mbarrier", "stmatrix".
 //
-// A matrix lies in global memory as its TensorMap says: lines of elements of 2 bytes, of which a box is copied at once:
-// 64 elements (128 bytes) of so many lines. What lies outside of the matrix is zero when it is read, and not written.
-// In shared memory a box has the order that OperandTile has.
+// A matrix in global memory is described by its TensorMap: lines of 2-byte elements. A copy moves a box: 64 elements
+// (128 bytes) of a number of lines. Elements outside of the matrix are read as zero and not written. In shared memory a
+// box has the layout of OperandTile.
 #pragma once
 
 #include "operand_tile.h"
@@ -22,11 +22,11 @@ constexpr int kBoxElements = 64;  // elements of a box along a line
 
 DEVICE unsigned shared_address(const void* shared) { return static_cast<unsigned>(__cvta_generic_to_shared(shared)); }
 
-// --- barriers: a phase ends when `arrivals` have come, and the bytes that were expected
+// --- barriers: a phase ends after `arrivals` arrivals and the arrival of the expected bytes
 DEVICE void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Initialised barriers are seen by the copy engine and, after a barrier, by the cluster's other blocks.
+// Makes initialised barriers visible to the copy engine and, after a barrier, to the cluster's other blocks.
 DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE void arrive_expecting(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -42,7 +42,7 @@ DEVICE void arrive_there(unsigned barrier, int rank) {
       "r"(rank)
       : "memory");
 }
-// Until the phase of this parity has ended.
+// Waits until the phase of this parity has ended.
 DEVICE void wait(unsigned barrier, int parity) {
   asm volatile(
       "{\n\t.reg .pred done;\n\tagain:\n\t"
@@ -53,7 +53,8 @@ DEVICE void wait(unsigned barrier, int parity) {
 
 // --- copies
 DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
-// The box whose first element is `element` of line `line`; of tensors of four dimensions, innermost first.
+// Loads the box whose first element is `element` of line `line`; likewise for tensors of four dimensions, innermost
+// first.
 DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::
@@ -68,7 +69,7 @@ DEVICE void load(const TensorMap& map, unsigned to, unsigned barrier, int a, int
       "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
-// A copy into both blocks of a cluster, and counted by the barriers of both.
+// Copies into both blocks of a cluster; the barriers of both count the bytes.
 DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, int element, int line) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
@@ -83,9 +84,9 @@ DEVICE void load_for_both(const TensorMap& map, unsigned to, unsigned barrier, i
       "l"(&map), "r"(barrier), "r"(a), "r"(b), "r"(c), "r"(d), "h"(static_cast<unsigned short>(3))
       : "memory");
 }
-// The map reads images by windows (gpu::windows_map, im2col mode). Loads the channels from `channel` on of as many
-// windows as the map's box has pixels. The first window begins at (w, h, n); the pixel that is loaded lies this offset
-// (0 to 255) from each window's beginning.
+// For maps that read images by windows (gpu::windows_map, im2col mode). Loads the channels from `channel` on for as
+// many windows as the map's box has pixels. The first window begins at (w, h, n); of each window the pixel at this
+// offset (0 to 255) from its beginning is loaded.
 DEVICE void load_windows(const TensorMap& map, unsigned to, unsigned barrier, int channel, int w, int h, int n,
                          int offset_w, int offset_h) {
   asm volatile(
@@ -116,7 +117,7 @@ DEVICE void store(const TensorMap& map, unsigned from, int a, int b, int c, int 
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// To the first pixels of windows.
+// Stores to the first pixel of each window.
 DEVICE void store_windows(const TensorMap& map, unsigned from, int channel, int w, int h, int n) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -124,14 +125,14 @@ DEVICE void store_windows(const TensorMap& map, unsigned from, int channel, int 
       : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until at most so many of this thread's stores have not yet read their shared memory.
+// Waits until at most kPending of this thread's stores have not yet read their shared memory.
 template <int kPending>
 DEVICE void wait_for_reads() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices of elements of 2 bytes, as mma holds its sums in pairs, to lines of 16 bytes: lane 8 i + l says
-// where line l of matrix i goes; its column l, if they are transposed.
+// Stores four 8 x 8 matrices of 2-byte elements, in the pairs in which mma holds its sums, to lines of 16 bytes. Lane 8
+// i + l provides the address of line l of matrix i, or of its column l if transposed.
 template <bool kTransposed>
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsigned d) {
   if constexpr (kTransposed)
@@ -143,12 +144,12 @@ DEVICE void store_matrices(unsigned to, unsigned a, unsigned b, unsigned c, unsi
                  "r"(d)
                  : "memory");
 }
-// For two matrices.
+// Stores two matrices.
 DEVICE void store_matrices(unsigned to, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
 
-// A barrier for this many of the block's threads, which are whole warps. id: 1 and up.
+// A barrier for this many of the block's threads, in whole warps. id: 1 and up.
 DEVICE void group_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 }  // namespace tma

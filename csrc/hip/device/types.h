@@ -1,4 +1,4 @@
-// Element types and the groups of them that one load or store moves.
+// Element types, and groups of elements that one load or store moves.
 #pragma once
 
 #include "platform.h"
@@ -28,7 +28,7 @@ DEVICE void from_float(float x, bf16& y) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(
 #else
 DEVICE float to_float(fp16 x) { return float(__builtin_bit_cast(_Float16, x)); }
 DEVICE void from_float(float x, fp16& y) { y = __builtin_bit_cast(fp16, static_cast<_Float16>(x)); }
-// To the nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 DEVICE void from_float(float x, bf16& y) {
   const unsigned bits = float_to_bits(x);
   y.bits = x != x ? 0x7fc0 : static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
@@ -43,8 +43,8 @@ DEVICE unsigned bits_of(fp32 x) { return float_to_bits(x); }
 DEVICE unsigned bits_of(fp16 x) { return x.bits; }
 DEVICE unsigned bits_of(bf16 x) { return x.bits; }
 
-// 2, 4, 8 or 16 bytes in registers that are moved at once. The compilers' own vector types: structures
-// of arrays end up in memory on AMD's GPUs, and are moved element by element on NVIDIA's.
+// 2, 4, 8 or 16 bytes in registers, moved at once. These are the compilers' own vector types: structures of arrays
+// would be placed in memory on AMD GPUs, and be moved element by element on NVIDIA GPUs.
 template <int kBytes>
 struct Words;
 template <>
@@ -91,7 +91,8 @@ DEVICE unsigned word(const Words<4>& x, int) { return x.value; }
 DEVICE void set_word(Words<2>& x, int, unsigned word) { x.value = static_cast<unsigned short>(word); }
 DEVICE void set_word(Words<4>& x, int, unsigned word) { x.value = word; }
 
-// The compiler assumes that the words have changed: it computes what it made of them again, instead of keeping it.
+// Makes the compiler assume that the words have changed, so that it recomputes values derived from them instead of
+// keeping these in registers.
 template <int kBytes>
 DEVICE void forget_words([[maybe_unused]] Words<kBytes>& x) {
 #if defined(REFORMER_NVIDIA)
@@ -104,11 +105,11 @@ DEVICE void forget_words([[maybe_unused]] Words<kBytes>& x) {
 #endif
 }
 
-// N adjacent elements of type T, as they lie in memory.
+// N adjacent elements of type T, as in memory.
 template <class T, int N>
 using Pack = Words<int(sizeof(T)) * N>;
 
-// Loads and stores of whole packs: the address is a multiple of the pack's size.
+// Load and store a whole pack; the address is a multiple of the pack's size.
 template <class T, int N>
 DEVICE Pack<T, N> load(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
@@ -117,7 +118,7 @@ template <class T, int N>
 DEVICE void store(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
-// As store, in global memory. In PTX, as nvcc splits some packs of 8 and 16 bytes.
+// Like store, for global memory. In PTX, as nvcc would split some packs of 8 and 16 bytes.
 template <class T, int N>
 DEVICE void store_global(T* to, const Pack<T, N>& pack) {
 #if defined(REFORMER_NVIDIA)
@@ -139,7 +140,7 @@ DEVICE Pack<T, N> zero_pack() {
   return pack;
 }
 
-// The pack's element i, i known at compile time after unrolling.
+// Element i of the pack; i is known at compile time after unrolling.
 template <class T>
 DEVICE float element(unsigned word, int i);
 template <>
@@ -162,7 +163,7 @@ DEVICE void widen(const Pack<T, N>& pack, float (&to)[N]) {
   for (int i = 0; i < N; ++i) to[i] = element<T>(word(pack, i / kPerWord), i);
 }
 
-// Two adjacent elements in a word, the first one low.
+// Two adjacent elements in a word, the first one in the low half.
 template <class T>
 DEVICE unsigned narrow_pair(float first, float second) {
 #if defined(REFORMER_NVIDIA)

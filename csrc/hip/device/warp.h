@@ -1,4 +1,4 @@
-// Exchange between the threads of a warp. All threads of the warp take part in each of these.
+// Exchange between the threads of a warp. All threads of the warp must call each of these functions.
 #pragma once
 
 #include "platform.h"
@@ -10,22 +10,22 @@ DEVICE int lane_id() { return thread_id() % kWarp; }
 // The warp's number in its block.
 DEVICE int warp_id() {
 #if defined(REFORMER_AMD)
-  return __builtin_amdgcn_readfirstlane(thread_id() / kWarp);  // the compiler can't know that it is the same for all
+  return __builtin_amdgcn_readfirstlane(thread_id() / kWarp);  // tells the compiler that it is uniform
 #else
   return thread_id() / kWarp;
 #endif
 }
 
-// A bit for each lane of a warp.
+// One bit for each lane of a warp.
 #if defined(REFORMER_NVIDIA)
 using Ballot = unsigned;
 #else
 using Ballot = unsigned long long;
 #endif
 
-// The emulator has its own shuffles, which know by whom they were called.
+// The emulator has its own shuffles, which know their callers.
 #if !defined(REFORMER_EMULATOR)
-// That lane's value.
+// The value of that lane.
 DEVICE unsigned shuffle_from(unsigned value, int lane) {
 #if defined(REFORMER_AMD)
   return unsigned(__builtin_amdgcn_ds_bpermute(lane * 4, int(value)));
@@ -45,7 +45,7 @@ DEVICE T shuffle_xor(T value, int mask) {
 #endif
 }
 
-// Which lanes say so.
+// The lanes in which `mine` is true.
 DEVICE Ballot ballot(bool mine) {
 #if defined(REFORMER_NVIDIA)
   return __ballot_sync(0xffffffffu, mine);
@@ -56,7 +56,7 @@ DEVICE Ballot ballot(bool mine) {
 #endif
 }
 
-// The value of lane_id() + distance, or the own one past the warp's end.
+// The value of lane_id() + distance, or the lane's own value past the end of the warp.
 template <class T>
 DEVICE T shuffle_down(T value, int distance) {
 #if defined(REFORMER_AMD)
@@ -68,7 +68,7 @@ DEVICE T shuffle_down(T value, int distance) {
 }
 #endif
 
-// Bits of a ballot, and those of lower lanes.
+// The number of bits of a ballot, and of those in lower lanes.
 DEVICE int bits_of(Ballot votes) {
 #if defined(REFORMER_NVIDIA)
   return __popc(votes);
@@ -77,7 +77,7 @@ DEVICE int bits_of(Ballot votes) {
 #endif
 }
 DEVICE int bits_below(Ballot votes, int lane) { return bits_of(votes & ((Ballot(1) << lane) - 1)); }
-// The lowest lane of one that is not empty.
+// The lowest lane of a nonempty ballot.
 DEVICE int first_of(Ballot votes) {
 #if defined(REFORMER_NVIDIA)
   return __ffs(int(votes)) - 1;
@@ -86,7 +86,7 @@ DEVICE int first_of(Ballot votes) {
 #endif
 }
 
-// The sum over the warp, the same bits in every lane: a butterfly reduction over halves, quarters, and so on.
+// The sum over the warp, bitwise equal in every lane: a butterfly reduction over halves, quarters, and so on.
 DEVICE float warp_sum(float value) {
   UNROLL
   for (int mask = kWarp / 2; mask; mask /= 2) value += shuffle_xor(value, mask);

@@ -10,9 +10,9 @@
 namespace reformer {
 namespace {
 
-// Blocks read all ids: with more bytes than this PyTorch's kernels, which sort them, are faster.
+// Blocks read all ids. With more bytes of ids, PyTorch's kernels, which sort them, are faster.
 constexpr int64_t kMostScanned = int64_t{1} << 29;
-constexpr int64_t kMostRows = 128;  // of a block
+constexpr int64_t kMostRows = 128;  // per block
 constexpr int64_t kUsualHits = 128;
 
 const gpu::Kernel* kernel_of(const char* type, const char* ids, int elements) {
@@ -37,7 +37,7 @@ Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids,
   if (std::max({count, rows, columns}) > std::numeric_limits<int32_t>::max() / 2) return "it is too large";
   const int most = int(16 / element_size(type)), elements = columns % most ? 1 : most;
   const int64_t chunk = int64_t{warp_size(arch)} * elements, chunks = ceil_div(columns, chunk);
-  const int64_t wanted = int64_t{4} * usual_units(arch);  // blocks
+  const int64_t wanted = int64_t{4} * usual_units(arch);  // number of blocks
 
   EmbeddingGradConfig config;
   EmbeddingGradArgs& a = config.args;

@@ -1,4 +1,4 @@
-// The gradient of an embedding's table on a GPU: how its kernel is launched, without a GPU.
+// The gradient of an embedding table on a GPU: launch configuration of the kernel, independent of a GPU.
 #pragma once
 
 #include "embedding_args.h"
@@ -9,13 +9,13 @@
 namespace reformer {
 
 struct EmbeddingGradConfig {
-  EmbeddingGradArgs args{};  // but for the pointers
+  EmbeddingGradArgs args{};  // except for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For a table of [rows][columns] of this type and `count` ids, of 64 bits or of 32. Or the reason why no kernel does
-// it.
+// Configuration for a table of [rows][columns] of this type and `count` ids of 64 or 32 bits; or the reason why no
+// kernel supports it.
 Planned<EmbeddingGradConfig> configure_embedding_grad(DType type, bool wide_ids, int64_t count, int64_t rows,
                                                       int64_t columns, const std::string& arch);
 

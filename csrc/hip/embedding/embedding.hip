@@ -1,5 +1,5 @@
-// The gradient of an embedding's table: row r is the sum of the gradients of all elements whose id is r, added up in
-// their order. One pass: no ids are sorted, and the rows that have none are filled with zeros as they are met.
+// The gradient of an embedding table: row r is the sum of the gradients of all elements whose id is r, added up in
+// order. One pass: ids are not sorted, and rows without ids are zeroed on the way.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -14,14 +14,14 @@ using int64 = long long;
 template <class T, class Id, int kCount>
 struct EmbeddingGrad {
   static constexpr int kWarps = kEmbeddingThreads / kWarp;
-  static constexpr int kColumns = kWarp * kCount;  // that a warp has at once
+  static constexpr int kColumns = kWarp * kCount;  // columns per warp and access
   static constexpr int kChunks = kCount > 1 ? 4 : 2,
-                       kAtOnce = kChunks * kColumns;  // of them, whose loads are in flight at once
-  static constexpr int kUnroll = 8, kRows = 2;        // ids, and rows of gradients, that are
+                       kAtOnce = kChunks * kColumns;  // columns per warp whose loads are in flight at once
+  static constexpr int kUnroll = 8, kRows = 2;        // ids, and rows of gradients, in flight at once
 
   static constexpr int kHits = kWarps * kEmbeddingHits;
 
-  // The matches: where each is, and in which of the block's rows. First each warp's own, then all in order.
+  // The matches: index of the id, and which of the block's rows it matches. First each warp's own, then all in order.
   struct Hit {
     int at;
     int row;
@@ -38,7 +38,8 @@ struct EmbeddingGrad {
 
   DEVICE bool is_wanted(Id id, int low, int high) const { return id >= low && id < high && id != p.padding; }
 
-  // visit(ballot of the lanes whose id is one of these rows, the first lane's place, the own id) for the warp's share.
+  // Calls visit(ballot of the lanes whose id is one of these rows, the first lane's index, the lane's id) for the
+  // warp's share of the ids.
   template <class Visit>
   DEVICE void scan(int low, int high, Visit visit) const {
     const int each = (p.count + kWarps - 1) / kWarps, first = warp * each;
@@ -58,7 +59,7 @@ struct EmbeddingGrad {
     }
   }
 
-  // Lists what belongs to these rows, and returns how much that is; kHits + 1 if there is no room for it.
+  // Lists the matches of these rows and returns their number; kHits + 1 if there is no room for them.
   DEVICE int list(int low, int high) {
     int count = 0;
     scan(low, high, [&](Ballot found, int first, Id id) {
@@ -85,8 +86,8 @@ struct EmbeddingGrad {
 
   using Sums = float[kChunks][kCount];
 
-  // Adds the gradients at place(lane) for the lanes of the ballot, in their order, from `column` on, and before
-  // `end`.
+  // Adds the gradients at place(lane) for the lanes of the ballot, in order, for the columns from `column` on and
+  // before `end`.
   template <class Place>
   DEVICE void add(Ballot found, int column, int end, Place place, Sums& sums) const {
     while (found) {
@@ -126,7 +127,7 @@ struct EmbeddingGrad {
     store<T, kCount>(static_cast<T*>(p.to) + static_cast<long long>(row) * p.columns + column, narrow<T, kCount>(sum));
   }
 
-  // Each warp has some of these rows.
+  // Distributes these rows over the warps.
   DEVICE void add_listed(int low, int high, int hits, int begin, int end) const {
     for (int row = low + warp; row < high; row += kWarps)
       for (int first = begin; first < end; first += kAtOnce) {
@@ -144,7 +145,7 @@ struct EmbeddingGrad {
       }
   }
 
-  // All warps have a share of one row's.
+  // Adds up one row, whose ids are divided among all warps.
   DEVICE void add_shared(int row, int begin, int end) {
     int times = 0;
     for (int i = 0; i < kWarps; ++i) times += shared.count[i];
@@ -177,7 +178,7 @@ struct EmbeddingGrad {
     const int end = begin + p.columns_each < p.columns ? begin + p.columns_each : p.columns;
     while (low < last) {
       int high = last, hits = list(low, high);
-      while (hits > kHits && high - low > 1) {  // fewer rows at once
+      while (hits > kHits && high - low > 1) {  // process fewer rows at once
         high = low + (high - low) / 2;
         barrier();
         hits = list(low, high);

@@ -1,5 +1,4 @@
-// Implicit GEMM as solvers use it: which kernel of a size of tiles computes a problem on a device, and with which
-// schedule.
+// Implicit GEMM for solvers: selects the kernel of a tile size that computes a problem on a device, and its schedule.
 #pragma once
 
 #include <limits>
@@ -11,7 +10,7 @@
 
 namespace reformer {
 
-// A kernel as it is launched for a problem.
+// A kernel as launched for a problem.
 struct GemmLaunch {
   const ImplicitGemmKernel* of;
   gpu::Kernel kernel, finish_kernel;
@@ -20,11 +19,11 @@ struct GemmLaunch {
   GemmLaunch(const ImplicitGemmKernel& chosen, const ImplicitGemmConfig& made)
       : of(&chosen), kernel(chosen.entry), finish_kernel(implicit_gemm_finish(chosen.dtype)->entry), config(made) {}
 
-  // bound: the configuration with its pointers. Starts the kernel, which computes the result or its partial sums.
+  // bound: the configuration with its pointers. Starts the kernel, which computes the result or partial sums.
   void multiply(const ImplicitGemmConfig& bound, const gpu::Queue& queue) const {
     gpu::launch(kernel, bound.launch, queue, bound.args);
   }
-  // Adds up partial sums, if there are any.
+  // Adds up the partial sums, if there are any.
   void finish(const ImplicitGemmConfig& bound, const gpu::Queue& queue) const {
     if (bound.partials > 1) gpu::launch(finish_kernel, bound.finish_launch, queue, bound.finish_args);
   }
@@ -49,7 +48,7 @@ class GemmTiles {
     return GemmLaunch(*kernel, made);
   }
 
-  // NVIDIA's matrix cores round fp32 to tf32. PyTorch's convolutions do so too unless the user forbids it.
+  // NVIDIA's tensor cores round fp32 to tf32. PyTorch's convolutions also do so unless the user forbids it.
   static const char* inaccuracy(const ConvProblem& p, const Device& device) {
     if (p.dtype != DType::fp32 || warp_size(device.arch) == 64 || device.tf32) return nullptr;
     return "it rounds fp32 to tf32, which torch.backends.cudnn.conv.fp32_precision and the configuration do not allow";
@@ -77,14 +76,14 @@ class GemmTiles {
     const bool pointwise =
         p.is_1x1() && (p.direction != Direction::weight_grad || (p.stride_h == 1 && p.stride_w == 1));
     const auto& found = table_[size_t(p.direction)][size_t(p.dtype)][pointwise];
-    // Hopper multiplies by groups of warps, and lets blocks read each other's sums.
+    // Hopper multiplies by warpgroups, and its blocks can read each other's sums.
     const bool groups = has_tma(device.arch) && p.dtype != DType::fp32;
     return groups && found[true] ? found[true] : groups && !is_small(found[false]) ? nullptr : found[false];
   }
-  // Those that sm_90a has also where it has groups (X in implicit_gemm.inc).
+  // True for tiles that are compiled for sm_90a although it has warpgroups (X in implicit_gemm.inc).
   static bool is_small(const ImplicitGemmKernel* kernel) { return kernel && kernel->columns == 32; }
 
-  const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for groups
+  const ImplicitGemmKernel* table_[3][5][2][2] = {};  // direction, data type, pointwise, for warpgroups
 };
 
 }  // namespace reformer

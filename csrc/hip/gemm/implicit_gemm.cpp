@@ -1,4 +1,4 @@
-// Host side of implicit_gemm.hip: one solver for each size of tiles.
+// Host side of implicit_gemm.hip: one solver for each tile size.
 #include "gemm_tiles.h"
 #include "hip/gpu_cost.h"
 #include "hip/gpu_solver.h"
@@ -16,7 +16,7 @@ class GpuGemm final : public GpuSolver {
     const Planned<GemmLaunch> gemm = tiles_.plan(p, device);
     if (!gemm.plan) return gemm.reason;
     ConvPlan plan;
-    // About what cuDNN takes (aten_solvers.cpp), and then some: cuDNN is chosen unless weights know better.
+    // Slightly above the estimate for cuDNN (aten_solvers.cpp), which is thus chosen unless weights know better.
     plan.us = gpu_estimate_us(p, 0.25);
     plan.workspace_bytes = gemm.plan->config.workspace_bytes;
     plan.inaccuracy = GemmTiles::inaccuracy(p, device);

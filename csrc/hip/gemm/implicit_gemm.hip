@@ -1,13 +1,13 @@
 // Implicit GEMM: convolution as a product of matrices, one of which is read from the image by im2col on the fly.
-// implicit_gemm.h has a table of what rows, columns and depth are in each direction.
+// implicit_gemm.h has a table of the rows, columns and depth of each direction.
 //
-// A block computes a tile of the result, step by step along the depth, and, with NVIDIA's GPUs in forward and
-// input_grad, further ones of the same columns. Copies of the operands into shared memory run some steps ahead, into
-// the next tile, while one is multiplied and stored. Where a thread copies from is worked out once a tile; a step adds
-// to it.
+// A block computes a tile of the result, step by step along the depth. With NVIDIA GPUs in forward and input_grad, it
+// may compute further tiles of the same columns. Copies of the operands into shared memory run some steps ahead, into
+// the next tile, while one tile is multiplied and stored. A thread's source addresses are computed once per tile; each
+// step adds to them.
 //
-// Instructions on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups) of a warp of eight: 110 a step, of which 4
-// multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
+// Instructions per warp (of eight) on sm_90a (nvcc 13.0; forward, bf16, 128 x 128 by warpgroups): 110 per step, of
+// which 4 multiply; 90 where a tile's copies begin; 560 where its sums are stored. Nothing spills.
 #include "../device/add_up.h"
 #include "../device/grid_dependency.h"
 #include "implicit_gemm_operands.h"
@@ -17,7 +17,7 @@
 
 namespace reformer {
 
-// The type that fp32 is multiplied as.
+// The type in which fp32 is multiplied.
 template <class T>
 struct Multiplied {
   using type = T;
@@ -44,7 +44,7 @@ struct Shape {
   static constexpr int kOccupancy = kGroups ? implicit_gemm_occupancy(kRows, kColumns, kThreads, true) : 0;
   static constexpr int kOccupancyWithProgram =
       implicit_gemm_occupancy(kRows, kColumns, kThreads, kGroups, kProgramRegisters);
-  // At an occupancy of one block a step is still multiplied while the block waits for the next step's barrier.
+  // At an occupancy of one block, a step is still being multiplied while the block waits for the next step's barrier.
   static constexpr int kLag = kGroups && kOccupancy == 1;
   using Sums =
       typename SumsOf<kGroups, typename Multiplied<T>::type, kWarpRows, kWarpColumns, kAcross, kParts, kLag>::type;
@@ -60,7 +60,7 @@ namespace {
 template <class Shape, bool kClasses>
 DEVICE Place place_of(const ImplicitGemmArgs& p) {
   Place place{};
-  place.column = block_x();  // adjacent blocks share their rows, which are more bytes to read
+  place.column = block_x();  // adjacent blocks share the rows, which have more bytes to read
   place.row = divide_with_rest(place.column, p.column_tiles) * Shape::kRows;
   place.column *= Shape::kColumns;
   place.group = block_y();
@@ -82,8 +82,9 @@ DEVICE Steps steps_of(int all, int split, const ImplicitGemmArgs& p) {
   return {first, least(all - first, most)};
 }
 
-// All steps of a block's tiles: one, or, with kFurther, `tiles`. Before the first copy of each, begin() is called;
-// after its last step, when copies of the next ones are under way, store(), which returns whether there is another.
+// All steps of a block's tiles: of one tile, or, with kFurther, of `tiles` tiles. begin() is called before the first
+// copy of each tile. store() is called after its last step, when copies of the next steps are in flight, and returns
+// whether there is another tile.
 template <class Shape, bool kFurther, class SourceA, class SourceB, class Begin, class Store>
 DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char* shared, typename Shape::Sums& sums,
                      Begin begin, Store store) {
@@ -97,7 +98,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
     unsigned char* const shared_a = shared + all_b;
     int to_a = 0, to_b = 0, from_a = 0, from_b = 0;
     int left = tiles * steps, next_step = 0;
-    const int left_without_b = steps > kStages ? 0 : left - steps;  // b's tiles are all there by then
+    const int left_without_b = steps > kStages ? 0 : left - steps;  // all of b's tiles have arrived by then
     if (steps > 0) begin();
     grid_dependency_wait();
     const auto begin_tile = [&] {
@@ -136,7 +137,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
         begin_tile();
         async_wait<kAhead - 1>();
         sums.publish();
-        barrier();  // that step's tiles are there, and no thread needs those of the step before it (or the two)
+        barrier();  // the step's tiles have arrived, and no thread needs those of the step (or two) before it
         sums.multiply(TileA{shared_a + from_a}, TileB{shared + from_b}, copy_step);
         from_a = from_a == kAllA - TileA::kBytes ? 0 : from_a + TileA::kBytes;
         from_b = from_b == all_b - TileB::kBytes ? 0 : from_b + TileB::kBytes;
@@ -177,7 +178,7 @@ DEVICE void multiply(SourceA& a, SourceB& b, int tiles, int steps, unsigned char
   }
 }
 
-// forward, and input_grad with kTransposed: the filter's lines are the depth then.
+// forward, and input_grad with kTransposed: there the filter's lines run along the outer index.
 template <class Shape, bool kPointwise, bool kTransposed, class Epilogue>
 DEVICE void correlate(const ImplicitGemmArgs& p, const Epilogue& epilogue) {
   using T = typename Shape::T;
@@ -270,7 +271,8 @@ DEVICE void weight_grad(const ImplicitGemmArgs& p) {
     multiply_by(Im2colColumns<T, TileB, kThreads, kDepth>(p, image, place.column, first, p.pixels));
 }
 
-// Adds up the splits' sums: a warp every eighth of them, then the warps' sums, always in the same order.
+// Adds up the splits' sums: each of the eight warps adds every eighth split, then the warps' sums are added, in a fixed
+// order.
 template <class Shape, bool>
 DEVICE void finish(const ImplicitGemmFinishArgs& p) {
   using T = typename Shape::T;
@@ -307,7 +309,7 @@ constexpr bool pointwise = true, general = false;
 
 #define REFORMER_SHAPE(T, rows, columns, down, across, stages) \
   reformer::Shape<reformer::T, rows, columns, down, across, stages>
-// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+// A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, kind, rows, columns, down, across, stages)    \
   KERNEL_OCCUPANCY(down * across * reformer::kWarp,                                                 \
@@ -326,7 +328,7 @@ constexpr bool pointwise = true, general = false;
     reformer::grid_dependency_launch();                                                           \
     reformer::what<REFORMER_SHAPE(T, rows, columns, down, across, stages), reformer::kind>(args); \
   }
-// Entries for wgmma, and those that do without where there is none.
+// Entries with wgmma, and those for GPUs without it.
 #if defined(REFORMER_WGMMA_GROUPS)
 #define X_GROUPS(...) X(__VA_ARGS__)
 #define X_WARPS(...)

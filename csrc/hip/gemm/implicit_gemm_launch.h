@@ -1,4 +1,4 @@
-// How the implicit GEMM kernels are launched for a problem: pure functions, without a GPU, for solvers, tests and
+// Launch configurations of the implicit GEMM kernels: pure functions, independent of a GPU, for solvers, tests and
 // timings.
 //
 //   for (const ImplicitGemmKernel& kernel : implicit_gemm_kernels()) {
@@ -34,7 +34,7 @@ struct ImplicitGemmKernel {
   int rows, columns, warps_down, warps_across, stages;
   gpu::Entry entry;
 
-  // True if it is meant for wgmma, and compiled for sm_90a only.
+  // True if it uses wgmma, and is compiled for sm_90a only.
   bool for_groups() const { return warps_across == 1 && rows == 16 * warps_down; }
   bool computes(Direction direction) const { return int(part) == int(direction); }
 };
@@ -73,9 +73,10 @@ inline const ImplicitGemmKernel* implicit_gemm_finish(DType dtype) {
   return nullptr;
 }
 
-// The tile schedule. splits: parts of the depth (split-K), one a block. cluster: blocks (1, 2, 4 or 8; sm_90 and later)
-// that add up their parts among themselves; the finish adds up the parts that are left. tiles: how many tiles of rows a
-// block computes at most, one after another; 1 unless splits is 1 and copies are asynchronous.
+// The tile schedule. splits: parts of the depth (split-K), one per block. cluster: number of blocks (1, 2, 4 or 8;
+// sm_90 and later) that add up their parts among themselves; the finish kernel adds up the remaining parts. tiles:
+// greatest number of tiles of rows that a block computes, one after another; 1 unless splits is 1 and copies are
+// asynchronous.
 struct ImplicitGemmSchedule {
   int splits = 1, cluster = 1, tiles = 1;
 };
@@ -83,9 +84,9 @@ struct ImplicitGemmSchedule {
 struct ImplicitGemmConfig {
   ImplicitGemmArgs args{};
   gpu::Launch launch;
-  int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed at once
-  int steps = 0;                // along the depth, all splits'
-  int tiles = 1;                // tiles of rows of the blocks that compute the most
+  int partials = 1;             // parts of the sums in the workspace, or 1 if the result is computed directly
+  int steps = 0;                // along the depth, of all splits
+  int tiles = 1;                // tiles of rows per block at most
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
@@ -99,7 +100,7 @@ inline ImplicitGemmAxis make_axis(int count, int first, int origin, int taps, in
   return {count, first, origin, taps, first_tap, make_divider(count), make_divider(taps ? taps : 1)};
 }
 
-// The classes of an axis of dx, those with the most taps first, as they take longest; and how many there are.
+// The classes of an axis of dx, and their number. Those with the most taps come first, as they take longest.
 inline int make_classes(int size, int filter, int pad, int stride, int dilation, ImplicitGemmAxis* to) {
   int count = 0;
   for (int first = 0; first < stride && first < size; ++first) {
@@ -127,7 +128,7 @@ inline void configure_correlation(const ConvProblem& p, bool pointwise, int dept
   a.b_group = p.group_k() * a.filter_pitch;
   if (forward) {
     a.source_h = p.h, a.source_w = p.w, a.source_channels = p.c;
-    // A window's line without padding lies in one piece: one tap, of all its channels.
+    // A line of a window without padding is contiguous: it counts as one tap with all its channels.
     const int line = p.groups == 1 && p.pad_w == 0 && p.dilation_w == 1 ? p.s : 1;
     a.a_group = p.group_c();
     a.depth_of_tap = a.depth_per_tap = line * p.group_c();
@@ -194,7 +195,7 @@ inline const char* unsupported_by_implicit_gemm(const ConvProblem& p) {
   const int elements = p.dtype == DType::fp32 ? 4 : 8;
   if (p.group_c() % elements || p.group_k() % elements)
     return "the channels of a group, of input and output, are no multiples of 16 bytes";
-  constexpr int64_t most = (int64_t{1} << 31) - (1 << 24);  // places a step beyond are computed, though not read
+  constexpr int64_t most = (int64_t{1} << 31) - (1 << 24);  // positions one step beyond are computed, though not read
   if (p.input_numel() >= most || p.output_numel() >= most || p.weight_numel() >= most)
     return "it counts elements by 32 bits";
   if (p.direction == Direction::input_grad &&
@@ -204,7 +205,7 @@ inline const char* unsupported_by_implicit_gemm(const ConvProblem& p) {
   return nullptr;
 }
 
-// How partial sums of a result with so many elements are added up.
+// Configures the kernel that adds up partial sums of a result with so many elements.
 inline void configure_implicit_gemm_finish(int64_t numel, int partials, int channels, int warp,
                                            ImplicitGemmFinishArgs& args, gpu::Launch& launch) {
   args.numel = numel;
@@ -215,8 +216,8 @@ inline void configure_implicit_gemm_finish(int64_t numel, int partials, int chan
   launch.threads = uint32_t(kImplicitGemmFinishWarps * warp);
 }
 
-// Fewer splits than asked for are made where the depth hasn't as many steps. warp: 32 or 64 threads. Returns the reason
-// that says why this kernel doesn't compute the problem, or null.
+// There are fewer splits than requested if the depth has fewer steps. warp: 32 or 64 threads. Returns the reason why
+// this kernel doesn't compute the problem, or null.
 inline const char* configure_implicit_gemm(const ConvProblem& p, const ImplicitGemmKernel& kernel,
                                            ImplicitGemmSchedule schedule, int warp, ImplicitGemmConfig& config) {
   if (const char* reason = unsupported_by_implicit_gemm(p)) return reason;
@@ -237,8 +238,8 @@ inline const char* configure_implicit_gemm(const ConvProblem& p, const ImplicitG
   config.steps = steps;
   if (steps < 1) steps = 1;
   int splits = schedule.splits < steps ? schedule.splits : steps;
-  splits = gemm_launch::ceil_div(steps, gemm_launch::ceil_div(steps, splits));  // none is empty,
-  splits = gemm_launch::ceil_div(splits, schedule.cluster) * schedule.cluster;  // unless to complete a cluster
+  splits = gemm_launch::ceil_div(steps, gemm_launch::ceil_div(steps, splits));  // no split is empty,
+  splits = gemm_launch::ceil_div(splits, schedule.cluster) * schedule.cluster;  // except to complete a cluster
   for (a.log_cluster = 0; 1 << a.log_cluster < schedule.cluster;) ++a.log_cluster;
   a.splits = splits;
   config.partials = a.partials = splits / schedule.cluster;
@@ -250,9 +251,9 @@ inline const char* configure_implicit_gemm(const ConvProblem& p, const ImplicitG
                    : p.direction == Direction::input_grad ? p.input_numel()
                                                           : p.weight_numel();
 
-  // Tiles of rows are distributed round-robin, so that blocks which run at the same time read adjacent rows.
+  // Tiles of rows are distributed round-robin, so that blocks that run at the same time read adjacent rows.
   const int row_tiles = gemm_launch::ceil_div(a.rows, kernel.rows);
-  // Classes of pixels have different depths: blocks of the deepest would take longest.
+  // Classes of pixels have different depths: blocks of the deepest class would take longest.
   const bool further =
       schedule.tiles > 1 && splits == 1 && classes == 1 && warp == 32 && p.direction != Direction::weight_grad;
   const int row_blocks = further ? gemm_launch::ceil_div(row_tiles, schedule.tiles) : row_tiles;
@@ -282,8 +283,8 @@ inline const char* configure_implicit_gemm(const ConvProblem& p, const ImplicitG
   return nullptr;
 }
 
-// Sets the pointers. x, y, filter: those that the direction reads; result: what it computes; bias: forward's, or null;
-// workspace: config.workspace_bytes, or null if that is 0.
+// Sets the pointers. x, y, filter: those that the direction reads; result: the computed tensor; bias: in forward, may
+// be null; workspace: config.workspace_bytes, or null if that is 0.
 inline void bind(ImplicitGemmConfig& config, Direction direction, const void* x, const void* y, const void* filter,
                  const void* bias, void* result, void* workspace) {
   config.args.a = direction == Direction::forward ? x : y;
@@ -294,9 +295,9 @@ inline void bind(ImplicitGemmConfig& config, Direction direction, const void* x,
   config.finish_args.result = result;
 }
 
-// The schedules worth trying for a kernel that covers the problem with so many blocks: no split-K; as many splits as
-// fill the GPU once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no
-// finish.
+// Schedules worth trying for a kernel that covers the problem with so many blocks: no split-K; as many splits as fill
+// the GPU once, twice and four times; and, with clusters, these in clusters, and 2, 4 and 8 splits that need no finish
+// kernel.
 inline std::vector<ImplicitGemmSchedule> implicit_gemm_schedules(const ImplicitGemmConfig& whole, int multiprocessors,
                                                                  bool clusters) {
   const int64_t blocks = int64_t{whole.launch.blocks_x} * whole.launch.blocks_y;
@@ -325,11 +326,11 @@ inline int implicit_gemm_occupancy(const ImplicitGemmKernel& kernel, const gpu::
                                implicit_gemm_occupancy(kernel.rows, kernel.columns, threads, kernel.for_groups())}));
 }
 
-// How many tiles of rows a block should compute: so many that the blocks fill the GPU once, or more often where that
-// distributes the tiles more evenly; 1 if a block each is expected to take no longer.
+// How many tiles of rows a block should compute: so many that the blocks fill the GPU once, or several times if that
+// distributes the tiles more evenly; 1 if one tile per block is expected to take no longer.
 inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& kernel, int warp, int multiprocessors) {
-  // Costs in steps: a tile's store, and a block's prologue and epilogue, which do not overlap with its own work.
-  // Estimates, not measured.
+  // Costs in steps: of storing a tile, and of a block's prologue and epilogue, which do not overlap with its own work.
+  // Estimated, not measured.
   constexpr int kStore = 4, kBlock = 6;
   ImplicitGemmConfig one, several;
   if (configure_implicit_gemm(p, kernel, {}, warp, one) || configure_implicit_gemm(p, kernel, {1, 1, 2}, warp, several))
@@ -337,7 +338,7 @@ inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& k
   if (several.tiles == 1) return 1;
   const int columns = int(one.args.column_tiles.divisor), row_tiles = int(one.launch.blocks_x) / columns;
   const int64_t others = int64_t{columns} * one.launch.blocks_y;
-  const auto cost = [&](int occupancy, int tiles) {  // for the multiprocessor with the most work
+  const auto cost = [&](int occupancy, int tiles) {  // of the multiprocessor with the most work
     const int64_t blocks = gemm_launch::ceil_div(row_tiles, tiles) * others;
     const int64_t each = (blocks + multiprocessors - 1) / multiprocessors;
     return each * tiles * (one.steps + kStore) + (each + occupancy - 1) / occupancy * occupancy * kBlock;
@@ -354,13 +355,13 @@ inline int implicit_gemm_tiles(const ConvProblem& p, const ImplicitGemmKernel& k
   return best;
 }
 
-// Expected microseconds of the kernel with a schedule, given the configuration without one. The numbers were fitted to
-// timings of 71 problems in three directions on an H200; with them the schedule that is expected to be best takes 1.02
+// Expected microseconds of the kernel with a schedule, given the configuration without one. The constants were fitted
+// to timings of 71 problems in three directions on an H200. The schedule with the least estimate takes 1.02
 // (weight_grad: 1.05) times as long as the best one.
 inline double implicit_gemm_us(const ImplicitGemmKernel& kernel, const ImplicitGemmConfig& whole,
                                ImplicitGemmSchedule schedule, int multiprocessors) {
   struct Model {
-    double step, block, finish, bytes, cluster;  // us; bytes a us
+    double step, block, finish, bytes, cluster;  // in us; bytes per us
   };
   constexpr Model kCorrelation{0.15, 3.5, 1.5, 3e6, 2}, kWeightGrad{0.06, 2, 0.5, 12e6, 4};
   const Model& m = kernel.part == ImplicitGemmPart::weight_grad ? kWeightGrad : kCorrelation;

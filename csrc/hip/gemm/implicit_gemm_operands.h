@@ -1,4 +1,4 @@
-// Where an implicit GEMM's operands come from, step by step along the depth.
+// Sources of an implicit GEMM's operands, read step by step along the depth.
 #pragma once
 
 #include "../device/async_copy.h"
@@ -14,7 +14,7 @@ constexpr bool kAsync = true;
 constexpr bool kAsync = false;
 #endif
 
-// from + offset, by one instruction and without a register for the offset's sign.
+// from + offset, in one instruction and without a register for the sign of the offset.
 template <class T>
 DEVICE T* at(T* from, int offset) {
 #if defined(REFORMER_NVIDIA)
@@ -28,8 +28,8 @@ DEVICE T* at(T* from, int offset) {
 
 DEVICE int least(int a, int b) { return a < b ? a : b; }
 
-// The part of a tile that one thread copies: the same chunk of kCount lines. The sources below derive from it, and say
-// where line l of the part is to be read, and whether it is, or zeros are to be written.
+// The part of a tile that one thread copies: the same chunk of kCount lines. The sources below derive from it, and
+// define where line l of the part is read, or whether zeros are written instead.
 template <class Tile_, int kThreads>
 struct Part {
   using Tile = Tile_;
@@ -50,7 +50,7 @@ DEVICE void copy(const Source& source, const typename Source::Tile& to) {
     if (source.exists(l)) async_copy<16>(to.chunk(source.line(l), source.chunk()), source.address(l), source.valid(l));
 }
 
-// The copy by way of registers.
+// The copy via registers.
 template <class Source>
 struct Fetched {
   Words<16> words[Source::kCount];
@@ -69,13 +69,13 @@ struct Fetched {
   }
 };
 
-// A matrix whose lines lie along the depth.
+// A matrix whose lines run along the depth.
 template <class T, class Tile, int kThreads, int kDepth>
 struct Straight : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const T* from;
   const int pitch, lines;  // from the thread's first line on
-  int depth;               // that of the thread's chunk in the first step, less what there is in all
+  int depth;               // depth of the thread's chunk in the first step, minus the total depth
 
   DEVICE Straight(const T* matrix, int first_line, int all_lines, int line_pitch, int first_depth, int all_depth)
       : pitch(line_pitch), lines(all_lines - first_line - Mine::line(0)) {
@@ -96,18 +96,18 @@ struct Straight : Part<Tile, kThreads> {
 };
 
 // The im2col operand of forward and input_grad: a line is a pixel, and its depth is the source's channels at each tap.
-// If kTaps is false, there is one tap, which is inside the image. begin() is called first, and again for other rows.
+// Without kTaps there is only one tap, which is inside the image. begin() is called first, and again for other rows.
 template <class T, class Tile, int kThreads, int kDepth, bool kTaps>
 struct Im2colRows : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const ImplicitGemmArgs& p;
   const int taps_h, taps_w;
-  const T* from;  // this chunk at this tap, less the pixel's offset
-  int depth;      // this chunk's place in this tap
+  const T* from;  // this chunk at this tap, minus the pixel's offset
+  int depth;      // this chunk's position within this tap
   int offsets[Mine::kCount];
   int rows[Mine::kCount], columns[Mine::kCount];  // in the source, at tap 0
   int tap_h, tap_w;
-  unsigned inside;  // bit l: whether this tap of line l is inside the image
+  unsigned inside;  // bit l: this tap of line l is inside the image
 
   DEVICE Im2colRows(const ImplicitGemmArgs& args, int all_taps_h, int all_taps_w)
       : p(args), taps_h(all_taps_h), taps_w(all_taps_w) {}
@@ -168,13 +168,13 @@ struct Im2colRows : Part<Tile, kThreads> {
   }
 };
 
-// A matrix whose lines are the depth. Chunks past the last one repeat it.
+// A matrix whose lines run along the outer index. Chunks past the last one repeat it.
 template <class T, class Tile, int kThreads, int kDepth>
 struct Transposed : Part<Tile, kThreads> {
   using Mine = Part<Tile, kThreads>;
   const T* from;
   const int pitch, end;  // end: where the depth of a tap ends
-  int depth;             // line 0's
+  int depth;             // of line 0
 
   DEVICE Transposed(const T* matrix, int first_outer, int outers, int line_pitch, int first_depth, int last_depth)
       : pitch(line_pitch), end(last_depth) {
@@ -194,7 +194,7 @@ struct Transposed : Part<Tile, kThreads> {
   }
 };
 
-// The filter, transposed: lines are the k at each of a class's taps.
+// The filter, transposed: lines are the k at each tap of a class.
 template <class T, class Tile, int kThreads, int kDepth>
 struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
   using Lined = Transposed<T, Tile, kThreads, kDepth>;
@@ -216,7 +216,7 @@ struct FilterTaps : Transposed<T, Tile, kThreads, kDepth> {
   }
   DEVICE void advance() {
     Lined::advance();
-    if (this->depth < p.depth_per_tap) return;  // for all threads: it is a whole number of steps
+    if (this->depth < p.depth_per_tap) return;  // uniform for all threads: it is a whole number of steps
     this->depth -= p.depth_per_tap;
     int tap = p.filter_pitch_w;
     if (++tap_w == taps_w) {
@@ -235,7 +235,7 @@ struct Im2colColumns : Part<Tile, kThreads> {
   const ImplicitGemmArgs& p;
   const T* from;
   const int end;
-  int depth, last_row, last_column;  // in the source: where the last pixel's tap is, plus a stride
+  int depth, last_row, last_column;  // in the source: the position of the last pixel's tap, plus a stride
   int rows[Mine::kCount], columns[Mine::kCount], offsets[Mine::kCount];
 
   DEVICE Im2colColumns(const ImplicitGemmArgs& args, const T* image, int first_column, int first_depth, int last_depth)

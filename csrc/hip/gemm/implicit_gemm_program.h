@@ -1,4 +1,4 @@
-// A program (docs/programs.md) on the sums of implicit_gemm.hip, in place of the bias.
+// Runs a program (docs/programs.md) on the sums of implicit_gemm.hip, in place of adding a bias.
 #pragma once
 
 #include "../programs/program.h"
@@ -6,9 +6,9 @@
 namespace reformer {
 namespace {
 
-constexpr int kProgramRegisters = 32;  // registers that a thread has for the program, so that none spills
+constexpr int kProgramRegisters = 32;  // registers per thread for the program, so that nothing spills
 
-// Has the members of AddBias (implicit_gemm_store.h), which documents them.
+// Has the members of AddBias (implicit_gemm_store.h), where they are documented.
 template <class Program>
 struct RunsProgram {
   static_assert(!Program::kReductions && !Program::kStoresChannels);
@@ -22,7 +22,7 @@ struct RunsProgram {
     Elements elements_;
 
    public:
-    // Without unrolling each row's loads would wait for those before; too many rows would want more registers than
+    // Without unrolling each row's loads would wait for the previous ones; too many rows would need more registers than
     // there are.
     static constexpr int kTensors = Program::kLoaded - (Program::kAcc >= 0);
     static constexpr int kUnroll = kTensors == 0 ? 1 : kTensors == 1 ? 4 : 2;

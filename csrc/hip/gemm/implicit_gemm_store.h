@@ -1,4 +1,4 @@
-// How a block of an implicit GEMM stores its sums: vectorized over adjacent columns, after an epilogue.
+// Stores the sums of a block of an implicit GEMM: vectorized over adjacent columns, after an epilogue.
 #pragma once
 
 #include "../device/cluster.h"
@@ -13,13 +13,13 @@ struct Place {
   int class_h, class_w;
 };
 
-// The plain epilogue, before sums are rounded and stored: a bias is added. A program (implicit_gemm_program.h) takes
-// this one's place.
+// The plain epilogue, which adds a bias before sums are rounded and stored. A program (implicit_gemm_program.h) can
+// take its place.
 struct AddBias {
   const ImplicitGemmArgs& p;
 
-  // The epilogue for kElements adjacent columns, always the same ones of a thread. The loads of kUnroll rows are in
-  // flight at once.
+  // The epilogue for kElements adjacent columns, which are always the same in a thread. The loads of kUnroll rows are
+  // in flight at once.
   template <class T, int kElements>
   class Columns {
     float bias_[kElements] = {};
@@ -28,12 +28,12 @@ struct AddBias {
     static constexpr int kUnroll = 1;
     struct Loaded {};
 
-    // channel: the first of the columns, as a channel of the result; all of them exist.
+    // channel: the first of the columns, as a channel of the result; all of the columns exist.
     DEVICE Columns(const AddBias& of, int channel) {
       if (of.p.bias)
         widen<T, kElements>(reformer::load<T, kElements>(static_cast<const T*>(of.p.bias) + channel), bias_);
     }
-    // pixel: one of the result's.
+    // pixel: of the result.
     DEVICE Loaded load(int) const { return {}; }
     DEVICE void run(int, const Loaded&, float (&values)[kElements]) const {
       UNROLL
@@ -42,8 +42,8 @@ struct AddBias {
   };
 };
 
-// Hides from the compiler where the value comes from: it neither hoists what is computed from it out of the loops
-// around this place, which takes registers, nor computes the value itself again.
+// Hides the origin of a value from the compiler, which then neither recomputes the value nor hoists computations with
+// it out of the surrounding loops, which would take registers.
 DEVICE void compute_once(int& value) {
 #if defined(REFORMER_NVIDIA)
   asm volatile("" : "+r"(value));
@@ -55,10 +55,10 @@ DEVICE void compute_once(unsigned char*& value) {
 #endif
 }
 
-// Where a block's results go: values rounded to T, or partial sums.
+// Destination of a block's results: values rounded to T, or partial sums.
 template <class T>
 struct Results {
-  static constexpr int kElements = 16 / int(sizeof(T));  // adjacent elements of an access
+  static constexpr int kElements = 16 / int(sizeof(T));  // adjacent elements per access
   const bool whole;
   int bytes;
   unsigned char* to;
@@ -69,7 +69,7 @@ struct Results {
     compute_once(to);
     compute_once(bytes);
   }
-  // offset: where the first of the values is in the result.
+  // offset: of the first value in the result.
   template <class Columns>
   DEVICE void store(const Columns& columns, int pixel, const typename Columns::Loaded& loaded, int offset,
                     float (&values)[kElements]) const {
@@ -93,7 +93,7 @@ DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements
   if constexpr (kClusters) {
     UNROLL
     for (int e = 0; e < kElements; ++e) values[e] = 0;
-    constexpr int kIterations = kElements == 4 ? 4 : 1;  // more iterations would hold too many values for the registers
+    constexpr int kIterations = kElements == 4 ? 4 : 1;  // more iterations would need too many registers
     UNROLL_BY(kIterations)
     for (int rank = 0; rank < blocks; rank += 2) {
       float sums_there[2][kElements / 4][4];  // two blocks' loads at once, to hide their latency
@@ -114,7 +114,7 @@ DEVICE void load_staged(const float* from, int blocks, float (&values)[kElements
   }
 }
 
-// Stores the block's sums by way of shared memory, so that a thread has adjacent elements for a vectorized store.
+// Stores the block's sums via shared memory, so that a thread has adjacent elements for vectorized stores.
 template <class Shape, class Epilogue, class PixelOf>
 DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
                               const Epilogue& epilogue, const Place& place, int rows, PixelOf pixel_of) {
@@ -123,7 +123,7 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
   using Columns = typename Epilogue::template Columns<typename Shape::T, kElements>;
   constexpr int kPitch = Shape::kPitch, kSlab = Shape::kSlabRows;
   static_assert(Shape::kThreads % kAcross == 0 && kSlab % Shape::kWarpRows == 0);
-  constexpr int kApart = Shape::kThreads / kAcross, kMost = (kSlab + kApart - 1) / kApart;  // rows that a thread stores
+  constexpr int kApart = Shape::kThreads / kAcross, kMost = (kSlab + kApart - 1) / kApart;  // rows per thread
   constexpr int kUnroll = Columns::kUnroll < kMost ? Columns::kUnroll : kMost;
   float* staged = reinterpret_cast<float*>(shared);
   const int element = thread_id() % kAcross * kElements, column = place.column + element;
@@ -132,10 +132,10 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
   const Columns columns(epilogue, place.group * p.columns + (wanted ? column : 0));
   UNROLL
   for (int slab = 0; slab < Shape::kRows; slab += kSlab) {
-    barrier();  // no thread needs what is there
+    barrier();  // no thread needs the old contents any more
     if (sums.row / kSlab * kSlab == slab) sums.store(staged + (sums.row - slab) * kPitch, kPitch);
     barrier();
-    // The blocks of a cluster are neighbouring splits. Each block adds up all blocks' sums for its share of the rows.
+    // The blocks of a cluster are adjacent splits. Each block adds up the sums of all blocks for its share of the rows.
     const int rows_each = kSlab >> p.log_cluster, first = (block_z() & ((1 << p.log_cluster) - 1)) * rows_each;
     if (kClusters) cluster_barrier();
     for (int i = thread_id() / kAcross; i < rows_each; i += kApart * kUnroll) {
@@ -158,7 +158,7 @@ DEVICE void store_from_shared(const typename Shape::Sums& sums, unsigned char* s
   if (kClusters) cluster_barrier();  // until no other block reads this block's sums
 }
 
-// Takes the rows of a thread's columns (mma_sync::for_each_piece).
+// Processes the rows of a thread's columns (mma_sync::for_each_piece).
 template <class Columns, class To, class PixelOf>
 struct StoreRows {
   static constexpr int kUnroll = Columns::kUnroll;
@@ -166,12 +166,12 @@ struct StoreRows {
   const Columns columns;
   const To to;
   const PixelOf pixel_of;
-  const int first, rows;  // the warp's first row, and the number of all rows
-  const int offset;       // where the columns are in the result
+  const int first, rows;  // the warp's first row, and the total number of rows
+  const int offset;       // of the columns in the result
   const ImplicitGemmArgs& p;
-  const bool wanted;  // whether the columns exist
+  const bool wanted;  // true if the columns exist
 
-  // For a row past the end it loads the last row's: a condition would have each load wait for the one before.
+  // For a row past the end it loads the last row: a condition would make each load wait for the previous one.
   DEVICE Loaded load(int row) const { return columns.load(pixel_of(least(first + row, rows - 1))); }
   DEVICE void store(int row, const Loaded& loaded, float (&values)[To::kElements]) const {
     row += first;
@@ -181,7 +181,7 @@ struct StoreRows {
   }
 };
 
-// Stores the block's sums. pixel_of(row) is the result's line that a row is.
+// Stores the block's sums. pixel_of(row): the pixel of the result that is this row.
 template <class Shape, class Epilogue, class PixelOf>
 DEVICE void store_sums(const typename Shape::Sums& sums, unsigned char* shared, const ImplicitGemmArgs& p,
                        const Epilogue& epilogue, const Place& place, int rows, PixelOf pixel_of) {

@@ -1,12 +1,12 @@
-// The sums that an implicit GEMM's block computes, whichever instructions do it.
+// The sums that a block of an implicit GEMM computes, for all kinds of matrix instructions.
 #pragma once
 
 #include "../device/mma.h"
 
 namespace reformer {
 
-// The sums of a block of warps, kAcross of them side by side, that have kRows x kColumns each. A step's tiles are
-// multiplied in kParts parts; meanwhile() is called after the loads of the first one.
+// The sums of a block of warps, kAcross of them side by side, each with kRows x kColumns sums. A step's tiles are
+// multiplied in kParts parts; meanwhile() is called after the loads of the first part.
 template <class T, int kRows, int kColumns, int kAcross, int kParts>
 class WarpSums {
   using Tile = WarpTile<T, kRows, kColumns>;
@@ -20,7 +20,7 @@ class WarpSums {
   DEVICE void clear() { tile_.clear(); }
   // To be called after this thread's copies have arrived, and before the barrier.
   DEVICE static void publish() {}
-  // Fragments of the next part are loaded before one is multiplied.
+  // Fragments of the next part are loaded before the current part is multiplied.
   template <class TileA, class TileB, class Function>
   DEVICE void multiply(const TileA& a, const TileB& b, Function meanwhile) {
     typename Tile::A fragments_a[2];
@@ -39,9 +39,9 @@ class WarpSums {
   }
   // To be called after the last step.
   DEVICE void finish() {}
-  // The warp's sums, from its first row on.
+  // Stores the warp's sums, from its first row on.
   DEVICE void store(float* to, int pitch) const { tile_.store(to + column_, pitch); }
-  // By pieces of a row, from registers (NVIDIA; see mma_sync.h). columns: the block's columns that are wanted.
+  // Visits pieces of rows in registers (NVIDIA; see mma_sync.h). columns: number of the block's columns to visit.
   template <int kElements, class OfColumns>
   DEVICE void for_each_piece(int columns, OfColumns of_columns) const {
     tile_.template for_each_piece<kElements>(columns - column_,
@@ -49,7 +49,7 @@ class WarpSums {
   }
 };
 
-// Warps that have 16 rows and all columns are warpgroups where there are instructions for these.
+// True if warps that have 16 rows and all columns form warpgroups, and there are instructions for these.
 constexpr bool are_groups(int warp_rows, int down, int across, int columns, int bytes) {
   return warp_rows == 16 && down % 4 == 0 && across == 1 && columns % 64 == 0 && bytes == 2;
 }
@@ -59,7 +59,7 @@ struct SumsOf {
 };
 #if defined(REFORMER_WGMMA_GROUPS)
 constexpr bool kHasGroups = true;
-// kLag: steps that are still multiplied when the next one begins.
+// kLag: steps that are still being multiplied when the next one begins.
 template <class T, int kColumns, int kLag>
 class GroupSums {
   GroupTile<T, kColumns> tile_;

@@ -1,5 +1,5 @@
-// The functions of MIOpen's C API that this package calls, as AMD's public header declares them (MIOpen 2.20 to 3.5),
-// which need not be there to build.
+// The functions of MIOpen's C API that this package calls, as declared in AMD's public header (MIOpen 2.20 to 3.5),
+// which is not needed to build.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ using Handle = void*;
 using TensorDescriptor = void*;
 using ConvDescriptor = void*;
 
-// Every direction takes two descriptors of operands, the convolution's, and the result's.
+// In every direction: the descriptors of two operands, of the convolution, and of the result.
 using WorkspaceSize = Status (*)(Handle, TensorDescriptor, TensorDescriptor, ConvDescriptor, TensorDescriptor,
                                  uint64_t solver, size_t* bytes);
 using Compile = Status (*)(Handle, TensorDescriptor, TensorDescriptor, ConvDescriptor, TensorDescriptor,
@@ -24,7 +24,7 @@ using Run = Status (*)(Handle, TensorDescriptor, const void*, TensorDescriptor, 
 
 struct Api {
   Status (*version)(size_t* major, size_t* minor, size_t* patch);
-  const char* (*error_string)(Status);  // the status' name
+  const char* (*error_string)(Status);  // name of the status
   Status (*create)(Handle*, void* stream);
   Status (*set_stream)(Handle, void* stream);
   Status (*create_tensor)(TensorDescriptor*);
@@ -37,7 +37,7 @@ struct Api {
   Status (*set_groups)(ConvDescriptor, int groups);
   Status (*set_attribute)(ConvDescriptor, int attribute, int value);
   Status (*algorithm_of)(uint64_t solver, int* algorithm);
-  // By Direction.
+  // Indexed by Direction.
   WorkspaceSize workspace_size[3];
   Compile compile[3];
   Run run[3];

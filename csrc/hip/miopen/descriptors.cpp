@@ -20,7 +20,7 @@ int type_of(DType type) {
   throw std::logic_error("no solver of MIOpen's supports this data type");
 }
 
-// The layout is named: strides leave it open where there is one channel or one pixel.
+// The layout is given explicitly: strides are ambiguous if there is one channel or one pixel.
 void set_tensor(const Api& api, const ConvProblem& p, const Owned<TensorDescriptor>& tensor,
                 const std::array<int, 4>& sizes) {
   check(api.set_tensor(tensor.get(), type_of(p.dtype), p.layout == Layout::nhwc ? kLayoutNhwc : kLayoutNchw,

@@ -6,11 +6,11 @@
 
 namespace reformer::miopen {
 
-// Thrown: a call of MIOpen's that did not succeed.
+// Exception: a call of MIOpen failed.
 struct Failure {
   const char* call;  // "miopenConvolutionForwardImmediate"
   Status status;
-  bool is_of_problem = true;  // and not of all that the thread does
+  bool is_of_problem = true;  // the failure concerns this problem, not everything that the thread does
 };
 
 // Throws Failure unless the status is success.
@@ -32,7 +32,7 @@ class Owned {
   Descriptor descriptor_ = nullptr;
 };
 
-// Values of the tensors (x, w, y), in the order of MIOpen's functions: two operands and the result.
+// Permutes values of the tensors (x, w, y) to the order of MIOpen's functions: two operands and the result.
 template <class T>
 struct InOrder {
   T first, second, result;
@@ -47,7 +47,7 @@ InOrder<T> in_order(Direction direction, T x, T w, T y) {
   return {y, x, w};
 }
 
-// A problem's. They don't change, and threads may share them.
+// The descriptors of a problem. Immutable; threads may share them.
 class Descriptors {
  public:
   // deterministic: MIOpen's solvers may only apply if their results repeat bit for bit. Throws Failure.

@@ -15,7 +15,7 @@ struct Hip {
   int (*is_capturing)(void* stream, int* status);
 };
 
-// Null if HIP is not in this process.
+// Null if HIP is not loaded in this process.
 const Hip* hip() {
   static const Hip* const found = []() -> const Hip* {  // never deleted: torch's threads may outlive static objects
     void* const library = gpu::loaded_library("libamdhip64");

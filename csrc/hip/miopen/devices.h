@@ -1,4 +1,4 @@
-// HIP's notion of devices and of capture, beside the driver's (jit/driver.h), which launches kernels.
+// Devices and stream capture as HIP sees them, in addition to the driver (jit/driver.h), which launches kernels.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace reformer::miopen {
 
-// The current device if it is of this architecture, or the first that is; none if this process has none.
+// The current device if it has this architecture, else the first one that has; nullopt if there is none.
 std::optional<int32_t> device_of(const std::string& arch);
 
 // True if a graph is being captured from the stream.
 bool is_capturing(void* stream);
 
-// Makes a device the thread's current one, and afterwards the one that was: MIOpen changes it, too.
+// Sets the thread's current device and restores the former one at its destruction, also if MIOpen changes it.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int32_t device);

@@ -10,7 +10,7 @@ namespace {
 
 struct Failures {
   std::mutex mutex;
-  // By architecture.
+  // Indexed by architecture.
   std::map<std::string, std::unordered_map<RunKey, std::string, RunKey::Hash>> messages;
   std::map<std::string, std::set<std::string>> heard;
 };

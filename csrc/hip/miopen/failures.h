@@ -1,5 +1,5 @@
-// Solvers of MIOpen's that failed for a problem although nothing speaks against them: they do not apply to it from then
-// on, in this process.
+// MIOpen's solvers that failed for a problem although they should apply. From then on this process considers them as
+// not applying to it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace reformer::miopen {
 
-// The message of the failure, good for ever, or null.
+// The message of the failure, valid forever, or null.
 const char* find_failure(const RunKey& run, const std::string& arch);
 
 // True if the message is new on this architecture.

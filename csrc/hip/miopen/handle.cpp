@@ -10,9 +10,9 @@
 namespace reformer::miopen {
 namespace {
 
-constexpr size_t kMostRuns = 1 << 16;  // more than any process has; forgetting them costs time only
+constexpr size_t kMostRuns = 1 << 16;  // more than any process has; forgetting them only costs time
 
-// Those of threads that have ended, by device.
+// Handles of threads that have ended, by device.
 struct Idle {
   std::mutex mutex;
   std::map<int32_t, std::vector<ThreadHandle*>> handles;

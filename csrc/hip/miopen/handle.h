@@ -1,6 +1,6 @@
-// MIOpen's handles: one a thread and device, as they are not safe between threads, and with them what they have run.
-// They are never destroyed, as graphs may have captured their kernels: the handle of a thread that has ended is
-// another's.
+// MIOpen's handles, one per thread and device since they are not thread-safe, and the solvers that each has run.
+// Handles are never destroyed, as graphs may have captured their kernels: the handle of a thread that has ended is
+// reused by another thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace reformer::miopen {
 
-// A solver's run of a problem.
+// A solver's run for a problem.
 struct RunKey {
   ConvProblem problem;
   uint64_t solver;
@@ -26,7 +26,7 @@ struct RunKey {
   };
 };
 
-// While one is used its device is the thread's current one (devices.h).
+// While a handle is used, its device is the thread's current one (devices.h).
 class ThreadHandle {
  public:
   // Throws Failure.
@@ -34,7 +34,7 @@ class ThreadHandle {
   ThreadHandle(const ThreadHandle&) = delete;
 
   Handle get() const { return handle_; }
-  // Where its work goes from now on. Throws Failure.
+  // Sets the stream of its work from now on. Throws Failure.
   void set_stream(void* stream);
 
   // MIOpen prepares a kernel for each handle at its first run, which can't be captured into a graph.
@@ -50,7 +50,8 @@ class ThreadHandle {
 
 // This thread's handle of the device, or null if it has none yet.
 ThreadHandle* find_handle(int32_t device);
-// The same, made if there is none, which a graph that is being captured forbids. Throws Failure.
+// This thread's handle of the device, created if there is none; forbidden while a graph is being captured. Throws
+// Failure.
 ThreadHandle& handle_of(const Api& api, int32_t device, void* stream);
 
 }  // namespace reformer::miopen

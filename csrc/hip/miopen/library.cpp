@@ -40,7 +40,7 @@ Api functions_of(void* found) {
   return api;
 }
 
-// With MIOPEN_HIPDNN_FORWARDING MIOpen hands its calls to another library, whose solvers have other numbers.
+// With MIOPEN_HIPDNN_FORWARDING, MIOpen forwards its calls to another library, whose solvers have other numbers.
 bool is_forwarding() {
   const char* value = std::getenv("MIOPEN_HIPDNN_FORWARDING");
   if (!value) return false;
@@ -49,7 +49,8 @@ bool is_forwarding() {
   return true;
 }
 
-// 2.20 is ROCm 5.7's. Numbers of solvers are asked for one by one (is_registered), but not what functions mean.
+// 2.20 is the version in ROCm 5.7. Numbers of solvers are checked one by one (is_registered), but the meaning of
+// functions can't be.
 std::string wrong_version(const Api& api) {
   size_t major = 0, minor = 0, patch = 0;
   if (api.version(&major, &minor, &patch) != kSuccess) return "MIOpen does not tell its version";

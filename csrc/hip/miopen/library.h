@@ -1,4 +1,4 @@
-// MIOpen, AMD's library of convolutions, where torch for ROCm has brought it into the process.
+// MIOpen, AMD's library of convolutions, as loaded into the process by torch for ROCm.
 #pragma once
 
 #include "api.h"
@@ -6,14 +6,14 @@
 
 namespace reformer::miopen {
 
-// Its functions, or null and the reason: it is not there, too old, or not MIOpen's own.
+// MIOpen's functions; or null and the reason: it is missing, too old, or not MIOpen itself.
 struct Library {
   const Api* api = nullptr;
   const char* reason = nullptr;
 };
-const Library& library();  // looked for once a process
+const Library& library();  // looked up once per process
 
-// True if the library has the table's solver under the table's number. Asked once a process and solver.
+// True if the library has the table's solver under the table's number. Checked once per process and solver.
 bool is_registered(const Api& api, const MiopenSolver& solver);
 
 }  // namespace reformer::miopen

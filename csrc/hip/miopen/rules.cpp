@@ -25,23 +25,23 @@ bool input_grad(const ConvProblem& p) { return p.direction == Direction::input_g
 
 int64_t most_elements(const ConvProblem& p) { return std::max({p.input_numel(), p.weight_numel(), p.output_numel()}); }
 
-// All elements of each tensor can be counted by 32 bits.
+// True if 32 bits can count the elements of each tensor.
 bool tensors_fit_32_bits(const ConvProblem& p) { return most_elements(p) < power_of_2(31); }
 
-// For their bytes, with a sign or without.
+// Likewise for their bytes, by a signed or unsigned number.
 bool bytes_fit_32_bits(const ConvProblem& p, int bits = 31) {
   return most_elements(p) * element_size(p.dtype) < power_of_2(bits);
 }
 
-// MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless the environment says otherwise, and most
-// kernels can't.
+// MIOpen rounds the operands of fp16 gradients to bf16 on gfx90a unless the environment disables that; most kernels
+// can't do so.
 bool rounds_to_bf16(const ConvProblem& p, const std::string& arch) {
   return arch == "gfx90a" && p.dtype == DType::fp16 && p.direction != Direction::forward;
 }
 constexpr const char* kAlternative = "MIOpen rounds fp16 gradients to bf16 on gfx90a, and it can't";
 
-// The convolution that a Winograd kernel sees: that of the direction, where a gradient of the weights is the
-// convolution of the input (of c images with n channels) with the gradient of the output as the filter. Per group.
+// The convolution that a Winograd kernel computes, per group: that of the direction; for a weight gradient the
+// convolution of the input (c images with n channels) with the output's gradient as the filter.
 struct Seen {
   int64_t n, c, h, w, k, r, s, out_h, out_w;
 };
@@ -118,7 +118,7 @@ const char* gemm_im2col(const ConvProblem& p, const std::string& arch) {
   return strided || !gemm_1x1_stride_1(p, arch) ? "another GEMM of MIOpen's computes 1x1 filters" : nullptr;
 }
 
-// Groups were found to fail, and no release of these supports them.
+// Grouped convolutions were found to fail, and no release of these solvers supports them.
 const char* gtc_nhwc(const ConvProblem& p, const std::string& arch) {
   if (p.groups != 1) return kGroups;
   return p.dtype == DType::bf16 && arch == "gfx908" ? "it does not support this data type on gfx908" : nullptr;
@@ -177,7 +177,8 @@ const char* winograd_rxs(const ConvProblem& p, const std::string&) {
   const int64_t back_h = p.r - p.pad_h - 1, back_w = p.s - p.pad_w - 1;
   if (p.direction != Direction::forward && (back_h < 0 || back_w < 0)) return kPadding;
 
-  // The filter is padded to whole tiles, or pairs of tiles where it is long or strided; the kernel wants enough to do.
+  // The filter is padded to whole tiles, or to pairs of tiles if it is long or strided; the kernel requires a minimum
+  // of work.
   const Seen q = seen(p);
   const int64_t tile = weight_grad(p) ? 2 : 3, pair = 2 * tile, stride = p.stride_h;
   const auto up = [](int64_t value, int64_t factor) { return (value + factor - 1) / factor * factor; };
@@ -232,8 +233,9 @@ const char* winograd_v30_groups(const ConvProblem& p, const std::string& arch) {
   return winograd_v30(p, arch);
 }
 
-// MIOpen tries all its configurations: 1 to 4 waves a block, each of 4x64, 16x16, 64x16, 32x32 or a larger tile, and a
-// depth of which a load's elements and the tile's depth are factors. One of them fits if one of a single wave does.
+// MIOpen tries all configurations: 1 to 4 waves per block, each with 4x64, 16x16, 64x16, 32x32 or a larger tile, and a
+// depth that is a multiple of the elements per load and of the tile's depth. One of them fits if one with a single wave
+// does.
 const char* whole_tiles(const ConvProblem& p, const std::string&) {
   if (!bytes_fit_32_bits(p)) return kSize;
   const int64_t m = p.group_k(), n = int64_t{p.n} * p.out_h() * p.out_w(), k = int64_t{p.group_c()} * p.r * p.s;
@@ -253,14 +255,14 @@ const char* part_tiles(const ConvProblem& p, const std::string&) {
 
 namespace {
 
-// Kernels of the implicit GEMMs in assembly, by what the channels that they compute, the batch and the depth of the
-// sums must be multiples of. MIOpen has many more, but what suits one of those suits one of these. All pad the pixels
-// of an image to whole tiles, and that of fp16 forward the rest, too.
+// Kernels of the implicit GEMMs in assembly, described by the required divisors of the channels that they compute, of
+// the batch, and of the depth of the sums. MIOpen has many more, but each problem that fits one of those also fits one
+// of these. All pad an image's pixels to whole tiles; that of fp16 forward also pads the rest.
 struct GtcKernel {
   Direction direction;
   DType dtype;
   int32_t channels, batch, depth;
-  bool pointwise = false;  // for filters of 1x1 only
+  bool pointwise = false;  // only for filters of 1x1
 };
 constexpr GtcKernel kGtcKernels[] = {
     {Direction::forward, DType::fp32, 16, 1, 4},       {Direction::forward, DType::fp32, 4, 16, 16},
@@ -276,10 +278,11 @@ const char* gtc_nchw(const ConvProblem& p, const std::string&) {
   const bool forward = !input_grad(p);
   if (p.groups != 1 && (forward || p.dtype == DType::fp32)) return kGroups;
   if (forward && filter_is(p, 1, 1) && p.c % 8) return "MIOpen found wrong results with 1x1 filters of other channels";
-  // The kernels count the bytes of a tensor by 32 bits, and MIOpen does not check that.
+  // The kernels count the bytes of a tensor in 32 bits, which MIOpen does not check.
   if (!bytes_fit_32_bits(p, 32)) return kSize;
-  // A gradient by a stride is a product for each phase of it, with a part of the filter. The parts are of two sizes at
-  // most, and the depth must be a multiple for both: the kernels' are powers of 2, so their greatest divisor will do.
+  // A gradient with a stride is one product per phase, with a part of the filter. The parts have at most two sizes, and
+  // the depth must be a multiple for both. The kernels' divisors are powers of 2, so it suffices to check the greatest
+  // common divisor.
   const auto taps = [&](int64_t filter, int32_t stride, int32_t dilation) {
     const int64_t phases = forward ? 1 : stride / std::gcd(stride, dilation);
     return std::gcd(filter, (filter + phases - 1) / phases);
@@ -294,8 +297,8 @@ const char* gtc_nchw(const ConvProblem& p, const std::string&) {
   return kNoTiles;
 }
 
-// Its blocks have images and filters in 64 KiB of local memory: a tile of 8, 16 or 32 by the size of what is read, of
-// up to 2 channels in and 8 out.
+// Its blocks keep images and filters in 64 KiB of local memory: a tile of 8, 16 or 32, depending on the size of the
+// source, for up to 2 input and 8 output channels.
 const char* direct_ocl(const ConvProblem& p, const std::string&) {
   if (dilated(p)) return kDilation;
   if (p.pad_h != p.pad_w) return kPadding;
@@ -320,8 +323,8 @@ const char* direct_ocl(const ConvProblem& p, const std::string&) {
   return tensors_fit_32_bits(p) ? nullptr : kSize;
 }
 
-// Forward in fp32, blocks that share a result add to it while another block may yet set it to 0: where 64 channels or
-// fewer are in, none share one.
+// In fp32 forward, blocks that share a result add to it while another block may not yet have set it to 0. With at most
+// 64 input channels no blocks share a result.
 const char* pointwise_ocl(const ConvProblem& p, const std::string&) {
   if (const char* reason = pointwise(p, "")) return reason;
   const bool shares = p.direction == Direction::forward && p.dtype == DType::fp32 && p.c % 16 == 0 && p.k % 16 == 0;
@@ -331,7 +334,7 @@ const char* pointwise_ocl(const ConvProblem& p, const std::string&) {
 
 const char* naive(const ConvProblem& p, const std::string& arch) {
   if (arch == "gfx908" && p.layout == Layout::nchw) return "some of MIOpen's releases lack its kernel on gfx908";
-  // Its blocks of 256 threads, counted by 32 bits.
+  // Its blocks of 256 threads are counted in 32 bits.
   const int64_t images = p.layout == Layout::nchw ? std::max(p.c, p.k) : int64_t{p.groups} * std::max(p.h, p.out_h());
   return tensors_fit_32_bits(p) && p.n * images < power_of_2(24) ? nullptr : kSize;
 }

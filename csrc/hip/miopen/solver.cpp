@@ -1,5 +1,5 @@
-// MIOpen's solvers as candidates on AMD's GPUs, run by its immediate API: the problem and the number of the solver say
-// what runs, whatever MIOpen's own databases say. They are ranked by weights that were trained on MIOpen's timings.
+// MIOpen's solvers as candidates on AMD GPUs, run by its immediate API: the problem and the solver's number determine
+// what runs, independent of MIOpen's own databases. They are ranked by weights trained on MIOpen's timings.
 #include <array>
 #include <map>
 #include <memory>
@@ -24,7 +24,7 @@ namespace reformer {
 namespace miopen {
 namespace {
 
-// Remembers that the solver failed for the problem. The exception makes PyTorch's own convolution run instead.
+// Records that the solver failed for the problem. The exception makes PyTorch's own convolution run instead.
 NotRun remembered(const Api& api, const Failure& failure, const MiopenSolver& solver, const RunKey& key,
                   const std::string& arch) {
   std::string message = std::string(failure.call) + " gave " + api.error_string(failure.status) + " (" +
@@ -43,11 +43,11 @@ constexpr const char* kCompiles[] = {"miopenConvolutionForwardCompileSolution",
                                      "miopenConvolutionBackwardDataCompileSolution",
                                      "miopenConvolutionBackwardWeightsCompileSolution"};
 
-// MIOpen's answer to a question for the workspace of a solver: bytes, or none if the solver does not apply. That
-// is the same on every device of an architecture, and does not depend on the user's databases.
+// MIOpen's answers to workspace queries for a solver: bytes, or nullopt if the solver does not apply. They are equal on
+// all devices of an architecture and don't depend on the user's databases.
 class Workspaces {
  public:
-  // Throws Failure; or NotRun where an answer would take what a graph that is being captured forbids.
+  // Throws Failure; or NotRun if the query would need calls that are forbidden while a graph is being captured.
   std::optional<int64_t> get(const Api& api, const RunKey& key, int32_t device, const std::string& arch) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -90,7 +90,7 @@ Workspaces& workspaces() {
   return all;
 }
 
-// A solver's runs of a problem, by any thread and on any device of the architecture.
+// A solver's runs for a problem, by any thread and on any device of the architecture.
 class Runs {
  public:
   Runs(const Api& api, const MiopenSolver& solver, const RunKey& key, int64_t bytes, const std::string& arch)
@@ -160,7 +160,7 @@ class Miopen final : public Solver {
     plan.deterministic = solver_.deterministic;
     plan.leaves_bias = true;
     plan.last_resort = solver_.rule == naive;
-    if (!gpu) {  // a device by its name: nothing will run
+    if (!gpu) {  // a device given only by name: nothing will run
       if (solver_.check == Check::asked) plan.condition = "MIOpen agrees, which is asked where it runs";
       plan.run = [](const ConvBuffers&) { throw std::logic_error("this process has no such GPU"); };
       return plan;

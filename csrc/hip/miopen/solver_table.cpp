@@ -1,5 +1,5 @@
-// Facts from MIOpen's sources, src/solver/conv/ there unless a comment says otherwise. Its registry, src/solver.cpp,
-// has the ids and algorithms; IsApplicable() of each solver the rest.
+// Facts from MIOpen's sources, in src/solver/conv/ unless a comment says otherwise. The ids and algorithms are from its
+// registry, src/solver.cpp, the rest from each solver's IsApplicable().
 #include "solver_table.h"
 
 #include "rules.h"
@@ -15,14 +15,14 @@ constexpr uint8_t fwd = bit(Direction::forward), bwd = bit(Direction::input_grad
 constexpr uint8_t f32 = bit(DType::fp32), f16 = bit(DType::fp16), b16 = bit(DType::bf16), halves = f32 | f16,
                   bits16 = f16 | b16, floats = halves | b16;
 constexpr uint8_t nchw = bit(Layout::nchw), both = nchw | bit(Layout::nhwc);
-// MIOpen calls many of its solvers deprecated and has them on older architectures only.
+// MIOpen declares many of its solvers deprecated and enables them on older architectures only.
 constexpr const char *all = "", *gfx908 = "gfx908", *mi100 = "gfx908 gfx90a", *mi300 = "gfx908 gfx90a gfx942",
                      *mfma = "gfx908 gfx90a gfx94 gfx95", *gfx9_old = "gfx900 gfx906 gfx908 gfx90a",
                      *old = "gfx803 gfx900 gfx906 gfx908 gfx90a gfx103";
 constexpr Rule mp3 = multipass<3, 3>, mp3_strided = multipass<3, 3, true>, mp5 = multipass<5, 5>, mp7 = multipass<7, 7>,
                mp7x1 = multipass<7, 1>, mp1x7 = multipass<1, 7>;
-// Deterministic: adds in a fixed order, or MIOpen's attribute makes it so (GEMMs: rocBLAS then uses no atomics).
-// Atomic: several blocks add to the same result, and with that attribute IsApplicable() says no.
+// fixed: adds in a fixed order, or MIOpen's attribute makes it do so (GEMMs: rocBLAS then uses no atomics).
+// atomic: several blocks add to the same result; with that attribute IsApplicable() returns false.
 constexpr bool fixed = true, atomic = false;
 
 }  // namespace
@@ -30,7 +30,7 @@ constexpr bool fixed = true, atomic = false;
 const std::vector<MiopenSolver>& solver_table() {
   // clang-format off
   static const std::vector<MiopenSolver> table = {
-      // gemm.cpp, gemm_bwd.cpp, gemm_wrw.cpp. NHWC is new in the latest releases, and no weights know times of it.
+      // gemm.cpp, gemm_bwd.cpp, gemm_wrw.cpp. NHWC is new in the latest releases; no weights are trained on it.
       {"GemmFwd1x1_0_1",     88,  gemm, A, fwd, floats, nchw, all, fixed, gemm_1x1_stride_1},
       {"GemmFwd1x1_0_2",     90,  gemm, A, fwd, floats, nchw, all, fixed, gemm_1x1_stride_2},
       {"GemmFwdRest",        91,  gemm, A, fwd, floats, nchw, all, fixed, gemm_im2col},

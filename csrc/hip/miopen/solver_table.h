@@ -1,4 +1,4 @@
-// MIOpen's solvers that a choice may name: which its library does not list, one line each in solver_table.cpp.
+// MIOpen's solvers that a choice may name. MIOpen's library does not list them; solver_table.cpp has one line for each.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace reformer::miopen {
 
-// miopenConvAlgorithm_t.
+// Values of miopenConvAlgorithm_t.
 enum class Algorithm : int32_t { gemm = 0, direct = 1, fft = 2, winograd = 3, implicit_gemm = 5 };
 
-// Who says whether a solver applies. MIOpen's immediate functions run what they are given, applicable or not.
+// How it is decided whether a solver applies. MIOpen's immediate functions run any solver, applicable or not.
 enum class Check : uint8_t {
-  asked,      // MIOpen: its workspace query checks solvers that may need a workspace
-  ruled,      // its rule alone: the query answers 0 for every problem, so the rule is exact or stricter
-  unchecked,  // nobody: never offered
+  asked,      // by MIOpen: its workspace query checks solvers that may need a workspace
+  ruled,      // by the rule alone: the query returns 0 for every problem, so the rule is exact or stricter
+  unchecked,  // not at all: never offered
 };
 
-// The reason why it does not apply; null if nothing speaks against it. `arch` is the architecture without features.
+// Returns the reason why the solver does not apply, or null. `arch` is the architecture without features.
 using Rule = const char* (*)(const ConvProblem& problem, const std::string& arch);
 
 constexpr uint8_t bit(Direction direction) { return uint8_t(1u << uint8_t(direction)); }
@@ -28,14 +28,14 @@ constexpr uint8_t bit(Layout layout) { return uint8_t(1u << uint8_t(layout)); }
 
 struct MiopenSolver {
   const char* name;  // as in find-dbs and in the weights
-  uint64_t id;       // the same in all releases that have the solver
+  uint64_t id;       // equal in all releases that have the solver
   Algorithm algorithm;
   Check check;
   uint8_t directions, dtypes, layouts;  // sets of bit()
-  const char* archs;                    // beginnings of the architectures' names, with a space between; empty: all
-  // True if it gives the same bits again where MIOpen's attribute of that name is set.
+  const char* archs;                    // prefixes of the architectures' names, separated by spaces; empty: all
+  // True if results repeat bit for bit when MIOpen's attribute of that name is set.
   bool deterministic;
-  Rule rule;  // of rules.h; null if there is none beyond the sets
+  Rule rule;  // from rules.h; null if the sets above are the only conditions
 };
 
 const std::vector<MiopenSolver>& solver_table();

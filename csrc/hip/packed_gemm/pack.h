@@ -1,5 +1,6 @@
-// Shared by the packing kernels and their host: where the elements of a convolution's operands lie in those of the
-// inner problem, an implicit GEMM's, which wants channels in multiples of 16 bytes. pack_launch.h says which that is.
+// Shared by the packing kernels and the host: how the elements of a convolution's operands are arranged in the operands
+// of the inner problem, an implicit GEMM that requires channels in multiples of 16 bytes. pack_launch.h derives that
+// problem.
 #pragma once
 
 #include "../device/divide.h"
@@ -7,38 +8,36 @@
 namespace reformer {
 
 constexpr int kPackThreads = 256;
-constexpr int kPackRoom = 4;  // channels that a packed pixel has room for
-constexpr int kUnpackWeightGradWarps =
-    8;  // warps of a block; each lane has an element, and each warp some of its parts
+constexpr int kPackRoom = 4;               // channels per packed pixel
+constexpr int kUnpackWeightGradWarps = 8;  // warps per block; each lane has an element, and each warp some of its parts
 
-// Images, as lines. Packed, a line is chunks of 16 bytes, each of one pixel or of two adjacent ones; pixel i of the
-// line is the packed line's pixel i + left. Pixels and channels that do not exist are 0.
+// Images as lines. A packed line consists of chunks of 16 bytes, each with one pixel or two adjacent ones; pixel i of
+// the line is pixel i + left of the packed line. Missing pixels and channels are 0.
 struct PackedImages {
   int width, packed_width;  // in pixels, and in chunks
   int left;
-  int pixels;  // pixels of a chunk: 1 or 2
+  int pixels;  // pixels per chunk: 1 or 2
   Divider by_width, by_packed_width;
 };
 
-// A filter, KRSC. Packed, neighbouring groups of channels lie side by side in one wide group, in which a filter reads
-// its own group and has zeros for the others; so do neighbouring taps. Either the groups or the taps of a wide group
-// are 1.
+// A filter, KRSC. Packed, adjacent groups of channels are merged into one wide group, in which a filter has its own
+// group's values and zeros for the others; likewise adjacent taps. Either the groups or the taps per wide group are 1.
 //
 //   (k, r, s, c) -> (k, r, s / taps, (k's group % groups * taps + s % taps) * slot + c)
 struct PackedFilter {
   int s, packed_s;
-  int channels, packed_channels;  // a group's
+  int channels, packed_channels;  // per group
   int slot;                       // channels from one group or tap to the next
   Divider by_r, by_s, by_packed_s, by_channels, by_slot, by_taps, by_group_k, by_groups;
-  Divider by_chunks;  // chunks of 16 bytes in a packed tap
+  Divider by_chunks;  // chunks of 16 bytes per packed tap
 };
 
-// Packs the filter, and x where it is not read in place.
+// Packs the filter, and also x if it is not read in place.
 struct PackArgs {
   const void *x, *filter;
   void *packed_x, *packed_filter;
   int x_chunks, filter_chunks;
-  int filter_blocks;  // the first ones: they take the longest
+  int filter_blocks;  // the first blocks, as these take longest
   PackedImages images;
   PackedFilter shape;
 };
@@ -50,8 +49,8 @@ struct UnpackInputGradArgs {
   PackedImages images;
 };
 
-// Picks the filter's gradient out of the packed one, of which there is one of the result's type, or several parts, in
-// fp32, to be added up.
+// Extracts the filter's gradient from the packed one, which is either a single array of the result's type, or several
+// fp32 parts to be added up.
 struct UnpackWeightGradArgs {
   const void* packed;
   void* filter;
@@ -63,7 +62,7 @@ struct UnpackWeightGradArgs {
 using PackArgsOf_pack = PackArgs;
 using PackArgsOf_unpack_input_grad = UnpackInputGradArgs;
 using PackArgsOf_unpack_weight_grad = UnpackWeightGradArgs;
-// Threads of a block, given those of a warp.
+// Threads per block, given the threads per warp.
 constexpr int pack_threads_pack(int) { return kPackThreads; }
 constexpr int pack_threads_unpack_input_grad(int) { return kPackThreads; }
 constexpr int pack_threads_unpack_weight_grad(int warp) { return kUnpackWeightGradWarps * warp; }

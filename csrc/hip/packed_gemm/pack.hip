@@ -1,6 +1,6 @@
-// Packs a convolution's operands for an implicit GEMM, and unpacks its result. pack.h says what lies where.
+// Packs a convolution's operands for an implicit GEMM, and unpacks its result. pack.h describes the layouts.
 //
-// All of them are bound by memory. A thread writes a chunk of 16 bytes of a packed operand, or a pixel of dx, and
+// These kernels are memory-bound. A thread writes a chunk of 16 bytes of a packed operand, or a pixel of dx, and
 // adjacent threads read adjacent memory. A pixel of 3 channels of 2 bytes takes two loads, whatever its alignment.
 #include "../device/add_up.h"
 #include "../device/grid_dependency.h"
@@ -11,14 +11,14 @@
 namespace reformer {
 namespace {
 
-// How a pixel is moved. A pixel of 3 elements of 2 bytes has two that begin at a multiple of 4 bytes (the last two if
-// the pixel's number is odd): one access moves these two, another the third one.
+// How a pixel is moved. Of a pixel of 3 elements of 2 bytes, two are aligned to 4 bytes (the last two if the pixel's
+// number is odd): one access moves these two, another one the third.
 template <class T, int C>
 struct Pixel {
   static constexpr bool kThirds = sizeof(T) == 2 && C == 3;
   using Room = Pack<T, kPackRoom>;
 
-  // If the pixel has 3 elements of 2 bytes, the first word has the two of them, the second word the third one.
+  // If the pixel has 3 elements of 2 bytes, the first word gets the two aligned ones, the second word the third.
   DEVICE static Room load(const T* from, bool odd) {
     Room raw = zero_pack<T, kPackRoom>();
     if constexpr (kThirds) {
@@ -34,7 +34,7 @@ struct Pixel {
     }
     return raw;
   }
-  // Puts what load() brought into order.
+  // Brings what load() has read into order.
   DEVICE static Room arrange(const Room& raw, bool odd) {
     if constexpr (!kThirds) return raw;
     Room all;
@@ -99,7 +99,7 @@ DEVICE void pack_filter(const PackArgs& p, int chunk) {
   const PackedFilter& shape = p.shape;
   int channel = chunk;
   int tap = divide_with_rest(channel, shape.by_chunks);
-  const int line = divide_with_rest(tap, shape.by_packed_s);  // the line's number among all filters' lines
+  const int line = divide_with_rest(tap, shape.by_packed_s);  // index of the line among the lines of all filters
   int own_group = divide(divide(line, shape.by_r), shape.by_group_k);
   divide_with_rest(own_group, shape.by_groups);
   const T* from = static_cast<const T*>(p.filter) + line * shape.s * shape.channels;
@@ -144,7 +144,7 @@ DEVICE void unpack_input_grad(const UnpackInputGradArgs& p) {
   place += images.left;
   const bool two = images.pixels == 2;
   const int column = two ? place >> 1 : place, second = two ? place & 1 : 0;
-  // No window reaches the last pixels, of which a stride leaves some over.
+  // With a stride, no window may reach the last pixels.
   Pack<T, kPackRoom> all = zero_pack<T, kPackRoom>();
   if (column < images.packed_width)
     all =
@@ -153,7 +153,8 @@ DEVICE void unpack_input_grad(const UnpackInputGradArgs& p) {
   Pixel<T, C>::store(static_cast<T*>(p.x) + static_cast<long long>(pixel) * C, pixel & 1, all);
 }
 
-// Parts are added up as by implicit_gemm.hip's finish: a warp every eighth of them, then the warps' sums.
+// Adds up the parts as the finish kernel of implicit_gemm.hip does: each of the eight warps adds every eighth part,
+// then the warps' sums are added.
 template <class T, int>
 DEVICE void unpack_weight_grad(const UnpackWeightGradArgs& p) {
   SHARED float shared[kUnpackWeightGradWarps][kWarp];

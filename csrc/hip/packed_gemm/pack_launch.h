@@ -1,12 +1,12 @@
-// Convolutions whose channels an implicit GEMM does not support, or not well, as an inner problem that it supports,
-// with operands that are packed for it: a pure function, without a GPU.
-// Groups of few channels: adjacent groups are joined into one wide group. x and y stay as they are; the filter gets
-// zeros where it would read another group's channels.
+// Transforms convolutions whose channels an implicit GEMM does not support, or not efficiently, into an inner problem
+// that it supports, with packed operands: a pure function, independent of a GPU.
+// Groups of few channels: adjacent groups are merged into one wide group. x and y stay unchanged; the filter gets zeros
+// where it would read another group's channels.
 //
-// First layers, of at most 4 channels: x gets 4 channels a pixel, zeros if it has fewer, and two neighbouring pixels
-// become one of 8 channels, 16 bytes. So half as many taps and half the stride are left along a line. Its padding
-// becomes pixels of x, for windows to begin at an even one whatever it is; that many windows fit in exactly. Where the
-// stride is odd or the filter dilated, and in fp32, a pixel is 16 bytes by itself.
+// First layers, of at most 4 channels: x gets 4 channels per pixel, zeros if it has fewer, and two adjacent pixels
+// become one of 8 channels, 16 bytes. So half of the taps and half of the stride remain along a line. The padding
+// becomes pixels of x, so that windows always begin at an even pixel; exactly as many windows fit as are needed. If the
+// stride is odd or the filter dilated, and in fp32, a pixel by itself takes 16 bytes.
 #pragma once
 
 #include <algorithm>
@@ -48,9 +48,9 @@ struct PackConfig {
 
 namespace pack_launch {
 
-// How many neighbouring groups make one for tiles of so many columns: as many as they have room for, of those that make
-// whole chunks of 16 bytes of both input and output; if they are too narrow for any, as few as possible. 0 if there are
-// none, or they'd be zeros for the most part.
+// How many adjacent groups to merge for tiles of so many columns: as many as fit, among numbers that make whole chunks
+// of 16 bytes of both input and output; if the tiles are too narrow for any, the smallest number. 0 if there is none,
+// or if most of the packed filter would be zeros.
 inline int joined_groups(const ConvProblem& p, int columns, int chunk) {
   constexpr int kMostChannels = 128;
   const int channels = std::max(p.group_c(), p.group_k()), most = std::max(1, kMostChannels / channels);

@@ -1,4 +1,4 @@
-// Host side of pack.hip: implicit GEMM for grouped convolutions and first layers, with packed operands.
+// Host side of pack.hip: implicit GEMM with packed operands, for grouped convolutions and first layers.
 #include <optional>
 
 #include "hip/gemm/gemm_tiles.h"
@@ -11,7 +11,7 @@
 namespace reformer {
 namespace {
 
-// A kernel of pack.hip, with all but the pointers of its arguments.
+// A kernel of pack.hip, with its arguments except for the pointers.
 template <class Args>
 struct Pass {
   gpu::Kernel kernel;
@@ -29,7 +29,7 @@ gpu::Launch blocks_of(int64_t work, int each, int threads) {
   return launch;
 }
 
-// Contents of the workspace, one after another: packed operands, the inner problem's result if that is unpacked, and
+// Contents of the workspace, one after another: packed operands; the inner problem's result if that is unpacked; and
 // its partial sums.
 struct Workspace {
   int64_t x = 0, filter = 0, partials = 0, bytes = 0;
@@ -38,7 +38,7 @@ struct Workspace {
     const ConvProblem& inner = pack.inner;
     const int64_t size = element_size(inner.dtype);
     if (pack.packs_x) x = take(inner.input_numel() * size);
-    // The filter's gradient is unpacked from partial sums as well as from a result.
+    // The filter's gradient is unpacked directly from partial sums, if there are any.
     if (inner.direction != Direction::weight_grad || gemm.partials == 1) filter = take(inner.weight_numel() * size);
     partials = take(gemm.workspace_bytes);
   }
@@ -52,7 +52,7 @@ struct Workspace {
   }
 };
 
-// Packs the operands; none if there is nothing to pack.
+// The packing of the operands; nullopt if there is nothing to pack.
 std::optional<Pass<PackArgs>> packing(const ConvProblem& p, const PackConfig& pack) {
   const ConvProblem& inner = pack.inner;
   const bool packs_x = pack.packs_x && p.direction != Direction::input_grad;
@@ -90,7 +90,7 @@ std::optional<Pass<UnpackWeightGradArgs>> unpacking_weight_grad(const ConvProble
                                     blocks_of(a.numel, warp, kUnpackWeightGradWarps * warp), a};
 }
 
-// All kernels of a problem.
+// All kernels for a problem.
 class PackedGemm {
  public:
   PackedGemm(const ConvProblem& p, const PackConfig& pack, std::shared_ptr<const GemmLaunch> gemm, const Device& device)
@@ -132,7 +132,7 @@ class PackedGemm {
   }
 
  private:
-  // The operands of the inner problem, or the places of its results.
+  // The operands of the inner problem, or the destinations of its results.
   struct Packed {
     void *x, *filter;
   };
@@ -169,7 +169,7 @@ class GpuPackedGemm final : public GpuSolver {
     if (!gemm.plan) return gemm.reason;
     const PackedGemm packed(p, pack, gemm.plan, device);
     ConvPlan plan;
-    // More than what is expected of cuDNN (aten_solvers.cpp), which is chosen unless weights know better.
+    // More than the estimate for cuDNN (aten_solvers.cpp), which is thus chosen unless weights know better.
     plan.us = gpu_estimate_us(p, p.kind() == Kind::depthwise ? 0.12 : 0.25);
     plan.workspace_bytes = packed.workspace_bytes();
     plan.inaccuracy = GemmTiles::inaccuracy(p, device);
@@ -177,7 +177,7 @@ class GpuPackedGemm final : public GpuSolver {
     return plan;
   }
 
-  // The inner problem's result is the problem's own.
+  // The program can run on the inner problem's result, which is that of the problem.
   Planned<ConvPlan> plan_with(const ProgramCall& program, const ConvProblem& p, const Device& device) const override {
     if (p.direction != Direction::forward || !supports_program(program, {int(16 / element_size(p.dtype))}))
       return "it does not run such a program";

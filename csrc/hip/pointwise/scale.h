@@ -1,4 +1,4 @@
-// Multiplying a tensor in place by a number on the GPU: how its kernel is launched, without a GPU.
+// Multiplies a tensor in place by a number on the GPU: launch configuration of the kernel, independent of a GPU.
 #pragma once
 
 #include "jit/gpu.h"
@@ -13,7 +13,7 @@ struct ScaleConfig {
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For so many elements that begin at a multiple of `alignment` bytes. Or the reason why no kernel does it.
+// Configuration for `count` elements, aligned to `alignment` bytes; or the reason why no kernel supports it.
 Planned<ScaleConfig> configure_scale(DType type, DType factor, int64_t count, int64_t alignment,
                                      const std::string& arch);
 

@@ -1,5 +1,4 @@
-// Multiplies a tensor in place by a number that is on the GPU, too. Usually that is 1, and nothing is read but the
-// number.
+// Multiplies a tensor in place by a number that is also on the GPU. Usually the number is 1, and nothing else is read.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "scale_args.h"

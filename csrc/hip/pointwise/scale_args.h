@@ -1,4 +1,4 @@
-// Shared by the scaling kernels and their host.
+// Shared by the scaling kernels and the host.
 #pragma once
 
 namespace reformer {

@@ -14,7 +14,7 @@
 namespace reformer {
 namespace {
 
-// Null, or the reason why no kernel runs it.
+// Why no kernel runs the program, or null.
 const char* unsupported(const ProgramCall& call, const Device& device) {
   if (call.type == Stored::fp64) return "it computes in fp32";
   if (call.inputs.size() > size_t(kStitchMostInputs) || call.program.outputs.size() > size_t(kStitchMostOutputs))

@@ -1,7 +1,8 @@
-// Programs over a tensor: element-wise operations, and reductions over channels or all, in one pass over memory.
+// Programs on a tensor: element-wise operations, and reductions over channels or everything, in one pass over memory.
 //
-// This file has what all programs share. The text of a program follows it: a structure Program, and the macros at the
-// end of this file applied to it. What it holds is said in programs/stitch_source.h, which writes it.
+// This file has the part that all programs share. It is followed by the text of a program: a structure Program, and the
+// macros at the end of this file applied to it. programs/stitch_source.h, which generates the text, documents its
+// members.
 #include "../device/grid_dependency.h"
 #include "../device/last_block.h"
 #include "../programs/column_reductions.h"
@@ -9,18 +10,18 @@
 namespace reformer {
 namespace {
 
-// Vectorized elements of a tensor in memory, line by line.
+// Visits vectorized elements of a tensor in memory, line by line.
 template <class Program, int kCount, bool kChannelsAlong>
 struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   using Base = VectorizedElements<Program, kCount, kChannelsAlong>;
   using typename Base::Loaded;
   Reductions<Program, Base::kChannels, kStitchThreads> reductions;
 
-  // So many steps' loads are in flight at once; programs with few loads want more steps.
+  // Steps whose loads are in flight at once; programs with few loads need more steps.
   static constexpr int kUnroll = Program::kLoaded > 1 ? 2 : 4;
-  // Steps 0 to `steps` - 1, of which at(step, line, column) says where they are. Beyond the last one it is loaded
-  // again: a condition would have each load wait for the one before. What reduces nothing goes backwards: it mostly
-  // follows a kernel that went forwards over the same tensors, whose end is still in the second-level cache.
+  // Runs steps 0 to `steps` - 1; at(step, line, column) sets the position of a step. Beyond the last step, that step is
+  // loaded again: a condition would make each load wait for the previous one. Programs without reductions go backwards:
+  // they mostly follow a kernel that went forwards over the same tensors, whose end is still in the second-level cache.
   template <class Place>
   DEVICE void run(const StitchArgs& p, int steps, Place at) {
     for (int step = 0; step < steps; step += kUnroll) {
@@ -50,14 +51,14 @@ struct Elements : VectorizedElements<Program, kCount, kChannelsAlong> {
   }
 };
 
-// Adds up the parts of reduction i and of those after it, always in the same order. kLoads: of a thread in flight.
+// Adds up the parts of reduction i and of those after it, in a fixed order. kLoads: loads per thread in flight.
 template <class Program, int kLoads, int i = 0, bool kMore = (i < Program::kReductions)>
 struct Finish {
   static constexpr Kind kKind = Program::kind(i);
   static constexpr Over kOver = Program::over(i);
   using Rest = Finish<Program, kLoads, i + 1>;
 
-  // Adds up the one that is the block's (block_y()).
+  // Adds up the block's reduction, whose index is block_y().
   DEVICE static void run(const StitchArgs& p, float* shared) {
     if (block_y() != i) return Rest::run(p, shared);
     if constexpr (kOver == Over::all) {
@@ -69,7 +70,8 @@ struct Finish {
     }
   }
 
-  // Adds up all that is left, by a block that no other one helps, of channels from `first` to `end`; planes are known.
+  // Adds up all partial results in a single block, for the channels from `first` to `end`. Those of planes are complete
+  // already.
   DEVICE static void run_alone(const StitchArgs& p, float* shared, int first, int end) {
     if constexpr (kOver == Over::all)
       if (p.block_parts > 1) of_all(p, shared);
@@ -85,10 +87,10 @@ struct Finish {
   static constexpr int kLogChannels = 3;
   static_assert(1 << kLogChannels == kStitchFinishChannels);
 
-  // A channel's or a plane's; what is one part is known already.
+  // The number of parts of a channel or a plane; a result of one part is complete already.
   DEVICE static int parts(const StitchArgs& p) { return kOver == Over::image ? p.image_parts : p.parts; }
 
-  // Combines the partial results at `first`, `first + step` and so on before `end`.
+  // Combines the partial results at `first`, `first + step` ... before `end`.
   DEVICE static Known<kKind> sum(const StitchArgs& p, long long first, long long step, long long end) {
     constexpr int kUnroll = kOver == Over::image ? kStitchFinishParts : kLoads;
     const long long all = static_cast<long long>(p.parts) * p.channels;
@@ -110,7 +112,8 @@ struct Finish {
     if (thread_id() == 0) Program::template store_reduction<i>(p, 0, 1, known);
   }
 
-  // Adds up 1 << log channels, or planes, from `first` on but before `end`: the block's threads share their parts.
+  // Adds up 1 << log channels, or planes, from `first` on and before `end`: the block's threads divide their parts
+  // among themselves.
   DEVICE static void of_channels(const StitchArgs& p, float* shared, int first, int end, int log) {
     const int across = 1 << log, shares = kStitchThreads >> log;
     const int x = thread_id() & (across - 1), y = thread_id() >> log;
@@ -135,16 +138,16 @@ DEVICE void stitch_finish(const StitchArgs& p) {
   Finish<Program, kStitchFinishLoads>::run(p, shared);
 }
 
-// NHWC: a thread's columns stay, so it reads what belongs to channels once; it goes from line to line. The block has
-// the columns from `first` on but before `end`, with 1 << log_across threads side by side. kImages: its lines are those
-// of one image. shared: kSharedOfReductions floats.
+// NHWC: a thread keeps its columns, so that it reads values of channels once, and goes from line to line. The block has
+// the columns from `first` on and before `end`, with 1 << log_across threads side by side. kImages: its lines belong to
+// one image. shared: kSharedOfReductions floats.
 template <class Program, int kCount, bool kImages>
 DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, int first, int end) {
   const int across = 1 << log_across, lines = kStitchThreads >> log_across;
   const int x = thread_id() & (across - 1), y = thread_id() >> log_across;
   const int column = first + x * kCount;
   const bool wanted = column < end;
-  // Numbers that are 0 where the compiler can see it need no registers.
+  // Variables that the compiler knows to be 0 need no registers.
   const int image = kImages ? block_x() / p.image_parts : 0, part = block_x() - image * p.image_parts;
   const int begin = image * p.image_lines;
   grid_dependency_wait();
@@ -163,7 +166,7 @@ DEVICE void stitch_columns(const StitchArgs& p, float* shared, int log_across, i
   elements.reductions.store(shared, lines, across, y, wanted, p, block_x(), block_y() * p.parts + block_x(), column);
 }
 
-// kTails: rows end within a thread's columns. What is behind the last whole ones is left to further blocks, whose
+// kTails: rows end within a thread's columns. The columns after the last whole groups are left to further blocks, whose
 // threads have one column each.
 template <class Program, int kCount, bool kImages, bool kTails>
 DEVICE void stitch_nhwc(const StitchArgs& p) {
@@ -181,7 +184,7 @@ DEVICE void stitch_nhwc(const StitchArgs& p) {
     }
 }
 
-// NCHW: a thread's line, and so its channel, stays; it goes along it.
+// NCHW: a thread keeps its line, and thus its channel, and goes along it.
 template <class Program, int kCount>
 DEVICE void stitch_nchw(const StitchArgs& p) {
   SHARED float shared[kSharedOfReductions<kStitchThreads>];

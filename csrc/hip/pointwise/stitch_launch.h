@@ -1,4 +1,5 @@
-// How the stitch kernels are launched for a result: pure functions, without a GPU, for the operators and tests.
+// Launch configurations of the stitch kernels for a result: pure functions, independent of a GPU, for the operators and
+// tests.
 #pragma once
 
 #include <algorithm>
@@ -29,25 +30,25 @@ inline StitchTable stitch_table(const Table& of) { return {int(of.rows), int(of.
 struct StitchConfig {
   StitchArgs args{};
   int count = 1;       // adjacent elements that a thread computes at once
-  bool tails = false;  // rows end among them
+  bool tails = false;  // rows end within these elements
   bool channels_along = false;
-  bool images = false;  // a block's lines are those of one image
-  int tile_lines = 0;   // lines that a thread computes at once where tensors are transposed
-  // Where rows are reduced: the threads that have one, and how many groups of `count` elements each of them has in
-  // registers; 0 if rows are too long for that.
+  bool images = false;  // the lines of a block belong to one image
+  int tile_lines = 0;   // lines that a thread computes at once if tensors are transposed
+  // If rows are reduced: threads per row, and groups of `count` elements per thread in registers; 0 if rows are too
+  // long for that.
   int lanes = 0, vectors = 0;
-  // Where rows are too long for registers: blocks that a multiprocessor has to have room for, and the groups of a
-  // thread that are read at once.
+  // If rows are too long for registers: blocks for which a multiprocessor must have room, and groups of a thread that
+  // are read at once.
   int blocks = 0, ahead = 0;
-  // True if the threads of a row have all of its groups, and no others.
+  // True if the threads of a row have exactly the row's groups.
   bool whole_rows() const { return vectors * lanes * count == args.width; }
   gpu::Launch launch, finish;
-  int64_t workspace_bytes = 0;  // for partial results of reductions; 0: nothing is left to add up
-  // Semaphores by which the kernel's last blocks add up the partial results, so that no other kernel has to; 0 if it
-  // can't, or if it is faster with another kernel.
+  int64_t workspace_bytes = 0;  // for partial results of reductions; 0: nothing remains to be added up
+  // Semaphores with which the kernel's last blocks add up the partial results, so that no second kernel is needed; 0 if
+  // that is impossible or slower.
   int semaphores = 0;
 
-  // The kernel's file, and what follows there, after the program's text, for one of this name.
+  // The kernel's file, and the text that follows the program's there and defines a kernel of this name.
   const char* file() const {
     return lanes ? "pointwise/stitch_rows" : tile_lines ? "pointwise/stitch_tiles" : "pointwise/stitch";
   }
@@ -70,19 +71,19 @@ struct StitchConfig {
 
 // Properties of a GPU that the launch depends on.
 struct StitchGpu {
-  int multiprocessors;  // that it has, or about as many
-  int shared_bytes;     // shared memory that a block may have
+  int multiprocessors;  // exact or approximate number
+  int shared_bytes;     // per block
 };
 
 namespace stitch_launch {
 
-constexpr int kSharedBesidesRows = 2048;  // bytes, of a block and the driver
+constexpr int kSharedBesidesRows = 2048;  // bytes used by a block and the driver
 constexpr int kMostResults = 64;          // of a thread at once, in registers
-constexpr int kLeastGroups = 8;           // of a thread's elements, in a row that ends within the last of them
+constexpr int kLeastGroups = 8;           // groups per thread, if rows end within the last of them
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Reductions that are left for others to add up: those of planes, or of channels, that are one part are known.
+// Numbers of reductions that leave partial results: reductions of planes or channels with one part are complete.
 struct PartialReductions {
   size_t of_channels, of_planes, of_all;
   size_t count() const { return of_channels + of_planes + of_all; }
@@ -92,9 +93,9 @@ inline PartialReductions partial_reductions(const StitchArgs& a, const StitchNee
           a.image_parts == 1 ? 0 : needs.of_planes, a.block_parts == 1 ? 0 : needs.of_all};
 }
 
-// True if the last block of each group of columns adds up their partial results at least as soon as another kernel,
-// which takes about 4 us, of which 2.5 are its launch. A block waits for its own stores and for the counter, and then
-// for loads of so many numbers at once, at about 100 GB/s.
+// True if it takes no longer that the last block of each group of columns adds up their partial results than that
+// another kernel does, which takes about 4 us, of which 2.5 are its launch. A block waits for its own stores and for
+// the counter, and then for its loads, at about 100 GB/s.
 inline bool last_block_adds_up(const StitchConfig& config, const StitchNeeds& needs) {
   constexpr double kFinishUs = 4, kArrivalUs = 1.2, kLoadsUs = 0.7, kBytesOfUs = 1e5;
   const PartialReductions left = partial_reductions(config.args, needs);
@@ -106,8 +107,9 @@ inline bool last_block_adds_up(const StitchConfig& config, const StitchNeeds& ne
   return kArrivalUs + kLoadsUs * loads + 4 * needs.numbers * numbers / kBytesOfUs <= kFinishUs;
 }
 
-// The logarithm of how many threads of a block share a line: at most `most`, the most of those that are idle least
-// often, but for a fiftieth. Fewer than 8 would read less than a whole line of the cache at once.
+// Logarithm of the number of threads of a block that share a line: the greatest one, up to `most`, for which threads
+// are idle at most 2% more often than for any other. With fewer than 8, less than a whole cache line would be read at
+// once.
 inline int log_across(int groups, int lines, int most) {
   const auto padded = [](int count, int to) { return double(ceil_div(count, to)) * to / count; };
   int best = 0;
@@ -120,12 +122,12 @@ inline int log_across(int groups, int lines, int most) {
   return best;
 }
 
-// The threads of a row and what each of them has of it.
+// Chooses the number of threads per row, and of groups per thread.
 inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
   const int groups = ceil_div(config.args.width, config.count);
-  // Elements of a thread: fewer if each is more numbers, so that two blocks or more are on a multiprocessor.
+  // Elements per thread: fewer if elements need more registers, so that at least two blocks fit on a multiprocessor.
   const int most = std::clamp(std::min(64 / std::max(needs.bytes, 1), 48 / std::max(needs.numbers, 1)), 8, 32);
-  // Within a warp those with the fewest idle threads, then the fewest elements a thread; else the fewest threads.
+  // Within a warp minimise idle threads, then elements per thread; beyond a warp, the number of threads.
   int least = INT32_MAX;
   for (int lanes = 32; lanes && config.count * lanes >= std::min(32, config.args.width); lanes /= 2) {
     const int vectors = ceil_div(groups, lanes);
@@ -136,8 +138,8 @@ inline void choose_lanes(StitchConfig& config, const StitchNeeds& needs) {
     if (ceil_div(groups, lanes) * config.count <= most) config.lanes = lanes, config.vectors = ceil_div(groups, lanes);
 }
 
-// A row that is too long for registers is in shared memory, if that has room: of two rows, so that one is read while
-// another is computed, or of one.
+// Rows that are too long for registers are kept in shared memory if that has room for two rows, so that one is read
+// while another one is computed, or for one.
 inline void launch_long_rows(StitchConfig& config, const StitchNeeds& needs, const StitchGpu& gpu) {
   config.args.held_width = ceil_div(config.args.width, config.count) * config.count;
   const int64_t bytes = int64_t{config.args.held_width} * needs.bytes;
@@ -157,7 +159,7 @@ inline void launch_rows(StitchConfig& config, const StitchNeeds& needs, const St
   const int multiprocessors = gpu.multiprocessors;
   const int threads = std::max(kStitchThreads, config.lanes),
             steps = ceil_div(config.args.lines, threads / config.lanes);
-  // Each block has a part of a column's sum: with more of them they cost more than they hide.
+  // Each block has partial sums of the columns: beyond this number they cost more than the blocks hide.
   const int most = multiprocessors * (needs.numbers ? 2 : 8);
   config.args.parts = std::min({steps, std::max(ceil_div(steps, 2), 2 * multiprocessors), most});
   config.args.block_parts = config.args.parts * config.vectors;
@@ -172,15 +174,13 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   const int groups = a.width / config.count;
   a.log_across = log_across(groups, a.lines, most_across);
   const int across = 1 << a.log_across, lines = kStitchThreads >> a.log_across;
-  const int wanted = multiprocessors * 3;  // blocks: as many as run at once with 60 to 80 registers a thread
+  const int wanted = multiprocessors * 3;  // number of blocks that run at once, with 60 to 80 registers per thread
   if (config.channels_along) {
     const int blocks_y = ceil_div(groups, across) + int(config.tails), images = config.images ? int(shape.images) : 1;
     a.image_lines = a.lines / images;
-    // At least two lines of a thread are in flight at once. A few blocks more than run at once would take twice as
-    // long.
+    // At least two lines per thread are in flight at once. A few blocks more than run at once would take twice as long.
     a.image_parts = std::clamp(ceil_div(a.image_lines, lines * 2), 1, std::max(1, wanted / (blocks_y * images)));
-    // Memory that a block reads again after a period is in its own cache if all of its lines are at the same place of
-    // it.
+    // Memory that a block reads again after a period is in its first-level cache if all its lines have the same phase.
     const int parts = config.images || needs.period % lines ? 0 : needs.period / lines;
     const int more = parts ? a.image_parts % parts : 0;
     if (8 * more <= a.image_parts) a.image_parts -= more;
@@ -200,12 +200,12 @@ inline void launch_lines(StitchConfig& config, const ProgramShape& shape, const 
   config.launch.threads = kStitchThreads;
 }
 
-// A thread's columns are so few that there is room for those of several tensors, and for the numbers of channels; its
-// lines are half as many where tensors have more than so many bytes in registers, of elements and of results.
+// kTileColumns is small enough for the columns of several tensors, and for values of channels, to fit into registers.
+// The number of lines is halved if the tensors' elements and results take more than kMostTileBytes in registers.
 constexpr int kTileColumns = 4, kMostTileBytes = 320;
 
-// Two blocks of lines a thread: while one thread waits for its first or last, others of the multiprocessor read. What
-// blocks leave of sums is little beside a tile.
+// Two blocks of lines per thread: while one thread waits for its first or last block, others of the multiprocessor
+// read. Partial sums of blocks are small compared with a tile.
 inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                          int multiprocessors) {
   StitchArgs& a = config.args;
@@ -228,8 +228,8 @@ inline void launch_tiles(StitchConfig& config, const ProgramShape& shape, const 
   config.launch.threads = kStitchThreads;
 }
 
-// A block of few channels has many lines, so that there are fewer partial results: of 2048 channels they would be as
-// many bytes as a third of the result. It has fewer still if no other kernel has to add them up then.
+// With few channels a block has many lines, so that there are fewer partial results: with 2048 channels they would have
+// a third as many bytes as the result. It has fewer lines if no other kernel has to add up the partial results then.
 inline void launch_columns(StitchConfig& config, const ProgramShape& shape, const StitchNeeds& needs,
                            int multiprocessors) {
   constexpr int kMost = 5, kLeast = 3;
@@ -248,7 +248,7 @@ inline void configure_finish(StitchConfig& config, const ProgramShape& shape, co
   StitchArgs& a = config.args;
   const PartialReductions left = partial_reductions(a, needs);
   if (!left.count()) return;
-  // As few threads as have all of a plane's parts under way at once.
+  // The fewest threads that can have all parts of a plane in flight at once.
   int shares = 1;
   while (shares * kStitchFinishParts < a.image_parts && shares * kStitchFinishChannels < kStitchThreads) shares *= 2;
   const int of_block = kStitchThreads / shares;
@@ -261,7 +261,7 @@ inline void configure_finish(StitchConfig& config, const ProgramShape& shape, co
 
 }  // namespace stitch_launch
 
-// elements: how many adjacent ones a thread may compute at once, a power of two.
+// elements: the number of adjacent elements that a thread may compute at once, a power of two.
 inline StitchConfig configure_stitch(const ProgramShape& shape, int elements, const StitchNeeds& needs,
                                      const StitchGpu& gpu) {
   using stitch_launch::ceil_div;

@@ -1,4 +1,4 @@
-// Properties of a program that the launch of its kernels depends on, besides the shape of the result and the GPU.
+// Properties of a program on which the launch of its kernels depends, besides the result's shape and the GPU.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@ namespace reformer {
 
 struct StitchNeeds {
   size_t reductions;
-  int numbers;               // floats that a partial result has for each channel and part
+  int numbers;               // floats of a partial result per channel and part
   int loaded;                // tensors that are read element by element
-  int bytes;                 // of an element of all of these
+  int bytes;                 // per element, of all these tensors
   int stored;                // tensors that are written element by element
-  bool rows;                 // whether rows are reduced
-  bool planes;               // whether something is known of each channel of each image
-  bool draws;                // whether there are random numbers, of which aligned groups have some in common
+  bool rows;                 // rows are reduced
+  bool planes;               // some values belong to a channel of an image
+  bool draws;                // there are random numbers, which are drawn for aligned groups of elements
   int lines;                 // lines_per_access() of transposed tensors; 0: there are none
-  int period;                // of lines, after which a tensor's elements are read again; 0: they are not
-  size_t of_planes, of_all;  // reductions to one number of each plane, and to one of all
+  int period;                // lines after which a tensor's elements are read again; 0: they are not
+  size_t of_planes, of_all;  // reductions to one number per plane, and to a single number
 };
 
 StitchNeeds stitch_needs(const ProgramCall& call);

@@ -1,15 +1,15 @@
-// Programs whose rows (all channels of a pixel, adjacent in memory) are reduced to what the rest of the row's values
-// need: softmax, layer norm, their derivatives.
+// Programs that reduce rows (all channels of a pixel, adjacent in memory) to numbers on which the rest of the row's
+// values depend: softmax, layer norm, their derivatives.
 //
-// kLanes threads of a block have a row. Reductions that need no other one's result are stage 0, those that need these
-// stage 1, and so on: a stage computes its values anew from what was loaded, whose repeated part the compiler takes
-// out where rows stay in registers. Rows too long for that are in shared memory, or are read once a stage, from the
+// A row has kLanes threads of a block. Reductions that need no other reduction's result are stage 0, those that need
+// these stage 1, and so on. Each stage computes its values anew from what was loaded; if rows are in registers, the
+// compiler eliminates the repeated part. Longer rows are kept in shared memory, or are read once per stage, from the
 // second-level cache.
 //
-// A channel's number that is compared with one of the row (the class of a loss) differs from it in almost all groups of
-// elements: groups that are not near it are computed by a text that knows that (of_element<false>).
+// A channel's number that is compared with a number of the row (the class of a loss) differs from it in almost all
+// groups of elements: groups that can't contain it use a specialised function (of_element<false>).
 //
-// The text of a program follows the file, as it does stitch.hip.
+// The text of a program follows this file, as in stitch.hip.
 #include "../device/grid_dependency.h"
 #include "../programs/column_reductions.h"
 
@@ -21,7 +21,7 @@ struct Constant {
   static constexpr bool value = kValue;
 };
 
-// Values of pass kPass that all of a row has in common.
+// Values of pass kPass that are common to the whole row.
 template <class Program, int kPass>
 struct OfRow {
   static constexpr int kNamed = Program::named_channels(kPass);
@@ -33,7 +33,7 @@ struct OfRow {
     held.template row_values<kPass>(p, reductions, values);
     Program::template name_channels<kPass>(values, named);
   }
-  // visit(Constant): whether a group of `count` elements, which begins at this channel, may have a named one.
+  // Calls visit(Constant): true if a group of `count` elements from this channel on may contain a named channel.
   template <class Visit>
   DEVICE void visit_near(int channel, int count, Visit visit) const {
     bool near = !kNamed;
@@ -46,24 +46,24 @@ struct OfRow {
   }
 };
 
-// Bytes of a row's tensors that a thread holds at most, if it holds as many of the next one. AMD's kernels would spill.
+// Greatest number of bytes of a row's tensors per thread if it also holds the next row. More would spill on AMD GPUs.
 #if defined(REFORMER_AMD)
 constexpr int kMostHeldTwice = 0;
 #else
 constexpr int kMostHeldTwice = 112;
 #endif
 
-// The groups of kCount elements that a thread has of a row, all in registers, and, where there is room, those of the
-// next row, which are read meanwhile. kWhole: rows end where the last thread's groups do. Then nothing is asked of a
-// group, and the compiler computes what several stages need once. kTails: rows end within a group, which is the last of
+// The groups of kCount elements of a row that a thread has, all in registers, and, if there is room, those of the next
+// row, which are read in the meantime. kWhole: rows end where the last thread's groups do; then groups need no checks,
+// and the compiler computes values that several stages need only once. kTails: rows end within a group, the last one of
 // its thread.
 template <class Program, int kCount, int kVectors, int kLanes, bool kWhole, bool kTails>
 struct RowInRegisters {
   using Group = VectorizedElements<Program, kCount, true>;
   using Held = typename Program::template Held<kCount>;
   static constexpr int kGroups = kVectors, kApart = kLanes * kCount;
-  // Values of channels are read again for each row where it would need too many registers; where elements need
-  // many, each stage makes numbers of them again, and the next row is not read ahead.
+  // Values of channels are read again for each row if they would need too many registers. If elements need many, each
+  // stage widens them again, and the next row is not read ahead.
   static constexpr bool kHoldsChannels = Program::kChannelValues * kVectors * kCount <= 32;
   static constexpr bool kIsSmall = Held::bytes() * kVectors <= kMostHeldTwice;
   Group groups[kVectors];
@@ -79,11 +79,11 @@ struct RowInRegisters {
     if constexpr (kIsSmall) read(p, first_line, ahead);
   }
   DEVICE bool wanted(const StitchArgs& p, int v) const { return kWhole || v * kApart + begin < p.width; }
-  // A group past the row's end is read from the row's beginning instead.
+  // A group past the row's end reads the row's beginning instead.
   DEVICE int column(const StitchArgs& p, int v) const { return wanted(p, v) ? v * kApart + begin : 0; }
 
   DEVICE const Held& of_row() const { return held[0]; }
-  // Goes on to a row; `next` is the one after it, -1 if it is the last.
+  // Proceeds to a row; `next` is the row after it, -1 if it is the last.
   DEVICE void load(const StitchArgs& p, int line, int next) {
     if constexpr (kIsSmall) {
       UNROLL
@@ -93,7 +93,7 @@ struct RowInRegisters {
       read(p, line, held);
     }
   }
-  // visit(v, column, group, loaded, there) for each group of the row.
+  // Calls visit(v, column, group, loaded, there) for each group of the row.
   template <int kPass, class Visit>
   DEVICE void each(const StitchArgs& p, int line, Visit visit) {
     UNROLL
@@ -110,7 +110,7 @@ struct RowInRegisters {
   }
 
  private:
-  // visit(there): which elements of a group there are.
+  // Calls visit(there), which tells the existing elements of a group.
   template <class Visit>
   DEVICE void visit_there(const StitchArgs& p, int v, Visit visit) const {
     if (v == kVectors - 1)
@@ -127,9 +127,10 @@ struct RowInRegisters {
   }
 };
 
-// All threads of a block have one row. kResident: it is in shared memory, each thread's groups for itself, so that
-// nobody waits; what was read of them for the last time gives way to the next row's. Else it is read again in each
-// pass. kAhead: groups of a thread that are read at once. kTails: rows end within a group.
+// All threads of a block have one row. kResident: the row is in shared memory, where each thread accesses only its own
+// groups, so that no barriers are needed; groups that are read for the last time are replaced by the next row's.
+// Otherwise the row is read again in each pass. kAhead: groups of a thread that are read at once. kTails: rows end
+// within a group.
 template <class Program, int kCount, int kLanes, bool kResident, int kAhead, bool kTails>
 struct LongRow {
   using Group = VectorizedElements<Program, kCount, true>;
@@ -137,7 +138,7 @@ struct LongRow {
   static constexpr int kGroups = 1, kApart = kLanes * kCount;
   static constexpr int kLastPass = Program::kStored ? Program::kStages : Program::kStages - 1;
   static_assert(Program::kReductions == 0, "what is added up over rows has no place");
-  Held common;  // what is the same for all of the row
+  Held common;  // values common to the whole row
   int next = -1;
 
   DEVICE LongRow(const StitchArgs& p, int first_line) {
@@ -165,7 +166,7 @@ struct LongRow {
   }
 
  private:
-  // The groups at this column and at kSome - 1 further ones, if they begin before `end`.
+  // The group at this column and the kSome - 1 following ones, if they begin before `end`.
   template <int kPass, int kSome, class There, class Visit>
   DEVICE void some(const StitchArgs& p, int line, int at, int end, const There& there, Visit visit) {
     DYNAMIC_SHARED(resident);
@@ -200,7 +201,7 @@ struct RowReductions {
   static constexpr int kInWarp = kLanes < kWarp ? kLanes : kWarp, kWarps = kThreads / kWarp;
   static constexpr bool kBeyondWarp = kLanes > kWarp;
   static constexpr int kShared = kBeyondWarp ? 2 * kAtLeastOne<Program::kRowReductions> * kWarps : 1;
-  float* const shared;  // two turns, so that one barrier a turn is enough
+  float* const shared;  // two halves used in turns, so that one barrier per turn suffices
   int turn = 0;
   float results[kAtLeastOne<Program::kRowReductions>];
 
@@ -234,7 +235,7 @@ struct RowReductions {
   }
 
  private:
-  // Combines what the row's threads have, in all of them.
+  // Combines the partial results of the row's threads; all of them get the result.
   template <int kFirst, int kCount>
   DEVICE void combine(float (&mine)[kCount]) {
     UNROLL
@@ -263,7 +264,7 @@ struct RowReductions {
   }
 };
 
-// Row: one of the above.
+// Row: one of the two classes above.
 template <class Program, class Row, int kLanes, int kThreads>
 DEVICE void stitch_rows(const StitchArgs& p) {
   constexpr int kRows = kThreads / kLanes, kCount = Row::Group::kChannels;  // rows that a block computes at once
@@ -271,7 +272,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
   SHARED float of_rows[Sums::kShared];
   SHARED float of_columns[Program::kReductions ? kSharedOfReductions<kThreads> : 1];
   const int place = thread_id() / kLanes, step = p.parts * kRows;
-  // All threads take part in the reductions: past the last row with that.
+  // All threads must take part in the reductions: past the last row they compute the last row.
   const auto line_from = [&](int first) { return first + place < p.lines ? first + place : p.lines - 1; };
   grid_dependency_wait();
   Row row(p, line_from(block_x() * kRows));
@@ -314,7 +315,7 @@ DEVICE void stitch_rows(const StitchArgs& p) {
 }  // namespace
 }  // namespace reformer
 
-// blocks: of a multiprocessor at least, or 0. The rest is the Row.
+// blocks: least number per multiprocessor, or 0. The remaining arguments are the Row.
 #define REFORMER_STITCH_ROWS(name, Program, lanes, threads, blocks, ...) \
   KERNEL_OCCUPANCY(threads, blocks) name(reformer::StitchArgs p) {       \
     reformer::grid_dependency_launch();                                  \

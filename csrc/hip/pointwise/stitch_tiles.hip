@@ -1,12 +1,12 @@
-// Programs that read or write tensors of which lines are adjacent, not columns: images in the dimensions' own order
-// beside such in channels_last.
+// Programs that read or write tensors in which lines, not columns, are adjacent: images in contiguous (NCHW) order
+// together with images in channels_last.
 //
 // A thread has blocks of kLines lines and kCount columns in registers. It reads a transposed tensor column by column,
-// by accesses of kLines elements, and others line by line. To turn them costs nothing there: a number is widened from
-// whichever register it is in, and what is stored is narrowed from two numbers of a line or two of a column. 8 threads
-// of a warp are side by side and 4 or 8 one under the other, so that both kinds of accesses are to whole sectors.
+// by accesses of kLines elements, and others line by line. Transposing costs nothing there: a number is widened from
+// whichever register it is in, and stored words are narrowed from two numbers of a line or of a column. 8 threads of a
+// warp are side by side and 4 or 8 one below the other, so that both kinds of accesses are to whole sectors.
 //
-// The text of a program follows the file, as it does stitch.hip.
+// The text of a program follows this file, as in stitch.hip.
 #include "../device/grid_dependency.h"
 #include "../programs/column_reductions.h"
 
@@ -18,7 +18,7 @@ struct TileElements : VectorizedElements<Program, kCount, true> {
   using Base = VectorizedElements<Program, kCount, true>;
   Reductions<Program, kCount, kStitchThreads> reductions;
 
-  // The block that begins at this line and column.
+  // Computes the block that begins at this line and column.
   DEVICE void run(const StitchArgs& p, int line, int column) {
     constexpr int kSome = kLines < 2 ? kLines : 2;
     typename Program::template Tile<kLines, kCount> tile;
@@ -46,7 +46,7 @@ struct TileElements : VectorizedElements<Program, kCount, true> {
   }
 };
 
-// As stitch_nhwc, with kLines lines in the place of one.
+// As stitch_nhwc, with kLines lines in place of one.
 template <class Program, int kLines, int kCount>
 DEVICE void stitch_tiles(const StitchArgs& p) {
   SHARED float shared[kSharedOfReductions<kStitchThreads>];

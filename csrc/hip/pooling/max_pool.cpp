@@ -52,7 +52,7 @@ Planned<MaxPoolConfig> configure_max_pool(bool is_forward, DType type, Layout la
   const int most = int(16 / element_size(type)), elements = channels % most ? 1 : most;
   const auto items_of = [&](const PoolSizes& of) { return is_forward ? of.outputs : ceil_div(of.size, kMaxPoolTile); };
   const int64_t vectors = channels / elements, across = items_of(columns), down = items_of(rows);
-  const int64_t each = vectors * across * down;  // threads of an image
+  const int64_t each = vectors * across * down;  // threads per image
 
   MaxPoolConfig config;
   MaxPoolArgs& a = config.args;

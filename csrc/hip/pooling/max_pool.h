@@ -1,4 +1,4 @@
-// Max pooling on a GPU: how its kernels are launched, without a GPU.
+// Max pooling on a GPU: launch configurations of the kernels, independent of a GPU.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ struct PoolSizes {
 };
 
 struct MaxPoolConfig {
-  MaxPoolArgs args{};  // but for the pointers
+  MaxPoolArgs args{};  // except for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For images of this type and layout. Or the reason why no kernel does it.
+// Configuration for images of this type and layout; or the reason why no kernel supports them.
 Planned<MaxPoolConfig> configure_max_pool(bool is_forward, DType type, Layout layout, int64_t images, int64_t channels,
                                           const PoolSizes& rows, const PoolSizes& columns, const std::string& arch);
 

@@ -1,5 +1,5 @@
-// Max pooling. The forward stores for each result a byte, the place of the maximum in its window. In the backward each
-// element adds up the gradients of those windows that name it: no atomics, one order.
+// Max pooling. The forward stores one byte per result, the position of the maximum in its window. In the backward each
+// element adds up the gradients of the windows whose maximum it is: no atomics, and a fixed order.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "max_pool_args.h"
@@ -7,7 +7,7 @@
 namespace reformer {
 namespace {
 
-// A word holds one element, or two of 16 bits; places lie in words in the same way.
+// A word holds one element, or two of 16 bits; positions are arranged in words likewise.
 template <class T>
 constexpr int kOfWord = 4 / int(sizeof(T));
 
@@ -16,7 +16,7 @@ DEVICE unsigned lowest() {
   return sizeof(T) == 4 ? 0xff800000u : is_bf16<T> ? 0xff80ff80u : 0xfc00fc00u;
 }
 
-// Ones in the bits of those elements that come in place of the maximum so far: the larger ones, and NaN.
+// A mask of the elements that replace the maximum so far: larger ones, and NaN.
 template <class T>
 DEVICE unsigned wins(unsigned value, unsigned best) {
 #if defined(REFORMER_NVIDIA) && defined(__CUDA_ARCH__)
@@ -41,14 +41,14 @@ DEVICE unsigned wins(unsigned value, unsigned best) {
   return mask;
 }
 
-// The compiler assumes that the number has changed: it keeps it in a register.
+// Makes the compiler assume that the number has changed, so that it keeps it in a register.
 DEVICE void forget_float([[maybe_unused]] float& x) {
 #if defined(REFORMER_NVIDIA)
   asm volatile("" : "+f"(x));
 #endif
 }
 
-// Adjacent channels of one place in an image.
+// Adjacent channels of a pixel of an image.
 struct Item {
   int channel, column, row, image;
   bool exists;
@@ -72,7 +72,7 @@ DEVICE Item own_item(const MaxPoolArgs& p) {
   return item;
 }
 
-// The image's first element at these channels, where an image has so many.
+// The image's first element at these channels, if an image has so many elements.
 DEVICE long long begin_of(const Item& item, int elements) {
   return static_cast<long long>(item.image) * elements + item.channel;
 }
@@ -81,7 +81,7 @@ struct Range {
   int first, end;
 };
 
-// The places of a window that lie in the image.
+// The positions of a window that are inside the image.
 DEVICE Range places_inside(int output, const PoolAxis& a) {
   const int start = output * a.stride - a.padding;
   const int first = start < 0 ? divide(a.dilation - 1 - start, a.by_dilation) : 0;
@@ -89,7 +89,7 @@ DEVICE Range places_inside(int output, const PoolAxis& a) {
   return {first, end < a.window ? end : a.window};
 }
 
-// The windows that may name one of the tile's elements.
+// The windows that contain an element of the tile.
 DEVICE Range windows_of(int tile, const PoolAxis& a) {
   const int from = tile * kMaxPoolTile + a.padding, before = from - (a.window - 1) * a.dilation;
   const int first = before > 0 ? divide(before + a.stride - 1, a.by_stride) : 0;
@@ -97,7 +97,7 @@ DEVICE Range windows_of(int tile, const PoolAxis& a) {
   return {first, end < a.outputs ? end : a.outputs};
 }
 
-// An element's place in a window, or a negative number.
+// The position of an element in a window, or a negative number.
 DEVICE int place_in(int output, int at, const PoolAxis& a) {
   const int distance = at + a.padding - output * a.stride;
   int place = distance;
@@ -111,7 +111,7 @@ DEVICE int place_in(int output, int at, const PoolAxis& a) {
 template <class T, int kCount>
 struct MaxPool {
   static constexpr int kWords = (kCount + kOfWord<T> - 1) / kOfWord<T>;
-  static constexpr int kAtOnce = 3;  // places whose loads are in flight
+  static constexpr int kAtOnce = 3;  // positions whose loads are in flight at once
 
   const MaxPoolArgs& p;
 
@@ -222,7 +222,7 @@ struct MaxPool {
         float grads[kCount];
         widen<T, kCount>(pack, grads);
         UNROLL
-        for (int i = 0; i < kCount; ++i) forget_float(grads[i]);  // else it is widened again for each element
+        for (int i = 0; i < kCount; ++i) forget_float(grads[i]);  // else it would be widened again for each element
         UNROLL
         for (int j = 0; j < kTile; ++j) {
           const int of_column = place_in(column, left + j, p.columns);
@@ -246,7 +246,7 @@ struct MaxPool {
 
   static DEVICE unsigned of_bytes(int place) { return unsigned(place) * 0x01010101u; }
 
-  // The gradients of those windows whose maximum was at this place, which each byte is.
+  // Adds the gradients of the windows whose maximum is at this position, which each byte contains.
   static DEVICE void add_named(const float (&grads)[kCount], const Places& places, unsigned place,
                                float (&sum)[kCount]) {
     UNROLL

@@ -1,4 +1,4 @@
-// Shared by the kernels of max pooling and their host.
+// Shared by the max pooling kernels and the host.
 #pragma once
 
 #include "../device/divide.h"
@@ -6,8 +6,8 @@
 namespace reformer {
 
 constexpr int kMaxPoolThreads = 128;
-constexpr int kMaxPoolTile = 2;   // rows and columns of images whose gradients a thread has
-constexpr int kMostPlaces = 255;  // of a window: one number more means none of them
+constexpr int kMaxPoolTile = 2;   // rows and columns of an image whose gradients a thread computes
+constexpr int kMostPlaces = 255;  // per window; the next number stands for no position
 
 // The rows of images, or their columns.
 struct PoolAxis {
@@ -15,17 +15,17 @@ struct PoolAxis {
   Divider by_stride, by_dilation;
 };
 
-// Images are [images][rows][columns][channels]; in the order NCHW each plane is one of one channel. A thread has some
-// adjacent channels of a result, or of a tile of gradients; these are counted by `by_*`, the last dimension first.
+// Images are [images][rows][columns][channels]; in NCHW each plane is an image of one channel. A thread has adjacent
+// channels of a result, or of a tile of gradients. Threads are numbered by the `by_*`, the last dimension first.
 struct MaxPoolArgs {
   const void* from;  // images, or the results' gradients
-  void* places;      // for each result that of the maximum in its window, by rows
+  void* places;      // position of each result's maximum in its window, counted row by row
   void* to;          // results, or the images' gradients
   PoolAxis rows, columns;
   Divider by_channels, by_columns, by_rows;
   int channels, images;
-  int of_image, of_result;  // an image's elements, and its results
-  int images_each;          // of a block's place along y
+  int of_image, of_result;  // elements and results per image
+  int images_each;          // per index of a block along y
 };
 
 }  // namespace reformer

@@ -1,5 +1,5 @@
-// A block's reductions of columns: each thread adds up its own columns' values over the lines that it computes, and
-// those of threads that have the same columns are combined at the end.
+// A block's reductions of columns: each thread accumulates its own columns over the lines that it computes; at the end
+// the accumulators of threads with the same columns are combined.
 #pragma once
 
 #include "reductions.h"
@@ -16,7 +16,7 @@ struct Accumulator {
   DEVICE void add(const X& x) {
     known.add(x);
   }
-  // The first `some` of these values.
+  // Adds the first `some` of these values.
   template <int kMost>
   DEVICE void add(const float (&values)[kMost], int some) {
     UNROLL
@@ -46,10 +46,10 @@ struct Accumulator<Kind::moments> {
       squares += difference * difference;
     }
   }
-  // Combines all values of a partial result. There is no division, of which each would wait for the one before.
+  // Adds all values of a partial result. Without divisions, which would wait for each other.
   DEVICE void add(const Known<Kind::moments>& part) {
     if (part.count == 0) return;
-    const float difference = count == 0 ? 0.0f : part.value - origin;  // a mean of infinity stays
+    const float difference = count == 0 ? 0.0f : part.value - origin;  // an infinite mean is kept
     origin = count == 0 ? part.value : origin;
     count += part.count;
     sum += part.count * difference;
@@ -67,8 +67,8 @@ DEVICE Known<kKind> known(const Accumulator<kKind>& accumulator) {
   }
 }
 
-// Combines the partial results of `over` threads, which are `step` apart, in the thread whose place among them is 0.
-// All kThreads threads of the block call it.
+// Combines the partial results of `over` threads, which are `step` apart, in the one whose index among them is 0. Must
+// be called by all kThreads threads of the block.
 template <int kThreads, Kind kKind>
 DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int place) {
   barrier();
@@ -85,7 +85,7 @@ DEVICE void combine(Known<kKind>& known, float* shared, int over, int step, int 
   }
 }
 
-// Floats of shared memory that a block's reductions need.
+// Floats of shared memory for a block's reductions.
 template <int kThreads>
 constexpr int kSharedOfReductions = kNumbers * kThreads > 2048 ? kNumbers * kThreads : 2048;
 
@@ -103,8 +103,9 @@ struct Reductions {
     rest.add(column, value);
   }
 
-  // `over` threads of the block, `step` apart, have the same columns: the block's partial results are stored. part: of
-  // its channels; block_part: of everything. shared: kSharedOfReductions<kThreads> floats.
+  // Stores the block's partial results, where `over` threads of the block, `step` apart, have the same columns. part:
+  // index among the parts of its channels; block_part: among the parts of everything. shared:
+  // kSharedOfReductions<kThreads> floats.
   DEVICE void store(float* shared, int over, int step, int place, bool wanted, const StitchArgs& p, int part,
                     int block_part, int channel) {
     if constexpr (Program::over(i) == Over::all) {
@@ -119,7 +120,7 @@ struct Reductions {
       combine<kThreads>(of_column, shared, over, step, place);
       if (place == 0 && wanted) store_part<Program, i>(of_column, p, part, channel);
     } else {
-      // Several columns at once, of which each thread combines some: halves, quarters, and so on.
+      // Combines several columns at once; each thread combines some of them: halves, quarters, and so on.
       constexpr int kSize = kKind == Kind::moments ? 3 : 1, kFit = kSharedOfReductions<kThreads> / (kSize * kThreads);
       constexpr int kAtOnce = kFit < kCount ? kFit : kCount, kApart = kAtOnce * kThreads;
       float* const first_thread = shared + thread_id() - place * step;

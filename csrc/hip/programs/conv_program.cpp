@@ -10,7 +10,7 @@
 namespace reformer {
 namespace {
 
-// The number of the output that result_of() returns, or -1.
+// Index of the output that result_of() returns, or -1.
 int output_of_result(const ProgramCall& call) {
   for (size_t i = 0; i < call.program.outputs.size(); ++i) {
     const ProgramOutput& output = call.program.outputs[i];
@@ -70,7 +70,7 @@ KernelWithProgram::KernelWithProgram(const gpu::Entry& plain, const ProgramCall&
   args_.rows = args_.lines = int(call.shape.rows());
   args_.channels = args_.width = int(call.shape.channels);
   args_.parts = parts;
-  if (call.program.reductions.empty() || parts == 1) return;  // one part is stored by the kernel itself
+  if (call.program.reductions.empty() || parts == 1) return;  // a single part is stored by the kernel itself
   finish_ = stitch_finish(program_text(call));
   finish_shape_ = stitch_finish_launch(call.program.reductions.size(), stitch_finish_blocks(args_.channels));
 }

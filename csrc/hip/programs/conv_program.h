@@ -1,5 +1,5 @@
-// Programs inside convolutions' kernels: on the sums, before anything is stored. A kernel's source is compiled with the
-// text of the program after it and makes, by its macro REFORMER_WITH_PROGRAM, the one that runs it.
+// Programs inside convolution kernels, which run on the sums before anything is stored. The kernel's source is compiled
+// with the program's text after it; its macro REFORMER_WITH_PROGRAM then defines the kernel that runs the program.
 #pragma once
 
 #include <optional>
@@ -10,32 +10,32 @@
 
 namespace reformer {
 
-// Which one reduction over channels a kernel can compute: none, one of what it stores as the result, or any.
+// Which single reduction over channels a kernel can compute: none, one of its stored result, or any.
 enum class Reduces : uint8_t { nothing, result, anything };
 
-// Which programs a kernel of forward in NHWC can run.
+// Which programs a forward kernel in NHWC can run.
 struct ProgramLimits {
   int channels_per_access;  // adjacent channels that a thread accesses at once
   Reduces reduces = Reduces::nothing;
-  bool accesses_full = true;  // reads and writes tensors that differ from pixel to pixel, beside the result
+  bool accesses_full = true;  // it can access tensors other than the result that differ from pixel to pixel
 };
 
-// True if it can run this one. The outputs need not be there yet.
+// True if the kernel can run this program. The outputs may still be missing.
 bool supports_program(const ProgramCall& call, const ProgramLimits& limits);
 
-// A convolution's kernel with a program in it, planned for one that supports_program() allows.
+// A convolution kernel with a program in it, planned for a call that supports_program() accepts.
 class KernelWithProgram {
  public:
-  // parts: how many partial results of each channel the kernel leaves, if the program reduces.
+  // parts: number of partial results of each channel that the kernel leaves, if the program reduces.
   KernelWithProgram(const gpu::Entry& plain, const ProgramCall& call, int parts = 0);
 
-  // Room for the partial results.
+  // Bytes for the partial results.
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
-  // The output that leaves the kernel as the result would; the program writes its others itself.
+  // The output that the kernel stores as its result; the program writes the other ones itself.
   void* result_of(const ProgramCall& call) const { return call.outputs[result_]; }
 
-  // Starts it, and what adds up reductions. args: of the plain kernel; their result is result_of().
+  // Starts the kernel, and the kernel that adds up reductions. args: of the plain kernel; their result is result_of().
   template <class Args>
   void launch(const gpu::Launch& shape, const gpu::Queue& queue, const Args& args, const ProgramCall& call,
               void* workspace = nullptr) const {

@@ -1,5 +1,5 @@
-// Functions that the generated text of a program (programs/stitch_source.h) calls, in whichever kernel it runs:
-// reading, computing and writing neighbouring elements.
+// Functions called by the generated text of a program (programs/stitch_source.h), in any kernel: they read, compute and
+// write adjacent elements.
 #pragma once
 
 #include "../device/async_copy.h"
@@ -15,7 +15,7 @@ struct mask8 {
   unsigned char value;
 };
 
-// Which elements of a group of adjacent ones there are: all, or those before the row's end.
+// The existing elements of a group of adjacent ones: all, or those before the row's end.
 struct AllOfGroup {
   static constexpr bool kIsAll = true;
   DEVICE bool has(int) const { return true; }
@@ -24,11 +24,11 @@ struct BeginOfGroup {
   static constexpr bool kIsAll = false;
   int count;
   DEVICE bool has(int i) const { return i < count; }
-  // Element i, or the last one if there is none.
+  // Element i, or the last existing one if i does not exist.
   DEVICE int at(int i) const { return i < count ? i : count - 1; }
 };
-// Calls visit() with which there are of the kCount elements from this column on. kTails: whether rows may end among
-// them.
+// Calls visit() with an object that tells which of the kCount elements from this column on exist. kTails: rows may end
+// within a group.
 template <int kCount, bool kTails, class Visit>
 DEVICE void visit_group(const StitchArgs& p, int column, Visit visit) {
   if constexpr (kTails)
@@ -38,11 +38,11 @@ DEVICE void visit_group(const StitchArgs& p, int column, Visit visit) {
 
 template <int kA, int kB>
 constexpr int kLess = kA < kB ? kA : kB;
-// How many of kCount adjacent elements an access has: at most kMost, and 16 bytes.
+// Elements per access for kCount adjacent ones: at most kMost, and 16 bytes.
 template <class T, int kCount, int kMost>
 constexpr int kOfAccess = kLess<kLess<kCount, kMost>, 16 / int(sizeof(T))>;
 
-// Copies kCount adjacent elements to shared memory. They are there after async_wait().
+// Copies kCount adjacent elements to shared memory asynchronously; they have arrived after async_wait().
 template <class T, int kCount, int kMost = kCount>
 DEVICE void fetch(void* to, long long to_at, const void* from, long long at, AllOfGroup = {}) {
   constexpr int kStep = kOfAccess<T, kCount, kMost>, kBytes = kStep * int(sizeof(T));
@@ -63,7 +63,7 @@ DEVICE void fetch(void* to, long long to_at, const void* from, long long at, con
   for (int i = 0; i < there.count; ++i) fetch<T, 1>(to, to_at + i, from, at + i);
 }
 
-// kCount adjacent elements in registers as they lie in memory, read by accesses of at most kMost.
+// kCount adjacent elements in registers, in their stored type, read by accesses of at most kMost elements.
 template <class T, int kCount, int kMost = kCount>
 struct Held {
   static constexpr int kStep = kOfAccess<T, kCount, kMost>;
@@ -136,7 +136,7 @@ struct Held<mask8, kCount, kMost> {
   DEVICE void forget() { forget_words(bytes); }
 };
 
-// Read and write kCount adjacent elements; the values are fp32 in registers. kMost: of an access.
+// Read and write kCount adjacent elements; the values are fp32 in registers. kMost: elements per access.
 template <class T, int kCount, int kMost = kCount, class There = AllOfGroup>
 DEVICE void read(const void* from, long long at, float (&to)[kCount], const There& there = {}) {
   Held<T, kCount, kMost> held;
@@ -187,7 +187,7 @@ DEVICE void write_mask(void* to, long long at, const float (&from)[kCount], cons
   for (int i = 0; i < kCount; ++i)
     if (there.has(i)) static_cast<unsigned char*>(to)[at + i] = from[i] != 0;
 }
-// kCount adjacent elements in registers, to be written: some come after the others.
+// kCount adjacent elements in registers to be written, which are set one after another.
 template <class T, int kCount>
 struct Narrowed {
   static constexpr int kMost = 16 / int(sizeof(T)), kStep = kCount < kMost ? kCount : kMost;
@@ -241,7 +241,7 @@ DEVICE float rounded(float value) {
   return to_float(narrow);
 }
 
-// Where element (line, column) lies by a placement of so many digits. kColumns 0: it is the same for all columns.
+// The address of element (line, column) of a placement with so many digits. kColumns 0: equal for all columns.
 template <int kLines, int kColumns>
 DEVICE long long place(const StitchPlacement& of, int line, int column) {
   long long at = 0;
@@ -256,13 +256,13 @@ DEVICE long long place(const StitchPlacement& of, int line, int column) {
   return kColumns ? at + column : at;
 }
 
-// Where an element of a transposed tensor is.
+// The address of an element of a transposed tensor.
 template <int kLines>
 DEVICE long long transposed_place(const StitchPlacement& of, int line, int column) {
   return place<kLines, 0>(of, line, column) + static_cast<long long>(column) * of.column;
 }
 
-// The number of a table's row, as its index has it. Where the table has no such row, the kernel ends as PyTorch's do.
+// The number of a table's row, from its index. Traps if the table has no such row, as PyTorch's kernels do.
 template <class Number>
 DEVICE int look_up(const StitchTable& table, const void* index, long long at) {
   const Number row = static_cast<const Number*>(index)[at];
@@ -270,7 +270,7 @@ DEVICE int look_up(const StitchTable& table, const void* index, long long at) {
   return int(row);
 }
 
-// Reads an input that has one element for each row (pixel); it is the same for all channels.
+// Reads an input with one element per row (pixel), which is equal for all channels.
 template <class T, int kCount, bool kChannelsAlong>
 DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
@@ -284,7 +284,7 @@ DEVICE void read_row(const StitchArgs& p, const void* from, int line, int column
   }
 }
 
-// Philox-4x32-7, which makes the numbers of four places; see csrc/cpu/programs/philox.h.
+// Philox-4x32-7, which computes the random numbers of four positions; see csrc/cpu/programs/philox.h.
 struct FourNumbers {
   unsigned c0, c1, c2, c3;
   DEVICE float uniform(int which) const {
@@ -306,9 +306,9 @@ DEVICE FourNumbers philox(unsigned long long key, unsigned long long group) {
   return {c0, c1, c2, c3};
 }
 
-// The counter of a random number is its element's index in channels_last order. Where channels are adjacent, the index
-// of the first one is a multiple of kCount, so one call of philox() makes the numbers of up to four elements, and the
-// counters of the calls differ in their lowest bits only.
+// The counter of a random number is its element's index in channels_last order. If channels are adjacent, the index of
+// the first one is a multiple of kCount, so one call of philox() computes up to four elements, and the counters of the
+// calls differ only in their lowest bits.
 template <int kCount, bool kChannelsAlong>
 DEVICE void draw(const StitchArgs& p, unsigned long long key, int line, int column, float (&to)[kCount]) {
   if constexpr (kChannelsAlong) {
@@ -332,7 +332,7 @@ DEVICE void draw(const StitchArgs& p, unsigned long long key, int line, int colu
   }
 }
 
-// Arrays of no elements are not allowed.
+// Arrays must not be empty.
 template <int kCount>
 constexpr int kAtLeastOne = kCount ? kCount : 1;
 
@@ -354,19 +354,19 @@ struct VectorizedElements {
     UNROLL
     for (int j = 0; j < kChannels; ++j) Program::of_channel(p, inputs, j, channel[j]);
   }
-  // Loads all inputs but acc.
+  // Loads all inputs except acc.
   DEVICE void load(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     Program::template load<kCount, kChannelsAlong>(p, line, column, loaded.values);
   }
-  // With acc, which is in memory.
+  // Also loads acc, which is in memory.
   DEVICE void load_with_acc(const StitchArgs& p, int line, int column, Loaded& loaded) const {
     load(p, line, column, loaded);
     if constexpr (Program::kAcc >= 0)
       read<typename Program::Result, kCount, Program::kAccAccess>(
           p.acc, static_cast<long long>(line) * p.width + column, loaded.values[Program::kAcc]);
   }
-  // Computes element j. row: what of_element() needs of its row. reduced: the value that each reduction accumulates.
-  // kNear: as of_element().
+  // Computes element j. row: values of its row for of_element(). reduced: the values that the reductions accumulate.
+  // kNear: as in of_element().
   template <bool kNear = true>
   DEVICE void compute(const StitchArgs& p, const Loaded& loaded, int j, const float* row, Stored& stored,
                       float* reduced) const {
@@ -376,7 +376,7 @@ struct VectorizedElements {
     UNROLL
     for (int i = 0; i < Program::kStored; ++i) stored[i][j] = results[i];
   }
-  // The values that were loaded for element j.
+  // The loaded values of element j.
   DEVICE static void element(const Loaded& loaded, int j, float (&to)[kAtLeastOne<Program::kLoaded>]) {
     UNROLL
     for (int i = 0; i < Program::kLoaded; ++i) to[i] = loaded.values[i][j];

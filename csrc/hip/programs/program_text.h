@@ -1,4 +1,4 @@
-// The text of a program's part of kernels, and the name that kernels get of it.
+// The generated text of a program for its kernels, and the kernels' names.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 namespace reformer {
 
 struct ProgramText {
-  std::string source;  // of the structure Program (stitch_source.h)
+  std::string source;  // the structure Program (stitch_source.h)
   std::string digest;  // 16 digits
 };
 
-// The program is an interned one. A thread remembers its text, as several kernels are planned with each; good until it
-// asks again.
+// The program must be interned. A thread caches the text, as several kernels are planned with each; valid until the
+// thread's next call.
 const ProgramText& program_text(const ProgramCall& call);
 
-// The kernel that adds up the partial results of the program's reductions, whichever kernel gave these.
+// The kernel that adds up the partial results of the program's reductions, from whichever kernel.
 gpu::Kernel stitch_finish(const ProgramText& program);
 
 }  // namespace reformer

@@ -7,11 +7,11 @@ namespace reformer {
 namespace {
 
 enum class Kind { sum, max, moments };
-// The elements that are reduced to one: a channel's elements of all images, those of one image, or everything.
+// The elements that are reduced to one: those of a channel in all images, or in one image, or everything.
 enum class Over { images, image, all };
 
-// The partial result of a reduction over some of its values. For moments: their number, their mean, and the sum of
-// squared differences from the mean.
+// The partial result of a reduction over some of its values. For moments: the number of values, their mean, and the sum
+// of squared differences from the mean.
 template <Kind kKind>
 struct Known {
   float value = kKind == Kind::max ? bits_to_float(0xff800000u) : 0.0f;
@@ -24,14 +24,14 @@ struct Known<Kind::moments> {
   // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm, 1979.
   DEVICE void add(const Known& other) {
     const float all = count + other.count, share = all > 0 ? other.count / all : 0.0f;
-    const float difference = other.count > 0 ? other.value - value : 0.0f;  // a mean of infinity stays
+    const float difference = other.count > 0 ? other.value - value : 0.0f;  // an infinite mean is kept
     value += difference * share;
     squares += other.squares + difference * difference * (count * share);
     count = all;
   }
 };
 
-constexpr int kNumbers = 3;  // at most so many floats in a Known
+constexpr int kNumbers = 3;  // greatest number of floats in a Known
 
 DEVICE void store_known(const Known<Kind::sum>& known, float* to, long long) { *to = known.value; }
 DEVICE void store_known(const Known<Kind::max>& known, float* to, long long) { *to = known.value; }
@@ -44,8 +44,8 @@ DEVICE void load_known(Known<Kind::moments>& known, const float* from, long long
   known.count = from[0], known.value = from[pitch], known.squares = from[2 * pitch];
 }
 
-// Stores a part of a program's reduction i of a channel (of an image, if the reduction is), or, if it is of everything,
-// part number `part`. What is one part is known.
+// Stores a part of a program's reduction i for a channel (of an image, if the reduction is per image) or, if the
+// reduction is over everything, part number `part`. A result of one part is complete.
 template <class Program, int i>
 DEVICE void store_part(const Known<Program::kind(i)>& known, const StitchArgs& p, int part, int channel) {
   constexpr Over kOver = Program::over(i);

@@ -50,7 +50,7 @@ StitchContents::StitchContents(const ProgramCall& of)
 
 namespace {
 
-// Columns from `begin` to `end` - 1; none if it is not below.
+// The half-open range of columns [begin, end); empty unless begin < end.
 struct Columns {
   int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
 
@@ -63,7 +63,7 @@ struct Columns {
 
 constexpr Columns kAllColumns{0, std::numeric_limits<int64_t>::max()};
 
-// The column before which a node is true, and false from there; 0 for other nodes.
+// For a node that is true before a column and false from there on, that column; 0 for other nodes.
 int64_t boundary(const Program& program, int32_t i) {
   const ProgramNode& of = program.nodes[size_t(i)];
   if (of.op != ProgramOp::lt || program.nodes[size_t(of.operands[0])].op != ProgramOp::channel_index) return 0;
@@ -73,7 +73,7 @@ int64_t boundary(const Program& program, int32_t i) {
   return is_column ? int64_t(bound.value) : 0;
 }
 
-// The columns for which an output needs each node: a column chooses one of two.
+// For each node, the columns in which an output needs it: selects by column need each operand only on one side.
 std::vector<Columns> needed_columns(const Program& program) {
   std::vector<Columns> found(program.nodes.size());
   for (const ProgramOutput& output : program.outputs) {
@@ -96,8 +96,8 @@ std::vector<Columns> needed_columns(const Program& program) {
 
 }  // namespace
 
-// Concatenations choose one of several tensors by the column. If a thread's elements are all of one, it reads that
-// alone. Only what has a placement is known to lie along columns.
+// Concatenations select one of several tensors by the column. If each thread's elements come from one tensor, it reads
+// only that one. Only tensors with a placement are known to lie along columns.
 void StitchContents::join_parts() {
   const std::vector<Columns> columns = needed_columns(program);
   const auto may_join = [&](int32_t i) {
@@ -173,7 +173,7 @@ std::vector<int32_t> StitchContents::within_rows(const std::vector<int32_t>& nod
 }
 
 void StitchContents::find_stages() {
-  std::vector<size_t> before(program.nodes.size());  // stages that have to come before a node is known
+  std::vector<size_t> before(program.nodes.size());  // stages that must precede each node
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const ProgramNode& of = program.nodes[i];
     for (int j = 0; j < operands(of.op); ++j) before[i] = std::max(before[i], before[size_t(of.operands[j])]);

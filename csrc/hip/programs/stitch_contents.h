@@ -1,5 +1,5 @@
-// The contents of a program's kernel, as data: which values are computed once a channel, which are read for
-// each element, and where each output goes. StitchWriter renders it.
+// The contents of a program's kernel as data: which values are computed once per channel, which are read for each
+// element, and where each output goes. StitchWriter renders them.
 #pragma once
 
 #include "program/accesses.h"
@@ -8,13 +8,13 @@
 namespace reformer {
 
 struct StitchContents {
-  // A leaf that nothing needs of columns beyond.
+  // A leaf that is not needed in columns from `end` on.
   struct Part {
     int32_t node;
     int64_t end;
   };
 
-  // The call is not copied.
+  // Keeps a reference to the call.
   explicit StitchContents(const ProgramCall& call);
 
   const ProgramNode& node(int32_t i) const { return program.nodes[size_t(i)]; }
@@ -26,23 +26,23 @@ struct StitchContents {
            op == ProgramOp::scalar;
   }
 
-  // True if it compares a channel's number with one of the row that is read: it is true of one channel at most, or is
-  // so of all others.
+  // True if the node compares a channel's number with a number of the row: it is true in at most one channel, or false
+  // in at most one.
   bool compares_channels(int32_t i) const { return number_of_row(i) >= 0; }
-  // The latter's node, or -1.
+  // The node of the row's number, or -1.
   int32_t number_of_row(int32_t i) const;
 
-  // All that these nodes are made of, in order, but for what rows' reductions are made of. Operands are followed from
-  // nodes that depend on the element (`elements`), or from those that do not.
+  // The nodes that these depend on, in order, without those that only reductions of rows depend on. Follows the
+  // operands of nodes that depend on the element (`elements`), or of those that do not.
   std::vector<int32_t> needed(const std::vector<int32_t>& nodes, bool elements) const;
 
-  // Those of these nodes that an element's text computes, in order: what is the same for all of a row is there without
-  // what it is made of.
+  // The subset of these nodes that an element's text computes, in order: values common to the row are given there, so
+  // the nodes that they depend on are left out.
   std::vector<int32_t> within_rows(const std::vector<int32_t>& nodes) const;
-  // True if a tensor is read or written whose lines are adjacent, not its columns.
+  // True if a transposed tensor is read or written.
   bool is_transposed() const;
   bool is_transposed(int32_t place) const { return place >= 0 && call.placements[size_t(place)].is_transposed(); }
-  // The place in `loaded` of what is read for this node; beyond its end for others.
+  // Index in `loaded` of the memory read for this node; the size of `loaded` if there is none.
   size_t loaded_place(int32_t i) const;
   bool is_of_rows(int32_t i) const { return program.needs_rows && varies[size_t(i)] == Varies::rows; }
 
@@ -50,23 +50,24 @@ struct StitchContents {
   const Program& program;
   const std::vector<ProgramOperand>& inputs;
   const Stored result;
-  Stored precision;  // that of what is stored by element, if it has 16 bits; else the result's
+  Stored precision;  // type of the outputs by element if they have 16 bits; else the result's
   const std::vector<Varies> varies;
   const Accesses accesses;
-  std::vector<size_t> stored;                // outputs by element
-  std::vector<size_t> of_channels;           // outputs by channel or plane that are no reductions
-  std::vector<size_t> of_rows;               // the same by row
-  std::vector<std::vector<int32_t>> stages;  // reductions of rows: each needs those of earlier stages at most
-  std::vector<int32_t> results;              // what of_element() gives: what is stored, and then what is reduced
-  std::vector<int32_t> channel_values;       // what elements' values are made of and is computed once a channel
-  std::vector<int32_t> channel_inputs;       // what these are computed from
-  std::vector<int32_t> loaded;               // what is read for each element, and acc
-  std::vector<std::vector<Part>> parts;      // of each of these: it and what is read in its place for other columns
-  int acc = -1;                              // its place in `loaded`
-  int first_result = -1;                     // the place in `stored` of the first output of the result's type
+  std::vector<size_t> stored;                // indices of outputs by element
+  std::vector<size_t> of_channels;           // outputs by channel or plane that are not reductions
+  std::vector<size_t> of_rows;               // outputs by row that are not reductions
+  std::vector<std::vector<int32_t>> stages;  // reductions of rows; each depends only on those of earlier stages
+  std::vector<int32_t> results;              // nodes that of_element() returns: stored ones, then reduced ones
+  std::vector<int32_t> channel_values;       // nodes computed once per channel that elements depend on
+  std::vector<int32_t> channel_inputs;       // leaves that these depend on
+  std::vector<int32_t> loaded;               // leaves read for each element, including acc
+  std::vector<std::vector<Part>>
+      parts;              // for each element of `loaded`: the leaf, and those read in its place in other columns
+  int acc = -1;           // its index in `loaded`
+  int first_result = -1;  // index in `stored` of the first output of the result's type
 
  private:
-  // These nodes and, in order, all that is found by going from a node that is followed to its operands.
+  // These nodes and, in order, all nodes reached from them by going from followed nodes to their operands.
   template <class Follows>
   std::vector<int32_t> followed(const std::vector<int32_t>& nodes, Follows follows) const;
   void find_stages();

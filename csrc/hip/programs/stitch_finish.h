@@ -1,4 +1,4 @@
-// The kernel that adds up the partial results of a program's reductions, whichever kernel left them.
+// The kernel that adds up the partial results of a program's reductions, from whichever kernel.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace reformer {
 
-// How the kernel that adds up the parts of so many reductions is launched, if it needs so many blocks for any of them.
-// A block has one reduction: parts take long to arrive, and so those of all reductions are under way at once.
+// Launch of the kernel that adds up the parts of so many reductions, of which each needs at most `blocks` blocks. A
+// block has one reduction: parts take long to arrive, so those of all reductions are loaded at the same time.
 inline gpu::Launch stitch_finish_launch(size_t reductions, int blocks) {
   gpu::Launch launch;
   launch.blocks_x = uint32_t(blocks);
@@ -19,7 +19,7 @@ inline gpu::Launch stitch_finish_launch(size_t reductions, int blocks) {
   return launch;
 }
 
-// The blocks that reductions of channels need.
+// Number of blocks for reductions of channels.
 inline int stitch_finish_blocks(int channels) { return (channels + kStitchFinishChannels - 1) / kStitchFinishChannels; }
 
 }  // namespace reformer

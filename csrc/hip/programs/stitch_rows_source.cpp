@@ -1,4 +1,4 @@
-// The part of a program's text that only rows need: see stitch_source.h.
+// The part of a program's text that is only for rows: see stitch_source.h.
 #include "stitch_writer.h"
 
 namespace reformer {
@@ -46,8 +46,8 @@ void StitchWriter::of_rows() {
   name_channels();
 }
 
-// True if it adds up what is 0 but for the channel that a number of the row names. Adding -0 changes no sum, which
-// the compiler knows.
+// True if it sums a value that is 0 except in the channel named by a number of the row. Adding -0 changes no sum, and
+// the compiler knows that.
 bool StitchWriter::is_sum_of_chosen(int32_t reduction) const {
   const ProgramNode& of = node(node(reduction).operands[0]);
   if (node(reduction).op != ProgramOp::row_sum || of.op != ProgramOp::select) return false;
@@ -55,7 +55,7 @@ bool StitchWriter::is_sum_of_chosen(int32_t reduction) const {
   return contents_.compares_channels(of.operands[0]) && rest.op == ProgramOp::constant && rest.value == 0;
 }
 
-// Writes a function of the pass: what() is written for those where it is not empty.
+// Writes a constexpr function of the pass, from an expression what(pass) for each pass, and `rest` otherwise.
 template <class What>
 void StitchWriter::by_pass(const char* declaration, What what, const char* rest) {
   body_ << "  DEVICE static constexpr " << declaration << "(int pass) {\n    return ";
@@ -63,7 +63,7 @@ void StitchWriter::by_pass(const char* declaration, What what, const char* rest)
   body_ << rest << ";\n  }\n";
 }
 
-// Channels that numbers of rows name, in a pass.
+// The nodes of the rows' numbers that name channels in a pass.
 std::vector<int32_t> StitchWriter::named(size_t pass) const {
   std::vector<int32_t> found;
   for (int32_t i : contents_.within_rows(nodes_of(pass)))
@@ -84,8 +84,8 @@ void StitchWriter::name_channels() {
   body_ << "  }\n";
 }
 
-// Writes the statements that compute these nodes, which are the same for all of a row: members of Held are what was
-// loaded, r the row's reductions.
+// Writes the statements that compute these nodes, which are common to the row: loaded values are members of Held, and r
+// has the row's reductions.
 void StitchWriter::row_statements(const std::vector<int32_t>& nodes, const char* indent) {
   const std::vector<int32_t> found = contents_.needed(nodes, true);
   std::vector<int32_t> common;
@@ -124,13 +124,13 @@ void StitchWriter::of_row_once() {
   body_ << "    }\n";
 }
 
-// Rows are held as they lie in memory, so that a thread has more of a row, and of the next one.
+// Rows are held in their stored types, so that a thread has more of a row and of the next one.
 void StitchWriter::hold() {
   body_ << "  template <int kCount>\n  struct Held {\n";
   const auto each = [&](const auto& write) {
     for (size_t i = 0; i < contents_.loaded.size(); ++i) write(node(contents_.loaded[i]), "x" + std::to_string(i));
   };
-  // Those of most bytes come first, so that nothing lies between.
+  // Larger elements come first, so that there is no padding between.
   for (size_t i = 0; i < contents_.loaded.size(); ++i)
     if (const ProgramOp op = node(contents_.loaded[i]).op; op != ProgramOp::row && op != ProgramOp::random)
       body_ << "    reformer::Held<" << typed_text(i) << "> x" << i << ";\n";
@@ -161,7 +161,7 @@ void StitchWriter::hold() {
       body_ << "      " << x << ".read(" << from_text(i) << ", " << at_text(i, "row_of_" + x) << ", there);\n";
   }
   body_ << "    }\n";
-  // In shared memory those of the largest elements come first, so that each begins where vectors may.
+  // In shared memory the largest elements come first, so that vectors are aligned.
   const auto each_resident = [&](const auto& write) {
     int64_t before = 0;
     for (int64_t size : {4, 2, 1})

@@ -66,8 +66,8 @@ std::string StitchWriter::write() {
   return body_.str();
 }
 
-// Writes the statements that compute these nodes of an element: c are the channel's numbers, x what was loaded, w the
-// row's.
+// Writes the statements that compute these nodes for an element: c has the channel's numbers, x the loaded values, w
+// the row's numbers.
 void StitchWriter::element_statements(const std::vector<int32_t>& nodes, const char* indent) {
   const std::vector<int32_t> of_rows = of_rows_among(nodes);
   for (int32_t i : contents_.within_rows(nodes)) {
@@ -130,7 +130,8 @@ std::string StitchWriter::at_text(size_t i, const std::string& row) const {
 }
 
 void StitchWriter::constants() {
-  const bool has_result = contents_.first_result >= 0 && !contents_.is_transposed();  // all is stored of tiles
+  const bool has_result =
+      contents_.first_result >= 0 && !contents_.is_transposed();  // kernels with tiles store all outputs
   body_ << "  using Result = " << type_name(contents_.result)
         << "; using Precision = " << type_name(contents_.precision) << ";\n"
         << "  static constexpr int kChannelValues = " << contents_.channel_values.size()
@@ -169,7 +170,7 @@ std::string StitchWriter::read_channel_input(int32_t i) const {
   return std::string("read_one<") + type_of_input(input) + ">(p.in[" + std::to_string(input) + "], " +
          channel_place(node(i)) + ")";
 }
-// Reads are separate from arithmetic, so that a thread's loads for all of its channels are in flight at once.
+// Reads are separate from arithmetic, so that a thread's loads for all its channels are in flight at once.
 void StitchWriter::of_channel() {
   const std::vector<int32_t>& inputs = contents_.channel_inputs;
   body_ << "  static constexpr int kChannelInputs = " << inputs.size()
@@ -226,7 +227,8 @@ void StitchWriter::load() {
 }
 
 void StitchWriter::store() {
-  const bool has_result = contents_.first_result >= 0 && !contents_.is_transposed();  // all is stored of tiles
+  const bool has_result =
+      contents_.first_result >= 0 && !contents_.is_transposed();  // kernels with tiles store all outputs
   body_ << "  template <bool kAll, int kCount, int kSize, class There = AllOfGroup>\n"
            "  DEVICE static void store(const StitchArgs& p, long long at, const float (&from)[kSize][kCount], int "
            "line = 0, int column = 0, const There& there = {}) {\n";
@@ -249,7 +251,7 @@ void StitchWriter::store() {
   body_ << "  }\n";
 }
 
-// Its inputs are read here, by the one thread that may write there.
+// The inputs are read here, by the only thread that may write there.
 void StitchWriter::store_channel() {
   if (contents_.of_channels.empty()) return;
   body_ << "  DEVICE static void store_channel(const StitchArgs& p, int channel, int image) {\n";

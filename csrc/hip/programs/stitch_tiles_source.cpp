@@ -1,4 +1,4 @@
-// The part of a program's text that only transposed tensors need: see stitch_source.h.
+// The part of a program's text that is only for transposed tensors: see stitch_source.h.
 #include "stitch_writer.h"
 
 namespace reformer {

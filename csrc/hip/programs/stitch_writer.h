@@ -1,4 +1,4 @@
-// Writes a program's text (stitch_source.h), of which each kind of kernel has parts of its own.
+// Writes a program's text (stitch_source.h); each kind of kernel has parts of its own.
 #pragma once
 
 #include <algorithm>
@@ -30,29 +30,29 @@ class StitchWriter {
   const char* loaded_type(const ProgramNode& of) const { return type_name(loaded_as(of)); }
   static const char* type_name(Stored type);
 
-  // The texts of a node's name, and of its value from its operands' names; empty for leaves that are read from memory.
+  // Text of a node's name, and of its value given its operands' names; empty for leaves that are read from memory.
   static std::string name(int32_t node) { return "v" + std::to_string(node); }
   static std::string expression(const ProgramNode& node);
-  // The text of the memory that it is read from, and the number of its placement, or -1.
+  // Text of the memory that a node is read from, and the number of its placement, or -1.
   static std::string source(const ProgramNode& of) {
     return of.op == ProgramOp::acc ? std::string("p.acc") : "p.in[" + std::to_string(of.input) + "]";
   }
   int32_t placement(const ProgramNode& of) const {
     return of.op == ProgramOp::acc ? -1 : contents_.inputs[size_t(of.input)].place;
   }
-  // The text of where an element lies by a placement; and of where a row's number does, by one or none.
+  // Text of the address of an element by a placement, and of a row's number by a placement or without one.
   std::string place_text(int32_t number) const;
   std::string line_text(int32_t place) const { return place < 0 ? "line" : place_text(place); }
-  // The text of a table, and of the number of its row that its index has at this line.
+  // Text of a table, and of the number of its row according to its index at this line.
   std::string table_text(const ProgramNode& of) const;
   std::string look_up_text(const ProgramNode& of) const;
-  // The texts of the memory that number i of what is loaded is read from, and of the place there. row: of its table's
-  // row, if it has one.
+  // Text of the memory that element i of `loaded` is read from, and of the address there. row: text of its table's row,
+  // if it has one.
   std::string from_text(size_t i) const {
     return chosen(i, [&](const ProgramNode& of) { return source(of); });
   }
   std::string at_text(size_t i, const std::string& row) const;
-  // The text of that of its parts which has the column.
+  // Text for the part that has the column.
   template <class Text>
   std::string chosen(size_t i, const Text& text) const {
     const std::vector<StitchContents::Part>& parts = contents_.parts[i];
@@ -61,8 +61,8 @@ class StitchWriter {
       found = "(column < " + std::to_string(parts[j].end) + " ? " + text(node(parts[j].node)) + " : " + found + ")";
     return found;
   }
-  // The text of the type of what is read and of the elements of a group and of an access; of the accesses of parts that
-  // are read in one place the narrowest.
+  // Text of the element type and of the numbers of elements per group and per access; for parts that are read in place
+  // of each other, the narrowest access.
   std::string typed_text(size_t i) const {
     int most = contents_.accesses.elements;
     for (const StitchContents::Part& part : contents_.parts[i]) most = std::min(most, access(node(part.node)));
@@ -76,7 +76,7 @@ class StitchWriter {
     return of.op == ProgramOp::acc ? contents_.accesses.acc : contents_.accesses.inputs[size_t(of.input)];
   }
 
-  // An output that is acc itself may be in acc's own memory.
+  // An output that equals acc may be in acc's own memory.
   static std::string unless_there(size_t output) { return "if (p.out[" + std::to_string(output) + "] != p.acc) "; }
 
   static size_t place_of(const std::vector<int32_t>& among, int32_t node) {
@@ -91,16 +91,16 @@ class StitchWriter {
   void store();
   void store_channel();
   void store_reduction();
-  // Writes the statement that writes one number of an output, of this text.
+  // Writes the statement that stores one number, given as text, of an output.
   void write_one(size_t o, const std::string& at, const std::string& number, const char* indent = "    ");
 
   static constexpr const char* kPlane = "static_cast<long long>(image) * p.channels + channel";
   std::string read_channel_input(int32_t i) const;
-  // The text of where an input that depends on the channel at most has its first element.
+  // Text of the index of the first element of an input that depends at most on the channel.
   static const char* channel_place(const ProgramNode& of) {
     return of.op == ProgramOp::channel ? "channel" : of.op == ProgramOp::plane ? kPlane : "0";
   }
-  // Writes the statements that compute these nodes, which depend on the channel at most. read(i): the text of an input.
+  // Writes the statements that compute these nodes, which depend at most on the channel. read(i): text of an input.
   template <class Read>
   void statements(const std::vector<int32_t>& nodes, const char* indent, const Read& read) {
     for (int32_t i : contents_.needed(nodes, false))
@@ -109,10 +109,10 @@ class StitchWriter {
   }
 
   // For rows only (stitch_rows_source.cpp).
-  // The passes over rows, one after the other: each stage's reductions, and then the results.
+  // The passes over rows, one after another: the reductions of each stage, and then the results.
   size_t passes() const { return contents_.stages.size() + 1; }
   std::vector<int32_t> nodes_of(size_t pass) const;
-  // Those that are the same for all of a row, and computed once a row.
+  // The subset of the nodes that is common to the row and computed once per row.
   std::vector<int32_t> of_rows_among(const std::vector<int32_t>& nodes) const;
   bool is_sum_of_chosen(int32_t reduction) const;
   std::vector<int32_t> named(size_t pass) const;

@@ -11,7 +11,7 @@ namespace reformer {
 namespace {
 
 constexpr int kMostAcross = 65535;  // blocks along y
-constexpr int kUsualEntries = 16;   // of a row, that a lane adds up one after the other
+constexpr int kUsualEntries = 16;   // of a row, that a lane adds up one after another
 
 const gpu::Kernel* kernel_of(const char* type, int elements) {
   static const TypedKernel kernels[] = {
@@ -39,11 +39,11 @@ Planned<SegmentSumConfig> configure_segment_sum(DType type, int64_t entries, int
   a.rows = int(rows), a.columns = int(columns);
   while (1 << a.log_across < std::min(groups, warp)) ++a.log_across;
   const auto blocks = [&] { return ceil_div(a.rows, kSegmentThreads >> (a.log_across + a.log_side)); };
-  // Rows of many entries have more lanes, and so have few rows.
+  // Rows with many entries get more lanes, so that warps have fewer rows.
   while (1 << (a.log_across + a.log_side) < warp &&
          (entries > (rows * kUsualEntries << a.log_side) || blocks() < kSegmentBlocks * units))
     ++a.log_side;
-  // Still fewer share the multiprocessors by their columns.
+  // If rows are still too few, multiprocessors divide their columns among themselves.
   const int chunks = ceil_div(groups, 1 << a.log_across);
   const int along = std::clamp(ceil_div(kSegmentBlocks * units, blocks()), 1, std::min(chunks, kMostAcross));
   a.columns_each = ceil_div(chunks, along) * (elements << a.log_across);

@@ -1,4 +1,4 @@
-// Sums of rows by segments on a GPU: how their kernel is launched, without a GPU.
+// Sums of rows by segments on a GPU: launch configuration of the kernel, independent of a GPU.
 #pragma once
 
 #include "jit/gpu.h"
@@ -9,12 +9,13 @@
 namespace reformer {
 
 struct SegmentSumConfig {
-  SegmentSumArgs args{};  // but for the pointers
+  SegmentSumArgs args{};  // except for the pointers
   gpu::Launch launch;
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For so many entries and a result of [rows][columns] of this type. Or the reason why no kernel does it.
+// Configuration for so many entries and a result of [rows][columns] of this type; or the reason why no kernel supports
+// it.
 Planned<SegmentSumConfig> configure_segment_sum(DType type, int64_t entries, int64_t rows, int64_t columns,
                                                 const std::string& arch);
 

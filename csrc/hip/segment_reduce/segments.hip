@@ -1,5 +1,5 @@
-// Sums of a tensor's rows by segments: what a graph's nodes get from adjacent ones, and gradients of what was looked
-// up. The order of additions depends on the sizes only, so results repeat.
+// Sums of a tensor's rows by segments: aggregation over adjacent nodes of a graph, and gradients of gathers. The order
+// of additions depends only on the sizes, so results repeat.
 #include "../device/grid_dependency.h"
 #include "../device/types.h"
 #include "../device/warp.h"
@@ -11,25 +11,25 @@ namespace {
 template <class T, int kCount>
 struct SegmentSum {
   static constexpr int kWarps = kSegmentThreads / kWarp;
-  static constexpr int kUnroll = 4;  // rows of the source whose loads a lane has in flight at once
+  static constexpr int kUnroll = 4;  // rows of the source per lane whose loads are in flight at once
   using Sum = float[kCount];
   struct Shared {
     float sums[kWarps][kWarp * kCount];
-    bool is_long[kSegmentThreads];  // of the block's segments
+    bool is_long[kSegmentThreads];  // for each of the block's segments
   };
 
   const SegmentSumArgs& p;
   Shared& shared;
   const int x = lane_id() & ((1 << p.log_across) - 1);
 
-  // to[i] = from[first + i * step]. Past the end it is the last one again, so that no load depends on a branch.
+  // to[i] = from[first + i * step]. Past the end the last one is read again, so that no load is conditional.
   template <class Number>
   DEVICE static void read(const Number* from, int first, int end, int step, Number (&to)[kUnroll]) {
     UNROLL
     for (int i = 0; i < kUnroll; ++i) to[i] = from[first + i * step < end ? first + i * step : end - 1];
   }
 
-  // Adds every step-th entry from `first` on. The numbers of the next rows are read while rows are on their way.
+  // Adds every step-th entry from `first` on. The numbers of the next rows are read while rows are being loaded.
   DEVICE void add(int first, int end, int step, int column, Sum& sum) const {
     if (first >= end) return;
     const T* const source = static_cast<const T*>(p.source) + column;
@@ -60,7 +60,7 @@ struct SegmentSum {
     }
   }
 
-  // Adds what the lanes of the same columns have, of so many adjacent lanes; all of them have the sum.
+  // Adds up the sums of the same columns over so many adjacent lanes; all of them get the sum.
   DEVICE void add_up(int lanes, Sum& sum) const {
     for (int mask = 1 << p.log_across; mask < lanes; mask *= 2) {
       UNROLL
@@ -79,7 +79,7 @@ struct SegmentSum {
     store<T, kCount>(static_cast<T*>(p.to) + at, narrow<T, kCount>(sum));
   }
 
-  // visit(column, whether there is such a column) for the lane's columns.
+  // Calls visit(column, whether the column exists) for the lane's columns.
   template <class Visit>
   DEVICE void each_column(Visit visit) const {
     const int begin = block_y() * p.columns_each;
@@ -112,7 +112,7 @@ struct SegmentSum {
     }
   }
 
-  // All warps have a share of the row's entries.
+  // Adds up one row, whose entries are divided among all warps.
   DEVICE void add_shared(int row) {
     const int begin = p.begins[row], count = p.begins[row + 1] - begin;
     const int each = (count + kWarps - 1) / kWarps, before = warp_id() * each;

@@ -17,7 +17,7 @@ const gpu::Kernel* kernel_of(const char* what, const char* numbers) {
   return find_kernel(kernels, what, numbers, 1);
 }
 
-// The operators see to it that there are not too many.
+// The operators make sure that there are not too many numbers.
 Planned<RowNumbersConfig> plan_of(const gpu::Kernel* kernel, int64_t count, int64_t each, const std::string& arch) {
   if (const char* why = gpu::unavailable(arch)) return why;
   const int64_t of_block = kRowNumberThreads * each;

@@ -1,4 +1,4 @@
-// Numbers of rows for segment sums on a GPU: how their kernels are launched, without a GPU.
+// Row numbers for segment sums on a GPU: launch configurations of the kernels, independent of a GPU.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct RowNumbersConfig {
   const gpu::Kernel* kernel = nullptr;
 };
 
-// For so many numbers, of 64 bits or of 32; less than 2^30, as everywhere here. Or the reason why no kernel does it.
+// Configuration for `count` numbers of 64 or 32 bits, fewer than 2^30 as for all these kernels; or the reason why no
+// kernel supports it.
 Planned<RowNumbersConfig> configure_row_numbers(bool wide, int64_t count, const std::string& arch);
-// For so many sorted numbers of so many rows.
+// Configuration for so many sorted numbers of so many rows.
 Planned<RowNumbersConfig> configure_segment_begins(int64_t entries, int64_t rows, const std::string& arch);
 
 }  // namespace reformer

@@ -1,5 +1,5 @@
-// Numbers of rows as segment sums want them: checked and in 32 bits, which sort in half the time of 64; and where each
-// row's begin among the sorted ones.
+// Row numbers for segment sums: checks them and narrows them to 32 bits, which sort in half the time of 64; and finds
+// where each row's numbers begin among the sorted ones.
 #include "../device/grid_dependency.h"
 #include "../device/platform.h"
 #include "sorted_rows_args.h"

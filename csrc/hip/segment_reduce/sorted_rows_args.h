@@ -1,20 +1,20 @@
-// Shared by the kernels that number rows for segment sums and their host.
+// Shared by the kernels that prepare row numbers for segment sums and the host.
 #pragma once
 
 namespace reformer {
 
 constexpr int kRowNumberThreads = 256;
-constexpr int kRowNumbersEach = 4;  // of a thread
+constexpr int kRowNumbersEach = 4;  // per thread
 
-// to[i] = index[i], or index[i] + rows where that is negative and may be. Others than 0 to rows - 1 are an error.
+// to[i] = index[i], or index[i] + rows if it is negative and that is allowed. Results outside [0, rows) are an error.
 struct RowNumbersArgs {
   const void* index;  // [count]
   int* to;            // [count]
   int count, rows;
-  bool from_end;  // whether negative numbers count from the end
+  bool from_end;  // negative numbers count from the end
 };
 
-// begins[r]: how many of the sorted numbers are less than r. order: the same numbers in a narrower type.
+// begins[r]: the number of sorted numbers less than r. order: copied to a narrower type.
 struct SegmentBeginsArgs {
   const int* sorted;            // [entries]
   const long long* wide_order;  // [entries]

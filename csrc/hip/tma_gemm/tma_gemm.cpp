@@ -1,4 +1,4 @@
-// Host side of tma_gemm.hip and tma_windows.hip: one solver for each size of tiles.
+// Host side of tma_gemm.hip and tma_windows.hip: one solver for each tile size.
 #include <limits>
 
 #include "hip/devices.h"
@@ -65,8 +65,8 @@ class GpuTmaGemm final : public GpuSolver {
     TmaGemmConfig config;
     double us = std::numeric_limits<double>::infinity();
   };
-  // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks have to compute several
-  // tiles.
+  // reduces: the program reduces over all rows. Each block leaves a partial result, so blocks must compute several
+  // tiles each.
   Choice best(const ConvProblem& p, const Device& device, bool reduces) const {
     const int units = usual_units(device.arch);
     Choice best, tried;
@@ -85,7 +85,7 @@ class GpuTmaGemm final : public GpuSolver {
   }
 
   static constexpr int kMostParts =
-      6;  // partial results a channel and multiprocessor: as many of the smallest tiles fill it once
+      6;  // partial results per channel and multiprocessor: with the smallest tiles, so many blocks fill the GPU once
   const char* name_;
   std::vector<const TmaGemmKernel*> kernels_;
 };

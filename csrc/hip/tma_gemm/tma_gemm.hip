@@ -1,4 +1,4 @@
-// Products of matrices for convolutions of 1 x 1, by what is Hopper's own; tma_tiles.h says how.
+// Matrix products for 1 x 1 convolutions with Hopper's TMA and wgmma; see tma_tiles.h.
 #include "tma_tiles.h"
 
 #if defined(REFORMER_TMA)
@@ -16,7 +16,7 @@ struct Traits {
   static constexpr Lines kLinesB = kForward || (kWeightGrad && kNchw) ? Lines::kAlongDepth : Lines::kAlongOuter;
 };
 
-// Copies a tile of a tensor in NCHW, which has matrices of its own for each image.
+// Copies a tile of an NCHW tensor, in which each image has a matrix of its own.
 template <class Tile>
 DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, int outer, int depth, int half,
                       int image) {
@@ -39,7 +39,7 @@ struct Work {
   static constexpr bool kNchw = Traits<kWhat>::kNchw, kWeightGrad = Traits<kWhat>::kWeightGrad;
   static constexpr bool kTransposed = kNchw && !kWeightGrad, kGaps = false, kMayBeEmpty = false;
   struct Tile {
-    int row, image;  // image: NCHW, where rows are pixels: the image that has the row
+    int row, image;  // image: in NCHW, if rows are pixels, the image of the row
   };
   const TmaGemmArgs& p;
   int rank, column;
@@ -85,7 +85,7 @@ struct Work {
   };
   DEVICE Copies copies_of(const Tile& tile, int) const { return {*this, tile.row, tile.image, 0}; }
 
-  // In NCHW rows are an image's pixels, which lie in lines.
+  // In NCHW rows are the pixels of an image, which run along lines.
   DEVICE void store(const Tile& tile, unsigned from, int row, int at) const {
     if constexpr (kTransposed)
       tma::store(p.result, from, row, at, tile.image, 0);
@@ -107,7 +107,7 @@ constexpr What weight_grad_nchw = What::weight_grad_nchw;
 }  // namespace
 }  // namespace reformer
 
-// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+// A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)        \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                 \

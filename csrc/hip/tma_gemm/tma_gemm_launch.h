@@ -1,4 +1,4 @@
-// How the TMA GEMM kernels are launched for a problem: pure functions, without a GPU, for solvers, tests and timings.
+// Launch configurations of the TMA GEMM kernels: pure functions, independent of a GPU, for solvers, tests and timings.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace reformer {
 
-// A kernel's problem. windows: for filters of any size (tma_windows.hip), in NHWC; else of 1x1 (tma_gemm.hip).
+// The kind of problem of a kernel. windows: filters of any size in NHWC (tma_windows.hip); else 1x1 (tma_gemm.hip).
 struct TmaGemmWhat {
   Direction direction;
   Layout layout;
   bool windows;
 };
-// By its name in tma_gemm.inc and tma_windows.inc.
+// Kinds by their names in tma_gemm.inc and tma_windows.inc.
 namespace tma_gemm_what {
 constexpr TmaGemmWhat forward{Direction::forward, Layout::nhwc, false};
 constexpr TmaGemmWhat forward_nchw{Direction::forward, Layout::nchw, false};
@@ -35,7 +35,7 @@ constexpr TmaGemmWhat weight_grad{Direction::weight_grad, Layout::nhwc, true};
 // True if the problem's pixels are read by windows.
 inline bool has_tma_windows(const ConvProblem& p) { return !p.is_1x1() || p.stride_h != 1 || p.stride_w != 1; }
 
-// The layout that kernels see: images of one pixel lie in NCHW as they do in NHWC.
+// The layout for the kernels: images of one pixel are equal in NCHW and NHWC.
 inline Layout tma_gemm_layout(const ConvProblem& p) { return p.h * p.w == 1 ? Layout::nhwc : p.layout; }
 
 // A kernel of tma_gemm.inc or tma_windows.inc.
@@ -75,39 +75,39 @@ inline const std::vector<TmaGemmKernel>& tma_gemm_kernels() {
   return all;
 }
 
-// The tile schedule: which operand two blocks share, among how many blocks the tiles of rows are distributed, and the
-// number of splits of the depth (split-K).
+// The tile schedule: the operand that two blocks share, the number of blocks over which the tiles of rows are
+// distributed, and the number of splits of the depth (split-K).
 struct TmaGemmSchedule {
   TmaShared shared = TmaShared::kNothing;
   int row_blocks = 1, splits = 1;
 };
 
 struct TmaGemmConfig {
-  TmaWindowsArgs args{};  // kernels for 1x1 read the part that is TmaGemmArgs
+  TmaWindowsArgs args{};  // 1x1 kernels read only its base, TmaGemmArgs
   gpu::Launch launch;
   TmaWindowsConfig windows;
-  int images = 1;               // with matrices of their own
+  int images = 1;               // number of images with matrices of their own
   int64_t workspace_bytes = 0;  // for partial sums, if there are several splits
   ImplicitGemmFinishArgs finish_args{};
   gpu::Launch finish_launch;
 };
 
-// The products that a direction is: one in NHWC, or one for each class of pixels; in NCHW one for each image, which
+// The products of a direction: one in NHWC, or one for each class of pixels; in NCHW one for each image, which
 // weight_grad adds up.
 struct TmaGemmSizes {
   int images = 1, classes = 1;
-  int rows, columns, depth;  // one product's, the largest class's; columns and depth: one tap's
+  int rows, columns, depth;  // per product, of the largest class; columns and depth: per tap
   int columns_taps = 1, depth_taps = 1;
-  int class_rows[kTmaMostClasses]{};  // if there are several
+  int class_rows[kTmaMostClasses]{};  // if there are several classes
   bool weight_grad = false;
 
-  // The tiles of rows of one product, counted in clusters of cluster_rows (1 or 2) tiles; those of a cluster belong to
+  // Tiles of rows of a product, counted in clusters of cluster_rows (1 or 2) tiles; the tiles of a cluster belong to
   // one class.
   int row_tiles_of(int product_rows, int tile_rows, int cluster_rows) const {
     const int tiles = gemm_launch::ceil_div(product_rows, tile_rows) * (weight_grad ? 1 : images);
     return gemm_launch::ceil_div(tiles, cluster_rows);
   }
-  // Constant over all products.
+  // The total over all products.
   int row_tiles(int tile_rows, int cluster_rows = 1) const {
     if (classes == 1) return row_tiles_of(rows, tile_rows, cluster_rows);
     int tiles = 0;
@@ -121,7 +121,7 @@ struct TmaGemmSizes {
   // The steps of a product, or of all classes.
   int steps() const { return gemm_launch::ceil_div(depth, kTmaDepth) * depth_taps * (weight_grad ? images : 1); }
 };
-// The sizes of a problem that these kernels compute.
+// Sizes of a problem that these kernels support.
 inline TmaGemmSizes tma_gemm_sizes(const ConvProblem& p) {
   TmaGemmSizes size;
   size.images = tma_gemm_layout(p) == Layout::nchw ? p.n : 1;
@@ -199,7 +199,7 @@ inline void configure_tma_gemm(const ConvProblem& p, const TmaGemmKernel& kernel
   }
 }
 
-// How many partial results of each channel a program leaves: one for each warpgroup that has some of its rows.
+// Number of partial results of each channel that a program leaves: one for each warpgroup that has some of its rows.
 inline int tma_gemm_parts(const TmaGemmKernel& kernel, const TmaGemmArgs& a) {
   return a.row_blocks * (a.shared == TmaShared::kColumns ? 2 : 1) * (kernel.rows / 64);
 }
@@ -238,13 +238,13 @@ inline void bind(TmaGemmConfig& config, const TmaGemmKernel& kernel, const void*
   config.finish_args.result = result;
 }
 
-// Expected microseconds. The numbers were fitted to 37,000 timings of 328 problems of 1x1 in three directions on an
-// H200; with them the schedule that is expected to be best takes 1.02 times as long as the best one, geometric mean.
-// Windows were not timed yet.
+// Expected microseconds. The constants were fitted to 37,000 timings of 328 1x1 problems in three directions on an
+// H200. The schedule with the least estimate takes 1.02 times as long as the best one (geometric mean). Windows have
+// not been timed yet.
 inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, const TmaGemmConfig& config,
                           int multiprocessors) {
   struct Model {
-    double bytes, launch, block, latency, store, finish, finish_bytes, floor, cluster;  // us; bytes a us
+    double bytes, launch, block, latency, store, finish, finish_bytes, floor, cluster;  // in us; bytes per us
   };
   constexpr Model kCorrelation{103e3, 0.59, 1.07, 1.0, 0.41, 0, 2.0e6, 1.3, 0.21};
   constexpr Model kWeightGrad{87e3, 0.71, 0.17, 0.93, 0.61, 1.84, 5.1e6, 1.56, 0.15};
@@ -261,12 +261,12 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   const double step =
       std::max(std::max((kernel.rows + kernel.columns) * kTmaDepth * 2 / m.bytes, tile * kTensor) * on_one,
                m.latency / std::min(kernel.stages, std::max(1, a.steps_each * tiles)));
-  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // a tile's
+  const double steps = a.scattered ? double(size.steps()) / size.classes : a.steps_each;  // per tile
   double us = m.launch + waves * (m.block + tiles * (steps * step + m.store * tile / 8192 * on_one));
   if (a.shared != TmaShared::kNothing) us += m.cluster;
   const double bytes = 2.0 * (double(p.input_numel()) + double(p.output_numel()) + double(p.weight_numel()));
   double floor = m.floor * std::max(bytes / kMemory, p.flops() / kFlops);
-  // Where memory bounds, tiles that reach beyond the columns take longer, too.
+  // If memory is the bound, tiles that extend beyond the columns also take longer.
   if (!size.weight_grad)
     floor *= std::sqrt(double(size.column_tiles(kernel.columns)) * kernel.columns / (size.columns * size.columns_taps));
   us = std::max(us, floor);
@@ -274,7 +274,7 @@ inline double tma_gemm_us(const ConvProblem& p, const TmaGemmKernel& kernel, con
   return us;
 }
 
-// The schedules worth trying for a kernel: shared operands where there are two tiles to share them; one tile of rows a
+// The schedules worth trying for a kernel: shared operands if there are two tiles to share them; one tile of rows per
 // block, or so many that the blocks fill the GPU once; no split-K, or as many splits as fill the GPU once or, in
 // weight_grad, twice.
 inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, const TmaGemmKernel& kernel,
@@ -294,7 +294,7 @@ inline std::vector<TmaGemmSchedule> tma_gemm_schedules(const ConvProblem& p, con
     all.push_back({shared, row_tiles, 1});
     if (p.direction != Direction::weight_grad && int64_t{row_tiles} * column_tiles > slots)
       all.push_back({shared, ceil_div(row_tiles, ceil_div(row_tiles, std::max(1, slots / column_tiles))), 1});
-    // Partial sums would lie along the wrong side, or be scattered.
+    // Partial sums would be transposed or scattered.
     if ((tma_gemm_layout(p) == Layout::nchw && !size.weight_grad) || size.classes > 1) continue;
     int last = 1;
     for (int waves = 1; steps >= 8 && waves <= (p.direction == Direction::weight_grad ? 2 : 1); ++waves) {

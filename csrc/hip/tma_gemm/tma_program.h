@@ -1,4 +1,4 @@
-// The epilogue of tma_tiles.h, before sums are stored: none, or a program (docs/programs.md).
+// The epilogue of tma_tiles.h, applied to sums before they are stored: none, or a program (docs/programs.md).
 #pragma once
 
 #include "../device/tma.h"
@@ -18,18 +18,18 @@ struct NoProgram {
   };
 };
 
-// A thread's partial results of a program's reduction over channels: of two of every 64 columns, in the rows of which
-// its warp stores the results. It reads them, rounded, from the box that is on its way to memory: nothing has to be
-// shuffled.
+// A thread's partial results of a program's reduction over channels: for two of every 64 columns, over the rows whose
+// results its warp stores. It reads the rounded results from the box that is about to be stored, so that no shuffles
+// are needed.
 template <class Program, int kColumns, bool kThere = (Program::kReductions > 0)>
 class TileReduction {
   static_assert(Program::kReductions == 1 && Program::over(0) == Over::images && Program::first_number(0) == 0);
   static constexpr Kind kKind = Program::kind(0);
-  static constexpr int kRows = 16;  // of a warp
+  static constexpr int kRows = 16;  // per warp
   Accumulator<kKind> mine_[kColumns / 64][2];
 
  public:
-  // from: a box of 64 x 64 results; rows: how many of its rows there are.
+  // from: a box of 64 x 64 results; rows: number of its rows that exist.
   DEVICE void add(const unsigned char* from, int box, int rows) {
     using T = typename Program::Result;
     const int lane = lane_id(), first = warp_id() % 4 * kRows;
@@ -45,7 +45,7 @@ class TileReduction {
     for (int e = 0; e < 2; ++e) mine_[box][e].add(values[e], rows - first);
   }
 
-  // Combines the partial results of a group's four warps, in shared memory of the group, and stores this part.
+  // Combines the partial results of a group's four warps, in the group's shared memory, and stores this part.
   DEVICE void end(float* shared, const StitchArgs& p, int group, int part, int column) const {
     constexpr int kPitch = 4 * kColumns;
     tma::group_barrier(1 + group, 128);  // the memory has been read
@@ -79,13 +79,14 @@ struct RunsProgram {
   static_assert(!Program::kStoresChannels);
   const StitchArgs& p;
 
-  // A thread's part in running the program. Its tiles have 8 * kSums columns, always the same columns of the result.
+  // A thread's part in running the program. Its tiles have 8 * kSums columns, which are always the same columns of the
+  // result.
   template <int kSums>
   class Thread {
    public:
     DEVICE explicit Thread(const RunsProgram& program) : p(program.p) {}
 
-    // column: the tiles' first one. The values of channels are computed once, if there are registers to cache them.
+    // column: the tiles' first one. Values of channels are computed once if there are registers to cache them.
     DEVICE void begin(int column) {
       if constexpr (kCachesChannels) {
         UNROLL
@@ -93,10 +94,10 @@ struct RunsProgram {
       }
     }
 
-    // Runs the program on 64 columns from `column` on of the warp's rows from `row` on; sums: the tile's accumulator,
-    // in pairs as mma holds it. The result replaces the sums; the program's other outputs are written here.
+    // Runs the program on 64 columns from `column` on of the warp's rows from `row` on. sums: the tile's accumulator,
+    // in mma's pairs. The result replaces the sums; the program's other outputs are written here.
     DEVICE void run(float (&sums)[kSums][4], int first, int row, int column) const {
-      // The loop over groups of 8 columns is unrolled, so that as many loads are in flight as there are registers for.
+      // The loop over groups of 8 columns is unrolled, so that as many loads are in flight as registers allow.
       constexpr bool kMany = Program::kLoaded > 2 || (!kCachesChannels && Program::kChannelValues > 2);
       constexpr int kUnroll = Program::kLoaded > 1 ? (kMany ? 2 : 4) / (kSums > 16 ? 2 : 1) : kMany ? 4 : 8;
       UNROLL
@@ -106,8 +107,8 @@ struct RunsProgram {
     // Reduces a box of results, whose first row is `row`.
     DEVICE void reduce(const unsigned char* box, int number, int row) { reduction.add(box, number, p.lines - row); }
 
-    // After the last tile: writes the reduction's partial result, number `part`. shared: the group's, 2 *
-    // kTmaStoreBytes.
+    // To be called after the last tile: writes the reduction's partial result number `part`. shared: the group's
+    // memory, 2 * kTmaStoreBytes.
     DEVICE void end(unsigned char* shared, int group, int part, int column) const {
       reduction.end(reinterpret_cast<float*>(shared), p, group, part, column);
     }
@@ -118,7 +119,7 @@ struct RunsProgram {
     static constexpr int kFree = (Program::kLoaded > 1 ? 112 : 160) - (Program::kReductions > 0 ? 72 : 0);
     static constexpr bool kCachesChannels = Program::kChannelValues && kRegisters <= kFree;
 
-    // Columns past the end are computed from the last ones' tensors, and not written.
+    // Columns past the end are computed from the tensors of the last ones, and not written.
     DEVICE void of_channels(int column, float (&to)[2][kValues]) const {
       float inputs[kAtLeastOne<Program::kChannelInputs>][2];
       Program::channel_inputs(p, least(column, p.width - 2), 0, inputs);
@@ -126,7 +127,7 @@ struct RunsProgram {
       for (int e = 0; e < 2; ++e) Program::of_channel(p, inputs, e, to[e]);
     }
 
-    // Rows past the end are computed from the last row's tensors, and not written.
+    // Rows past the end are computed from the tensors of the last row, and not written.
     template <int kUnroll>
     DEVICE void some(float (&sums)[kSums][4], int first, int row, int column) const {
       if (column >= p.width) return;
@@ -154,7 +155,7 @@ struct RunsProgram {
             float values[kAtLeastOne<Program::kLoaded>], results[Program::kStored], reduced[1];
             UNROLL
             for (int k = 0; k < Program::kLoaded; ++k) values[k] = k == Program::kAcc ? sum : x[i][half][k][e];
-            Program::of_element(p, channel, values, nullptr, results, reduced);  // the result is what is reduced
+            Program::of_element(p, channel, values, nullptr, results, reduced);  // the result itself is reduced
             UNROLL
             for (int k = 0; k < Program::kStored; ++k) stored[half][k][e] = results[k];
             sum = results[Program::kResult];

@@ -1,10 +1,11 @@
-// Products of tiles by Hopper's own means: the bulk copy engine fills a ring of them in shared
-// memory, warpgroups multiply them (wgmma), and the engine stores the result. What the tiles are, the kernel's Work
-// says (tma_gemm.hip, tma_windows.hip).
+// Products of tiles with Hopper's TMA and wgmma: the bulk copy engine fills a ring of tiles in shared memory,
+// warpgroups multiply them, and the engine stores the result. The kernel's Work defines the tiles (tma_gemm.hip,
+// tma_windows.hip).
 //
-// Most of these problems are bound by reading tiles from the second-level cache. So neighbouring blocks share: two of
-// a cluster that have the same rows, or the same columns, load half of that operand each, for both. And while a block
-// stores a tile, the next one's copies are under way. Source of the arrangement: the Hopper kernels of CUTLASS.
+// Most of these problems are bound by reading tiles from the second-level cache. So adjacent blocks share: the two
+// blocks of a cluster that have the same rows, or the same columns, load half of that operand each, for both. And while
+// a block stores a tile, the copies of the next one are in flight. Source of this structure: the Hopper kernels of
+// CUTLASS.
 #pragma once
 
 #include "../device/cluster.h"
@@ -28,7 +29,7 @@ struct TmaShape {
   using TileB = OperandTile<T, kColumns, kTmaDepth, kLinesB>;
 };
 
-// The ring of tiles, and the barriers of each: it is full, it is empty.
+// The ring of tiles, with two barriers for each: full and empty.
 template <class Shape>
 struct TmaRing {
   static constexpr int kStages = Shape::kStages;
@@ -44,7 +45,7 @@ struct TmaRing {
   DEVICE unsigned char* stores(int group) const { return memory + kStores + group * 2 * kTmaStoreBytes; }
 };
 
-// A stage of the ring, and the parity of the barriers' phase there.
+// A stage of the ring, and the parity of its barriers' phase.
 template <int kStages>
 struct TmaPipelineState {
   int stage = 0, parity = 0;
@@ -53,13 +54,13 @@ struct TmaPipelineState {
   }
 };
 
-// The first line of a tile that this block copies. half: the block's rank in the cluster, if each of two blocks copies
-// half of the lines for both; else -1.
+// The first line of a tile that this block copies. half: the block's rank in the cluster if two blocks copy half of the
+// lines each, for both; else -1.
 template <class Tile>
 DEVICE int first_line(int half) {
   return half > 0 ? Tile::kLineCount / 2 : 0;
 }
-// Where that line of a panel goes.
+// The destination of that line of a panel.
 template <class Tile>
 DEVICE unsigned address_of(const Tile& tile, int panel, int line) {
   return tma::shared_address(tile.memory) + panel * Tile::kPanelBytes + line * 128;
@@ -81,8 +82,8 @@ DEVICE void load_tile(const TensorMap& map, const Tile& to, unsigned barrier, in
   }
 }
 
-// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, or what the program makes of them, as
-// many columns at once as a box has, by way of the two halves of the group's memory, which alternate.
+// Rounds and stores 64 rows, from `row` on, of the sums that mma holds in pairs, or of the program's results for them.
+// Stores one box of columns at a time, via the two halves of the group's memory in turns.
 template <class Work, class T, int kColumns, class Program>
 DEVICE void store_result(const Work& work, const typename Work::Tile& tile, float (&sums)[kColumns / 8][4],
                          unsigned char* stores, int& half, int group, int row, Program& program) {
@@ -94,7 +95,7 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     for (int box = 0; box < kColumns / 8; box += 8) {
       float two[8][2];
       UNROLL
-      for (int j = 0; j < 8; ++j) {  // without a condition, so that all loads are in flight at once
+      for (int j = 0; j < 8; ++j) {  // unconditional, so that all loads are in flight at once
         const int at = column + (box + j) * 8 + lane % 4 * 2;
         widen<T, 2>(load<T, 2>(bias + (at < work.p.columns ? at : work.p.columns - 2)), two[j]);
       }
@@ -111,11 +112,11 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     program.run(sums, box * 8, row + first_row, column + box * 64);
     unsigned char* const to = stores + half * kTmaStoreBytes;
     half ^= 1;
-    if (starts) tma::wait_for_reads<1>();  // the store before the last one has read this half
+    if (starts) tma::wait_for_reads<1>();  // the store before the last one has finished reading this half
     tma::group_barrier(1 + group, 128);
     UNROLL
     for (int j = box * 8; j < box * 8 + 8; j += 2) {
-      // Two of the four 8 x 8 matrices have the first 8 rows' sums and two the next ones', for 2 x 8 columns.
+      // Two of the four 8 x 8 matrices have the sums of the first 8 rows, two those of the next, for 2 x 8 columns.
       const int line = Work::kTransposed ? (j % 8 + lane / 16) * 8 + lane % 8 : first_row + lane % 16;
       const int chunk = Work::kTransposed ? first_row / 8 + lane / 8 % 2 : j % 8 + lane / 16;
       tma::store_matrices<Work::kTransposed>(
@@ -126,11 +127,11 @@ DEVICE void store_result(const Work& work, const typename Work::Tile& tile, floa
     wgmma::publish();
     tma::group_barrier(1 + group, 128);
     if (starts) work.store(tile, tma::shared_address(to), row, column + box * 64);
-    program.reduce(to, box, row);  // before anybody writes there again
+    program.reduce(to, box, row);  // before the memory is overwritten
   }
 }
 
-// Stores the fp32 sums as they are, where those of other blocks have to be added (split-K).
+// Stores the fp32 sums unchanged, if those of other blocks have to be added (split-K).
 template <int kColumns, class Work>
 DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4], int row) {
   const int lane = lane_id();
@@ -152,22 +153,22 @@ DEVICE void store_partial(const Work& work, const float (&sums)[kColumns / 8][4]
   }
 }
 
-// Computes the block's tiles. program: NoProgram, or the program that runs on the sums of a result in NHWC.
+// Computes the block's tiles. program: NoProgram, or the program that runs on the sums of an NHWC result.
 //
 // clang-format off: a table
 // Members of Work:
-//   Shape, p, rank, column           the tile's shape; the kernel's arguments, this block's rank in the cluster and the
-//                                    first column of its tiles, which multiply_tiles() gives
-//   Tile                             a tile of rows: `row` is its first one
+//   Shape, p, rank, column           the tile's shape; set by multiply_tiles(): the kernel's arguments, this block's
+//                                    rank in the cluster, and the first column of its tiles
+//   Tile                             a tile of rows, whose first row is `row`
 //   for_each_tile(first, function)   calls function(tile) for the block's tiles of rows
-//   steps_of(tile, steps)            how many of the block's steps the tile takes
+//   steps_of(tile, steps)            number of the block's steps that the tile takes
 //   copies_of(tile, first_step)      the copying thread's state: begin(step), a(to, barrier), b(to, barrier), end()
-//   columns()                        where the result's columns end
+//   columns()                        the end of the result's columns
 //   store(tile, from, row, column)   starts the store of one box of the result
-//   partial_column(box, at)          where this column of a box is among partial sums; p.columns or more if nowhere
-//   kTransposed                      whether the result lies along rows
-//   kGaps                            whether some of the columns before columns() have no place among partial sums
-//   kMayBeEmpty                      whether tiles may have no steps
+//   partial_column(box, at)          the index of this column of a box among partial sums; at least p.columns if none
+//   kTransposed                      true if the result lies along rows
+//   kGaps                            true if some of the columns before columns() have no place among partial sums
+//   kMayBeEmpty                      true if tiles may have no steps
 // clang-format on
 template <class Work, class Args, class Program>
 DEVICE void multiply_tiles(const Args& p, const Program& program) {
@@ -230,7 +231,7 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     typename Program::template Thread<kColumns / 8> runs(program);
     runs.begin(column);
     int half = 0;
-    // This warp has read the stage's tiles.
+    // This warp has finished reading the tiles of the stage.
     const auto release = [&](int stage) {
       if (pair) {
         if (lane_id() < 2) tma::arrive_there(ring.empty(stage), lane_id());
@@ -263,7 +264,7 @@ DEVICE void multiply_tiles(const Args& p, const Program& program) {
     const int part = p.shared == TmaShared::kColumns ? first * 2 + rank : first;
     runs.end(ring.stores(group), group, part * Shape::kGroups + group, column);
   }
-  if (pair) cluster_meet();  // no block sends anything to a block that has ended
+  if (pair) cluster_meet();  // no block may send anything to a block that has ended
 }
 
 }  // namespace

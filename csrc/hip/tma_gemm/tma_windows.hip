@@ -1,6 +1,6 @@
-// Convolutions with filters of any size in NHWC as products of matrices, by what is Hopper's own; tma_tiles.h says how.
-// The copy engine reads windows (its im2col mode): a thread passes where a tile's first window begins and which tap
-// is meant, and computes no further addresses.
+// Convolutions with filters of any size in NHWC as matrix products with Hopper's TMA and wgmma; see tma_tiles.h. The
+// copy engine reads windows (its im2col mode): a thread passes the beginning of a tile's first window and the tap, and
+// computes no other addresses.
 #include "tma_tiles.h"
 #include "tma_windows.h"
 
@@ -10,7 +10,7 @@ namespace {
 
 enum class What { forward, input_grad, weight_grad };
 
-// One of a class's windows, by its number: its place among them.
+// A window of a class: its indices along each axis.
 struct Window {
   int w, h, n;
 };
@@ -20,7 +20,7 @@ DEVICE Window window_of(const TmaClass& of, int number) {
   at.h = divide_with_rest(at.w, of.by_line_windows);
   return at;
 }
-// Where it begins in the source.
+// Where the window begins in the source.
 DEVICE Window begin_of(const TmaWindowsArgs& p, const TmaClass& of, int number) {
   const Window at = window_of(of, number);
   return {p.first_w + at.w * p.window_step_w, p.first_h + at.h * p.window_step_h, at.n};
@@ -38,7 +38,7 @@ DEVICE TapChannels tap_channels_of(const TmaWindowsArgs& p, const TmaClass& of, 
   return at;
 }
 
-// Goes on to the next 64 channels.
+// Proceeds to the next 64 channels.
 DEVICE void advance(const TmaWindowsArgs& p, const TmaClass& of, TapChannels& at) {
   at.channel += 64;
   if (at.channel < int(p.by_channels.divisor) * 64) return;
@@ -110,7 +110,7 @@ struct CopiesOfPanels {
     UNROLL
     for (int panel = 0; panel < Shape::kColumns / 64; ++panel) {
       load_windows(work.p.b, address_of(to, panel, lines), barrier, begin, at, of, half);
-      // The last panel is loaded again in place of those past the end, whose sums are not stored.
+      // Panels past the end load the last panel again; their sums are not stored.
       if (work.column / 64 + panel + 1 < work.p.panels) advance(work.p, of, at);
     }
   }
@@ -171,7 +171,7 @@ struct Work {
     }
   }
 
-  // Partial sums have no gaps behind a tap's channels.
+  // Partial sums have no gaps after a tap's channels.
   DEVICE int partial_column(int box, int at) const {
     if constexpr (!kWeightGrad) return box + at;
     int panel = box / 64;
@@ -194,7 +194,7 @@ constexpr What forward = What::forward, input_grad = What::input_grad, weight_gr
 }  // namespace
 }  // namespace reformer
 
-// A kernel that runs a program. Its text follows this file, and no other kernel is made.
+// A kernel that runs a program. The program's text follows this file, and no other kernel is compiled.
 #ifdef REFORMER_TEXT_FOLLOWS
 #define REFORMER_WITH_PROGRAM(name, Program, what, T, rows, columns, stages)           \
   KERNEL(reformer::tma_gemm_threads(rows, columns))                                    \

@@ -1,5 +1,5 @@
-// Launches of the TMA kernels for filters of any size: windows, classes and taps of a problem in NHWC. Pure
-// functions; tma_gemm_launch.h launches these kernels as the others of their family.
+// Launches of the TMA kernels for filters of any size: windows, classes and taps of a problem in NHWC. Pure functions;
+// tma_gemm_launch.h launches these kernels like the others of the family.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace reformer {
 
 struct TmaWindowsConfig {
-  int taps_h = 0, taps_w = 0;  // the filter's size
+  int taps_h = 0, taps_w = 0;  // size of the filter
   struct Class {
     gpu::Windows source;
-    gpu::Windows result;   // if there are several classes: the class's pixels
-    int64_t first_result;  // the first one's offset, in elements
+    gpu::Windows result;   // if there are several classes: the pixels of the class
+    int64_t first_result;  // offset of the first one, in elements
   };
   Class classes[kTmaMostClasses]{};
   int count = 0;
@@ -24,17 +24,18 @@ struct TmaWindowsConfig {
 
 namespace tma_windows_launch {
 
-// Pixels of an axis with the same remainder by the stride, and their taps of the filter: `first` and every `step`-th.
-// At its first tap the first pixel reads the source at `origin`, at the next one `tap_step` further.
+// Pixels of an axis with the same remainder modulo the stride, and their taps of the filter: `first` and every
+// `step`-th after it. The first pixel reads the source at `origin` for its first tap, and `tap_step` further for each
+// next tap.
 struct Class {
   int remainder, count, taps, first, step, origin, tap_step;
 };
 
 // An axis of the result: windows on the source, and classes.
 struct Axis {
-  gpu::Windows::Axis windows{};  // all but their number
+  gpu::Windows::Axis windows{};  // without their number
   Class classes[2]{};
-  int count = 1;  // classes
+  int count = 1;  // number of classes
 
   gpu::Windows::Axis windows_of(int i) const {
     gpu::Windows::Axis of = windows;
@@ -47,7 +48,7 @@ struct Axis {
   }
 };
 
-// The windows of forward, which weight_grad reads, too: one a pixel of y.
+// The windows of forward, which weight_grad also reads: one per pixel of y.
 inline Axis forward_axis(int size, int out, int filter, int pad, int stride, int dilation) {
   Axis axis;
   axis.windows = {size, 0, -pad, 0, stride};
@@ -55,7 +56,7 @@ inline Axis forward_axis(int size, int out, int filter, int pad, int stride, int
   return axis;
 }
 
-// The windows of input_grad on y: one a pixel of x of a class. They begin where the first of all taps reads.
+// The windows of input_grad on y: one per pixel of x of a class. They begin where the first of all taps reads.
 inline Axis input_grad_axis(int size, int out, int filter, int pad, int stride, int dilation) {
   ImplicitGemmAxis classes[kImplicitGemmMostClasses];
   Axis axis;
@@ -84,7 +85,7 @@ inline Axes axes_of(const ConvProblem& p) {
           axis(p.w, p.out_w(), p.s, p.pad_w, p.stride_w, p.dilation_w)};
 }
 
-// Why the copy engine's windows can't be these, or null.
+// Why the copy engine can't read these windows, or null.
 inline const char* unsupported_axis(const Axis& axis) {
   if (axis.windows.step > 8) return "the copy engine's windows are at most 8 pixels apart";
   for (int i = 0; i < axis.count; ++i) {
@@ -110,7 +111,7 @@ inline const char* unsupported_by_tma_windows(const ConvProblem& p) {
   return reason ? reason : tma_windows_launch::unsupported_axis(axes.w);
 }
 
-// Fills in what the problem alone decides. tma_gemm_launch.h decides rows, columns, steps and the schedule.
+// Fills in the parts that depend only on the problem. tma_gemm_launch.h sets rows, columns, steps and the schedule.
 inline void configure_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, TmaWindowsConfig& config) {
   using gemm_launch::ceil_div;
   const tma_windows_launch::Axes axes = tma_windows_launch::axes_of(p);
@@ -157,7 +158,7 @@ inline void configure_tma_windows(const ConvProblem& p, TmaWindowsArgs& args, Tm
   }
 }
 
-// The tensor maps; see bind() of tma_gemm_launch.h.
+// Sets the tensor maps; see bind() of tma_gemm_launch.h.
 inline void bind_tma_windows(const TmaWindowsConfig& config, Direction direction, int tile_rows, int tile_columns,
                              const void* x, const void* y, const void* filter, const void* result, TmaWindowsArgs& a) {
   const int half_a = a.shared == TmaShared::kRows ? 2 : 1, half_b = a.shared == TmaShared::kColumns ? 2 : 1;
