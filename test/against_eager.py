@@ -1,4 +1,4 @@
-"""Functions under the backend against eager: results, gradients, and what they write into their arguments."""
+"""Compare a compiled function with eager: its results, its gradients and what it writes into its arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_dynamo(function: Callable, report: Callable, dynamic: bool = False) -> 
 
 
 def without_dynamo(function: Callable, report: Callable) -> Callable:
-    """Far faster, where the function has no graph breaks."""
+    """Compile without Dynamo: far faster, for functions without graph breaks."""
 
     def planned(module: GraphModule, inputs: list) -> Callable:
         run = compile_graph(module, report)
@@ -48,7 +48,7 @@ def without_dynamo(function: Callable, report: Callable) -> Callable:
 
 
 def between(function: Callable) -> Callable:
-    """The function between element-wise operations that round nothing: its results, doubled, plus one."""
+    """Wrap the function in element-wise operations that round nothing; its results are doubled, plus one."""
 
     def halved_and_doubled(tensor: Tensor) -> Tensor:
         return tensor * 0.5 * 2 if tensor.is_floating_point() else tensor
@@ -62,9 +62,11 @@ def between(function: Callable) -> Callable:
 
 
 def differences(function: Callable, args: tuple, compile: Callable = without_dynamo) -> list[str]:
-    """How the compiled function differs from `function(*args)`: a sentence for each difference.
+    """Differences between the compiled function and `function(*args)`, a sentence each.
 
-    Values may differ as `torch.testing.assert_close` allows, or be at most twice as far from fp64's as eager's are."""
+    Values may differ by as much as `torch.testing.assert_close` allows, or be at most twice as far from fp64 as
+    eager's.
+    """
     plans = []
     try:
         expected = _outcome(function, args)
@@ -97,7 +99,7 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
 
 
 def _outcome(function: Callable, args: tuple) -> dict[str, list]:
-    """All that a call with a copy of the arguments gives and changes."""
+    """Everything that a call with copies of the arguments returns or changes."""
     args = _copied(args)
     given = _tensors(args)
     torch.manual_seed(0)
@@ -114,7 +116,7 @@ def _outcome(function: Callable, args: tuple) -> dict[str, list]:
 
 
 def _tensors(values) -> list[Tensor]:
-    """With those of modules."""
+    """All tensors, including the parameters and buffers of modules."""
     found = []
     for leaf in tree_leaves(values):
         if isinstance(leaf, nn.Module):
@@ -129,7 +131,7 @@ def _memory(tensor: Tensor) -> int | None:
 
 
 def _copied(values):
-    """With equal strides, and gradients asked for of the same."""
+    """Copies with equal strides and `requires_grad`."""
     copies = copy.deepcopy(tree_map_only(Tensor, Tensor.detach, values))
     for ours, theirs in zip(_tensors(copies), _tensors(values), strict=True):
         ours.requires_grad_(theirs.requires_grad)
@@ -167,14 +169,14 @@ def _is_close(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _is_less_accurate(ours: Tensor, theirs: Tensor, exact: Callable[[], Tensor]) -> str | None:
-    """How, if it is."""
+    """Description of the difference, or None if the result is accurate enough."""
     apart = f"differs by {(ours.to(_double(ours.dtype)) - theirs.to(_double(ours.dtype))).abs().max().item():.2g}"
     finite = theirs.isfinite()
     if not (ours.is_floating_point() or ours.is_complex()) or not _is_close(ours[~finite], theirs[~finite]):
         return apart
     try:
         right = exact()
-    except Exception:  # it can't compute in fp64
+    except Exception:  # the function can't run in fp64
         return apart
     errors = [(each.to(_double(each.dtype)) - right)[finite].abs().max().item() for each in (ours, theirs)]
     if errors[0] <= 2 * errors[1]:

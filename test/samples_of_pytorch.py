@@ -14,7 +14,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-7, torch.bfloat16: 0.02, tor
 
 
 def chosen() -> int:
-    """How many decisions this thread has asked for."""
+    """Number of decisions that this thread has asked for."""
     return sum(native.cache_counts())
 
 
@@ -47,7 +47,7 @@ def test_samples_of_pytorch(name, dtype):
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
             scale = theirs.abs().max().item() if theirs.numel() else 0
             torch.testing.assert_close(ours, theirs, atol=TOLERANCE[dtype] * max(scale, 1), rtol=0)
-    assert (chosen() > asked) == (name == "conv2d")  # PyTorch makes a complex one of real ones
+    assert (chosen() > asked) == (name == "conv2d")  # PyTorch makes a complex convolution of real ones
 
 
 @pytest.mark.parametrize("name", OPS)

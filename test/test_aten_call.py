@@ -63,7 +63,7 @@ CONV = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     ],
 )
 def test_arguments(operator, args, kwargs, lengths, tensors):
-    """All kinds, as the operator itself takes them."""
+    """Arguments of all kinds, as the operator itself takes them."""
     steps = plan.Plan(len(tensors))
     steps.give(*steps.aten(operator, args, kwargs, lengths))
     call = steps.steps[0].call
@@ -98,7 +98,7 @@ def test_arguments(operator, args, kwargs, lengths, tensors):
     ],
 )
 def test_refused(operator, args, kwargs, error, sentence):
-    """When the plan is written, not when it runs."""
+    """Operators are refused when the plan is written, not when it runs."""
     with pytest.raises(error, match=sentence):
         plan.Plan(1).aten(operator, args, kwargs)
 
@@ -110,7 +110,7 @@ def library():
 
 
 def test_numbers_among_results_are_left_out(library):
-    """As of attention's kernels, whose results say how long the sequences are."""
+    """Attention's kernels have such results: the lengths of the sequences."""
     library.define("counted(Tensor x, Tensor y) -> (Tensor, int, Tensor[], float)")
     library.impl("counted", lambda x, y: (x + 1, 7, [x, x * 2], 0.5), "CPU")
     operator = torch.ops.aten_call_test.counted.default
@@ -122,7 +122,7 @@ def test_numbers_among_results_are_left_out(library):
 
 
 def test_tensors_that_are_not_there(library):
-    """Attention's kernels give and take such, though their schemas say tensors."""
+    """Attention's kernels take and return undefined tensors, though their schemas say tensors."""
     library.define("maybe(Tensor x, Tensor y) -> (Tensor, Tensor)")
     library.impl("maybe", lambda x, y: (x + 1 if y is None else x + y, x * 3), "CPU")
     steps = plan.Plan(1)

@@ -1,4 +1,5 @@
-"""The library for the torch at hand and the package's Python compute the same: every bit, every order, every way in."""
+"""The library for this torch and the package's Python code compute equal bits, for derivatives of all orders and every
+way to call."""
 
 import contextlib
 import gc
@@ -23,7 +24,7 @@ pytestmark = needs_aten
 
 
 class by_python:
-    """A context in which the library is not there."""
+    """A context without the library."""
 
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
@@ -41,7 +42,7 @@ def leaves(*sizes, dtype=torch.float32, memory_format=torch.contiguous_format, s
 
 
 def derivatives(call, tensors):
-    """The result, its gradients, and those of a number made of these."""
+    """The result, its gradients, and the gradients of a number computed from these."""
     result = call(*tensors)
     firsts = torch.autograd.grad(result.square().sum(), tensors, create_graph=True)
     seconds = torch.autograd.grad(sum(first.square().sum() for first in firsts), tensors)
@@ -73,7 +74,7 @@ def test_conv2d(name, dtype, memory_format):
         return torch_reformer.conv2d(x, w, b, *geometry)
 
     tensors = leaves(x, w, (w[0],), dtype=dtype, memory_format=memory_format)
-    assert call(*tensors).grad_fn.name() == "Conv2dBackward"  # the library's
+    assert call(*tensors).grad_fn.name() == "Conv2dBackward"  # the library's node
     got = derivatives(call, tensors)
     with by_python():
         assert call(*tensors).grad_fn.name() != "Conv2dBackward"
@@ -191,7 +192,7 @@ def test_gradients_of_some(name, wanted):
 
 
 def test_first_backwards_in_threads():
-    """Each writes the plan of the one operator's backward, and all but one are freed."""
+    """Each thread writes the plan of the one operator's backward; all but one plan are freed."""
     x = torch.randn(2, 3, 8, 8)
     for i in range(20):
         weights = [torch.randn(4, 3, 3, 3, requires_grad=True) for _ in range(4)]
@@ -297,7 +298,7 @@ def test_saved_tensors():
     packed.clear()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         torch_reformer.conv2d(x.detach(), w)
-    assert len(packed) == 1  # the weight's gradient needs the input alone
+    assert len(packed) == 1  # the weight's gradient needs only the input
 
 
 def test_changes_in_place_are_pytorchs_error():
@@ -392,7 +393,7 @@ def test_what_the_library_leaves_to_python():
 
 
 def test_ever_new_shapes_do_not_grow():
-    """20,000 calls' programs, plans and decisions are bounded."""
+    """The number of programs, plans and decisions stays bounded over 20,000 calls."""
 
     def resident():
         gc.collect()

@@ -1,4 +1,4 @@
-"""Autocast: the operators behave as aten::conv2d does."""
+"""The operators behave under autocast as aten::conv2d does."""
 
 import itertools
 
@@ -14,7 +14,7 @@ CONVS = (torch.conv2d, torch_reformer.conv2d)
 
 
 def outcome(conv, x, w, bias):
-    """The result's data type, or that there is none."""
+    """The result's data type, or the error."""
     try:
         return conv(x, w, bias).dtype
     except RuntimeError:
@@ -58,7 +58,7 @@ def test_nested():
 
 
 def test_a_weight_is_cast_once():
-    """Autocast remembers its copy of a parameter, as for PyTorch's own operators."""
+    """Autocast stores its copy of a parameter, as for PyTorch's own operators."""
     w = torch.randn(4, 3, 3, 3, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         first, second = (torch_reformer.conv2d(torch.randn(1, 3, 5, 5), w) for _ in range(2))
@@ -91,8 +91,10 @@ weighted = pytest.mark.parametrize("call, size, weight", WEIGHTED.values(), ids=
 @pytest.mark.parametrize("kind", ["contiguous", "channels_last", "sliced", "bf16", "frozen"])
 @pytest.mark.parametrize("again", ["once", "twice", "batched"])
 def test_weights_that_are_cast(again, kind, call, size, weight):
-    """To the last bit what a weight gives that was cast before, and gradients of its own data type. Only second
-    derivatives without batch norm, sums of several, are added up in another one."""
+    """Results equal those of a weight that was cast before, bit by bit; gradients have the weight's own data type.
+
+    Only second derivatives without batch norm differ: these sums are added up in another data type.
+    """
     x, w, found = torch.randn(size).bfloat16(), torch.randn(weight), []
     if kind in ("channels_last", "sliced"):
         w = strided(w, kind) if w.dim() == 4 else w.T.contiguous().T
@@ -117,7 +119,7 @@ def test_weights_that_are_cast(again, kind, call, size, weight):
 
 @weighted
 def test_weights_that_change_before_the_backward(call, size, weight):
-    """As in PyTorch: under autocast the backward has a copy, and so has what differentiates it again."""
+    """Under autocast the backward and its derivatives use a copy of the weight, as in PyTorch."""
     x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = call(x, w)
@@ -134,8 +136,11 @@ def test_weights_that_change_before_the_backward(call, size, weight):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16])
 def test_biases_of_any_type(weight, dtype):
-    """Each operand is cast by itself. The values are those of the cast operands in fp64, from which PyTorch's own are
-    farther away on CPUs without instructions for bf16."""
+    """Each operand is cast by itself.
+
+    The values are compared with those of the cast operands in fp64: PyTorch's own are farther from these on CPUs
+    without bf16 instructions.
+    """
     x = torch.randn(2, 4, 5, 5, requires_grad=True)
     w = torch.randn(3, 4, 3, 3).to(weight).requires_grad_()
     b = torch.randn(3).to(dtype).requires_grad_()
@@ -154,7 +159,7 @@ def test_biases_of_any_type(weight, dtype):
 
 @weighted
 def test_second_derivatives_inside_of_autocast(call, size, weight):
-    """The forward is outside of it: autocast may round, as in PyTorch, but data types fit each other."""
+    """The forward runs outside of autocast, which may round, as in PyTorch; but data types must match."""
     x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
     y = call(x, w)
     with torch.autocast("cpu", torch.bfloat16):

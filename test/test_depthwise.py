@@ -1,4 +1,4 @@
-"""direct_depthwise against PyTorch in fp64: all directions, layouts and data types, and what padding must not do."""
+"""direct_depthwise against PyTorch in fp64: all directions, layouts and types, and NaN at padding."""
 
 import pytest
 import torch

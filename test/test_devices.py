@@ -1,4 +1,4 @@
-"""One table of GPUs (csrc/hip/devices.def), read by C++, by Python and where kernels are compiled."""
+"""One table of GPUs (csrc/hip/devices.def), read by C++, by Python and by the kernels' build."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_times_are_of_the_table():
 
 
 def test_nothing_else_compares_architectures():
-    """MIOpen's rules do: they say what its releases get wrong on which."""
+    """Only MIOpen's rules compare architectures: its releases have errors on some of them."""
     files = [
         path for path in (ROOT / "csrc").rglob("*.*") if path.suffix in (".h", ".cpp") and "miopen" not in path.parts
     ]

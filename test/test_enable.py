@@ -1,4 +1,4 @@
-"""enable(): PyTorch's own convolutions by the chosen kernels, for the whole process."""
+"""enable(): PyTorch's own convolutions run by the chosen kernels, in the whole process."""
 
 import copy
 import subprocess
@@ -25,12 +25,12 @@ def disabled_afterwards():
 
 
 def chosen() -> int:
-    """How many decisions this thread has asked for."""
+    """Number of decisions that this thread has asked for."""
     return sum(native.cache_counts())
 
 
 def test_samples_of_pytorch():
-    """Those of its own tests, in a process of their own: what they import changes settings of PyTorch."""
+    """PyTorch's own samples run in a separate process: importing them changes settings of PyTorch."""
     command = [
         sys.executable,
         "-m",
@@ -129,7 +129,7 @@ def test_transforms():
 
 @pytest.mark.parametrize("force", [None, "aten", "aten_nhwc", "reference"])
 def test_operators_of_this_package(force):
-    """They call aten::convolution, too, where PyTorch's own is chosen."""
+    """These operators call aten::convolution, too, where PyTorch's own kernel is chosen."""
     torch.set_num_threads(1)
     x = torch.randn(2, 3, 16, 16, requires_grad=True)
     model = torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3)
@@ -176,7 +176,7 @@ def test_inductor():
 
 
 def test_tensors_that_are_not_ours():
-    """They go where they went."""
+    """Tensors that this package does not support go to PyTorch, as without enable()."""
     x, w = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
     with torch_reformer.enable():
         asked = chosen()
@@ -206,7 +206,7 @@ def test_worker_processes():
 
 
 def test_without_the_library():
-    """enable() says how to build it, and the operators run by their Python rules."""
+    """enable() says how to build the library, and the operators run by their Python rules."""
     script = """
 import sys, torch
 sys.modules["torch_reformer._aten_" + "_".join(torch.__version__.split(".")[:2])] = None

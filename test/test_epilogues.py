@@ -1,4 +1,4 @@
-"""Whether a program behind a convolution runs in its kernel: its text, the choice, and selectors that learn it."""
+"""Fused or separate programs behind a convolution: text form, the choice, and selectors that learn it."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ from torch_reformer.selector.dataset import decided, make_dataset
 from torch_reformer.selector.problems import Task, parse_tasks, read_problems, read_tasks
 from torch_reformer.selector.timings import Record, Timing, write_timings
 
-PROBLEM = ConvProblem(32, 256, 14, 14, 256, 3, 3, 1, 1, dtype="BF16", layout="NHWC")  # gpu_tma_gemm is its fastest
+PROBLEM = ConvProblem(32, 256, 14, 14, 256, 3, 3, 1, 1, dtype="BF16", layout="NHWC")  # gpu_tma_gemm is fastest
 KEY = f"{PROBLEM}+bias.residual.relu"
 NAMES = native.solver_names()
 
@@ -34,7 +34,7 @@ def no_epilogues():
 
 
 def install(fused: float, separate: float) -> None:
-    """A selector that has these logits for every program."""
+    """Install a selector with equal logits for every program."""
     model = reformer(2, decides="epilogues")
     with torch.no_grad():
         model.head.weight.zero_()
@@ -127,7 +127,7 @@ def test_nothing_to_choose_on_a_cpu_and_where_no_kernel_runs_it(no_epilogues):
 
 
 def test_damaged_weights_choose_nothing(no_epilogues):
-    """Logits that are no numbers: the kernels that have them are not ranked."""
+    """Kernels whose logits are NaN are not ranked."""
     install(5.0, 0.0)
     before = native.selector("sm_90")
     model = reformer(len(before["candidates"]))
@@ -168,7 +168,7 @@ def test_features_of_a_program_that_does_nothing_are_the_problems():
 
 
 def learnable() -> list[Record]:
-    """Records in which programs with GELU are faster in kernels of their own."""
+    """Records in which programs with GELU are faster in separate kernels."""
     found = []
     for i in range(480):
         c, size = 32 + 8 * (i % 30), 7 + i % 23
@@ -223,7 +223,7 @@ def test_records_that_no_kernel_runs_are_left_out():
     assert len(found) == 2 and len(found.left_out) == len(reasons)
     for reason, count in found.left_out.items():
         assert reasons[next(each for each in reasons if each in reason)] == count
-    with config(force="aten"):  # of no account
+    with config(force="aten"):  # without effect here
         assert len(make_dataset([("sm_90", usable)])) == 2
     with pytest.raises(ValueError, match="2 times above 0; 1 of programs that are not known"):
         make_dataset([("sm_90", unusable[2:3])])

@@ -42,7 +42,7 @@ def test_scales(dtype, of_factor):
 
 
 def test_one_leaves_all_as_it_is():
-    """A NaN's bits, too."""
+    """A factor of one leaves all elements as they are, including the bits of NaN."""
     values = torch.tensor([0x7FC1, 0xFFC2, 0x7F81] * 8, dtype=torch.int32).to(torch.int16)
     values = values.view(torch.bfloat16)
     found = scaled(values, torch.tensor(1.0), 8, 1)

@@ -43,7 +43,7 @@ def launch_rows(name, count, arguments):
 
 
 def segments(numbers, rows):
-    """Their order and where each begins."""
+    """Order of the entries by segment, and the position at which each segment begins."""
     ordered, wide = torch.sort(numbers.int(), stable=True)
     order, begins = torch.empty_like(ordered), torch.full((rows + 1,), -1, dtype=torch.int32)
     pointers = [each.data_ptr() for each in (ordered, wide, order, begins)]
@@ -52,8 +52,10 @@ def segments(numbers, rows):
 
 
 def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks_each=1, warp=32, seed=0):
-    """By blocks of so many chunks of columns, as a warp has at once, and, where they have room, with so many rows of
-    the source side by side (its logarithm)."""
+    """Sums by blocks of `chunks_each` chunks of columns; a chunk is what a warp handles at once.
+
+    log_side: logarithm of the number of source rows that a warp adds up side by side, if it has room.
+    """
     columns = source.shape[1]
     name, count = TYPES[source.dtype]
     count = 1 if columns % count else count
@@ -77,7 +79,7 @@ def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks
 
 
 def check(numbers, columns, rows, dtype=torch.bfloat16, with_base=False, with_factors=False, **options):
-    source = torch.randint(-4, 5, (len(numbers), columns)).to(dtype)  # whose sums are exact in fp32
+    source = torch.randint(-4, 5, (len(numbers), columns)).to(dtype)  # their sums are exact in fp32
     base = torch.randint(-4, 5, (rows, columns)).to(dtype) if with_base else None
     factors = torch.randint(-2, 3, (len(numbers),)).to(dtype) if with_factors else None
     expected = torch.zeros(rows, columns, dtype=torch.float64) if base is None else base.double()
@@ -102,7 +104,7 @@ def test_sums(columns, dtype, warp):
 @pytest.mark.parametrize("warp", [32, *slow(64)])
 @pytest.mark.parametrize("log_side", [0, 6])
 def test_rows_of_many_entries(log_side, warp):
-    """All warps of a block have a share of one; of just so many entries that none has it, too."""
+    """All warps of a block share a row of many entries; also rows of just so many entries that they are not shared."""
     many = LONG << log_side if log_side == 0 else LONG * 8
     numbers = torch.cat([torch.randint(0, 17, (500,)), *(torch.full((many + r,), 17 + r) for r in range(3))])
     numbers = numbers[torch.randperm(len(numbers))]
