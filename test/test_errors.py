@@ -1,4 +1,4 @@
-"""Bad input raises a message with the argument and its value before any work, also for inputs without elements."""
+"""Bad input raises an error with the argument and its value before any work, in fake kernels, too."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""benchmarks/loss_curves.py: a few steps of a model of its own."""
+"""benchmarks/loss_curves.py: a few steps of a small model defined here."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "loss_curves.py"
 def test_few_steps(tmp_path, dtype):
     out = tmp_path / "curves.csv"
     command = [sys.executable, str(SCRIPT), "--model", "small", "--batch", "4", "--size", "16", "--steps", "3"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # what is tested here, wherever it is
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the package under test, wherever it is
     done = subprocess.run(
         [*command, "--dtype", dtype, "--out", str(out)], env=environment, capture_output=True, text=True
     )
@@ -38,7 +38,7 @@ def test_few_steps(tmp_path, dtype):
 
 
 def test_models_of_torchvision_without_it(tmp_path):
-    """A sentence, not a traceback."""
+    """It prints an error message, not a traceback."""
     (tmp_path / "torchvision.py").write_text("raise ImportError('none')")
     code = f"import runpy, sys; sys.path[:0] = [{str(tmp_path)!r}, {str(SCRIPT.parent)!r}]; "
     code += f"sys.argv = ['x', '--steps', '1']; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"

@@ -23,7 +23,7 @@ CALLS = {
 
 
 def results(function, sizes, device):
-    """The result, and all gradients."""
+    """The result and all gradients."""
     leaves = [torch.randn(size, device=device, requires_grad=True) for size in sizes]
     result = function(*leaves)
     return [result, *torch.autograd.grad(result.sum(), leaves)]

@@ -1,4 +1,4 @@
-"""Programs over tensors in other orders, parts of others and such that repeat elements."""
+"""Programs on tensors in other memory orders, slices of tensors, and tensors with repeated elements."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_inputs(dtype, size, way, device):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_outputs(dtype, size, way, device):
-    """Written where they belong, and nowhere else."""
+    """Outputs are written at their strides and nowhere else."""
     tested = Program(program.store(program.acc() > 0, torch.bool), program.store(program.acc() * 2))
     acc = on(placed_tensors(tested, size, dtype, way)[0], device)
     memory = on(written_like({**PLACES, **TURNED}[way](size), dtype), device)
@@ -50,6 +50,6 @@ def test_what_no_program_reads():
     acc = torch.randn(2, 8, 3, 3).contiguous(memory_format=torch.channels_last)
     with pytest.raises(RuntimeError, match=r"tensors\[0\] \(full\) has size \[1, 2, 3, 3, 4\]"):
         torch.ops.reformer.stitch(acc, [torch.randn(1, 2, 3, 3, 4)], tested.code)
-    other = torch.randn(1, 2, 3, 3, 16)[..., ::2]  # neither channels nor pixels are adjacent
+    other = torch.randn(1, 2, 3, 3, 16)[..., ::2]  # neither channels nor positions are adjacent
     found = torch.ops.reformer.stitch(acc, [other], tested.code)[0]
     torch.testing.assert_close(found, acc + in_sizes(other, acc.shape))

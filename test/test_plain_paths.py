@@ -1,4 +1,5 @@
-"""Plain tensors take a shorter way, by private operators and numbers: whoever wants to see the operators still does."""
+"""Plain tensors take a shortcut through private operators and numbers; traces, modes and transforms still see public
+operators."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""``python -m torch_reformer plan``, as a new user has it: models and inputs of all kinds, and what is no model."""
+"""``python -m torch_reformer plan`` as a new user sees it: models and inputs of all kinds, and wrong arguments."""
 
 import json
 import os
@@ -158,11 +158,11 @@ COMMANDS = {
     **dict.fromkeys(("product", "attention", "broken", "by_values", "by_name", "nested", "frozen", "function"), []),
     **dict.fromkeys(("wrong_sizes", "too_few", "on_the_cpu", "nothing_computed"), []),
 }
-# Runs them all in one process that has the GPU.
+# Run all commands in one process that has the GPU.
 COMMANDS_IN_TURN = """
 import contextlib, io, json, sys
 from torch_reformer.__main__ import main
-from torch_reformer.compiler import fake_gpu
+from torch_reformer.compiler.analysis import fake_gpu
 assert fake_gpu.begin()
 found = {}
 for name, options in json.loads(sys.argv[1]).items():
@@ -187,7 +187,7 @@ def process(folder: Path, *words: str, **variables: str) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def printed(folder) -> dict[str, tuple[str, int]]:
-    """What each command prints, and its status."""
+    """Output and status of each command."""
     preload = fake_gpu.environment()["LD_PRELOAD"]
     done = process(folder, "-c", COMMANDS_IN_TURN, json.dumps(COMMANDS), LD_PRELOAD=preload)
     assert done.returncode == 0, done.stderr
@@ -197,14 +197,14 @@ def printed(folder) -> dict[str, tuple[str, int]]:
 
 
 def lines_of(text: str) -> list[tuple[float, str]]:
-    """Expected microseconds, and what for."""
+    """Expected microseconds and label of each line."""
     found = re.findall(r"^ *([\d.]+) +[\d.]+ +[\d.]+  (\S.*)$", text, re.M)
     return [(float(us), what) for us, what in found]
 
 
 @needs_no_gpu
 def test_the_command_alone(folder):
-    """It starts a process that has the GPU."""
+    """The command starts a process that has the GPU."""
     done = process(folder, "-m", "torch_reformer", "plan", "new_models:images")
     assert done.returncode == 0 and not done.stderr
     assert "conv: conv, moments" in done.stdout.split("\nbackward\n")[0]
@@ -217,7 +217,7 @@ def test_models(name, printed):
     assert status == 0
     forward, backward = text.split("\nbackward\n")
     assert lines_of(forward) and lines_of(backward) and "graph" not in text
-    assert all(us > 3 for us, _ in lines_of(text))  # nothing starts in no time
+    assert all(us > 3 for us, _ in lines_of(text))  # no kernel starts in no time
 
 
 @needs_no_gpu
@@ -229,7 +229,7 @@ def test_images(printed):
 
 @needs_no_gpu
 def test_products_of_fp32(printed):
-    """67 teraflops, at most, and not the 989 of 16 bits."""
+    """At most 67 teraflops, not the 989 of 16-bit types."""
     us = [us for us, what in lines_of(printed["product"][0]) if "4096x4096x4096" in what]
     assert us and all(2 * 4096**3 / 67e6 * 0.7 < each for each in us)
 
@@ -247,7 +247,7 @@ def test_attention_is_the_gpus(printed):
 
 @needs_no_gpu
 def test_breaks_are_said(printed):
-    """And each graph has its plans."""
+    """Each graph has its plans, too."""
     text, status = printed["broken"]
     assert status == 0
     assert "forward of graph 1 of 2" in text and "backward of graph 2 of 2" in text
@@ -280,7 +280,7 @@ def test_models_that_fail(name, sentence, printed):
 
 
 def test_values_keep_what_was_planned():
-    """Until the branch."""
+    """Graphs before the branch."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -299,7 +299,7 @@ def test_values_keep_what_was_planned():
 
 @pytest.fixture
 def refused(folder, monkeypatch, capsys):
-    """What the command says of a model that it does not get."""
+    """The command's error message for a model that it refuses."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(fake_gpu, "begin", lambda: True)
@@ -347,7 +347,7 @@ def test_modules_that_fail(folder, refused):
 
 @pytest.mark.parametrize("name", ["images", "volumes", "by_name", "broken", "by_values"])
 def test_measured(name, folder, monkeypatch, capsys):
-    """Where the model is; branches go by values there."""
+    """The model stays on its own device, and branches on values work."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert main(["plan", f"new_models:{name}", "--measure", "--channels-last"]) == 0
@@ -356,7 +356,7 @@ def test_measured(name, folder, monkeypatch, capsys):
 
 
 def test_graphs_without_a_plan(folder, monkeypatch, capsys):
-    """Their reason is there, and the command goes on."""
+    """The reason is printed, and the command goes on."""
 
     def executable(*_, **__):
         raise Unsupported("the reason")
@@ -372,7 +372,7 @@ def test_graphs_without_a_plan(folder, monkeypatch, capsys):
 
 
 def test_models_stay_as_they_are():
-    """But for the buffers of those that are measured."""
+    """Only buffers of measured models may change."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     before = {name: each for name, each in model.state_dict(keep_vars=True).items()}
     planned(model, (torch.randn(2, 3, 8, 8),), "sm_90")

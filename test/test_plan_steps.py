@@ -1,4 +1,4 @@
-"""Steps of plans by PyTorch's dispatcher, views, and what is freed when."""
+"""Plan steps that run by PyTorch's dispatcher, views, and the order in which tensors are freed."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ GEOMETRY = plan.geometry_number((1, 1), (1, 1), (1, 1), 1)
 
 
 def called(operator, args=(), kwargs=None, lengths=(), inputs=0):
-    """A plan that is one call."""
+    """A plan with one call."""
     steps = plan.Plan(inputs)
     return steps.give(*steps.aten(operator, args, kwargs, lengths))
 
@@ -67,7 +67,8 @@ def test_outputs_that_are_inputs_or_views_of_them():
 
 
 def test_writes_in_place():
-    """ATen's in-place operators and those with out, and programs' channels, each into what is given or made."""
+    """ATen's in-place operators and those with `out`, and programs that write channels, into inputs and into new
+    tensors."""
     steps = plan.Plan(4)
     (in_place,) = steps.aten(aten.mul_.Tensor, (0, 1))
     (out,) = steps.aten(aten.mm.out, (0, 1), {"out": 2})
@@ -84,7 +85,7 @@ def test_writes_in_place():
 
 
 def mixed():
-    """Steps of all kinds, of an image, a weight, a channel's sums and a tensor that nobody needs."""
+    """Steps of all kinds, for an image, a weight, sums per channel and an unused tensor."""
     steps = plan.Plan(4)
     (y,) = steps.conv2d(DOUBLED.code, GEOMETRY, 0, 1, [])
     (sums,) = steps.aten(aten.sum.dim_IntList, (y, [0, 2, 3]))
@@ -131,7 +132,7 @@ def test_is_what_its_steps_are():
 
 
 def test_gradients_through_steps():
-    """Where gradients are wanted it runs step by step, and autograd sees the operators."""
+    """If gradients are needed the plan runs step by step, and autograd sees the operators."""
     steps = plan.Plan(2)
     (product,) = steps.aten(aten.mm.default, (0, 1))
     (row,) = steps.view(product, (2,), (2,), 1)
@@ -143,7 +144,7 @@ def test_gradients_through_steps():
 
 
 class Watch:
-    """Operators in Python that tell what they are called with: which tensors are alive then, and what else is done."""
+    """An operator in Python that records which earlier tensors are alive at each call, and can run a callback."""
 
     def __init__(self, library: torch.library.Library):
         self.seen: list[weakref.ref] = []
@@ -176,7 +177,7 @@ def test_frees_at_the_last_use(watch):
     steps.give(e, c)
     with torch.no_grad():
         found = plan.run(steps, [torch.rand(2)])
-    # b is freed after c is made, what nobody needs at once, a after its last use, and outputs are not.
+    # b is freed after c exists, an unused tensor at once, a after its last use; outputs stay.
     assert watch.alive == [[], [True], [True, True], [True, False, True], [True, False, True, False]]
     gc.collect()
     assert [reference() is not None for reference in watch.seen] == [False, False, True, False, True]
@@ -184,7 +185,7 @@ def test_frees_at_the_last_use(watch):
 
 
 def test_frees_what_it_is_given(watch):
-    """Unless somebody else refers to it, as whoever calls an operator with a list of tensors does."""
+    """Inputs are freed unless the caller refers to them, as callers of an operator with a list of tensors do."""
     steps = plan.Plan(3)
     (a,) = steps.aten(torch.ops.plan_steps.step.default, (0,))
     (b,) = steps.aten(torch.ops.plan_steps.step.default, (1,))
@@ -261,7 +262,7 @@ def test_errors_name_the_step(watch, capfd):
 
 @pytest.mark.gpu
 def test_one_device():
-    """But numbers, which may be on the CPU."""
+    """All tensors except numbers, which may be on the CPU."""
     steps = called(aten.mul.Tensor, (0, 1), inputs=2)
     x, number = torch.rand(2, 3, device="cuda"), torch.tensor(2.0)
     assert torch.equal(plan.run(steps, [x, number])[0], 2 * x)
@@ -304,7 +305,7 @@ KINDS = [*ATEN, "view", "stitch", "sort", "split"]
 
 @given(st.data())
 def test_random_graphs(data):
-    """Against the same calls one by one: views, writes through them, several results, unused ones, empty tensors."""
+    """Compare with separate calls: views, writes through them, several results, unused ones, empty tensors."""
     count, size = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     steps, tensors = plan.Plan(count), [torch.rand(size, size) - 0.5 for _ in range(count)]
     there, matrices = [each.clone() for each in tensors], list(range(count))

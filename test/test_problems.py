@@ -41,7 +41,7 @@ def test_keys_and_command_lines():
 def test_options_replace_and_expand_without_repetition():
     found = read_problems(DATA / "problems.txt", batch=2, dtype="FP64", directions=["W", "F"], layouts=["NHWC", "NCHW"])
     without_bias = [problem for problem in found if not problem.bias]
-    assert len(without_bias) == 4 * 4  # geometries, each once in each direction and layout
+    assert len(without_bias) == 4 * 4  # each geometry once in each direction and layout
     assert [p.direction for p in found if p.bias] == ["F", "F"]
     assert {(p.n, p.dtype) for p in found} == {(2, "FP64")}
     first = ConvProblem.parse("64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F").replace(n=2, dtype="FP64")

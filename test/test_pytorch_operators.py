@@ -12,8 +12,8 @@ from pytorch_suites import DTYPES, assert_known, few, of_known_version, operator
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-SAMPLES = 4  # of an operator, besides one that is not contiguous
-DYNAMIC = 16  # every so many operators with sizes as symbols
+SAMPLES = 4  # per operator, plus one that is not contiguous
+DYNAMIC = 16  # one of this many operators is tested with symbolic sizes
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
@@ -68,7 +68,7 @@ def call(operator: Callable) -> Callable:
 
 
 def samples(op, dtype: torch.dtype, gradients: bool) -> list:
-    """Few of PyTorch's, first those of different kinds, and the first with tensors that are not contiguous."""
+    """A few of PyTorch's samples: different kinds first, and the first sample again with noncontiguous tensors."""
     every = [each for each in op.sample_inputs("cpu", dtype, requires_grad=gradients) if is_strided(each)]
     kinds = {kind(each): place for place, each in reversed(list(enumerate(every)))}
     places = sorted(kinds.values())[:SAMPLES]
@@ -86,6 +86,6 @@ def is_strided(sample) -> bool:
 
 
 def kind(sample) -> tuple:
-    """Which of its tensors have no dimensions, are empty or not contiguous, and which arguments go by name."""
+    """Key of a sample's kind: tensors without dimensions, empty or not contiguous, and names of keyword arguments."""
     shapes = ((each.dim() == 0, each.numel() == 0, each.is_contiguous()) for each in tensors(sample))
     return *shapes, *sample.kwargs

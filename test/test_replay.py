@@ -1,4 +1,4 @@
-"""`replay`: what it says, and what it reads beside the database."""
+"""`replay`: its output, and the files that it reads beside the database."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The selector in C++: equal to PyTorch's, and what is chosen by it."""
+"""The selector in C++: its logits equal PyTorch's, and the choices follow from them."""
 
 import math
 import threading
@@ -55,7 +55,7 @@ def any_problem(draw) -> ConvProblem:
 
 @pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.direction == "F"], ids=str)
 def test_a_bias_decides_nothing(problem):
-    """No database has timings with one: a weight that was never learnt would."""
+    """No database has timings with a bias, so a weight for it would stay untrained."""
     without, biased = (native.features([problem.replace(bias=bias).native()], None) for bias in (False, True))
     assert all(torch.equal(a, b) for a, b in zip(without, biased, strict=True))
 
@@ -149,7 +149,7 @@ def test_what_refuses_is_not_chosen():
         install(constant([float(name == preferred) for name in names]), names)
         for problem in PROBLEMS:
             found = [candidate for candidate in candidates(problem) if candidate.name == preferred]
-            may_be_chosen = found and found[0].reason is None  # it is not among them if it is for GPUs
+            may_be_chosen = found and found[0].reason is None  # GPU solvers are not among the candidates
             assert (chosen(problem) == preferred) == bool(may_be_chosen)
             with config(forbid=[preferred] if preferred != "aten" else []):
                 assert preferred == "aten" or chosen(problem) != preferred
@@ -166,7 +166,7 @@ def test_settings_come_before_the_selector():
 
 @pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf])
 def test_damaged_weights(damage):
-    """Nothing that refuses may be chosen, whatever the logits are."""
+    """Solvers that refuse the problem are not chosen, whatever the logits are."""
     names = config.solvers()
     by_rule = [chosen(problem) for problem in PROBLEMS]
     for name in constant([0.0]).state_dict():
