@@ -33,7 +33,7 @@ def _names_for_torchvision():
 
 
 def package(name: str):
-    """Import an optional package. Without it the test is skipped, but in CI, whose `make test-all` installs it, it fails."""
+    """Import an optional package. Without it the test is skipped, in CI it fails: `make test-all` installs it."""
     reason = "timm, torchvision or transformers is not installed: pip install --group zoo"
     imported = importlib.import_module if os.environ.get("CI") else partial(pytest.importorskip, reason=reason)
     try:

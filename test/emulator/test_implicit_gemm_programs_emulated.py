@@ -78,7 +78,7 @@ def test_rows_read_at_once(path, type_name, tile):
         check(tested, "3x3", type_name, tile, path)
 
 
-# The same for wgmma kernels, which hold and store their sums as those of mma.sync do.
+# wgmma kernels, too, which hold and store their sums as those of mma.sync do.
 @pytest.mark.slow
 @emulator.without_sanitizers
 @pytest.mark.parametrize("type_name", ["bf16", "fp32"])

@@ -32,7 +32,7 @@ NAMED = {
 }
 
 
-# Of 72 channels the last box has 8, for one warp. Tiles reach beyond the image at two sides.
+# The last of 72 channels' boxes has 8, for one warp. Tiles reach beyond the image at two sides.
 def problem_of(kind, type_name="bf16", *, n=2, channels=72, size=(9, 19), pad=None):
     filter, stride = kind
     others = dict(pad=pad or (filter // 2, filter // 2), stride=(stride, stride), groups=channels)

@@ -158,7 +158,7 @@ KINDS = [(filter, stride) for filter in (3, 5, 7) for stride in (1, 2)]
 TWO_KINDS = [(3, 1), (7, 2)]
 
 
-# Of 72 channels the last box has 8, for one warp.
+# The last of 72 channels' boxes has 8, for one warp.
 @pytest.mark.parametrize("kind", [*TWO_KINDS, *slow(*(kind for kind in KINDS if kind not in TWO_KINDS))], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_depthwise(direction, kind):
