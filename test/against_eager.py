@@ -78,13 +78,13 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
             got = _outcome(compile(function, plans.append), args)
         except Exception as error:
             return [f"{type(error).__name__}: {error}"]
-    found = [str(each.message) for each in caught if "without a plan" in str(each.message)]
-    if not plans and not found:
-        found.append("nothing is planned")
+    sentences = [str(warning.message) for warning in caught if "without a plan" in str(warning.message)]
+    if not plans and not sentences:
+        sentences.append("nothing is planned")
     exact = functools.cache(lambda: _outcome(function, _in_double(args)))
     for name, values in expected.items():
         if len(got[name]) != len(values):
-            found.append(f"{len(got[name])} {name}, not {len(values)}")
+            sentences.append(f"{len(got[name])} {name}, not {len(values)}")
         for index, (ours, theirs) in enumerate(zip(got[name], values, strict=False)):
             with_strides = name != "gradients"
             if _described(ours, with_strides) != _described(theirs, with_strides):
@@ -94,36 +94,36 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
             else:
                 continue
             if difference:
-                found.append(f"{name}[{index}]: {difference}")
-    return found
+                sentences.append(f"{name}[{index}]: {difference}")
+    return sentences
 
 
 def _outcome(function: Callable, args: tuple) -> dict[str, list]:
     """Everything that a call with copies of the arguments returns or changes."""
     args = _copied(args)
-    given = _tensors(args)
+    arguments = _tensors(args)
     torch.manual_seed(0)
     results = tree_leaves(function(*args))
     torch.manual_seed(1)
-    leaves = [each for each in given if each.requires_grad]
+    leaves = [each for each in arguments if each.requires_grad]
     roots = [each for each in _tensors(results) if each.requires_grad]
     cotangents = [torch.randn(root.shape, dtype=_double(root.dtype)).to(root.dtype) for root in roots]
     gradients = torch.autograd.grad(roots, leaves, cotangents, allow_unused=True) if leaves and roots else ()
-    memory = [_memory(each) for each in given]
+    memory = [_memory(tensor) for tensor in arguments]
     shares = [_memory(each) in memory and memory.index(_memory(each)) for each in _tensors(results)]
-    outcome = {"results": results, "gradients": gradients, "arguments": given, "arguments in results": shares}
+    outcome = {"results": results, "gradients": gradients, "arguments": arguments, "arguments in results": shares}
     return tree_map_only(Tensor, Tensor.detach, outcome)
 
 
 def _tensors(values) -> list[Tensor]:
     """All tensors, including the parameters and buffers of modules."""
-    found = []
+    tensors = []
     for leaf in tree_leaves(values):
         if isinstance(leaf, nn.Module):
-            found += [*leaf.parameters(), *leaf.buffers()]
+            tensors += [*leaf.parameters(), *leaf.buffers()]
         elif isinstance(leaf, Tensor):
-            found.append(leaf)
-    return found
+            tensors.append(leaf)
+    return tensors
 
 
 def _memory(tensor: Tensor) -> int | None:

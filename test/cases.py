@@ -160,8 +160,8 @@ def in_double(case: Case, direction: str, first, second, bias=None) -> torch.Ten
 
 def solvers_for(problem: ConvProblem) -> list[str]:
     """Names of all solvers that can compute the problem, among them the reference, which can compute every problem."""
-    found, _ = native.candidates(problem.native(), None)
-    return [c.name.decode() for c in found if c.reason is None] + ["reference"]
+    candidates, _ = native.candidates(problem.native(), None)
+    return [c.name.decode() for c in candidates if c.reason is None] + ["reference"]
 
 
 def chosen_for(problem: ConvProblem) -> str:

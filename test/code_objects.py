@@ -76,13 +76,13 @@ def nvidia_resources(path: Path) -> dict[str, Resources]:
     frame, registers, stack = 0x11, 0x2F, 0x12
     return {
         name: Resources(
-            found[registers],
+            attributes[registers],
             sections.get(f".nv.shared.{name}", (0, b""))[0],
-            max(found.get(frame, 0), found.get(stack, 0)),
+            max(attributes.get(frame, 0), attributes.get(stack, 0)),
             0,  # spilled registers are part of the stack frame
         )
-        for name, found in values.items()
-        if registers in found
+        for name, attributes in values.items()
+        if registers in attributes
     }
 
 

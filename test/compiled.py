@@ -71,7 +71,7 @@ def _files(source: Path, folders: list[Path]) -> set[Path]:
         if path not in found:
             found.add(path)
             candidates = [Path(folder, name) for name in _included(path)[1] for folder in (path.parent, *folders)]
-            left += [each.resolve() for each in candidates if each.is_file()]
+            left += [candidate.resolve() for candidate in candidates if candidate.is_file()]
     return found
 
 

@@ -28,8 +28,8 @@ class FlashAttention(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
-        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
-        return self.out(found.transpose(1, 2).flatten(2)).square().mean()
+        attention = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
 
 
 class BeforeAProduct(nn.Module):
@@ -121,25 +121,25 @@ def reports(model: nn.Module, inputs: list) -> list:
         tensor = tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
 
-    given = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with fake_gpu.answered(), FakeTensorMode(allow_non_fake_inputs=True):
-        flat = [on_gpu(each).requires_grad_(isinstance(each, nn.Parameter)) for each in given.values()]
+        flat = [on_gpu(value).requires_grad_(isinstance(value, nn.Parameter)) for value in state.values()]
         tensors = [on_gpu(each) for each in inputs]
 
         def step(*flat):
-            values = dict(zip(given, flat, strict=False))
+            values = dict(zip(state, flat, strict=False))
             with torch.autocast("cuda", dtype=torch.bfloat16):
-                return torch.func.functional_call(model, values, tuple(flat[len(given) :]))
+                return torch.func.functional_call(model, values, tuple(flat[len(state) :]))
 
         backend.compile_graphs(step, compiled)(*flat, *tensors).backward()
     return found
 
 
 def kinds(report) -> dict[str, int]:
-    found = [line.kind for line in report.lines]
+    names = [line.kind for line in report.lines]
     products = [line for line in report.lines if line.kind.startswith(("aten::mm", "aten::addmm"))]
-    found += [f"{line.kind}: {line.operations[0]}" for line in products]
-    return {kind: found.count(kind) for kind in sorted(set(found))}
+    names += [f"{line.kind}: {line.operations[0]}" for line in products]
+    return {kind: names.count(kind) for kind in sorted(set(names))}
 
 
 if __name__ == "__main__":

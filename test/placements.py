@@ -77,12 +77,12 @@ def in_sizes(tensor: Tensor, size) -> Tensor:
 def placed(tensor: Tensor, place: Tensor) -> Tensor:
     """The tensor's elements with the strides of `place`; where these repeat elements, the first one counts."""
     there = written_like(place, tensor.dtype)
-    given = tensor.permute(0, 2, 3, 1).reshape(there.shape)
+    elements = tensor.permute(0, 2, 3, 1).reshape(there.shape)
     for d in range(there.dim()):
         if there.stride(d) == 0:
-            given = given.narrow(d, 0, 1)
+            elements = elements.narrow(d, 0, 1)
             there = there.narrow(d, 0, 1)
-    there.copy_(given)
+    there.copy_(elements)
     return there.expand(with_five_dimensions(place).shape)
 
 

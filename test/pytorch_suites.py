@@ -47,7 +47,7 @@ def assert_known(name: str, dtype: str, differences: list[str]) -> None:
     """Check that every difference is in the list of known ones, and that every listed one still exists."""
     known = [each for each in KNOWN if name in each.names and dtype in each.dtypes]
     left = [each for each in differences if not any(re.search(k.difference, each) for k in known)]
-    strict = [each for each in known if not each.by_chance]
-    gone = [k.reason for k in strict if not any(re.search(k.difference, each) for each in differences)]
+    strict = [entry for entry in known if not entry.by_chance]
+    gone = [k.reason for k in strict if not any(re.search(k.difference, difference) for difference in differences)]
     assert not left, "\n".join(left)
     assert not gone, f"known_differences.py has {name}, which passes: {'; '.join(gone)}"

@@ -23,11 +23,11 @@ def result_and_gradients(op, sample):
         return value.detach().clone().requires_grad_() if isinstance(value, torch.Tensor) else value
 
     tensors = [leaf(sample.input), *map(leaf, sample.args)]
-    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    inputs = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     result = op(*tensors, **sample.kwargs)
     generator = torch.Generator().manual_seed(0)
     grad = torch.randn(result.shape, dtype=torch.float64, generator=generator).to(result.dtype)
-    grads = torch.autograd.grad(result, given, grad)
+    grads = torch.autograd.grad(result, inputs, grad)
     return [result, *grads]
 
 

@@ -51,5 +51,5 @@ def test_long_sums_round_like_sums_in_runs(name, layout):
         elements += exact.numel()
     # Half as much again for kernels with somewhat longer runs, plus three standard deviations for few elements.
     allowed = expected_rounding("", case.summed(direction)) * (1.5 + 3 / math.sqrt(elements))
-    found = {solver: math.sqrt(error / elements) / torch.finfo(torch.float32).eps for solver, error in errors.items()}
-    assert max(found.values()) <= allowed, f"{found}, allowed {allowed:.2f}"
+    actual = {solver: math.sqrt(error / elements) / torch.finfo(torch.float32).eps for solver, error in errors.items()}
+    assert max(actual.values()) <= allowed, f"{actual}, allowed {allowed:.2f}"

@@ -68,9 +68,9 @@ def test_arguments(operator, args, kwargs, lengths, tensors):
     steps.give(*steps.aten(operator, args, kwargs, lengths))
     call = steps.steps[0].call
     expected = call.run([tensors[i] for i in call.inputs])
-    found = plan.run(steps, tensors)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+    actual = plan.run(steps, tensors)
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
         if other is None or other.numel() == 0 and one is None:
             assert one is None
             continue
@@ -116,9 +116,9 @@ def test_numbers_among_results_are_left_out(library):
     operator = torch.ops.aten_call_test.counted.default
     steps = plan.Plan(2)
     steps.give(*steps.aten(operator, [0, 1], {}, [2]))
-    found = plan.run(steps, [X, Y])
-    torch.testing.assert_close(found, [X + 1, X, X * 2])
-    torch.testing.assert_close(steps.steps[0].call.run([X, Y]), found)
+    results = plan.run(steps, [X, Y])
+    torch.testing.assert_close(results, [X + 1, X, X * 2])
+    torch.testing.assert_close(steps.steps[0].call.run([X, Y]), results)
 
 
 def test_tensors_that_are_not_there(library):

@@ -95,7 +95,7 @@ def test_weights_that_are_cast(again, kind, call, size, weight):
 
     Only second derivatives without batch norm differ: these sums are added up in another data type.
     """
-    x, w, found = torch.randn(size).bfloat16(), torch.randn(weight), []
+    x, w, results = torch.randn(size).bfloat16(), torch.randn(weight), []
     if kind in ("channels_last", "sliced"):
         w = strided(w, kind) if w.dim() == 4 else w.T.contiguous().T
     w = w.bfloat16() if kind == "bf16" else w
@@ -103,18 +103,18 @@ def test_weights_that_are_cast(again, kind, call, size, weight):
         leaves = [x.clone().requires_grad_(), w.clone().requires_grad_(kind != "frozen")]
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             y = call(leaves[0], leaves[1] if autocast else leaves[1].bfloat16())
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        expected = [leaf for leaf in leaves if leaf.requires_grad]
         grad = torch.sin(torch.arange(2 * y.numel())).view(2, *y.shape).bfloat16()
         if again == "batched":
-            grads = torch.autograd.grad(y, wanted, grad, is_grads_batched=True)
+            grads = torch.autograd.grad(y, expected, grad, is_grads_batched=True)
         else:
-            grads = torch.autograd.grad(y, wanted, grad[0], create_graph=again == "twice")
-        assert [g.dtype for g in grads] == [leaf.dtype for leaf in wanted]
+            grads = torch.autograd.grad(y, expected, grad[0], create_graph=again == "twice")
+        assert [g.dtype for g in grads] == [leaf.dtype for leaf in expected]
         if again == "twice":
-            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), wanted)
-        found.append([y, *grads])
+            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), expected)
+        results.append([y, *grads])
     adds_up = again == "twice" and call is not norm_act
-    torch.testing.assert_close(*found, **(dict(rtol=2**-7, atol=2**-10) if adds_up else dict(rtol=0, atol=0)))
+    torch.testing.assert_close(*results, **(dict(rtol=2**-7, atol=2**-10) if adds_up else dict(rtol=0, atol=0)))
 
 
 @weighted
@@ -144,17 +144,17 @@ def test_biases_of_any_type(weight, dtype):
     x = torch.randn(2, 4, 5, 5, requires_grad=True)
     w = torch.randn(3, 4, 3, 3).to(weight).requires_grad_()
     b = torch.randn(3).to(dtype).requires_grad_()
-    types, found = [], []
+    types, results = [], []
     for conv2d in (torch.nn.functional.conv2d, torch_reformer.conv2d):
         with torch.autocast("cpu", torch.bfloat16):
             y = conv2d(x, w, b)
-        found = [y, *torch.autograd.grad(y.float().sum(), (x, w, b))]
-        types.append([each.dtype for each in found])
+        results = [y, *torch.autograd.grad(y.float().sum(), (x, w, b))]
+        types.append([result.dtype for result in results])
     assert types[0] == types[1]
     wide = [each.to(torch.bfloat16).double() for each in (x, w, b)]
     y = torch.nn.functional.conv2d(*wide)
     exact = [y, *torch.autograd.grad(y.sum(), wide)]
-    torch.testing.assert_close([each.double() for each in found], exact, rtol=2**-7, atol=2**-7)
+    torch.testing.assert_close([each.double() for each in results], exact, rtol=2**-7, atol=2**-7)
 
 
 @weighted

@@ -163,11 +163,11 @@ def planted(arch: str, folder: Path) -> Path:
 )
 def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
     path = planted(arch, tmp_path)
-    found = resources(path)
-    assert found["fine"].stack_bytes == found["fine"].spills == 0
-    assert found["fine"].shared_bytes in (1200, 1200 + 1024)  # NVIDIA's driver reserves 1 KiB from sm_90 on
-    assert 1 < found["fine"].registers < 32
-    assert found["spills"].stack_bytes >= 1200
+    used = resources(path)
+    assert used["fine"].stack_bytes == used["fine"].spills == 0
+    assert used["fine"].shared_bytes in (1200, 1200 + 1024)  # NVIDIA's driver reserves 1 KiB from sm_90 on
+    assert 1 < used["fine"].registers < 32
+    assert used["spills"].stack_bytes >= 1200
     check_registers(path)
     with pytest.raises(AssertionError, match="spills keeps 1[0-9]{3} bytes a thread in memory"):
         check_memory(path)
@@ -176,6 +176,6 @@ def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
 @needs_clang
 @needs_llvm
 def test_opcodes(tmp_path):
-    found = code_objects.amd_opcodes(planted("gfx90a", tmp_path))
-    assert any(opcode.startswith("v_mfma") for opcode in found["multiplies"])
-    assert "s_barrier" in found["fine"] and not any(opcode.startswith("v_mfma") for opcode in found["fine"])
+    opcodes = code_objects.amd_opcodes(planted("gfx90a", tmp_path))
+    assert any(opcode.startswith("v_mfma") for opcode in opcodes["multiplies"])
+    assert "s_barrier" in opcodes["fine"] and not any(opcode.startswith("v_mfma") for opcode in opcodes["fine"])

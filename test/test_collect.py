@@ -180,20 +180,20 @@ def test_wrong_solver_is_measured_again_once_it_is_right(tmp_path, monkeypatch):
 
 
 def _without_nhwc(problem):
-    found = measure(problem)
-    others = tuple(timing for timing in found.record.timings if timing.solver != "aten_nhwc")
-    found.record = found.record._replace(timings=others)
-    found.wrong["aten_nhwc"] = "its result is wrong"
-    return found
+    measurement = measure(problem)
+    others = tuple(timing for timing in measurement.record.timings if timing.solver != "aten_nhwc")
+    measurement.record = measurement.record._replace(timings=others)
+    measurement.wrong["aten_nhwc"] = "its result is wrong"
+    return measurement
 
 
 @pytest.mark.parametrize("dtype", ["FP32", "FP64", "FP16", "BF16"])
 @pytest.mark.parametrize("direction", ["F", "B", "W"])
 def test_one_wrong_element_is_found(broken, dtype, direction):
     problem = ConvProblem(2, 8, 8, 8, 8, 3, 3, 1, 1, direction=direction, dtype=dtype, bias=direction == "F")
-    found = measure(problem)
-    assert found.wrong.keys() == {"aten_nhwc"}
-    assert found.record.times.keys() == applicable(problem).keys() - {"aten_nhwc"}
+    measurement = measure(problem)
+    assert measurement.wrong.keys() == {"aten_nhwc"}
+    assert measurement.record.times.keys() == applicable(problem).keys() - {"aten_nhwc"}
 
 
 def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
@@ -235,17 +235,17 @@ def watches(monkeypatch, times):
     """Make each solver's runs take these microseconds, repeating the last; solvers without times take 10."""
 
     def stopwatches(calls, before, device):
-        found = {name: list(times.get(name, [10.0])) for name in calls}
-        return {name: lambda us=us: us.pop(0) if len(us) > 1 else us[0] for name, us in found.items()}
+        remaining = {name: list(times.get(name, [10.0])) for name in calls}
+        return {name: lambda us=us: us.pop(0) if len(us) > 1 else us[0] for name, us in remaining.items()}
 
     monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", stopwatches)
 
 
 def test_what_other_programs_disturbed_is_timed_again(monkeypatch):
     watches(monkeypatch, {"aten": [Disturbed(20_000.0), 12.0], "aten_nhwc": [11.0, *[Disturbed(20_000.0)] * 3, 11.0]})
-    found = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1))
-    assert (found.record.times["aten"], found.record.times["aten_nhwc"]) == (0.012, 0.011)
-    assert found.disturbed
+    measurement = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1))
+    assert (measurement.record.times["aten"], measurement.record.times["aten_nhwc"]) == (0.012, 0.011)
+    assert measurement.disturbed
     watches(monkeypatch, {})
     assert not measure(ConvProblem(1, 8, 4, 4, 8, 1, 1)).disturbed
 

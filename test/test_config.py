@@ -221,13 +221,13 @@ def test_a_fork_while_another_thread_sets_something(monkeypatch):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def check_program(made: Path, sources: list[Path]) -> None:
+def check_program(program: Path, sources: list[Path]) -> None:
     """Compile test/<name>.cpp with these files, and run it."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     headers = [f"-I{folder}" for folder in (CSRC, Path(torch.__file__).parent / "include")]
-    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", made, TEST / f"{made.name}.cpp", *sources]
+    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", program, TEST / f"{program.name}.cpp", *sources]
     subprocess.run([*command, "-pthread"], check=True)
-    done = subprocess.run([made], capture_output=True, text=True)
+    done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -250,7 +250,7 @@ def test_slow_way_round_is_no_candidate():
 
     def refusal(device: str, **changes) -> str | None:
         problem = PROBLEM.replace(layout="NHWC", **changes)
-        return next(found.reason for found in candidates(problem, device) if found.name == "aten_nchw")
+        return next(candidate.reason for candidate in candidates(problem, device) if candidate.name == "aten_nchw")
 
     assert refusal("sm_90") == "in NHWC cuDNN is faster as it is"
     assert refusal("sm_90", groups=4) is refusal("gfx90a") is None

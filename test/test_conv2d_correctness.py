@@ -268,16 +268,16 @@ def test_pixels_beyond_32_bits(geometry, nhwc, dtype):
     x, w = (tensor.to(dtype, memory_format=layout).requires_grad_() for tensor in (x, w))
     wide_x, wide_w = (tensor.detach().float().requires_grad_() for tensor in (x, w))
     y, expected = conv2d(x, w, **geometry), torch.conv2d(wide_x, wide_w, **geometry)
-    found = torch.autograd.grad(y.sum(), (x, w))
+    actual = torch.autograd.grad(y.sum(), (x, w))
     wanted = torch.autograd.grad(expected.sum(), (wide_x, wide_w))
-    for tensor, right in zip((y, *found), (expected, *wanted), strict=True):
+    for tensor, right in zip((y, *actual), (expected, *wanted), strict=True):
         torch.testing.assert_close(tensor.float(), right, atol=1e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("device", ["cpu-avx512-2t", "sm_90"])
 def test_only_pytorch_counts_beyond_32_bits(device):
     problem = ConvProblem(1, 4, 3, 3, 4, 2, 2, HUGE, HUGE, HUGE, HUGE, HUGE, HUGE)
-    refusals = {found.name: found.reason for found in candidates(problem, device)}
+    refusals = {candidate.name: candidate.reason for candidate in candidates(problem, device)}
     assert refusals.pop("aten") is None
     assert refusals and all(why is not None for why in refusals.values())
     assert "kernels count pixels by 32 bits" in refusals["reference" if device != "sm_90" else "aten_nhwc"]
@@ -289,8 +289,8 @@ def test_only_pytorch_counts_beyond_32_bits(device):
 def test_strides_of_empty_results_are_those_of_pytorch(sizes):
     x, w = (torch.ones(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     y = conv2d(x, w)
-    for found in (y, *torch.autograd.grad(y.sum(), (x, w))):
-        assert found.stride() == torch.empty(found.shape).stride()
+    for result in (y, *torch.autograd.grad(y.sum(), (x, w))):
+        assert result.stride() == torch.empty(result.shape).stride()
     with FakeTensorMode() as mode:
         assert conv2d(mode.from_tensor(x), mode.from_tensor(w)).stride() == y.stride()
     assert torch.autograd.gradcheck(conv2d, (x, w))

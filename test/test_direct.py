@@ -86,8 +86,8 @@ def test_refusals():
     native = torch_reformer.runtime.native
 
     def refusal(key):
-        found, _ = native.candidates(native.problem_parse(key), "cpu-avx2-4t")
-        return next(candidate.reason for candidate in found if candidate.name == b"direct")
+        candidates, _ = native.candidates(native.problem_parse(key), "cpu-avx2-4t")
+        return next(candidate.reason for candidate in candidates if candidate.name == b"direct")
 
     assert refusal("3-224-224-7x7-64-112-112-4-3x3-2x2-1x1-0-NCHW-FP32-F") is None
     assert b"8-bit" in refusal("3-224-224-7x7-64-112-112-4-3x3-2x2-1x1-0-NCHW-INT8-F")

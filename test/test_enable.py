@@ -91,11 +91,11 @@ def network():
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
 def test_training_steps_in_threads(memory_format):
     model, x = network().to(memory_format=memory_format), torch.randn(4, 3, 16, 16).to(memory_format=memory_format)
-    want, found = gradients(model, x), {}
+    want, results = gradients(model, x), {}
     models = [copy.deepcopy(model) for _ in range(4)]
 
     def step(i):
-        found[i] = gradients(models[i], x)
+        results[i] = gradients(models[i], x)
 
     with torch_reformer.enable():
         threads = [threading.Thread(target=step, args=(i,)) for i in range(4)]
@@ -103,7 +103,7 @@ def test_training_steps_in_threads(memory_format):
             thread.start()
         for thread in threads:
             thread.join()
-    for got in found.values():
+    for got in results.values():
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
@@ -135,9 +135,12 @@ def test_operators_of_this_package(force):
     model = torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3)
 
     def step():
-        given = x, model.conv.weight
-        made = torch.ops.reformer.conv2d(*given), torch_reformer.conv2d_act(*given), model(x)
-        return [*made, *torch.autograd.grad(sum(each.square().sum() for each in made), [x, *model.parameters()])]
+        operands = x, model.conv.weight
+        results = torch.ops.reformer.conv2d(*operands), torch_reformer.conv2d_act(*operands), model(x)
+        return [
+            *results,
+            *torch.autograd.grad(sum(tensor.square().sum() for tensor in results), [x, *model.parameters()]),
+        ]
 
     with torch_reformer.config(force=force):
         want = step()

@@ -49,11 +49,11 @@ def same(found, expected, x):
         outcomes = []
         for model in (found.train(training), expected.train(training)):
             model.zero_grad()
-            given = x.clone().requires_grad_()
-            y = model(given)
+            input = x.clone().requires_grad_()
+            y = model(input)
             y.square().sum().backward()
             gradients = {name: each.grad for name, each in model.named_parameters()}
-            outcomes.append([y.detach(), given.grad, gradients, dict(model.named_buffers())])
+            outcomes.append([y.detach(), input.grad, gradients, dict(model.named_buffers())])
         torch.testing.assert_close(*outcomes)
 
 
@@ -69,7 +69,9 @@ def test_training_steps_and_evaluation(name, channels_last):
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
         assert all(
-            each.is_contiguous(memory_format=torch.channels_last) for each in fused.parameters() if each.dim() == 4
+            parameter.is_contiguous(memory_format=torch.channels_last)
+            for parameter in fused.parameters()
+            if parameter.dim() == 4
         )
     for _ in range(2):
         model.zero_grad(), fused.zero_grad()
@@ -91,8 +93,8 @@ def test_autocast():
             loss = F.cross_entropy(each(x), torch.arange(8) % 4)
         loss.backward()
     assert all(each.grad.dtype == torch.float32 for each in fused.parameters())
-    found, expected = ([each.grad for each in of.parameters()] for of in (fused, model))
-    assert relative_error(found, expected) < 0.05
+    actual, expected = ([parameter.grad for parameter in of.parameters()] for of in (fused, model))
+    assert relative_error(actual, expected) < 0.05
 
 
 def test_what_it_says():
@@ -278,12 +280,12 @@ def test_transforms():
         return lambda parameters: functional_call(of, parameters, (x,)).square().sum()
 
     torch.testing.assert_close(grad(loss(model))(parameters), grad(loss(expected))(parameters))
-    found = []
+    results = []
     for each in (model, expected):
         given = x.clone().requires_grad_()
         checkpoint(each, given, use_reentrant=False).square().sum().backward()
-        found.append([given.grad, [parameter.grad for parameter in each.parameters()]])
-    torch.testing.assert_close(*found)
+        results.append([given.grad, [parameter.grad for parameter in each.parameters()]])
+    torch.testing.assert_close(*results)
 
 
 def test_planned():

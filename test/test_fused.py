@@ -124,12 +124,12 @@ def test_not_a_number_goes_where_it_goes_in_pytorch(activation, dtype):
     tensors = conv_tensors(dtype)
     tensors["x"][1, 2, 3, 4] = float("nan")
     tensors["residual"][0, 5, 6, 7] = float("inf")
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         x, w, bias, residual = (t.detach().requires_grad_() for t in tensors.values())
         y = module.conv2d_act(x, w, bias, activation=activation, residual=residual)
-        found.append([t.isfinite() for t in (y, *torch.autograd.grad(y.sum(), (x, w, bias, residual)))])
-    assert all(map(torch.equal, *found))
+        results.append([t.isfinite() for t in (y, *torch.autograd.grad(y.sum(), (x, w, bias, residual)))])
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.parametrize("how", ["sliced", "transposed", "expanded", "unaligned"])
@@ -183,12 +183,12 @@ def test_gradients_of_a_matrix_products_programs(rows):
 @pytest.mark.parametrize("activation", ["none", "gelu"])
 def test_results_of_linear_may_be_changed_in_place(activation):
     x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         y = module.linear_act(x, w, activation=activation)
         y.add_(1).mul_(2)
-        found.append(torch.autograd.grad(y.square().sum(), (x, w)))
-    torch.testing.assert_close(*found)
+        results.append(torch.autograd.grad(y.square().sum(), (x, w)))
+    torch.testing.assert_close(*results)
 
 
 def test_gradients_in_fp64_beside_outputs_in_fp32():

@@ -197,14 +197,14 @@ def test_large_means(layout):
     exact, theirs, ours = of(unfused, torch.float64), of(unfused, torch.float32), of(torch_reformer, torch.float32)
     for name, e, t, o in zip(("result", "mean", "variance"), exact, theirs, ours, strict=True):
         unit = torch.finfo(torch.float32).eps * e.square().mean().sqrt()
-        allowed, found = (2 * (t - e).square().mean().sqrt() + unit / 4, (o - e).square().mean().sqrt())
-        assert found <= allowed, f"{name}: {found:.3g}, allowed {allowed:.3g}"
+        allowed, actual = (2 * (t - e).square().mean().sqrt() + unit / 4, (o - e).square().mean().sqrt())
+        assert actual <= allowed, f"{name}: {actual:.3g}, allowed {allowed:.3g}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_not_a_number_goes_where_it_goes_in_pytorch(training, value):
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         torch.manual_seed(0)
         x, w, _, residual, *norm = norm_tensors(torch.float32).values()
@@ -212,8 +212,8 @@ def test_not_a_number_goes_where_it_goes_in_pytorch(training, value):
         statistics = torch.zeros(16), torch.ones(16)
         tensors = [t.requires_grad_() for t in (x, w, residual, *norm)]
         y = module.conv2d_batch_norm_act(x, w, None, *statistics, *norm, training=training, residual=residual)
-        found.append([t.isfinite() for t in (y, *statistics, *torch.autograd.grad(y.sum(), tensors))])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([t.isfinite() for t in (y, *statistics, *torch.autograd.grad(y.sum(), tensors))])
+    for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
 
 

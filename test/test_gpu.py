@@ -142,10 +142,10 @@ def gpu() -> torch.device:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_candidate_is_right(problem, gpu):
-    found = measure(problem, 2, gpu)
+    measurement = measure(problem, 2, gpu)
     # PyTorch's own kernel in the other layout rounds twice if there is a bias; this package isn't to blame.
-    assert not {name: what for name, what in found.wrong.items() if name.startswith("gpu_")}
-    assert any(name.startswith("gpu_") for name in found.record.times)
+    assert not {name: what for name, what in measurement.wrong.items() if name.startswith("gpu_")}
+    assert any(name.startswith("gpu_") for name in measurement.record.times)
 
 
 def workloads(solver, direction, gpu):
@@ -296,7 +296,9 @@ def test_the_device_names_itself(gpu):
     name = device_name(gpu)
     assert name.startswith(("sm_", "gfx"))
     assert gpu_runtime.unavailable(name) is None
-    assert any(found.name.startswith("gpu_") and not found.reason for found in candidates(PROBLEMS[0], name))
+    assert any(
+        candidate.name.startswith("gpu_") and not candidate.reason for candidate in candidates(PROBLEMS[0], name)
+    )
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")
@@ -313,6 +315,6 @@ def test_both_ways_of_an_epilogue_are_right(text, gpu):
     problem = dense("F", "BF16", 64, (28, 28), 128, 3).replace(bias=False)
     if not kernels(problem, text, gpu):
         pytest.skip("no kernel that a selector ranks runs programs here")
-    found = measure_epilogue(problem, text, 2, gpu)
-    assert not found.wrong and found.record.times.keys() == {"fused", "separate"}
-    assert found.record.epilogue == text
+    measurement = measure_epilogue(problem, text, 2, gpu)
+    assert not measurement.wrong and measurement.record.times.keys() == {"fused", "separate"}
+    assert measurement.record.epilogue == text

@@ -26,12 +26,12 @@ def dynamic(option: str) -> str:
 
 def symbols() -> dict[str, bool]:
     """Every dynamic symbol without its version, and whether the library defines it."""
-    found = {}
+    defined = {}
     for line in dynamic("symbols").splitlines():
         fields = line.split()
         if len(fields) >= 8 and fields[0].rstrip(":").isdigit():
-            found[fields[7].split("@")[0]] = fields[6] != "UND"
-    return found
+            defined[fields[7].split("@")[0]] = fields[6] != "UND"
+    return defined
 
 
 @readelf

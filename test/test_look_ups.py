@@ -57,9 +57,9 @@ def test_gradients():
     acc, tensors = looked_up(tested, size, torch.float64)
     tensors = plain(tensors, size)
     given = [acc.requires_grad_(), *(tensors[name].requires_grad_() for name in tables)]
-    found = torch.autograd.grad(torch_reformer.stitch(acc, tested, tensors).square().sum(), given)
+    actual = torch.autograd.grad(torch_reformer.stitch(acc, tested, tensors).square().sum(), given)
     (expected,) = interpret(tested, size, torch.float64, tensors, acc)
-    for ours, theirs in zip(found, torch.autograd.grad(expected.square().sum(), given), strict=True):
+    for ours, theirs in zip(actual, torch.autograd.grad(expected.square().sum(), given), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

@@ -23,18 +23,18 @@ def test_few_steps(tmp_path, dtype):
     assert done.returncode == 0, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()[-3:]] == ["torch", "fused", "torch"]
 
-    found = {}
+    values = {}
     with out.open(newline="") as file:
         for row in csv.DictReader(file):
-            found[row["provider"], row["case"].split(", ")[-1], row["metric"]] = float(row["p50"])
-    assert len(found) == 3 * (3 + 2 + 2 * 2)
+            values[row["provider"], row["case"].split(", ")[-1], row["metric"]] = float(row["p50"])
+    assert len(values) == 3 * (3 + 2 + 2 * 2)
     rounding = 1e-5 if dtype == "fp32" else 2**-9
     for side in ("fused", "torch NCHW"):
         for metric in ("loss_difference", "running_mean_difference", "running_var_difference"):
-            assert 0 <= found[side, "step 1", metric] < rounding, (side, metric)
-        assert found[side, "step 1", "mean_loss_difference_20"] < rounding
-        assert found[side, "step 3", "running_var_difference"] > 0  # they are two computations
-    assert len({found["torch", f"step {step}", "loss"] for step in (1, 2, 3)}) == 3
+            assert 0 <= values[side, "step 1", metric] < rounding, (side, metric)
+        assert values[side, "step 1", "mean_loss_difference_20"] < rounding
+        assert values[side, "step 3", "running_var_difference"] > 0  # they are two computations
+    assert len({values["torch", f"step {step}", "loss"] for step in (1, 2, 3)}) == 3
 
 
 def test_models_of_torchvision_without_it(tmp_path):

@@ -182,16 +182,16 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
     ids=lambda value: f"{value}" if isinstance(value, (ConvProblem, str)) else "",
 )
 def test_at_the_edges(problem, device, offered, refused):
-    found = refusals(problem, device)
-    assert {name: found[name] for name in offered} == dict.fromkeys(offered)
-    assert all(found[name] for name in refused), {name: found[name] for name in refused}
+    reasons = refusals(problem, device)
+    assert {name: reasons[name] for name in offered} == dict.fromkeys(offered)
+    assert all(reasons[name] for name in refused), {name: reasons[name] for name in refused}
 
 
 def test_atomic_additions_are_not_offered_where_results_must_repeat():
     with config(deterministic=True):
-        found = refusals(CONV_3X3, "gfx90a")
-    assert "deterministic" in found[GTC["F"]] and "deterministic" in found[TILES]
-    assert found[F2X3_G1] is None and found["GemmFwdRest"] is None
+        reasons = refusals(CONV_3X3, "gfx90a")
+    assert "deterministic" in reasons[GTC["F"]] and "deterministic" in reasons[TILES]
+    assert reasons[F2X3_G1] is None and reasons["GemmFwdRest"] is None
 
 
 # The rules are deliberately stricter than MIOpen in these cases.

@@ -75,14 +75,14 @@ def test_convolutions_are_those_of_torch(folder, name, direction):
             it.destroy()
         assert stub.live_handles() == stub.live_tensors() == stub.live_convolutions() == 0
     """
-    found = works(folder, code, pickle.dumps(given))
+    actual = works(folder, code, pickle.dumps(given))
     at = 0
     for dtype, layout in kinds:
         wanted = in_memory(expected, dtype, layout)
         size = wanted.numel() * wanted.element_size()
-        assert torch.equal(torch.frombuffer(bytearray(found[at : at + size]), dtype=dtype), wanted)
+        assert torch.equal(torch.frombuffer(bytearray(actual[at : at + size]), dtype=dtype), wanted)
         at += size
-    assert at == len(found)
+    assert at == len(actual)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -100,10 +100,10 @@ def test_rounding_is_that_of_torch(folder, dtype):
         sys.stdout.buffer.write(it.memory[2].raw)
     """
     given = bytes(w.view(torch.uint8).numpy()) + bytes(x.view(torch.uint8).numpy())
-    found = torch.frombuffer(bytearray(works(folder, code, given)), dtype=dtype)
+    actual = torch.frombuffer(bytearray(works(folder, code, given)), dtype=dtype)
     expected = (x.double() * w.double()).float().to(dtype)  # a product has 16 or 22 bits, which fit into a float
-    assert torch.equal(found.isnan(), expected.isnan())
-    assert torch.equal(found.nan_to_num(0, 1, -1), expected.nan_to_num(0, 1, -1))
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert torch.equal(actual.nan_to_num(0, 1, -1), expected.nan_to_num(0, 1, -1))
 
 
 def test_queries(folder):

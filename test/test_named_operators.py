@@ -65,19 +65,19 @@ def test_is_the_function_of_its_name(kind, requires_grad):
 def test_arguments_are_the_functions(name):
     """Arguments have the functions' names, order, defaults and keyword-only markers."""
     function, operator = both(name)
-    wanted = [
+    expected = [
         (parameter.name, parameter.kind is parameter.KEYWORD_ONLY, parameter.default)
         for parameter in inspect.signature(function).parameters.values()
     ]
     in_pairs = {"stride": 1, "padding": 0, "dilation": 1}
-    found = []
+    signatures = []
     for argument in operator.default._schema.arguments:
         default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
         if argument.name in in_pairs:
             assert default == [in_pairs[argument.name]] * 2
             default = in_pairs[argument.name]
-        found.append((argument.name, argument.kwarg_only, default))
-    assert found == wanted
+        signatures.append((argument.name, argument.kwarg_only, default))
+    assert signatures == expected
     written = [argument.name for argument in operator.default._schema.arguments if argument.is_write]
     assert written == (["running_mean", "running_var"] if name == "conv2d_batch_norm_act" else [])
 
@@ -159,7 +159,7 @@ def test_vmap():
     """Also for batch norm, whose schema says that it writes: without a rule vmap would loop over the operator, or
     refuse."""
     network, images = Network(ops).eval(), torch.randn(5, 4, 3, 8, 10, dtype=torch.float64)
-    torch.testing.assert_close(vmap(network)(images), torch.stack([network(each) for each in images]))
+    torch.testing.assert_close(vmap(network)(images), torch.stack([network(image) for image in images]))
 
 
 def test_gradients_of_each_image():
@@ -170,9 +170,9 @@ def test_gradients_of_each_image():
     def loss(parameters, image):
         return functional_call(network, parameters, (image[None],)).square().sum()
 
-    found = vmap(grad(loss), (None, 0))(state, images)
+    gradients = vmap(grad(loss), (None, 0))(state, images)
     for i, image in enumerate(images):
-        torch.testing.assert_close({name: grads[i] for name, grads in found.items()}, grad(loss)(state, image))
+        torch.testing.assert_close({name: grads[i] for name, grads in gradients.items()}, grad(loss)(state, image))
 
 
 def test_errors_are_the_functions():

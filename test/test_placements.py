@@ -25,8 +25,8 @@ def test_inputs(dtype, size, way, device):
             [on(each, device) for each in placed],
         )
         for operator in (torch.ops.reformer.stitch, torch.ops.reformer._stitch_unfused):
-            expected, found = (operator(acc, tensors, tested.code) for tensors in (dense, placed))
-            for one, other in zip(found, expected, strict=True):
+            expected, actual = (operator(acc, tensors, tested.code) for tensors in (dense, placed))
+            for one, other in zip(actual, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
 
 
@@ -39,8 +39,8 @@ def test_outputs(dtype, size, way, device):
     acc = on(placed_tensors(tested, size, dtype, way)[0], device)
     memory = on(written_like({**PLACES, **TURNED}[way](size), dtype), device)
     steps = plan.Plan(2)
-    above, found = plan.run(steps.give(*steps.stitch(tested.code, 0, [], [1])), [acc, memory])
-    assert torch.equal(above, acc > 0) and torch.equal(in_sizes(found, size), acc * 2)
+    above, result = plan.run(steps.give(*steps.stitch(tested.code, 0, [], [1])), [acc, memory])
+    assert torch.equal(above, acc > 0) and torch.equal(in_sizes(result, size), acc * 2)
     around = memory.as_strided((memory.untyped_storage().size() // memory.itemsize,), (1,), 0)
     assert around.isnan().sum() == around.numel() - acc.numel()
 
@@ -51,5 +51,5 @@ def test_what_no_program_reads():
     with pytest.raises(RuntimeError, match=r"tensors\[0\] \(full\) has size \[1, 2, 3, 3, 4\]"):
         torch.ops.reformer.stitch(acc, [torch.randn(1, 2, 3, 3, 4)], tested.code)
     other = torch.randn(1, 2, 3, 3, 16)[..., ::2]  # neither channels nor positions are adjacent
-    found = torch.ops.reformer.stitch(acc, [other], tested.code)[0]
-    torch.testing.assert_close(found, acc + in_sizes(other, acc.shape))
+    result = torch.ops.reformer.stitch(acc, [other], tested.code)[0]
+    torch.testing.assert_close(result, acc + in_sizes(other, acc.shape))

@@ -191,15 +191,15 @@ def printed(folder) -> dict[str, tuple[str, int]]:
     preload = fake_gpu.environment()["LD_PRELOAD"]
     done = process(folder, "-c", COMMANDS_IN_TURN, json.dumps(COMMANDS), LD_PRELOAD=preload)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert not [text for text, _ in found.values() if "Traceback" in text]
-    return found
+    outputs = json.loads(done.stdout)
+    assert not [text for text, _ in outputs.values() if "Traceback" in text]
+    return outputs
 
 
 def lines_of(text: str) -> list[tuple[float, str]]:
     """Expected microseconds and label of each line."""
-    found = re.findall(r"^ *([\d.]+) +[\d.]+ +[\d.]+  (\S.*)$", text, re.M)
-    return [(float(us), what) for us, what in found]
+    matches = re.findall(r"^ *([\d.]+) +[\d.]+ +[\d.]+  (\S.*)$", text, re.M)
+    return [(float(us), what) for us, what in matches]
 
 
 @needs_no_gpu
@@ -251,8 +251,8 @@ def test_breaks_are_said(printed):
     text, status = printed["broken"]
     assert status == 0
     assert "forward of graph 1 of 2" in text and "backward of graph 2 of 2" in text
-    (said,) = re.findall(r"graph 1 is broken off: (.*)", text)
-    assert said.partition(":")[0].endswith("new_models.py") and "graph_break" in said
+    (reason,) = re.findall(r"graph 1 is broken off: (.*)", text)
+    assert reason.partition(":")[0].endswith("new_models.py") and "graph_break" in reason
     assert "all: " in text
 
 
@@ -328,9 +328,9 @@ def test_models_that_are_not_there(name, refused):
     ],
 )
 def test_what_is_no_model(name, sentence, refused):
-    wanted = f"new_models:{name} must be a function that gives a model and a tuple of its inputs, or a dict"
-    said = refused(f"new_models:{name}")
-    assert wanted in said and said.endswith(f"{sentence}\n")
+    expected = f"new_models:{name} must be a function that gives a model and a tuple of its inputs, or a dict"
+    message = refused(f"new_models:{name}")
+    assert expected in message and message.endswith(f"{sentence}\n")
 
 
 def test_functions_that_fail(refused):
@@ -377,4 +377,4 @@ def test_models_stay_as_they_are():
     before = {name: each for name, each in model.state_dict(keep_vars=True).items()}
     planned(model, (torch.randn(2, 3, 8, 8),), "sm_90")
     assert all(each is before[name] for name, each in model.state_dict(keep_vars=True).items())
-    assert all(each.grad is None for each in model.parameters()) and model[1].num_batches_tracked == 0
+    assert all(parameter.grad is None for parameter in model.parameters()) and model[1].num_batches_tracked == 0

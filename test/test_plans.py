@@ -44,10 +44,10 @@ def test_is_what_its_steps_are():
     for gradients in (False, True):  # in one call, and by the public operators
         with torch.set_grad_enabled(gradients):
             there = running.clone()
-            found = run_plan.run(sequence(), [x, w, there])
+            actual = run_plan.run(sequence(), [x, w, there])
         expected = [result, of_input, of_weight, squares]
-        for got, wanted in zip([*found, there], [*expected, expected_running], strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        for got, right in zip([*actual, there], [*expected, expected_running], strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
 
 
 def code(**changes):
@@ -134,8 +134,8 @@ def test_parts_of_a_tensor_that_begins_within_another():
     steps = plan.Plan(1)
     steps.give(*steps.parts(0, 2))
     x = torch.arange(12.0).view(4, 3)
-    for found, expected in zip(plan.run(steps, [x[1:]]), x[1:3], strict=True):
-        assert torch.equal(found, expected)
+    for actual, expected in zip(plan.run(steps, [x[1:]]), x[1:3], strict=True):
+        assert torch.equal(actual, expected)
 
 
 def test_numbers_are_not_given_twice():
@@ -174,9 +174,9 @@ def test_geometries_that_are_too_large_to_be_packed(changes):
     groups = changes.get("groups", 1)
     x, w = torch.randn(2, groups, 5, 6, requires_grad=True), torch.randn(groups, 1, 3, 3, requires_grad=True)
     fused = functools.partial(torch_reformer.conv2d_act, activation="none")
-    expected, *found = (each(x, w, None, **changes) for each in (torch.conv2d, torch_reformer.conv2d, fused))
+    expected, *actual = (each(x, w, None, **changes) for each in (torch.conv2d, torch_reformer.conv2d, fused))
     wanted = torch.autograd.grad(expected.sum(), (x, w))
-    for y in found:
+    for y in actual:
         torch.testing.assert_close(y, expected)
         torch.testing.assert_close(torch.autograd.grad(y.sum(), (x, w)), wanted)
     with torch.no_grad():

@@ -36,5 +36,5 @@ def test_each_model_has_plans(name, monkeypatch):
     plans = plans_in_a_process(name)
     assert not plans.failures
     assert plans.graphs == 1 and not plans.broken
-    assert {"stitch"} < {each.kind for each in plans.lines}
+    assert {"stitch"} < {line.kind for line in plans.lines}
     assert all(each.us > 3 for each in plans.lines)

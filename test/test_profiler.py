@@ -56,13 +56,13 @@ def test_operators_of_pytorch_have_their_own_ranges():
 )
 def test_fused_kernels_outside_of_graphs(program, name):
     x = torch.randn(2, 3, 4, 5)
-    found = ranges(lambda: torch_reformer.stitch(x, program))
-    assert found[-1] == f"reformer::stitch: {name}"
+    names = ranges(lambda: torch_reformer.stitch(x, program))
+    assert names[-1] == f"reformer::stitch: {name}"
 
 
 def test_long_programs_are_cut():
     value = ep.acc()
     for operation in (ep.exp, ep.log1p, ep.sqrt, ep.tanh, ep.sigmoid, ep.erf, ep.relu, ep.rsqrt, ep.log, ep.normal_cdf):
         value = operation(value)
-    found = ranges(lambda: torch_reformer.stitch(torch.rand(2, 3, 4, 5), ep.Program(ep.store(value))))
-    assert found[-1] == "reformer::stitch: exp, log1p, sqrt, tanh, sigmoid, erf, relu, rsqrt, and 2 more"
+    names = ranges(lambda: torch_reformer.stitch(torch.rand(2, 3, 4, 5), ep.Program(ep.store(value))))
+    assert names[-1] == "reformer::stitch: exp, log1p, sqrt, tanh, sigmoid, erf, relu, rsqrt, and 2 more"

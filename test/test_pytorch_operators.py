@@ -55,14 +55,14 @@ def found_differences(op, dtype: torch.dtype, compile: Callable = without_dynamo
                 functions["in place between"] = between(call(op.inplace_variant))
         for place, function in functions.items():
             given = tree_map_only(Tensor, Tensor.detach, args) if place == "in place" else args
-            found += [f"{place}, sample {number}: {each}" for each in differences(function, given, compile)]
+            found += [f"{place}, sample {number}: {difference}" for difference in differences(function, given, compile)]
     return found
 
 
 def call(operator: Callable) -> Callable:
     def result(input, args, kwargs):
-        found = operator(input, *args, **kwargs)
-        return found.zero_() if getattr(operator, "name", None) in UNINITIALISED else found
+        value = operator(input, *args, **kwargs)
+        return value.zero_() if getattr(operator, "name", None) in UNINITIALISED else value
 
     return result
 
@@ -78,14 +78,14 @@ def samples(op, dtype: torch.dtype, gradients: bool) -> list:
 
 
 def tensors(sample) -> list[Tensor]:
-    return [each for each in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(each, Tensor)]
+    return [leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(leaf, Tensor)]
 
 
 def is_strided(sample) -> bool:
-    return all(each.layout is torch.strided for each in tensors(sample))
+    return all(tensor.layout is torch.strided for tensor in tensors(sample))
 
 
 def kind(sample) -> tuple:
     """Key of a sample's kind: tensors without dimensions, empty or not contiguous, and names of keyword arguments."""
-    shapes = ((each.dim() == 0, each.numel() == 0, each.is_contiguous()) for each in tensors(sample))
+    shapes = ((tensor.dim() == 0, tensor.numel() == 0, tensor.is_contiguous()) for tensor in tensors(sample))
     return *shapes, *sample.kwargs

@@ -36,11 +36,11 @@ DEPTHS = {"log softmax": 2, "one of them": 1, "difference": 1}
 
 def depth(value):
     """Number of successive row reductions."""
-    found = {}
+    depths = {}
     for each in in_order([value]):
-        before = max((found[id(operand)] for operand in each.operands), default=0)
-        found[id(each)] = before + (each.op in ROW_REDUCTIONS)
-    return found[id(value)]
+        before = max((depths[id(operand)] for operand in each.operands), default=0)
+        depths[id(each)] = before + (each.op in ROW_REDUCTIONS)
+    return depths[id(value)]
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -58,8 +58,8 @@ def test_is_the_same_sum(name):
 @pytest.mark.parametrize("name", VALUES)
 def test_is_known_earlier(name):
     """The sums themselves need fewer row reductions; terms and factors outside of them may be late."""
-    found, seen = early_row_sum(VALUES[name]), []
-    todo = [found]
+    early, seen = early_row_sum(VALUES[name]), []
+    todo = [early]
     while todo:
         value = todo.pop()
         if value.op == "row_sum" and value is not TOTAL:
@@ -84,7 +84,7 @@ def test_what_all_have_in_common_costs_no_digits(name):
         Program(program.store(program.row_sum(VALUES[name]), per="row")),
         *(x.shape, torch.float64, {key: each.double() for key, each in tensors.items()}, x.double()),
     )[0]
-    plain, early = ((found.double() - exact).norm() for found in fp32_sums(VALUES[name], x, **tensors))
+    plain, early = ((actual.double() - exact).norm() for actual in fp32_sums(VALUES[name], x, **tensors))
     assert early <= 2 * plain + 1e-6 * exact.norm()
 
 
@@ -137,7 +137,7 @@ def test_special_values(step):
     label = SPECIAL[torch.randint(len(SPECIAL), (100, 1, 1))]
     for rest, late in itertools.product(RESTS, LATE):
         value = STEPS[step](rest, late)
-        chosen = [program.select(each, value, 0) for each in CONDITIONS]
+        chosen = [program.select(condition, value, 0) for condition in CONDITIONS]
         others = [program.select(each, 0, value) for each in CONDITIONS]
         for each in (value, -value, *chosen, *others):
             plain, early = fp32_sums(each, x, y=y, label=label)
@@ -156,5 +156,5 @@ def test_nothing_is_taken_from_rows_that_choose_none():
     x = torch.randn(4, 17, 1, 1)
     x[2] = torch.nan
     for value in (VALUES["one of them"], VALUES["difference"]):
-        _, found = fp32_sums(value, x, label=torch.tensor([3.0, 5.0, -1.0, 16.0]).view(4, 1, 1))
-        assert found[2] == 0 and found.isfinite().all()
+        _, early = fp32_sums(value, x, label=torch.tensor([3.0, 5.0, -1.0, 16.0]).view(4, 1, 1))
+        assert early[2] == 0 and early.isfinite().all()

@@ -35,11 +35,11 @@ def all_results() -> list[torch.Tensor]:
 
 
 def expected_results() -> list[torch.Tensor]:
-    found = []
+    results = []
     for case in CASES:
         for direction, (tensors, _) in directions(case, *operands(case)).items():
-            found.append(by_pytorch(case, direction, *tensors))
-    return found
+            results.append(by_pytorch(case, direction, *tensors))
+    return results
 
 
 def assert_right():
@@ -268,10 +268,10 @@ def step_with(kind: str, number: float) -> None:
 def test_numbers_that_change_at_each_step_do_not_leak(kind):
     """Each number makes a new program, new derivatives and new plans that run them."""
 
-    made = itertools.count()
+    numbers = itertools.count()
 
     def steps(count):
-        for i in itertools.islice(made, count):
+        for i in itertools.islice(numbers, count):
             step_with(kind, 0.1 + 1e-6 * i)
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -102,21 +102,21 @@ def test_scores():
     # A missing choice counts as the slowest of a full record; in a shorter one it does not apply, and the next choice
     # counts.
     assert torch.allclose(unmasked(logits, entries, log_ratio), torch.tensor([0.3, 0.5, 0.1, 0.9]))
-    found = figures(torch.tensor([0.0, math.log(4)]), torch.tensor([0.0, 0.0]))
-    assert (found["problems"], found["top1"]) == (2, 0.5)
-    assert found["slowdown_geomean"] == pytest.approx(2) and found["slowdown_mean"] == pytest.approx(2.5)
-    assert found["unmasked_slowdown_geomean"] == 1
+    scores = figures(torch.tensor([0.0, math.log(4)]), torch.tensor([0.0, 0.0]))
+    assert (scores["problems"], scores["top1"]) == (2, 0.5)
+    assert scores["slowdown_geomean"] == pytest.approx(2) and scores["slowdown_mean"] == pytest.approx(2.5)
+    assert scores["unmasked_slowdown_geomean"] == 1
     bins = confidence(logits[:3], entries[:3], log_ratio[:3])
     assert sum(b["problems"] for b in bins) == 3 and all(b["slowdown_if_wrong"] >= 1 for b in bins)
 
 
 def test_similar_problems_are_new_and_possible():
     problems = [r.problem for r in learnable(60)]
-    found = similar_problems(problems, 300, seed=1)
-    assert len(found) == len(set(found)) == 300 and not set(found) & set(problems)
-    for problem in found:
+    similar = similar_problems(problems, 300, seed=1)
+    assert len(similar) == len(set(similar)) == 300 and not set(similar) & set(problems)
+    for problem in similar:
         assert ConvProblem.parse(str(problem)) == problem
-    assert found == similar_problems(problems, 300, seed=1) != similar_problems(problems, 300, seed=2)
+    assert similar == similar_problems(problems, 300, seed=1) != similar_problems(problems, 300, seed=2)
 
 
 def test_training_set_mixes_what_is_measured_with_what_is_taught():

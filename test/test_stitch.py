@@ -149,7 +149,7 @@ def test_reductions_in_types_of_their_own(dtype, layout):
     else:  # sums are in fp64 before rounding
         check(tested, SIZES[0], dtype, layout, rtol=2.0**-7, atol=1e-4)
     faked = torch.ops.reformer.stitch(acc.to("meta"), [tensor.to("meta") for tensor in tensors], tested.code)
-    assert [each.dtype for each in faked] == [each.dtype for each in results]
+    assert [each.dtype for each in faked] == [result.dtype for result in results]
 
 
 @pytest.mark.parametrize("layout", FORMATS)

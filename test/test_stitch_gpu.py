@@ -155,8 +155,8 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduc
     results = []
 
     def run():
-        made = torch_reformer.conv2d_epilogue(x, weight, tested, tensors, **geometry)
-        results[:] = [made] if isinstance(made, torch.Tensor) else made
+        value = torch_reformer.conv2d_epilogue(x, weight, tested, tensors, **geometry)
+        results[:] = [value] if isinstance(value, torch.Tensor) else value
 
     with torch_reformer.config(force=solver):
         kernels = kernels_of(run)

@@ -219,11 +219,11 @@ def test_gradients_of_layer_norm(dtype):
     grad = torch.randn(40, 96).to(dtype)
     tested = Program(program.store(layer_norm(program.acc())[-1]))
     exact = [tensor.double().requires_grad_() for tensor in (x, weight, shift)]
-    given = [tensor.clone().requires_grad_() for tensor in (x, weight, shift)]
-    rows = given[0].view(1, 40, 1, 96).permute(0, 3, 1, 2)
-    y = torch_reformer.stitch(rows, tested, {"channel": given[1], "shift": given[2]})
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, shift)]
+    rows = leaves[0].view(1, 40, 1, 96).permute(0, 3, 1, 2)
+    y = torch_reformer.stitch(rows, tested, {"channel": leaves[1], "shift": leaves[2]})
     y.backward(grad.view(1, 40, 1, 96).permute(0, 3, 1, 2))
     torch.nn.functional.layer_norm(exact[0], (96,), *exact[1:], 1e-5).backward(grad.double())
     tight = 1e-5 if dtype == torch.float32 else 2e-2
-    for got, wanted in zip(given, exact, strict=True):
-        torch.testing.assert_close(got.grad.double(), wanted.grad, rtol=tight, atol=tight * 10)
+    for got, expected in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(got.grad.double(), expected.grad, rtol=tight, atol=tight * 10)

@@ -92,11 +92,11 @@ def test_choices_under_either_setting_are_remembered():
 
 def test_read_in_every_thread():
     torch.backends.cudnn.allow_tf32 = False
-    found = []
-    thread = threading.Thread(target=lambda: found.append(refusal()))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(refusal()))
     thread.start()
     thread.join()
     leaf = torch.ones(1, requires_grad=True)
-    leaf.register_hook(lambda grad: found.append(refusal()))
+    leaf.register_hook(lambda grad: results.append(refusal()))
     leaf.sum().backward()
-    assert len(found) == 2 and None not in found
+    assert len(results) == 2 and None not in results

@@ -73,10 +73,10 @@ def test_sample():
 
 
 def test_summary():
-    found = summary(read_timings(SAMPLE))
-    assert (found.records, found.zero_times, found.single, found.int8) == (5, 1, 1, 1)
-    assert len(found.impossible) == 1 and "the filter is larger than the padded input" in found.impossible[0]
-    assert str(found).startswith("5 records: 1 with times of 0, 1 with a single entry, 1 of INT8, 1 of impossible")
+    text = summary(read_timings(SAMPLE))
+    assert (text.records, text.zero_times, text.single, text.int8) == (5, 1, 1, 1)
+    assert len(text.impossible) == 1 and "the filter is larger than the padded input" in text.impossible[0]
+    assert str(text).startswith("5 records: 1 with times of 0, 1 with a single entry, 1 of INT8, 1 of impossible")
 
 
 def test_order_of_entries_does_not_matter(tmp_path):
@@ -168,7 +168,7 @@ def test_real_database(tmp_path, name):
     """Reading and writing MIOpen's own databases gives equal bytes, and keys are parsed and printed without changes."""
     path = real_database(name)
     records = read_timings(path)
-    found = summary(records)
+    actual = summary(records)
     write_timings(tmp_path / "db", records)
     assert (tmp_path / "db").read_text() == lzma.open(path, "rt").read()
     assert all(math.isfinite(t.ms) and t.ms >= 0 for record in records for t in record.timings)
@@ -184,4 +184,4 @@ def test_real_database(tmp_path, name):
         "gfx90a": (110754, 456, 120, 44, 250),
         "gfx942": (8388, 0, 0, 0, 0),
     }
-    assert (found.records, found.zero_times, found.single, found.int8, len(found.impossible)) == expected[name]
+    assert (actual.records, actual.zero_times, actual.single, actual.int8, len(actual.impossible)) == expected[name]

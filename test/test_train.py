@@ -28,12 +28,12 @@ def test_learns_and_replays(trained, database, tmp_path, capsys):
         writer.writerows([("key", "solver", "ms"), *((r.key, "slow", r.times["slow"]) for r in learnable()[:50])])
     arguments = ["replay", "--timings", str(database), "--weights", str(trained), "--peer", f"slow={peer}"]
     assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["problems"] == len(learnable()) and found["top1"] > 0.8
-    assert 1 <= found["slowdown_geomean"] <= found["slowdown_mean"] and found["unmasked_slowdown_geomean"] >= 1
-    assert found["peers"]["slow"]["problems"] == 50 and 4 < found["peers"]["slow"]["speedup_geomean"] <= 5
+    report = json.loads(capsys.readouterr().out)
+    assert report["problems"] == len(learnable()) and report["top1"] > 0.8
+    assert 1 <= report["slowdown_geomean"] <= report["slowdown_mean"] and report["unmasked_slowdown_geomean"] >= 1
+    assert report["peers"]["slow"]["problems"] == 50 and 4 < report["peers"]["slow"]["speedup_geomean"] <= 5
     for key in ("speedup_mean", "speedup_trimmed_mean", "speedup_total"):
-        assert found["peers"]["slow"][key] > 1
+        assert report["peers"]["slow"][key] > 1
     assert main([*arguments, "--held-out"]) == 0
     assert "over slow on" in capsys.readouterr().out
 

@@ -205,8 +205,8 @@ def test_experience_is_of_what_was_measured():
         (p.replace(dtype="INT8"), here, "no measurements of INT8 are noted"),
         (p.replace(n=2**20), here, "it was not measured on tensors of 2^31 elements and more"),
     ):
-        found = weights.experience(0.95, problem, device)
-        assert found == f"how often such a choice is right is not known: {why}"
+        experience = weights.experience(0.95, problem, device)
+        assert experience == f"how often such a choice is right is not known: {why}"
     weights.metadata["timings"][0]["dtypes"] = ["INT8"]
     assert "held-out" in weights.experience(0.95, p.replace(dtype="INT8"), here)
 
@@ -215,5 +215,5 @@ def test_experience_without_a_failure():
     weights = weights_file.load(weights_file.shipped("cpu"))
     device = weights.metadata["timings"][0]["device"]
     weights.metadata["confidence"] = [{"from": 0.0, "problems": 4, "right": 1.0, "slowdown_if_wrong": 1.0}]
-    found = weights.experience(0.5, ConvProblem(1, 8, 4, 4, 8, 1, 1), device)
-    assert found == "in all of 4 held-out problems with such a choice it was the fastest"
+    experience = weights.experience(0.5, ConvProblem(1, 8, 4, 4, 8, 1, 1), device)
+    assert experience == "in all of 4 held-out problems with such a choice it was the fastest"

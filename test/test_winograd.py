@@ -42,8 +42,8 @@ def shape_of(n, c, h, w, k, padding):
 
 def refusals(key):
     candidates, _ = native.candidates(native.problem_parse(key), None)
-    found = {candidate.name.decode(): candidate.reason for candidate in candidates}
-    return [found[name] and found[name].decode() for name in SOLVERS]
+    reasons = {candidate.name.decode(): candidate.reason for candidate in candidates}
+    return [reasons[name] and reasons[name].decode() for name in SOLVERS]
 
 
 @pytest.mark.parametrize("direction", "FB")

@@ -65,10 +65,10 @@ class Dense(nn.Module):
         )
 
     def forward(self, x):
-        found = [x]
+        features = [x]
         for layer in self.layers:
-            found.append(layer(torch.cat(found, 1)))
-        return torch.cat(found, 1)
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
 
 
 class ConvNeXtBlock(nn.Module):
@@ -338,10 +338,10 @@ def make(name):
     return model, inputs
 
 
-def relative_error(found: list, expected: list) -> float:
+def relative_error(actual: list, expected: list) -> float:
     """Relative error by the norm of all tensors."""
-    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(found, expected, strict=True))
-    size = sum(each.double().square().sum() for each in expected)
+    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(actual, expected, strict=True))
+    size = sum(tensor.double().square().sum() for tensor in expected)
     return float((difference / size.clamp_min(1e-30)).sqrt())
 
 
@@ -349,5 +349,8 @@ def step(run, model, inputs):
     """Loss of a training step and all gradients."""
     loss = run(*inputs)
     loss.backward()
-    grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in model.parameters()]
+    grads = [
+        parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        for parameter in model.parameters()
+    ]
     return [loss.detach(), *grads]

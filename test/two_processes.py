@@ -72,7 +72,7 @@ def train_compiled(rank: int, folder: str, sharded: bool):
             run(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
             optimizer.step()
         tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
-        results.append([(each.to_local() if isinstance(each, DTensor) else each).clone() for each in tensors])
+        results.append([(tensor.to_local() if isinstance(tensor, DTensor) else tensor).clone() for tensor in tensors])
         del run, wrapped, model, optimizer
         gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")

@@ -76,9 +76,9 @@ class Parts(nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *inputs):
-        found = self.model(*inputs)
-        found = [found[name] if isinstance(found, dict) else getattr(found, name) for name in self.names]
-        return torch.cat([each.flatten(1) for each in found]) if len(found) > 1 else found[0]
+        outputs = self.model(*inputs)
+        outputs = [outputs[name] if isinstance(outputs, dict) else getattr(outputs, name) for name in self.names]
+        return torch.cat([result.flatten(1) for result in outputs]) if len(outputs) > 1 else outputs[0]
 
 
 def torchvision(name: str, *shape: int, parts=(), **options) -> Callable[[], Case]:
@@ -253,18 +253,18 @@ def gan() -> Case:
         optimizers = [torch.optim.Adam(each.parameters(), 1e-3, betas=(0.5, 0.99), eps=1e-4) for each in models]
         losses = []
         for noise, real in zip(*inputs, strict=True):
-            made = calls[0](noise)
-            loss = F.softplus(calls[1](made.detach())).mean() + F.softplus(-calls[1](real)).mean()
+            fake = calls[0](noise)
+            loss = F.softplus(calls[1](fake.detach())).mean() + F.softplus(-calls[1](real)).mean()
             optimizers[1].zero_grad()
             loss.backward()
             optimizers[1].step()
             losses.append(loss.detach())
-            loss = F.softplus(-calls[1](made)).mean()
+            loss = F.softplus(-calls[1](fake)).mean()
             optimizers[0].zero_grad()
             loss.backward()
             optimizers[0].step()
             losses.append(loss.detach())
-        grads = [each.grad for model in models for each in model.parameters()]
+        grads = [parameter.grad for model in models for parameter in model.parameters()]
         return losses + grads + [each.detach() for model in models for each in model.parameters()]
 
     return Case([generator, discriminator], [torch.randn(3, 8, 8), torch.randn(3, 8, 3, 16, 16)], train)
@@ -316,15 +316,15 @@ class Detector(nn.Module):
         scores, moves = (each.flatten(2).transpose(1, 2) for each in (self.scores(x), self.boxes(x)))
         across = [torch.arange(size, dtype=x.dtype, device=x.device) for size in x.shape[2:]]
         corner = torch.stack(torch.meshgrid(*across, indexing="ij")[::-1], 2).flatten(0, 1)
-        found = torch.cat([corner - moves[..., :2].exp(), corner + moves[..., 2:].exp()], 2)
-        best, which = self.overlap(found.detach(), boxes).max(2)
+        actual = torch.cat([corner - moves[..., :2].exp(), corner + moves[..., 2:].exp()], 2)
+        best, which = self.overlap(actual.detach(), boxes).max(2)
         hits = best > 0.3
-        wanted = F.one_hot(classes.gather(1, which), 4).to(x.dtype) * hits[..., None]
+        expected = F.one_hot(classes.gather(1, which), 4).to(x.dtype) * hits[..., None]
         chance = scores.sigmoid()
-        weight = ((1 - wanted) * chance + wanted * (1 - chance)).square()
-        loss = (weight * F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")).sum()
+        weight = ((1 - expected) * chance + expected * (1 - chance)).square()
+        loss = (weight * F.binary_cross_entropy_with_logits(scores, expected, reduction="none")).sum()
         if hits.any():
-            loss = loss + F.smooth_l1_loss(found[hits], boxes.gather(1, which[..., None].expand(-1, -1, 4))[hits])
+            loss = loss + F.smooth_l1_loss(actual[hits], boxes.gather(1, which[..., None].expand(-1, -1, 4))[hits])
         if (count := int(hits.sum())) > 3:
             loss = loss / math.sqrt(count)
         return loss * 2
@@ -384,7 +384,7 @@ def made(make: Callable[[], Case], seed=0) -> Case:
     torch.manual_seed(seed)
     case = make()
     with torch.no_grad():
-        for each in (each for model in case.models for each in model.parameters()):
+        for each in (parameter for model in case.models for parameter in model.parameters()):
             each += 0.02 * torch.randn_like(each)  # a weight that begins as zero would hide derivatives
     return case
 
@@ -405,5 +405,5 @@ def results(
     inputs = [each.to(device, dtype if each.is_floating_point() else None) for each in case.inputs]
     with warnings.catch_warnings(), torch.autocast(device, autocast, autocast is not None):
         warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
-        found = case.train([call(each) for each in models], models, inputs)
-    return found, [each for model in models for each in model.buffers()]
+        tensors = case.train([call(each) for each in models], models, inputs)
+    return tensors, [buffer for model in models for buffer in model.buffers()]

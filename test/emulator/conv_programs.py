@@ -124,15 +124,15 @@ def source(problem, kernel, tested, tensors) -> Path:
 
 def run(problem, kernel, tested, tensors, *, seed=0):
     """Outputs of the program behind the convolution without a bias."""
-    made = [_guarded(output, problem) for output in tested.outputs]
-    launches, operands = _prepare(problem, kernel, tested, tensors, [output for output, _ in made])
+    outputs = [_guarded(output, problem) for output in tested.outputs]
+    launches, operands = _prepare(problem, kernel, tested, tensors, [output for output, _ in outputs])
     for file, name, options in launches:
         emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **options)
     del operands  # they must outlive the launches
-    for _, memory in made:
+    for _, memory in outputs:
         behind = memory[-GUARD:]
         assert (behind if behind.dtype == torch.bool else behind.isnan()).all()
-    return [output for output, _ in made]
+    return [output for output, _ in outputs]
 
 
 def check(tested, problem, kernel, *, seed=0, reduces_result=False):

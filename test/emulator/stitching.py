@@ -52,9 +52,9 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
     outputs = [(into or {}).get(i, torch.empty(0)) for i in range(len(program.outputs))]
     everything = [number for tensor in (*tensors, *outputs) for number in placed(tensor)]
-    told = (ctypes.c_int64 * len(everything))(*everything)
+    dimensions = (ctypes.c_int64 * len(everything))(*everything)
     sentence = planner().prepare(
-        *(code, ctypes.c_int64(len(code)), shape, types, told, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
+        *(code, ctypes.c_int64(len(code)), shape, types, dimensions, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
         multiprocessors,
         shared_bytes,
     )

@@ -22,9 +22,9 @@ def planned(pointers, counts, types, room=8):
     library.bytes.restype = library.plan.restype = ctypes.c_int64
     arguments = (ctypes.c_char * library.bytes() * room)()
     blocks, name = (ctypes.c_uint32 * room)(), ctypes.create_string_buffer(32)
-    given = [(ctypes.c_void_p * count)(*each) for each in pointers]
+    arrays = [(ctypes.c_void_p * count)(*pointer) for pointer in pointers]
     numbers = (ctypes.c_int64 * count)(*counts), ctypes.c_int64(count), *types
-    launches = library.plan(*given, *numbers, arguments, blocks, ctypes.c_int64(room), name)
+    launches = library.plan(*arrays, *numbers, arguments, blocks, ctypes.c_int64(room), name)
     return launches, name.value.decode(), [*zip(map(bytes, arguments), blocks, strict=True)][: max(launches, 0)]
 
 

@@ -109,7 +109,9 @@ def test_chosen_in_nchw(case):
     """The static estimate chooses the solver: there are no weights for sm_80."""
     (filter, stride, width), direction = case
     problem = depthwise(direction, filter, stride, 32, 384, (width, width), (filter // 2,) * 2)
-    assert next(found.name for found in candidates(problem, "sm_80") if found.chosen).startswith("gpu_depthwise_planes")
+    assert next(candidate.name for candidate in candidates(problem, "sm_80") if candidate.chosen).startswith(
+        "gpu_depthwise_planes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,6 @@ def test_chosen_in_nchw(case):
 def test_refusals_say_why(changes):
     members, words = changes
     problem = depthwise("F", 3, 1, 2, 8, (30, 30), (1, 1)).replace(**members)
-    for found in candidates(problem, "sm_90"):
-        if found.name.startswith("gpu_depthwise_planes"):
-            assert words in found.reason
+    for candidate in candidates(problem, "sm_90"):
+        if candidate.name.startswith("gpu_depthwise_planes"):
+            assert words in candidate.reason

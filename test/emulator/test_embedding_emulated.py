@@ -50,12 +50,12 @@ def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, c
 def check(ids, columns, rows, dtype=torch.bfloat16, padding=-1, by_frequency=False, **options):
     grad = torch.randint(-8, 9, (len(ids), columns)).to(dtype)  # their sums are exact in fp32
     expected = torch.ops.aten.embedding_dense_backward(grad.double(), ids.long(), rows, padding, by_frequency)
-    found = gradient(ids, grad, rows, padding=padding, by_frequency=by_frequency, **options)
+    actual = gradient(ids, grad, rows, padding=padding, by_frequency=by_frequency, **options)
     if by_frequency:
         # ATen divides before it adds up, so a sum of 0 may be about 1e-16.
-        torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-14)
+        torch.testing.assert_close(actual.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-14)
     else:
-        assert torch.equal(found, expected.to(dtype))
+        assert torch.equal(actual, expected.to(dtype))
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])

@@ -183,10 +183,10 @@ def found_by_sanitizers():
 @emulator.without_sanitizers
 @pytest.mark.parametrize("name", SANITIZERS_FIND)
 def test_sanitizers_find(warp, name, found_by_sanitizers):
-    found = found_by_sanitizers[name, warp]
-    assert found is not None
-    assert re.search(SANITIZERS_FIND[name], found), found
-    assert "planted_bugs.hip" in found
+    text = found_by_sanitizers[name, warp]
+    assert text is not None
+    assert re.search(SANITIZERS_FIND[name], text), text
+    assert "planted_bugs.hip" in text
 
 
 @emulator.without_sanitizers

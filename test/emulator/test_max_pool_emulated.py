@@ -70,9 +70,9 @@ class Pool:
         places = torch.full_like(grad, 254, dtype=torch.uint8)
         names = [self.run(True, images, result, (images, places, result), layout, **options)]
         assert torch.equal(result.double().nan_to_num(99, 98, 97), expected.detach().nan_to_num(99, 98, 97))
-        found = torch.full_like(images, torch.nan)
-        names += [self.run(False, images, result, (grad, places, found), layout, **options)]
-        assert torch.equal(found, expected_grad.to(found.dtype))
+        actual = torch.full_like(images, torch.nan)
+        names += [self.run(False, images, result, (grad, places, actual), layout, **options)]
+        assert torch.equal(actual, expected_grad.to(actual.dtype))
         if count:
             assert all(name.endswith(f"_{count}") for name in names)
 

@@ -157,8 +157,8 @@ def test_workspace():
     groups = "128-56-56-3x3-128-56-56-32-1x1-1x1-1x1-0-NHWC-NHWC-NHWC-BF16-F_g32"
     x, filter = 32 * 224 * 115 * 8 * 2, 64 * 7 * 4 * 8 * 2
     for key, expected in {stem: x + filter, groups: 128 * 9 * 64 * 2}.items():
-        found = {candidate.name: candidate for candidate in candidates(ConvProblem.parse(key), "sm_90")}
-        assert found["gpu_packed_gemm_128x64"].workspace_bytes == expected
+        actual = {candidate.name: candidate for candidate in candidates(ConvProblem.parse(key), "sm_90")}
+        assert actual["gpu_packed_gemm_128x64"].workspace_bytes == expected
         # Problems where no selector decides.
         assert next(c.name for c in candidates(ConvProblem.parse(key), "sm_80") if c.chosen) == "aten"
 

@@ -122,7 +122,7 @@ def test_few_entries(count):
 @pytest.mark.parametrize("from_end", [False, True])
 def test_numbers_of_rows(dtype, from_end):
     index = torch.randint(-30 if from_end else 0, 30, (1500,), dtype=dtype)
-    found = torch.full(index.shape, -1, dtype=torch.int32)
-    arguments = NumbersArguments(index.data_ptr(), found.data_ptr(), len(index), 30, from_end)
+    result = torch.full(index.shape, -1, dtype=torch.int32)
+    arguments = NumbersArguments(index.data_ptr(), result.data_ptr(), len(index), 30, from_end)
     launch_rows(f"row_numbers_{IDS[dtype]}", len(index), arguments)
-    assert torch.equal(found, (index % 30).int())
+    assert torch.equal(result, (index % 30).int())

@@ -92,10 +92,10 @@ def test_the_last_block_adds_up(case, multiprocessors):
     semaphores = torch.zeros(1024, dtype=torch.int32)
     for warp in WARPS:
         run = functools.partial(stitch, tested, acc, tensors, warp=warp, multiprocessors=multiprocessors)
-        found, again, expected = run(semaphores=semaphores), run(semaphores=semaphores, seed=1), run()
+        actual, again, expected = run(semaphores=semaphores), run(semaphores=semaphores, seed=1), run()
         assert 0 < planner().semaphores() <= 1024
         assert not semaphores.any()
-        for one, other, exact in zip(found, again, expected, strict=True):
+        for one, other, exact in zip(actual, again, expected, strict=True):
             assert torch.equal(one, other)
             torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
 
@@ -152,10 +152,10 @@ def test_placements(dtype, size, way):
     for tested in placed_programs():
         acc, tensors, placed = placed_tensors(tested, size, dtype, way)
         results = [written_like(PLACES[way](size), output.dtype or dtype) for output in tested.outputs[:1]]
-        found = stitch(tested, acc, placed, into={0: results[0]})
+        actual = stitch(tested, acc, placed, into={0: results[0]})
         expected = stitch(tested, acc, tensors)
-        found[0] = in_sizes(found[0], size)
-        for one, other in zip(found, expected, strict=True):
+        actual[0] = in_sizes(actual[0], size)
+        for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 
@@ -167,10 +167,10 @@ def test_placements_that_are_written_over(dtype, way):
         acc, tensors, placed = placed_tensors(tested, size, dtype, way)
         expected = stitch(tested, acc, tensors)
         read = placed[list(tested.inputs).index("full")]
-        found = stitch(tested, acc, placed, into={0: read})
-        assert found[0].data_ptr() == read.data_ptr()
-        found[0] = in_sizes(found[0], size)
-        for one, other in zip(found, expected, strict=True):
+        actual = stitch(tested, acc, placed, into={0: read})
+        assert actual[0].data_ptr() == read.data_ptr()
+        actual[0] = in_sizes(actual[0], size)
+        for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 
@@ -269,9 +269,9 @@ def test_concatenations(width, bounds, reduces_rows):
     result = value * program.acc()
     tested = Program(program.store(result - program.row_sum(value) if reduces_rows else result), program.sum(value))
     placed = {f"part{i}": part[None, None, None] for i, part in enumerate(parts)}
-    found = stitch(tested, acc, [placed[name] for name in tested.inputs])
+    results = stitch(tested, acc, [placed[name] for name in tested.inputs])
     text = planner().source().decode()
     assert text.count("column <") == (0 if bounds == (7,) else (4 if reduces_rows else 2) * len(bounds))
     dense = {name: in_sizes(each, size).double() for name, each in placed.items()}
-    for one, other in zip(found, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
+    for one, other in zip(results, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=2.0**-8, atol=1e-4)

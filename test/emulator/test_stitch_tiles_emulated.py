@@ -53,7 +53,7 @@ def check(tested, size, dtype, way, warp, outputs=()):
     acc = acc_for(size, dtype, "nhwc")
     tensors, turned = given_to(tested, size, dtype, way)
     into = {i: written_like(TURNED[way](size), tested.outputs[i].dtype or dtype) for i in outputs}
-    found = stitch(tested, acc, turned, into=dict(into), warp=warp)
+    actual = stitch(tested, acc, turned, into=dict(into), warp=warp)
     assert planner().is_of_tiles() or not is_turned(size) or not (outputs or any(each.dim() > 4 for each in turned))
     expected = stitch(tested, acc, tensors, warp=warp)
     wide = {
@@ -62,7 +62,7 @@ def check(tested, size, dtype, way, warp, outputs=()):
     }
     exact = interpret(tested, size, torch.float64, wide, acc.double())
     count = size[0] * size[1] * size[2] * size[3]
-    for i, (output, one, other, right) in enumerate(zip(tested.outputs, found, expected, exact, strict=True)):
+    for i, (output, one, other, right) in enumerate(zip(tested.outputs, actual, expected, exact, strict=True)):
         one = in_sizes(one, size) if i in outputs else one
         if output.kind == "store":
             assert torch.equal(one, other)
@@ -111,11 +111,11 @@ def test_rows_are_looked_up(size, index):
     tested = looking_up()["tables"]
     acc, tensors = looked_up(tested, size, torch.bfloat16, index)
     into = {0: written_like(TURNED["turned"](size), torch.bfloat16)}
-    found, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
+    actual, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
     assert bool(planner().is_of_tiles()) == is_turned(size)
     expected, moments = stitch(tested, acc, [*tensors.values()])
     assert not planner().is_of_tiles()
-    assert torch.equal(in_sizes(found, size), expected)
+    assert torch.equal(in_sizes(actual, size), expected)
     torch.testing.assert_close(of_turned, moments, rtol=1e-4, atol=1e-3)
 
 

@@ -24,14 +24,14 @@ def check(tested, size, group, dtype=torch.bfloat16, dense=(), rtol=1e-5, **opti
     group: number of elements that a thread computes at once.
     """
     acc, tensors, into = call(tested, size, dtype, dense)
-    found = stitch(tested, acc, [*tensors.values()], into=into, **options)
+    actual = stitch(tested, acc, [*tensors.values()], into=into, **options)
     text = planner().source().decode()
     assert any(f"{layout}, {group}," in text for layout in ("nhwc", "RowInRegisters<Program", "LongRow<Program"))
     assert ", true)" in text or ", true>)" in text  # the kernel handles such ends of rows
     wide = {name: in_sizes(each, size) if each.dim() > 4 else each for name, each in tensors.items()}
     wide = {name: each.double() if each.is_floating_point() else each for name, each in wide.items()}
     exact = interpret(tested, size, torch.float64, wide, acc.double())
-    for i, (one, other) in enumerate(zip(found, exact, strict=True)):
+    for i, (one, other) in enumerate(zip(actual, exact, strict=True)):
         if i in into:
             pitch = one.stride(-2)
             rest = one.as_strided((size[0] * size[2] * size[3], pitch), (pitch, 1))[:, size[1] :]
@@ -65,9 +65,9 @@ def test_the_last_block_adds_up():
     tested = Program(program.store(FULL * 2), program.sum(FULL * program.channel("channel")))
     acc, tensors, into = call(tested, (1, 301, 400, 1), torch.bfloat16)
     run = functools.partial(stitch, tested, acc, [*tensors.values()], into=into, multiprocessors=7)
-    _, found = run(semaphores=semaphores)
+    _, sums = run(semaphores=semaphores)
     assert planner().semaphores() > 1 and not semaphores.any()
-    torch.testing.assert_close(found, run()[1], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(sums, run()[1], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dense", [("full",), ("half", "mask")])

@@ -22,13 +22,13 @@ AMD_MATRIX = {
 NVIDIA_MATRIX = ["m16n8k16.row.col.f32.f16", "m16n8k16.row.col.f32.bf16", "m16n8k8.row.col.f32.tf32"]
 
 
-def need(found: str | None, what: str) -> str:
+def need(program: str | None, what: str) -> str:
     """Return a program's path. Without it the test is skipped, in CI it fails."""
-    if found is None and os.environ.get("CI"):
+    if program is None and os.environ.get("CI"):
         pytest.fail(f"{what} is missing, and CI has to compile for GPUs")
-    if found is None:
+    if program is None:
         pytest.skip(f"{what} is missing")
-    return found
+    return program
 
 
 def ptx_of(source: Path, architecture: str, *flags: object) -> Path:
@@ -76,8 +76,8 @@ def test_nvidia(architecture, file):
 
     ptx = ptx_of(source, architecture, DEVICE).read_text()
     if file == "tile_gemm":
-        found = set(re.findall(r"mma\.sync\.aligned\.(m\w+\.row\.col\.f32\.\w+)", ptx))
-        assert found == set(NVIDIA_MATRIX)
+        instructions = set(re.findall(r"mma\.sync\.aligned\.(m\w+\.row\.col\.f32\.\w+)", ptx))
+        assert instructions == set(NVIDIA_MATRIX)
         assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in ptx
         assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
     else:
