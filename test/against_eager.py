@@ -1,4 +1,4 @@
-"""Functions under the backend against eager: results, gradients, and what they write into their arguments."""
+"""Compare a compiled function with eager: its results, its gradients and what it writes into its arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_dynamo(function: Callable, report: Callable, dynamic: bool = False) -> 
 
 
 def without_dynamo(function: Callable, report: Callable) -> Callable:
-    """Far faster, where the function has no graph breaks."""
+    """Compile without Dynamo: far faster, for functions without graph breaks."""
 
     def planned(module: GraphModule, inputs: list) -> Callable:
         run = compile_graph(module, report)
@@ -48,7 +48,7 @@ def without_dynamo(function: Callable, report: Callable) -> Callable:
 
 
 def between(function: Callable) -> Callable:
-    """The function between element-wise operations that round nothing: its results, doubled, plus one."""
+    """Wrap the function in element-wise operations that round nothing; its results are doubled, plus one."""
 
     def halved_and_doubled(tensor: Tensor) -> Tensor:
         return tensor * 0.5 * 2 if tensor.is_floating_point() else tensor
@@ -62,9 +62,11 @@ def between(function: Callable) -> Callable:
 
 
 def differences(function: Callable, args: tuple, compile: Callable = without_dynamo) -> list[str]:
-    """How the compiled function differs from `function(*args)`: a sentence for each difference.
+    """Differences between the compiled function and `function(*args)`, a sentence each.
 
-    Values may differ as `torch.testing.assert_close` allows, or be at most twice as far from fp64's as eager's are."""
+    Values may differ by as much as `torch.testing.assert_close` allows, or be at most twice as far from fp64 as
+    eager's.
+    """
     plans = []
     try:
         expected = _outcome(function, args)
@@ -76,13 +78,13 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
             got = _outcome(compile(function, plans.append), args)
         except Exception as error:
             return [f"{type(error).__name__}: {error}"]
-    found = [str(each.message) for each in caught if "without a plan" in str(each.message)]
-    if not plans and not found:
-        found.append("nothing is planned")
+    sentences = [str(warning.message) for warning in caught if "without a plan" in str(warning.message)]
+    if not plans and not sentences:
+        sentences.append("nothing is planned")
     exact = functools.cache(lambda: _outcome(function, _in_double(args)))
     for name, values in expected.items():
         if len(got[name]) != len(values):
-            found.append(f"{len(got[name])} {name}, not {len(values)}")
+            sentences.append(f"{len(got[name])} {name}, not {len(values)}")
         for index, (ours, theirs) in enumerate(zip(got[name], values, strict=False)):
             with_strides = name != "gradients"
             if _described(ours, with_strides) != _described(theirs, with_strides):
@@ -92,36 +94,36 @@ def differences(function: Callable, args: tuple, compile: Callable = without_dyn
             else:
                 continue
             if difference:
-                found.append(f"{name}[{index}]: {difference}")
-    return found
+                sentences.append(f"{name}[{index}]: {difference}")
+    return sentences
 
 
 def _outcome(function: Callable, args: tuple) -> dict[str, list]:
-    """All that a call with a copy of the arguments gives and changes."""
+    """Everything that a call with copies of the arguments returns or changes."""
     args = _copied(args)
-    given = _tensors(args)
+    arguments = _tensors(args)
     torch.manual_seed(0)
     results = tree_leaves(function(*args))
     torch.manual_seed(1)
-    leaves = [each for each in given if each.requires_grad]
+    leaves = [each for each in arguments if each.requires_grad]
     roots = [each for each in _tensors(results) if each.requires_grad]
     cotangents = [torch.randn(root.shape, dtype=_double(root.dtype)).to(root.dtype) for root in roots]
     gradients = torch.autograd.grad(roots, leaves, cotangents, allow_unused=True) if leaves and roots else ()
-    memory = [_memory(each) for each in given]
+    memory = [_memory(tensor) for tensor in arguments]
     shares = [_memory(each) in memory and memory.index(_memory(each)) for each in _tensors(results)]
-    outcome = {"results": results, "gradients": gradients, "arguments": given, "arguments in results": shares}
+    outcome = {"results": results, "gradients": gradients, "arguments": arguments, "arguments in results": shares}
     return tree_map_only(Tensor, Tensor.detach, outcome)
 
 
 def _tensors(values) -> list[Tensor]:
-    """With those of modules."""
-    found = []
+    """All tensors, including the parameters and buffers of modules."""
+    tensors = []
     for leaf in tree_leaves(values):
         if isinstance(leaf, nn.Module):
-            found += [*leaf.parameters(), *leaf.buffers()]
+            tensors += [*leaf.parameters(), *leaf.buffers()]
         elif isinstance(leaf, Tensor):
-            found.append(leaf)
-    return found
+            tensors.append(leaf)
+    return tensors
 
 
 def _memory(tensor: Tensor) -> int | None:
@@ -129,7 +131,7 @@ def _memory(tensor: Tensor) -> int | None:
 
 
 def _copied(values):
-    """With equal strides, and gradients asked for of the same."""
+    """Copies with equal strides and `requires_grad`."""
     copies = copy.deepcopy(tree_map_only(Tensor, Tensor.detach, values))
     for ours, theirs in zip(_tensors(copies), _tensors(values), strict=True):
         ours.requires_grad_(theirs.requires_grad)
@@ -167,14 +169,14 @@ def _is_close(ours: Tensor, theirs: Tensor) -> bool:
 
 
 def _is_less_accurate(ours: Tensor, theirs: Tensor, exact: Callable[[], Tensor]) -> str | None:
-    """How, if it is."""
+    """Description of the difference, or None if the result is accurate enough."""
     apart = f"differs by {(ours.to(_double(ours.dtype)) - theirs.to(_double(ours.dtype))).abs().max().item():.2g}"
     finite = theirs.isfinite()
     if not (ours.is_floating_point() or ours.is_complex()) or not _is_close(ours[~finite], theirs[~finite]):
         return apart
     try:
         right = exact()
-    except Exception:  # it can't compute in fp64
+    except Exception:  # the function can't run in fp64
         return apart
     errors = [(each.to(_double(each.dtype)) - right)[finite].abs().max().item() for each in (ours, theirs)]
     if errors[0] <= 2 * errors[1]:

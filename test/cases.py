@@ -1,4 +1,4 @@
-"""Convolutions for tests: geometries, tensors of all kinds of strides, and what the results should be."""
+"""Convolutions for tests: geometries, tensors with strides of all kinds, and expected results."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Case:
         return self.n, self.k, *((size + 2 * p - d * (f - 1) - 1) // s + 1 for size, f, p, s, d in extents)
 
     def summed(self, direction: str) -> int:
-        """How many products make an element of the result."""
+        """Number of products that are added up for an element of the result."""
         taps = self.r * self.s
         n, _, out_h, out_w = self.output_size
         return {"F": self.c // self.groups * taps, "B": self.k // self.groups * taps, "W": n * out_h * out_w}[direction]
 
     @property
     def has_idle_column(self) -> bool:
-        """Whether some column of the filter meets padding only. PyTorch's convolution can then crash in channels_last
+        """True if some column of the filter meets only padding. PyTorch's convolution can then crash in channels_last
         (csrc/dispatch/aten_solvers.cpp)."""
         for column in range(self.s):
             start = column * self.dilation[1] - self.padding[1]
@@ -68,7 +68,7 @@ class Case:
         return False
 
     def problem(self, direction: str, first, second, bias=False) -> ConvProblem:
-        """The problem that the operator of this direction makes of these two operands."""
+        """The problem that this direction's operator makes of these two operands."""
         (stride, padding, dilation, groups) = self.geometry
         sizes = self.n, self.c, self.h, self.w, self.k, self.r, self.s
         layout = "NHWC" if result_is_channels_last(first, second) else "NCHW"
@@ -77,7 +77,7 @@ class Case:
 
 
 def examples(count: int) -> int:
-    """How many a random test takes: REFORMER_EXAMPLES is the share, 1 in `make test-all`."""
+    """Number of examples of a random test: the share REFORMER_EXAMPLES of `count`; `make test-all` sets it to 1."""
     return max(1, round(count * float(os.environ.get("REFORMER_EXAMPLES", "0.2"))))
 
 
@@ -87,7 +87,7 @@ def _channels():
 
 @st.composite
 def cases(draw, largest=12) -> Case:
-    """Every kind of geometry that is not empty, small; half of the extents asymmetric."""
+    """Small cases of every kind of geometry that is not empty; half of the extents are asymmetric."""
     groups = draw(st.sampled_from([1, 1, 2, 3, 8, 20]))
     c = groups * (draw(_channels()) if groups < 4 else draw(st.sampled_from([1, 1, 2])))
     k = groups * (draw(_channels()) if groups < 4 else draw(st.sampled_from([1, 1, 2])))
@@ -109,7 +109,7 @@ STRIDES = ["contiguous", "channels_last", "sliced", "transposed", "expanded", "u
 
 
 def strided(tensor: torch.Tensor, how: str) -> torch.Tensor:
-    """The same values (one image's, for "expanded") with other strides."""
+    """The tensor's values (for "expanded", those of one channel) with other strides."""
     if how == "contiguous":
         return tensor.contiguous()
     if how == "channels_last":
@@ -125,13 +125,13 @@ def strided(tensor: torch.Tensor, how: str) -> torch.Tensor:
 
 
 def values(size, dtype, generator: torch.Generator, integers: bool) -> torch.Tensor:
-    if integers:  # so few and small that every sum is exact in fp32
+    if integers:  # few and small enough for every sum to be exact in fp32
         return torch.randint(-3, 4, size, generator=generator).to(dtype)
     return torch.randn(size, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def directions(case: Case, x, w, y, bias=None) -> dict:
-    """For each direction: the two operands, and a function that computes it from them."""
+    """For each direction: the two operands and the function that computes the result from them."""
     geometry = case.geometry
     return {
         "F": ((x, w), lambda x, w: ops.conv2d(x, w, bias, *geometry)),
@@ -141,7 +141,7 @@ def directions(case: Case, x, w, y, bias=None) -> dict:
 
 
 def by_pytorch(case: Case, direction: str, first, second, bias=None) -> torch.Tensor:
-    """PyTorch's own result, from NCHW copies: in NHWC it can corrupt memory (csrc/dispatch/aten_solvers.cpp)."""
+    """PyTorch's result from NCHW copies: in NHWC it can corrupt memory (csrc/dispatch/aten_solvers.cpp)."""
     stride, padding, dilation, groups = case.geometry
     first, second = first.contiguous(), second.contiguous()
     if direction == "F":
@@ -159,9 +159,9 @@ def in_double(case: Case, direction: str, first, second, bias=None) -> torch.Ten
 
 
 def solvers_for(problem: ConvProblem) -> list[str]:
-    """Names of all solvers that can compute the problem; the oracle can everything."""
-    found, _ = native.candidates(problem.native(), None)
-    return [c.name.decode() for c in found if c.reason is None] + ["reference"]
+    """Names of all solvers that can compute the problem, among them the reference, which can compute every problem."""
+    candidates, _ = native.candidates(problem.native(), None)
+    return [c.name.decode() for c in candidates if c.reason is None] + ["reference"]
 
 
 def chosen_for(problem: ConvProblem) -> str:
@@ -172,17 +172,18 @@ WINOGRAD = {"winograd_2x4": 3.7, "winograd_4x4": 8.2}
 
 
 def expected_rounding(solver: str, count: int) -> float:
-    """The standard deviation of the fp32 rounding error of `count` products added up, in eps times the root of the sum
-    of their squares.
+    """Standard deviation of the fp32 rounding error of a sum of `count` products.
+
+    The unit is eps times the root of the sum of the products' squares.
 
     An addition rounds by 0.21 eps of its result (uniform within half a unit in the last place, averaged over the
-    mantissas); partial sums grow with the root of the number of terms, so a chain of n rounds by 0.21 sqrt(n / 2).
-    Kernels add in runs of at most 96 and then add up those (csrc/cpu/simd/runs.h), Winograd in runs of 8 over the
-    channels, and its output transform enlarges the errors of all points' products: the factor in WINOGRAD is the root
-    of the sum over points of (row of A)^2 |row of G|^2 |row of B^T|^2, over that of a direct sum, for the worst output
-    of a tile. Where products and transforms are rounded too, that is one more rounding each.
+    mantissas); partial sums grow with the root of the number of terms, so a chain of n additions rounds by 0.21
+    sqrt(n/2). Kernels add up runs of at most 96 terms and then the runs' sums (csrc/cpu/simd/runs.h). Winograd adds up
+    runs of 8 over the channels, and its output transform enlarges the errors of all points' products: the factor in
+    WINOGRAD is the root of the sum over points of (row of A)^2 |row of G|^2 |row of B^T|^2, over that of a direct sum,
+    for the worst output of a tile. Where products and transforms are rounded too, each is one more rounding.
     """
-    if solver.startswith("aten"):  # some of PyTorch's kernels add up in one chain
+    if solver.startswith("aten"):  # some of PyTorch's kernels add up in a single chain
         return 0.21 * math.sqrt(1 + count / 2)
     if solver in WINOGRAD:
         channels = count / 9
@@ -191,5 +192,5 @@ def expected_rounding(solver: str, count: int) -> float:
 
 
 def significant_strides(tensor: torch.Tensor) -> list:
-    """Strides of the dimensions along which there is more than one element."""
+    """Strides of the dimensions that have more than one element."""
     return [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]

@@ -1,4 +1,4 @@
-"""What a GPU's code object says of its kernels: registers, shared memory, and memory that stands in for registers."""
+"""Resources of the kernels in a GPU's code object: registers, shared memory and spills."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 
 class Resources(NamedTuple):
-    registers: int  # of a thread; AMD: vector registers, AGPRs included from gfx90a on
-    shared_bytes: int  # static, of a block
-    stack_bytes: int  # of a thread: scratch, local memory
-    spills: int  # AMD: registers that are elsewhere: in scratch, AGPRs or, if scalar, lanes of vector registers
+    registers: int  # per thread; AMD: vector registers, from gfx90a on with AGPRs
+    shared_bytes: int  # static, per block
+    stack_bytes: int  # per thread: scratch or local memory
+    spills: int  # AMD: registers spilled to scratch, to AGPRs or, if scalar, to lanes of vector registers
 
 
 def find_llvm(tool: str) -> str | None:
@@ -25,7 +25,7 @@ def find_llvm(tool: str) -> str | None:
 
 
 def amd_resources(path: Path) -> dict[str, Resources]:
-    """From the metadata, which `llvm-readelf --notes` prints as YAML."""
+    """Resources by kernel from the metadata, which `llvm-readelf --notes` prints as YAML."""
     command = [find_llvm("llvm-readelf"), "--notes", str(path)]
     notes = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = {}
@@ -42,7 +42,8 @@ def amd_resources(path: Path) -> dict[str, Resources]:
 
 
 def _elf_sections(data: bytes) -> dict[str, tuple[int, bytes]]:
-    """Size and contents of each section of a 64-bit ELF file (contents are empty where the file has none)."""
+    """Size and contents of each section of a 64-bit ELF file; the contents are empty for sections without data in the
+    file."""
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count, names_index = struct.unpack_from("<3H", data, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", data, table + i * entry_size) for i in range(count)]
@@ -56,8 +57,11 @@ def _elf_sections(data: bytes) -> dict[str, tuple[int, bytes]]:
 
 
 def nvidia_resources(path: Path) -> dict[str, Resources]:
-    """From the section .nv.info, which `cuobjdump -res-usage` prints: attributes of 4 bytes (format, name, size or
-    value), those of format 4 followed by `size` bytes, here the number of a symbol and a value."""
+    """Resources by kernel from the section .nv.info, which `cuobjdump -res-usage` prints.
+
+    The section is a list of attributes of 4 bytes (format, name, and size or value). An attribute of format 4 is
+    followed by `size` bytes, here a symbol's number and a value.
+    """
     sections = _elf_sections(path.read_bytes())
     symbols, strings = sections[".symtab"][1], sections[".strtab"][1]
     values: dict[str, dict[int, int]] = {}
@@ -72,23 +76,23 @@ def nvidia_resources(path: Path) -> dict[str, Resources]:
     frame, registers, stack = 0x11, 0x2F, 0x12
     return {
         name: Resources(
-            found[registers],
+            attributes[registers],
             sections.get(f".nv.shared.{name}", (0, b""))[0],
-            max(found.get(frame, 0), found.get(stack, 0)),
-            0,  # spilled registers are part of the frame
+            max(attributes.get(frame, 0), attributes.get(stack, 0)),
+            0,  # spilled registers are part of the stack frame
         )
-        for name, found in values.items()
-        if registers in found
+        for name, attributes in values.items()
+        if registers in attributes
     }
 
 
 def resources(path: Path) -> dict[str, Resources]:
-    """By kernel's name; `path` is a .co of AMD's or a .cubin of NVIDIA's."""
+    """Resources by kernel; `path` is a .co file for AMD or a .cubin for NVIDIA."""
     return amd_resources(path) if path.suffix == ".co" else nvidia_resources(path)
 
 
 def amd_opcodes(path: Path) -> dict[str, set[str]]:
-    """The instructions that each kernel has."""
+    """Opcodes of each kernel."""
     arch = path.suffixes[-2][1:]
     command = [find_llvm("llvm-objdump"), "-d", f"--mcpu={arch}", "--no-show-raw-insn", str(path)]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,8 +1,7 @@
-"""What compilers make for tests: the emulator's libraries, planners, GPUs' code objects. Each is made once.
+"""Build what tests need compiled: the emulator's libraries, planners and GPU code objects, each only once.
 
-It stays in build/tests under a digest of the command, the compiler's version and the text of every file that is
-included, so that no run of the tests, and no process of one, compiles what another has compiled. `make clean` removes
-it all.
+Results stay in build/tests under a digest of the command, the compiler's version and the text of every included file,
+so that no other run or process compiles them again. `make clean` removes them.
 """
 
 import functools
@@ -24,12 +23,12 @@ CACHE = ROOT / "build" / "tests"
 CACHE.mkdir(parents=True, exist_ok=True)
 
 
-# What makes memory and undefined behaviour checked; a process that loads such a library needs sanitizer_environment().
+# Flags for AddressSanitizer and UndefinedBehaviorSanitizer; libraries built so need sanitizer_environment().
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
 
 
 class CompilerError(RuntimeError):
-    """The compiler failed, or had something to say."""
+    """The compiler failed or printed a warning."""
 
 
 def output_of(*command: object) -> str:
@@ -42,7 +41,7 @@ def output_of(*command: object) -> str:
 
 
 def sanitizer_environment(*compiler: str) -> dict[str, str]:
-    """Variables of a Python process that loads sanitized libraries, which the compiler made."""
+    """Environment variables of a Python process that loads sanitized libraries."""
     libraries = [output_of(*compiler, f"-print-file-name={name}").strip() for name in ("libasan.so", "libubsan.so")]
     return {
         "LD_PRELOAD": " ".join(libraries),
@@ -59,20 +58,20 @@ def _version(compiler: str) -> str:
 
 @functools.cache
 def _included(path: Path) -> tuple[bytes, tuple[str, ...]]:
-    """A file's text, and the names that it includes in quotation marks."""
+    """A file's text and the names that it includes in quotation marks."""
     text = path.read_bytes()
     return text, tuple(name.decode() for name in re.findall(rb'^\s*#\s*include "(.+)"', text, re.MULTILINE))
 
 
 def _files(source: Path, folders: list[Path]) -> set[Path]:
-    """The source and all that it may include: by the files' own folders, or by those of -I."""
+    """The source and every file that it may include, found in the including files' folders or those of -I."""
     found, left = set(), [source.resolve()]
     while left:
         path = left.pop()
         if path not in found:
             found.add(path)
             candidates = [Path(folder, name) for name in _included(path)[1] for folder in (path.parent, *folders)]
-            left += [each.resolve() for each in candidates if each.is_file()]
+            left += [candidate.resolve() for candidate in candidates if candidate.is_file()]
     return found
 
 
@@ -88,10 +87,13 @@ def _stored(name: str, digest: "hashlib._Hash", make: Callable[[Path], object]) 
 
 
 def made(name: str, command: list, source: Path, instead: Callable[[], Path] | None = None) -> Path:
-    """What `command`, followed by the source and -o, makes: a file `name`, with the digest before its suffixes.
+    """Run `command` with the source and -o, and return the output file `name`, with the digest before its suffixes.
 
-    `instead` writes the file that is compiled in the source's place, where that follows from the source. Raises
-    CompilerError if the compiler fails or warns.
+    Args:
+        instead: writes the file that is compiled in the source's place, where that is generated from the source.
+
+    Raises:
+        CompilerError: the compiler fails or prints a warning.
     """
     words = [str(word) for word in command]
     folders = [Path(word[2:]) for word in words if word.startswith("-I")]
@@ -109,7 +111,7 @@ def code_object(compiler: str, architecture: str, source: Path, *flags: object) 
 
 
 def one_kernel(file: str, entry: str) -> Path:
-    """A source with one kernel of csrc/hip/<file>.hip: `entry` is what X makes it of."""
+    """A source with one kernel of csrc/hip/<file>.hip: `entry` is what the macro X expands to."""
     text = f'#define REFORMER_ENTRY {entry}\n#include "{ROOT}/csrc/hip/{file}.hip"\n'
     return written(f"{Path(file).name}.hip", text)
 

@@ -1,4 +1,4 @@
-"""A training step's executables, every graph verified after each pass, and what their plans do."""
+"""Executables of a training step, with every graph verified after each pass, and the kinds of their plans' steps."""
 
 import torch
 
@@ -10,7 +10,7 @@ from torch_reformer.compiler.runtime.executable import Executable
 
 
 def executables(model, *inputs, monkeypatch) -> list[Executable]:
-    """Those of a training step, forward first; every graph is one, after each pass."""
+    """Executables of a training step, forward first; every graph is verified after each pass."""
     found = []
 
     def executable(module, report):
@@ -30,6 +30,6 @@ def executables(model, *inputs, monkeypatch) -> list[Executable]:
 
 
 def kinds(executable: Executable) -> list[str]:
-    """The steps of a plan but views."""
+    """Kinds of a plan's steps, without views."""
     steps = [step.call.name if step.call else step.kind for step in executable.plan.steps]
     return [kind for kind in steps if kind not in ("view", "aten::empty_strided")]

@@ -1,8 +1,8 @@
-"""What every test gets: a known seed, and settings and thread counts put back."""
+"""Fixtures of every test: a known seed, and settings and thread counts that are restored."""
 
 import os
 
-# Threads that wait for work sleep: tests with more threads than there are free cores would take ten times as long.
+# Waiting threads sleep: with more threads than free cores, tests that spin would take ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import hypothesis  # noqa: E402
@@ -17,16 +17,15 @@ from torch_reformer.__main__ import main  # noqa: E402
 from torch_reformer.runtime import native  # noqa: E402
 from torch_reformer.selector.timings import write_timings  # noqa: E402
 
-functorch_config.enable_autograd_cache = False  # what tests compile is compiled, and not found in the cache
-os.environ["TORCH_REFORMER_RAISE_ERRORS"] = "1"  # of the compiler, which else leaves out what fails
+functorch_config.enable_autograd_cache = False  # tests compile their graphs instead of loading them from the cache
+os.environ["TORCH_REFORMER_RAISE_ERRORS"] = "1"  # by default the compiler leaves out a stage that fails
 
 # A failure prints the example and a line that reproduces it; `pytest --hypothesis-seed=N` repeats a whole run. In CI
-# the examples are the same each time: it judges a change, and looking for what else may fail is for people.
+# the examples are always the same: CI judges a change, searching for other failures is left to people.
 hypothesis.settings.register_profile("reformer", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("reformer")
 
-# As torch for CUDA does: kernels for NVIDIA's GPUs can then be compiled, so their solvers are candidates, whichever
-# files' tests run.
+# Load NVRTC as torch for CUDA does: NVIDIA's solvers are then candidates in every file's tests, in any order.
 kernel_folders.load_nvrtc()
 
 
@@ -35,7 +34,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests of GPUs are skipped where there is none."""
+    """Skip tests of GPUs on machines without one."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -60,7 +59,7 @@ def _weights() -> dict | None:
 
 @pytest.fixture(autouse=True)
 def _fresh_process_state():
-    """Tests start from one seed and leave no trace: neither random state, nor threads, nor settings, nor weights."""
+    """Start each test from one seed, and restore random state, threads, settings and weights after it."""
     threads, defaults = torch.get_num_threads(), torch_reformer.config.settings()
     weights = _weights()
     with torch.random.fork_rng():
@@ -73,7 +72,7 @@ def _fresh_process_state():
 
 @pytest.fixture
 def static_rule():
-    """No weights for the CPU: the static rule chooses. A selector that the test sets is removed after it."""
+    """Use the static rule on the CPU, without weights. A selector that the test sets is removed after it."""
     before = native.selector("cpu")
     native.remove_selector("cpu")
     yield
@@ -92,7 +91,7 @@ def database(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(database, tmp_path_factory):
-    """The weights file of a selector that has learned from it."""
+    """The weights file of a selector that was trained on `database`."""
     out = tmp_path_factory.mktemp("weights") / "mine.pt"
     arguments = ["train", "--timings", str(database), "--arch", "gfx906", "--out", str(out), "--epochs", "12"]
     assert main([*arguments, "--teachers", "0"]) == 0

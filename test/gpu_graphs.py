@@ -1,5 +1,7 @@
-"""Plans of training steps on a GPU, made where there is none: prints, of networks of training_models.py, how many lines
-the plans have of each kind. Runs in a process that fake_gpu.environment() is for.
+"""Plan training steps for a GPU on a machine without one.
+
+Prints, for networks of training_models.py and some of its own, how many lines of each kind the plans have. It runs in a
+process with fake_gpu.environment().
 
     gpu_graphs.py NAME...
 """
@@ -18,7 +20,7 @@ from torch_reformer.compiler.analysis.report import report_of
 
 
 class FlashAttention(nn.Module):
-    """By the kernel that PyTorch chooses on GPUs, whose results and operands are not all tensors that are there."""
+    """Attention by the kernel that PyTorch chooses on GPUs; some of its results and operands are undefined tensors."""
 
     def __init__(self):
         super().__init__()
@@ -26,13 +28,12 @@ class FlashAttention(nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
-        found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
-        return self.out(found.transpose(1, 2).flatten(2)).square().mean()
+        attention = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        return self.out(attention.transpose(1, 2).flatten(2)).square().mean()
 
 
 class BeforeAProduct(nn.Module):
-    """Group norm of images in channels_last, whose result and gradient a matrix product has in the dimensions' own
-    order."""
+    """Group norm of channels_last images; a matrix product has its result and gradient in contiguous order."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +54,7 @@ class NormOfRows(nn.Module):
 
 
 class Vocabulary(nn.Module):
-    """Scores of words whose number is no multiple of what products of 16-bit types want."""
+    """Word scores with a vocabulary size that 16-bit matrix products have to pad."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +67,7 @@ class Vocabulary(nn.Module):
 
 
 class Messages(nn.Module):
-    """Two layers of a graph network; each node gets the sum of what others give, by a weight for each edge."""
+    """Two graph-network layers; each node gets a sum of its neighbors' features, weighted by edge."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +90,7 @@ class Perceptron(nn.Module):
 
 
 class Unrolled(nn.Module):
-    """A recurrent layer over what is looked up, whose first state is looked up in the same table."""
+    """A recurrent layer over embedded ids; its first state comes from the same table."""
 
     def __init__(self, steps):
         super().__init__()
@@ -107,7 +108,7 @@ class Unrolled(nn.Module):
 
 
 def reports(model: nn.Module, inputs: list) -> list:
-    """Those of the forward and of the backward under autocast; images are channels_last."""
+    """Reports of the forward and the backward under autocast; images are channels_last."""
     found = []
 
     def compiled(module, _):
@@ -120,25 +121,25 @@ def reports(model: nn.Module, inputs: list) -> list:
         tensor = tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
 
-    given = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with fake_gpu.answered(), FakeTensorMode(allow_non_fake_inputs=True):
-        flat = [on_gpu(each).requires_grad_(isinstance(each, nn.Parameter)) for each in given.values()]
+        flat = [on_gpu(value).requires_grad_(isinstance(value, nn.Parameter)) for value in state.values()]
         tensors = [on_gpu(each) for each in inputs]
 
         def step(*flat):
-            values = dict(zip(given, flat, strict=False))
+            values = dict(zip(state, flat, strict=False))
             with torch.autocast("cuda", dtype=torch.bfloat16):
-                return torch.func.functional_call(model, values, tuple(flat[len(given) :]))
+                return torch.func.functional_call(model, values, tuple(flat[len(state) :]))
 
         backend.compile_graphs(step, compiled)(*flat, *tensors).backward()
     return found
 
 
 def kinds(report) -> dict[str, int]:
-    found = [line.kind for line in report.lines]
+    names = [line.kind for line in report.lines]
     products = [line for line in report.lines if line.kind.startswith(("aten::mm", "aten::addmm"))]
-    found += [f"{line.kind}: {line.operations[0]}" for line in products]
-    return {kind: found.count(kind) for kind in sorted(set(found))}
+    names += [f"{line.kind}: {line.operations[0]}" for line in products]
+    return {kind: names.count(kind) for kind in sorted(set(names))}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""GPUs whose memory is the host's, for tests where there is none: with host_gpu.cpp a PyTorch for CPUs computes with
-tensors of cuda:0 and cuda:1, by the CPU's kernels.
+"""GPUs whose memory is the host's, for tests on machines without one.
+
+With host_gpu.cpp, a PyTorch built for CPUs computes with tensors of cuda:0 and cuda:1, by the CPU's kernels.
 
     host_gpu.run('assert torch.ones(3, device="cuda").sum() == 3')  # in a process of its own
 """
@@ -17,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def build() -> Path:
-    """The library, compiled for this torch."""
+    """Compile the library for this torch, and return its path."""
     import compiled
     from torch.utils.cpp_extension import include_paths
 
@@ -33,9 +34,13 @@ def fake_hip() -> Path:
 
 
 def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) -> None:
-    """Imports torch so that it finds two GPUs: AMD's if a driver of HIP's is given, which is brought into the process.
+    """Import torch so that it finds two GPUs, NVIDIA's by default.
 
     Nothing may have imported torch before.
+
+    Args:
+        library: path of host_gpu.cpp's library.
+        driver: path of a HIP driver, which is loaded into the process; the GPUs are then AMD's.
     """
     folder = Path(importlib.util.find_spec("torch").origin).parent / "lib"
     ctypes.CDLL(str(folder / "libtorch_cpu.so"), ctypes.RTLD_GLOBAL)
@@ -43,7 +48,7 @@ def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) ->
     hip = driver is not None
     if hip:
         ctypes.CDLL(str(driver), ctypes.RTLD_GLOBAL)
-    # The engine of autograd has a thread for each GPU, and would wait for them when the process ends by an error.
+    # Autograd's engine has a thread per GPU; if the process ended by an error it would wait for them.
     os.environ["TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT"] = "0"
     import torch
 
@@ -58,11 +63,11 @@ def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) ->
             warp_size=64 if hip else 32,
         )
 
-    def exchange():  # each a function of its own, since torch.compile has them in a table
+    def exchange():  # a new function for each use, since torch.compile has them in a table
         return lambda device: host.host_gpu_exchange(device)
 
     torch.version.hip = "6.2" if hip else None
-    # What torch.cuda asks of C++ that is not there.
+    # Functions that torch.cuda calls and a PyTorch for CPUs lacks.
     torch._C._cuda_getDeviceCount = lambda: 2
     torch._C._cuda_getDevice = lambda: host.host_gpu_current()
     torch._C._cuda_setDevice = exchange()
@@ -78,15 +83,16 @@ def load(library: str | os.PathLike, driver: str | os.PathLike | None = None) ->
 
 
 def run(code: str, hip: bool = False) -> str:
-    """What the code prints, in a process that has the GPUs (AMD's if `hip` is set), torch, nn and F.
+    """Output of the code in a process with the GPUs (AMD's if `hip` is set), torch, nn and F.
 
-    Raises ``AssertionError`` with what it said if it fails.
+    Raises:
+        AssertionError: the code fails; the message is its error output.
     """
     driver = str(fake_hip()) if hip else None
     prelude = f"import host_gpu\nhost_gpu.load({str(build())!r}, {driver!r})\n"
     prelude += "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
-    # At once, or autograd's threads of the GPUs, which Python does not know of, would end the process in disorder.
+    # Exit at once: Python does not know autograd's GPU threads, and would not end in order with them.
     end = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(code) + end]
     done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True)

@@ -33,7 +33,7 @@ def used(folder: Path) -> Iterator[Path]:
 
 
 def load_nvrtc() -> bool:
-    """Brings the wheel nvidia-cuda-nvrtc into the process, as torch for CUDA does. False if it isn't installed."""
+    """Load NVRTC from the wheel nvidia-cuda-nvrtc, as torch for CUDA does; return False if it isn't installed."""
     for folder in map(Path, sys.path):
         for library in folder.glob("nvidia/*/lib/libnvrtc.so.*"):
             ctypes.CDLL(str(library))

@@ -1,4 +1,4 @@
-"""Where the backend differs from eager over PyTorch's samples of operators and modules (pytorch_suites.py), and why."""
+"""Differences between the backend and eager over PyTorch's samples (pytorch_suites.py), with their reasons."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """Each operator or module in `names` has a difference whose sentence matches `difference`."""
+    """A difference, as a regular expression, that each operator or module in `names` has."""
 
     reason: str
     difference: str
     names: frozenset[str]
     dtypes: tuple[str, ...] = ("fp32", "bf16", "dynamic")
-    by_chance: bool = False  # the processor's rounding decides
+    by_chance: bool = False  # depends on the processor's rounding
 
 
 def _known(reason: str, difference: str, names: str, *dtypes: str, by_chance: bool = False) -> Known:

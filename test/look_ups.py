@@ -1,4 +1,4 @@
-"""Programs that look up rows of tables, and tensors for them, for tests."""
+"""Programs that gather rows of tables, and tensors for them, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = {"words": 11, "places": 5}  # of the tables
 
 
 def looking_up() -> dict[str, Program]:
-    """One whose rows are reduced, a derivative's, and one of elements alone."""
+    """A program that reduces gathered rows, a derivative, and an element-wise one."""
     words, places, acc = program.table("words"), program.table("places"), program.acc()
     value = words + places
     difference = value - program.row_sum(value) / program.columns()
@@ -29,8 +29,13 @@ def looking_up() -> dict[str, Program]:
 
 
 def looked_up(tested: Program, size, dtype, index=torch.int64, pitch: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    """acc and the program's inputs, in channels_last order. pitch: elements between a table's rows. Each image has the
-    same places."""
+    """acc and the program's inputs, in channels_last order.
+
+    Each image has the same indices of places.
+
+    Args:
+        pitch: number of elements between a table's rows.
+    """
     n, k, h, w = size
     everything, generator = tensors_for(size, dtype, "nhwc"), torch.Generator().manual_seed(0)
     for table, rows in ROWS.items():
@@ -41,6 +46,6 @@ def looked_up(tested: Program, size, dtype, index=torch.int64, pitch: int = 0) -
 
 
 def plain(tensors: dict[str, Tensor], size) -> dict[str, Tensor]:
-    """What the plain interpreter takes for them."""
+    """The tensors in the shapes that the plain interpreter takes."""
     n, _, h, w = size
     return {name: tensor.reshape(n, h, w) if tensor.dim() > 4 else tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Which parameters of a test wait for `make test-all`, and what tests need."""
+"""Marks for tests: parameters that only `make test-all` runs, and requirements of tests."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 from torch_reformer.runtime import aten
 
-# In CI, which builds it, its absence is a failure.
+# CI builds the library, so there its absence is a failure.
 needs_aten = pytest.mark.skipif(aten.library is None and not os.environ.get("CI"), reason=aten.missing)
 
 

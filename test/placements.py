@@ -1,4 +1,4 @@
-"""Tensors whose elements lie in other orders than a program's result in channels_last, for tests."""
+"""Strided and transposed tensors (not in a program result's channels_last order), for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _permuted(size, order) -> Tensor:
 
 
 def _heads(size) -> Tensor:
-    """Channels of several heads, which lie apart, as in what attention gives."""
+    """Channels of several heads that are not adjacent, as in attention's results."""
     n, c, h, w = size
     return torch.empty(n, c // 8, h, w, 8).permute(0, 2, 3, 1, 4)
 
@@ -32,11 +32,11 @@ def _wide(size, before: int, after: int) -> Tensor:
 
 def _apart(size) -> Tensor:
     n, c, h, w = size
-    before = int(w > 1)  # a pixel is adjacent to the next one
+    before = int(w > 1)  # adjacent positions stay adjacent in memory
     return torch.empty(n, c, h, w + before)[..., before:].permute(0, 2, 3, 1)
 
 
-# Each gives a tensor of a program's result of these sizes, with the elements in order and any strides.
+# Functions of a program result's sizes that return a tensor of these sizes, elements in order, with any strides.
 PLACES = {
     "aligned part": lambda size: _wide(size, 8, 8),
     "part": lambda size: _wide(size, 8, 3),
@@ -44,7 +44,7 @@ PLACES = {
     "all rows": lambda size: _permuted(size, (2, 1, 0, 3)),
     "heads": _heads,
 }
-# Such whose lines are adjacent, not their columns.
+# Transposed ones: adjacent along lines, not along columns.
 TURNED = {
     "turned": lambda size: _permuted(size, (0, 3, 1, 2)),
     "all turned": lambda size: _permuted(size, (3, 0, 1, 2)),
@@ -63,31 +63,31 @@ def with_five_dimensions(tensor: Tensor) -> Tensor:
 
 
 def written_like(place: Tensor, dtype) -> Tensor:
-    """Memory for a tensor with such strides, all NaN."""
+    """Memory for a tensor with such strides, filled with NaN."""
     there = torch.empty(place.untyped_storage().nbytes() // 4, dtype=dtype).fill_(math.nan)
     return with_five_dimensions(there.as_strided(place.shape, place.stride(), place.storage_offset()))
 
 
 def in_sizes(tensor: Tensor, size) -> Tensor:
-    """Its elements as a channels_last tensor of four dimensions."""
+    """The tensor's elements as a channels_last tensor of four dimensions."""
     n, c, h, w = size
     return tensor.reshape(n, h, w, c).permute(0, 3, 1, 2)
 
 
 def placed(tensor: Tensor, place: Tensor) -> Tensor:
-    """The same numbers, where elements of `place` lie; what is repeated there has the first."""
+    """The tensor's elements with the strides of `place`; where these repeat elements, the first one counts."""
     there = written_like(place, tensor.dtype)
-    given = tensor.permute(0, 2, 3, 1).reshape(there.shape)
+    elements = tensor.permute(0, 2, 3, 1).reshape(there.shape)
     for d in range(there.dim()):
         if there.stride(d) == 0:
-            given = given.narrow(d, 0, 1)
+            elements = elements.narrow(d, 0, 1)
             there = there.narrow(d, 0, 1)
-    there.copy_(given)
+    there.copy_(elements)
     return there.expand(with_five_dimensions(place).shape)
 
 
 def on(tensor: Tensor, device: str) -> Tensor:
-    """The same on a device, with the same strides."""
+    """A copy on a device, with equal strides."""
     memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0).to(device)
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -104,8 +104,10 @@ def placed_programs() -> list[Program]:
 
 
 def placed_tensors(tested: Program, size, dtype, way: str) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """acc, and the program's inputs as dense tensors and as those with placements: a full one is placed in this way,
-    others repeat elements, and the rows are those of each image."""
+    """acc and the program's inputs, once dense and once strided.
+
+    The full-size input is strided in this way, other inputs repeat elements, and images share their row values.
+    """
     acc, everything = acc_for(size, dtype, "nhwc"), tensors_for(size, dtype, "nhwc")
     places = {"full": {**PLACES, **TURNED}[way], "half": REPEATED["an image"], "mask": REPEATED["channels of images"]}
     there, dense = [], []

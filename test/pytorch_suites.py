@@ -1,4 +1,4 @@
-"""PyTorch's own databases of operators and modules, for slow tests, and which differences from eager are known."""
+"""PyTorch's own databases of operators and modules, for slow tests, with the check of known differences from eager."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def modules(config: pytest.Config) -> list:
 
 
 def _imported(config: pytest.Config, name: str) -> ModuleType | None:
-    """None where no slow tests run: it takes seconds."""
+    """The module, or None if no slow tests run: the import takes seconds."""
     if config.option.markexpr == "not slow":
         return None
     module = importlib.import_module(f"torch.testing._internal.{name}")
@@ -39,15 +39,15 @@ def _imported(config: pytest.Config, name: str) -> ModuleType | None:
 
 
 def few(values: list, most: int) -> list:
-    """Evenly spread."""
+    """At most `most` of the values, evenly spread."""
     return values[:: -(-len(values) // most) or 1] if most else []
 
 
 def assert_known(name: str, dtype: str, differences: list[str]) -> None:
-    """Neither a difference that is not in the list, nor one in the list that is none any more."""
+    """Check that every difference is in the list of known ones, and that every listed one still exists."""
     known = [each for each in KNOWN if name in each.names and dtype in each.dtypes]
     left = [each for each in differences if not any(re.search(k.difference, each) for k in known)]
-    strict = [each for each in known if not each.by_chance]
-    gone = [k.reason for k in strict if not any(re.search(k.difference, each) for each in differences)]
+    strict = [entry for entry in known if not entry.by_chance]
+    gone = [k.reason for k in strict if not any(re.search(k.difference, difference) for difference in differences)]
     assert not left, "\n".join(left)
     assert not gone, f"known_differences.py has {name}, which passes: {'; '.join(gone)}"

@@ -1,11 +1,13 @@
-"""Reductions of what is stored, rounded, as kernels of convolutions compute them."""
+"""Reductions of stored, rounded values, as convolution kernels compute them."""
 
 import torch
 
 
 def reduced_rounded(tested, expected, dtype):
-    """What is expected (in fp64) where not the program's values are reduced, but its first output of the result's type
-    as it is stored."""
+    """Expected outputs (fp64) if reductions are of the program's first output of the result's type, as stored.
+
+    Elsewhere a program's values are reduced before they are rounded.
+    """
     first = next(o for o, output in enumerate(tested.outputs) if output.is_by_element and output.dtype is None)
     exact = expected[first].double()
     exact, rounded = (each.transpose(0, 1).flatten(1) for each in (exact, exact.to(dtype).double()))
@@ -16,7 +18,7 @@ def reduced_rounded(tested, expected, dtype):
             return torch.stack([mean, (rounded - mean[:, None]).square().sum(1)])
         if output.kind == "max":
             return rounded.amax(1)
-        # It may be multiplied by a channel's factor.
+        # The sum may have a factor per channel.
         return values * rounded.sum(1) / exact.sum(1) if output.kind == "sum" else values
 
     return list(map(of, tested.outputs, expected))

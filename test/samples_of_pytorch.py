@@ -14,7 +14,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-7, torch.bfloat16: 0.02, tor
 
 
 def chosen() -> int:
-    """How many decisions this thread has asked for."""
+    """Number of decisions that this thread has asked for."""
     return sum(native.cache_counts())
 
 
@@ -23,11 +23,11 @@ def result_and_gradients(op, sample):
         return value.detach().clone().requires_grad_() if isinstance(value, torch.Tensor) else value
 
     tensors = [leaf(sample.input), *map(leaf, sample.args)]
-    given = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    inputs = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
     result = op(*tensors, **sample.kwargs)
     generator = torch.Generator().manual_seed(0)
     grad = torch.randn(result.shape, dtype=torch.float64, generator=generator).to(result.dtype)
-    grads = torch.autograd.grad(result, given, grad)
+    grads = torch.autograd.grad(result, inputs, grad)
     return [result, *grads]
 
 
@@ -47,7 +47,7 @@ def test_samples_of_pytorch(name, dtype):
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
             scale = theirs.abs().max().item() if theirs.numel() else 0
             torch.testing.assert_close(ours, theirs, atol=TOLERANCE[dtype] * max(scale, 1), rtol=0)
-    assert (chosen() > asked) == (name == "conv2d")  # PyTorch makes a complex one of real ones
+    assert (chosen() > asked) == (name == "conv2d")  # PyTorch makes a complex convolution of real ones
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -1,5 +1,5 @@
-"""Selectors for tests: set them for the CPU within the fixture `static_rule`, which removes them. And records to learn
-from."""
+"""Selectors for tests, and records to learn from. Set them for the CPU within the fixture `static_rule`, which removes
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_reformer.selector.timings import Record, Timing
 def reformer(
     candidates: int, width: int = 16, hidden: int = 32, blocks: int = 1, scale: float = 0.1, decides: str = "kernels"
 ) -> Reformer:
-    """An untrained model without any parameter that is zero."""
+    """An untrained model without parameters that are zero."""
     model = Reformer(native.feature_shape(decides).rows, candidates, width, hidden, blocks).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -23,7 +23,7 @@ def reformer(
 
 
 def constant(logits: list[float]) -> Reformer:
-    """A model that has the same logits for every problem."""
+    """A model with equal logits for every problem."""
     model = reformer(len(logits))
     with torch.no_grad():
         model.head.weight.zero_()
@@ -32,7 +32,7 @@ def constant(logits: list[float]) -> Reformer:
 
 
 def description(model: Reformer, names: list[str], decides: str = "kernels") -> dict:
-    """What native.set_selector() takes."""
+    """The argument of native.set_selector()."""
     block = model.blocks[0]
     return {
         "feature_version": native.feature_shape().version,
@@ -54,8 +54,10 @@ def record(problem: ConvProblem, **times: float) -> Record:
 
 
 def learnable(count: int = 900) -> list[Record]:
-    """Records whose best kernel follows from the problem: "small" below 64 channels, else "wide", and for 1x1 always
-    "point"; "slow" never."""
+    """Records whose best kernel follows from the problem.
+
+    "small" is the fastest below 64 channels, otherwise "wide", for 1x1 filters always "point", and "slow" never.
+    """
     records = []
     for i in range(count):
         c, h, filter = 8 + 3 * (i * 7 % 40), 4 + i % 29, (1, 3, 5)[i % 3]

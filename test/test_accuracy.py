@@ -1,5 +1,8 @@
-"""Rounding errors of long sums stay those of sums in runs (csrc/cpu/simd/runs.h): a chain of additions has several
-times as much, and more than twice PyTorch's. benchmarks/accuracy.py compares with PyTorch itself."""
+"""Rounding errors of long sums stay those of sums in runs (csrc/cpu/simd/runs.h).
+
+A chain of additions has several times as much, and more than twice PyTorch's. benchmarks/accuracy.py compares with
+PyTorch itself.
+"""
 
 import math
 
@@ -46,7 +49,7 @@ def test_long_sums_round_like_sums_in_runs(name, layout):
                     squares = (run(first, second) - exact).square() / spread
                 errors[solver] = errors.get(solver, 0) + squares.sum().item()
         elements += exact.numel()
-    # Half as much again for kernels with somewhat longer runs, and three standard deviations of what few elements show.
+    # Half as much again for kernels with somewhat longer runs, plus three standard deviations for few elements.
     allowed = expected_rounding("", case.summed(direction)) * (1.5 + 3 / math.sqrt(elements))
-    found = {solver: math.sqrt(error / elements) / torch.finfo(torch.float32).eps for solver, error in errors.items()}
-    assert max(found.values()) <= allowed, f"{found}, allowed {allowed:.2f}"
+    actual = {solver: math.sqrt(error / elements) / torch.finfo(torch.float32).eps for solver, error in errors.items()}
+    assert max(actual.values()) <= allowed, f"{actual}, allowed {allowed:.2f}"

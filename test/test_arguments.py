@@ -1,4 +1,4 @@
-"""Arguments of wrong types end, before any work, with a sentence that names them."""
+"""Arguments of wrong types raise an error that names them, before any work."""
 
 import numpy
 import pytest
@@ -68,7 +68,7 @@ def test_wrong_types(name, argument):
     function, arguments = FUNCTIONS[name]
     function(**arguments)
     for wrong in [*WRONG, *([] if argument in OPTIONAL and name != "a program's tensor" else [None])]:
-        if type(wrong) is RIGHT_TYPES.get(argument):  # these have sentences of their own
+        if type(wrong) is RIGHT_TYPES.get(argument):  # values that are wrong in another way have messages of their own
             continue
         for grad in (False, True):
             with torch.set_grad_enabled(grad), pytest.raises((TypeError, ValueError, RuntimeError)) as error:

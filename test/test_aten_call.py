@@ -63,14 +63,14 @@ CONV = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     ],
 )
 def test_arguments(operator, args, kwargs, lengths, tensors):
-    """All kinds, as the operator itself takes them."""
+    """Arguments of all kinds, as the operator itself takes them."""
     steps = plan.Plan(len(tensors))
     steps.give(*steps.aten(operator, args, kwargs, lengths))
     call = steps.steps[0].call
     expected = call.run([tensors[i] for i in call.inputs])
-    found = plan.run(steps, tensors)
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+    actual = plan.run(steps, tensors)
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
         if other is None or other.numel() == 0 and one is None:
             assert one is None
             continue
@@ -104,7 +104,7 @@ def test_arguments(operator, args, kwargs, lengths, tensors):
     ],
 )
 def test_refused(operator, args, kwargs, error, sentence):
-    """When the plan is written, not when it runs."""
+    """Operators are refused when the plan is written, not when it runs."""
     with pytest.raises(error, match=sentence):
         plan.Plan(1).aten(operator, args, kwargs)
 
@@ -116,19 +116,19 @@ def library():
 
 
 def test_numbers_among_results_are_left_out(library):
-    """As of attention's kernels, whose results say how long the sequences are."""
+    """Attention's kernels have such results: the lengths of the sequences."""
     library.define("counted(Tensor x, Tensor y) -> (Tensor, int, Tensor[], float)")
     library.impl("counted", lambda x, y: (x + 1, 7, [x, x * 2], 0.5), "CPU")
     operator = torch.ops.aten_call_test.counted.default
     steps = plan.Plan(2)
     steps.give(*steps.aten(operator, [0, 1], {}, [2]))
-    found = plan.run(steps, [X, Y])
-    torch.testing.assert_close(found, [X + 1, X, X * 2])
-    torch.testing.assert_close(steps.steps[0].call.run([X, Y]), found)
+    results = plan.run(steps, [X, Y])
+    torch.testing.assert_close(results, [X + 1, X, X * 2])
+    torch.testing.assert_close(steps.steps[0].call.run([X, Y]), results)
 
 
 def test_tensors_that_are_not_there(library):
-    """Attention's kernels give and take such, though their schemas say tensors."""
+    """Attention's kernels take and return undefined tensors, though their schemas say tensors."""
     library.define("maybe(Tensor x, Tensor y) -> (Tensor, Tensor)")
     library.impl("maybe", lambda x, y: (x + 1 if y is None else x + y, x * 3), "CPU")
     steps = plan.Plan(1)

@@ -1,4 +1,5 @@
-"""The library for the torch at hand and the package's Python compute the same: every bit, every order, every way in."""
+"""The library for this torch and the package's Python code compute equal bits, for derivatives of all orders and every
+way to call."""
 
 import contextlib
 import gc
@@ -23,7 +24,7 @@ pytestmark = needs_aten
 
 
 class by_python:
-    """A context in which the library is not there."""
+    """A context without the library."""
 
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
@@ -36,12 +37,14 @@ class by_python:
 
 def leaves(*sizes, dtype=torch.float32, memory_format=torch.contiguous_format, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    made = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
-    return [(each.to(memory_format=memory_format) if each.dim() == 4 else each).requires_grad_() for each in made]
+    tensors = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
+    return [
+        (tensor.to(memory_format=memory_format) if tensor.dim() == 4 else tensor).requires_grad_() for tensor in tensors
+    ]
 
 
 def derivatives(call, tensors):
-    """The result, its gradients, and those of a number made of these."""
+    """The result, its gradients, and the gradients of a number computed from these."""
     result = call(*tensors)
     firsts = torch.autograd.grad(result.square().sum(), tensors, create_graph=True)
     seconds = torch.autograd.grad(sum(first.square().sum() for first in firsts), tensors)
@@ -73,7 +76,7 @@ def test_conv2d(name, dtype, memory_format):
         return torch_reformer.conv2d(x, w, b, *geometry)
 
     tensors = leaves(x, w, (w[0],), dtype=dtype, memory_format=memory_format)
-    assert call(*tensors).grad_fn.name() == "Conv2dBackward"  # the library's
+    assert call(*tensors).grad_fn.name() == "Conv2dBackward"  # the library's node
     got = derivatives(call, tensors)
     with by_python():
         assert call(*tensors).grad_fn.name() != "Conv2dBackward"
@@ -93,8 +96,8 @@ def test_random_geometries(data):
 
     def step():
         result = torch_reformer.conv2d(*tensors, *geometry)
-        wanted = [tensor for tensor in tensors if tensor.requires_grad]
-        return [result, *(torch.autograd.grad(result.sum(), wanted) if wanted else [])]
+        expected = [tensor for tensor in tensors if tensor.requires_grad]
+        return [result, *(torch.autograd.grad(result.sum(), expected) if expected else [])]
 
     got = step()
     with by_python():
@@ -119,14 +122,14 @@ def act(x, w, b, r):
 
 def norm_act(x, w, b, r, scale, shift):
     running = torch.zeros(4, dtype=w.dtype), torch.ones(4, dtype=w.dtype)
-    given = dict(training=True, padding=1, activation="gelu", residual=r)
-    return torch_reformer.conv2d_batch_norm_act(x, w, b, *running, scale, shift, **given)
+    options = dict(training=True, padding=1, activation="gelu", residual=r)
+    return torch_reformer.conv2d_batch_norm_act(x, w, b, *running, scale, shift, **options)
 
 
 def folded(x, w, b, r, scale, shift):
     mean, var = torch.full((4,), 0.5, dtype=w.dtype), torch.full((4,), 2.0, dtype=w.dtype)
-    given = dict(training=False, padding=1, residual=r)
-    return torch_reformer.conv2d_batch_norm_act(x, w, b, mean, var, scale, shift, **given)
+    options = dict(training=False, padding=1, residual=r)
+    return torch_reformer.conv2d_batch_norm_act(x, w, b, mean, var, scale, shift, **options)
 
 
 def linear(x, w, b, r):
@@ -191,7 +194,7 @@ def test_gradients_of_some(name, wanted):
 
 
 def test_first_backwards_in_threads():
-    """Each writes the plan of the one operator's backward, and all but one are freed."""
+    """Each thread writes the plan of the one operator's backward; all but one plan are freed."""
     x = torch.randn(2, 3, 8, 8)
     for i in range(20):
         weights = [torch.randn(4, 3, 3, 3, requires_grad=True) for _ in range(4)]
@@ -225,13 +228,13 @@ def test_where_autograd_records_nothing(name):
 @pytest.mark.parametrize("name", ["act", "batch norm", "linear"])
 def test_fused_operators_under_autocast(name):
     call, sizes = FUSED[name]
-    tensors, found = leaves(*sizes), []
+    tensors, results = leaves(*sizes), []
     for context in (contextlib.nullcontext(), by_python()):
         with context, torch.autocast("cpu", torch.bfloat16):
             result = call(*tensors)
-            found.append([result, *torch.autograd.grad(result.float().square().sum(), tensors)])
-    assert found[0][0].dtype == torch.bfloat16
-    assert_same(*found)
+            results.append([result, *torch.autograd.grad(result.float().square().sum(), tensors)])
+    assert results[0][0].dtype == torch.bfloat16
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -297,20 +300,20 @@ def test_saved_tensors():
     packed.clear()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         torch_reformer.conv2d(x.detach(), w)
-    assert len(packed) == 1  # the weight's gradient needs the input alone
+    assert len(packed) == 1  # the weight's gradient needs only the input
 
 
 def test_changes_in_place_are_pytorchs_error():
     x, w = leaves((1, 2, 5, 5), (3, 2, 3, 3))
-    said = []
+    messages = []
     for conv2d in (torch_reformer.conv2d, F.conv2d):
         y = conv2d(x, w).sum()
         with torch.no_grad():
             w.add_(0)
         with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
             y.backward()
-        said.append(str(error.value).split(": [")[0])
-    assert said[0] == said[1]
+        messages.append(str(error.value).split(": [")[0])
+    assert messages[0] == messages[1]
 
 
 def test_results_may_change_in_place():
@@ -342,17 +345,17 @@ def test_batched_gradients_take_the_dispatchers_way():
 def test_threads():
     x, w = leaves((2, 3, 8, 8), (4, 3, 3, 3))
     want = derivatives(torch_reformer.conv2d, [x, w])
-    found = {}
+    results = {}
 
     def work(i):
-        found[i] = [derivatives(torch_reformer.conv2d, [x, w]) for _ in range(20)][-1]
+        results[i] = [derivatives(torch_reformer.conv2d, [x, w]) for _ in range(20)][-1]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for got in found.values():
+    for got in results.values():
         torch.testing.assert_close(got, want)
 
 
@@ -392,7 +395,7 @@ def test_what_the_library_leaves_to_python():
 
 
 def test_ever_new_shapes_do_not_grow():
-    """20,000 calls' programs, plans and decisions are bounded."""
+    """The number of programs, plans and decisions stays bounded over 20,000 calls."""
 
     def resident():
         gc.collect()

@@ -1,4 +1,4 @@
-"""Autocast: the operators behave as aten::conv2d does."""
+"""The operators behave under autocast as aten::conv2d does."""
 
 import itertools
 
@@ -14,7 +14,7 @@ CONVS = (torch.conv2d, torch_reformer.conv2d)
 
 
 def outcome(conv, x, w, bias):
-    """The result's data type, or that there is none."""
+    """The result's data type, or the error."""
     try:
         return conv(x, w, bias).dtype
     except RuntimeError:
@@ -58,7 +58,7 @@ def test_nested():
 
 
 def test_a_weight_is_cast_once():
-    """Autocast remembers its copy of a parameter, as for PyTorch's own operators."""
+    """Autocast stores its copy of a parameter, as for PyTorch's own operators."""
     w = torch.randn(4, 3, 3, 3, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         first, second = (torch_reformer.conv2d(torch.randn(1, 3, 5, 5), w) for _ in range(2))
@@ -91,9 +91,11 @@ weighted = pytest.mark.parametrize("call, size, weight", WEIGHTED.values(), ids=
 @pytest.mark.parametrize("kind", ["contiguous", "channels_last", "sliced", "bf16", "frozen"])
 @pytest.mark.parametrize("again", ["once", "twice", "batched"])
 def test_weights_that_are_cast(again, kind, call, size, weight):
-    """To the last bit what a weight gives that was cast before, and gradients of its own data type. Only second
-    derivatives without batch norm, sums of several, are added up in another one."""
-    x, w, found = torch.randn(size).bfloat16(), torch.randn(weight), []
+    """Results equal those of a weight that was cast before, bit by bit; gradients have the weight's own data type.
+
+    Only second derivatives without batch norm differ: these sums are added up in another data type.
+    """
+    x, w, results = torch.randn(size).bfloat16(), torch.randn(weight), []
     if kind in ("channels_last", "sliced"):
         w = strided(w, kind) if w.dim() == 4 else w.T.contiguous().T
     w = w.bfloat16() if kind == "bf16" else w
@@ -101,23 +103,23 @@ def test_weights_that_are_cast(again, kind, call, size, weight):
         leaves = [x.clone().requires_grad_(), w.clone().requires_grad_(kind != "frozen")]
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             y = call(leaves[0], leaves[1] if autocast else leaves[1].bfloat16())
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        expected = [leaf for leaf in leaves if leaf.requires_grad]
         grad = torch.sin(torch.arange(2 * y.numel())).view(2, *y.shape).bfloat16()
         if again == "batched":
-            grads = torch.autograd.grad(y, wanted, grad, is_grads_batched=True)
+            grads = torch.autograd.grad(y, expected, grad, is_grads_batched=True)
         else:
-            grads = torch.autograd.grad(y, wanted, grad[0], create_graph=again == "twice")
-        assert [g.dtype for g in grads] == [leaf.dtype for leaf in wanted]
+            grads = torch.autograd.grad(y, expected, grad[0], create_graph=again == "twice")
+        assert [g.dtype for g in grads] == [leaf.dtype for leaf in expected]
         if again == "twice":
-            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), wanted)
-        found.append([y, *grads])
+            grads += torch.autograd.grad(sum(g.float().square().mean() for g in grads), expected)
+        results.append([y, *grads])
     adds_up = again == "twice" and call is not norm_act
-    torch.testing.assert_close(*found, **(dict(rtol=2**-7, atol=2**-10) if adds_up else dict(rtol=0, atol=0)))
+    torch.testing.assert_close(*results, **(dict(rtol=2**-7, atol=2**-10) if adds_up else dict(rtol=0, atol=0)))
 
 
 @weighted
 def test_weights_that_change_before_the_backward(call, size, weight):
-    """As in PyTorch: under autocast the backward has a copy, and so has what differentiates it again."""
+    """Under autocast the backward and its derivatives use a copy of the weight, as in PyTorch."""
     x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
         y = call(x, w)
@@ -134,27 +136,30 @@ def test_weights_that_change_before_the_backward(call, size, weight):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("weight", [torch.float32, torch.bfloat16])
 def test_biases_of_any_type(weight, dtype):
-    """Each operand is cast by itself. The values are those of the cast operands in fp64, from which PyTorch's own are
-    farther away on CPUs without instructions for bf16."""
+    """Each operand is cast by itself.
+
+    The values are compared with those of the cast operands in fp64: PyTorch's own are farther from these on CPUs
+    without bf16 instructions.
+    """
     x = torch.randn(2, 4, 5, 5, requires_grad=True)
     w = torch.randn(3, 4, 3, 3).to(weight).requires_grad_()
     b = torch.randn(3).to(dtype).requires_grad_()
-    types, found = [], []
+    types, results = [], []
     for conv2d in (torch.nn.functional.conv2d, torch_reformer.conv2d):
         with torch.autocast("cpu", torch.bfloat16):
             y = conv2d(x, w, b)
-        found = [y, *torch.autograd.grad(y.float().sum(), (x, w, b))]
-        types.append([each.dtype for each in found])
+        results = [y, *torch.autograd.grad(y.float().sum(), (x, w, b))]
+        types.append([result.dtype for result in results])
     assert types[0] == types[1]
     wide = [each.to(torch.bfloat16).double() for each in (x, w, b)]
     y = torch.nn.functional.conv2d(*wide)
     exact = [y, *torch.autograd.grad(y.sum(), wide)]
-    torch.testing.assert_close([each.double() for each in found], exact, rtol=2**-7, atol=2**-7)
+    torch.testing.assert_close([each.double() for each in results], exact, rtol=2**-7, atol=2**-7)
 
 
 @weighted
 def test_second_derivatives_inside_of_autocast(call, size, weight):
-    """The forward is outside of it: autocast may round, as in PyTorch, but data types fit each other."""
+    """The forward runs outside of autocast, which may round, as in PyTorch; but data types must match."""
     x, w = torch.randn(size, requires_grad=True), torch.randn(weight, requires_grad=True)
     y = call(x, w)
     with torch.autocast("cpu", torch.bfloat16):

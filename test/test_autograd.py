@@ -1,4 +1,4 @@
-"""Derivatives of the operators: first and second, both modes, under torch.func, and only those that are needed."""
+"""Derivatives of the operators: first and second order, both modes, under torch.func, and only the needed ones."""
 
 import itertools
 
@@ -66,7 +66,7 @@ def cubed(conv):
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("outer, inner", list(itertools.product([jacrev, jacfwd], repeat=2)))
 def test_nested_transforms(outer, inner, with_bias):
-    """Every second derivative, both modes in both orders: the outer level must see what the inner one computes."""
+    """Every second derivative, both modes in both orders: the outer level must see the inner level's computation."""
     x, w, _, bias = (t.detach() for t in operands(CASE))
     tensors = (x, w, bias) if with_bias else (x, w)
     expected = hessian(cubed(theirs), tuple(range(len(tensors))))(*tensors)
@@ -143,7 +143,7 @@ def test_jvp(which):
 
 
 class Calls(TorchDispatchMode):
-    """Names of the operators of this package that run inside."""
+    """Names of this package's operators that run inside."""
 
     def __init__(self):
         super().__init__()
@@ -163,13 +163,13 @@ def test_nothing_is_computed_or_saved_that_is_not_needed(needed):
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.shape) or t, lambda t: t):
         result = ours(x, w, bias)
-    # The gradient of the one operand needs the other one; that of the bias needs neither.
+    # The gradient of each operand needs only the other one; the bias gradient needs neither.
     assert sorted(saved) == sorted([x.shape] * needed[1] + [w.shape] * needed[0])
     assert result.requires_grad == any(needed)
     if any(needed):
         with Calls() as calls:
             result.sum().backward()
-        # The bias gradient is composite: what it consists of runs in its place.
+        # The bias gradient is composite, so the operators that it consists of run instead.
         assert calls.names == ["conv2d_input_grad"] * needed[0] + ["conv2d_weight_grad"] * needed[1]
     assert [t.grad is not None for t in (x, w, bias)] == list(needed)
 

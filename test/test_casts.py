@@ -13,7 +13,7 @@ PAIRS += [each[::-1] for each in PAIRS]
 pairs = pytest.mark.parametrize(("of", "to"), PAIRS, ids=str)
 last = {"memory_format": torch.channels_last}
 
-# What makes a source by torch.randn for a type and a device; the strides of its result where it has others.
+# Maker of a source from torch.randn, a type and a device; and the result's strides if they differ from the source's.
 KINDS = {
     "vector": (lambda randn: randn(1000), None),
     "number": (lambda randn: randn(()), None),
@@ -36,7 +36,7 @@ def sources_of(dtype, device):
 
 
 def check(sources, to, strides=(), more=0):
-    """Results are full of NaN before, and may have so many more rows, which become zeros."""
+    """Compare with PyTorch. Results are filled with NaN before, and may have `more` extra rows, which become zeros."""
     results, expected = [], []
     for source, own in zip(sources, strides or [None] * len(sources), strict=True):
         sizes = (source.shape[0] + more, *source.shape[1:]) if source.dim() else ()
@@ -45,8 +45,8 @@ def check(sources, to, strides=(), more=0):
         expected.append(torch.zeros_like(result))
         (expected[-1][: len(source)] if source.dim() else expected[-1]).copy_(source)
     cast_all(sources, results)
-    for found, wanted in zip(results, expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    for actual, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pairs
@@ -59,9 +59,13 @@ def test_orders_of_memory(device, of, to):
 @devices
 def test_rows_of_zeros(device, of, to):
     sources = [each.clone() for each in sources_of(of, device) if each.numel()]
-    check([each if each.is_contiguous() or each.dim() == 4 else each.contiguous() for each in sources], to, more=5)
+    check(
+        [source if source.is_contiguous() or source.dim() == 4 else source.contiguous() for source in sources],
+        to,
+        more=5,
+    )
     turned = torch.randn(30, 50, dtype=of, device=device).t()
-    check([turned], to, [(1, 64)], more=5)  # rows that are not one after the other
+    check([turned], to, [(1, 64)], more=5)  # rows that do not follow one another
 
 
 @pytest.mark.parametrize("of", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -88,7 +92,7 @@ def test_many(device):
 @pytest.mark.gpu
 def test_how_many_kernels_there_are():
     sources = [torch.randn(1 + i % 7 * 1500, device="cuda") for i in range(400)]
-    results = [torch.empty_like(each, dtype=torch.bfloat16) for each in sources]
+    results = [torch.empty_like(source, dtype=torch.bfloat16) for source in sources]
     cast_all(sources, results)
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

@@ -1,4 +1,4 @@
-"""The command line's text. Written anew with EXPECTTEST_ACCEPT=1 when solvers or cost models change."""
+"""Text of the command line. Run with EXPECTTEST_ACCEPT=1 to update it when solvers or cost models change."""
 
 import math
 import platform
@@ -107,7 +107,7 @@ choice   direct: the selector's most probable of the 4 that apply
 
 
 def test_explain_for_a_gpu_that_is_not_there(output):
-    """One answer, whatever the device's name says of its features."""
+    """The answer does not depend on the features in the device's name."""
     text = output("explain", KEY, "--device", "gfx908:sramecc+:xnack-")
     assert "device   gfx908\n" in text and text.count("->") == 1 and text.count("\nchoice ") == 1
     choice = next(line for line in text.splitlines() if line.startswith("-> "))
@@ -140,7 +140,7 @@ def test_explain_takes_this_machine(output):
 
 
 def test_info(output, monkeypatch):
-    monkeypatch.setenv("TORCH_REFORMER_FORBID", "aten_nhwc")  # read at import only: here it is just shown
+    monkeypatch.setenv("TORCH_REFORMER_FORBID", "aten_nhwc")  # it is read only at import; here it is only shown
     lines = dict(line.split(maxsplit=1) for line in output("info").splitlines() if len(line.split()) > 1)
     assert lines["torch_reformer"] == torch_reformer.__version__
     assert lines["torch"] == torch.__version__

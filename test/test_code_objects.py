@@ -1,6 +1,6 @@
-"""What the compilers made of the kernels: no memory that stands in for registers, and no more of anything than allowed.
+"""Compiled kernels use no stack memory and spill no registers, and stay within limits of registers and shared memory.
 
-Tests take one kernel of each file, and, which takes minutes, all that `make build` compiles for a package.
+Tests take one kernel of each file and, in minutes, all that `make build` compiles for a package.
 """
 
 import os
@@ -13,18 +13,18 @@ from code_objects import find_llvm, resources
 from compiled import ROOT, code_object, compile_kernels, one_kernel
 from marks import slow
 
-MOST_REGISTERS = {"gfx": 256, "sm_": 255}  # of a thread; AMD's with more run one wave at a time
-MOST_SHARED = {"gfx": 64 << 10, "sm_": 49 << 10}  # bytes, static; NVIDIA's 48 KiB and what the driver reserves
-FEWER_REGISTERS: dict[str, int] = {}  # file: what its occupancy needs
-UNFINISHED = {  # file.architecture: what test_registers still finds there. Whoever mends it has to remove the line
+MOST_REGISTERS = {"gfx": 256, "sm_": 255}  # per thread; AMD's kernels with more run one wave at a time
+MOST_SHARED = {"gfx": 64 << 10, "sm_": 49 << 10}  # bytes, static; NVIDIA's limit is 48 KiB and the driver's reserve
+FEWER_REGISTERS: dict[str, int] = {}  # file: limit for its occupancy
+UNFINISHED = {  # file.architecture: known failures of test_registers. Remove the line with the fix
     f"{file}.{arch}": "scalar registers spill into lanes of vector ones; wide filters take too many"
     for file in ("depthwise/depthwise", "depthwise/depthwise_planes")
     for arch in ("gfx908", "gfx90a", "gfx942")
 }
-# File whose kernels multiply matrices, but for those that add up partial sums: the AMD opcode's beginning.
+# File of kernels that multiply matrices (except those that add up partial sums): prefix of the AMD opcode.
 MATRIX_OPCODES = {"gemm/implicit_gemm": "v_mfma"}
 
-# In CI (CI=1) what is missing is a failure: .ci/run installs it.
+# In CI (CI=1) missing tools are a failure: .ci/run installs them.
 needs_llvm = pytest.mark.skipif(
     find_llvm("llvm-readelf") is None and not os.environ.get("CI"),
     reason="no llvm-readelf: apt install llvm-19",
@@ -59,7 +59,7 @@ def compiled(file: str, arch: str, part: str = "all") -> Path:
 
 
 def for_architectures(file: str) -> list:
-    """A file's parameters: its name, and an architecture that it is compiled for."""
+    """A file's parameters: its name and each architecture that it is compiled for."""
     return [
         pytest.param(file, arch, marks=[needs_clang, needs_llvm] if arch.startswith("gfx") else [needs_nvcc])
         for arch in compile_kernels.ARCHITECTURES
@@ -67,7 +67,7 @@ def for_architectures(file: str) -> list:
     ]
 
 
-# What X makes one kernel of each file of.
+# Expansion of X for one kernel of each file.
 ONE = {
     "copy/casts": "fp32, bf16",
     "depthwise/depthwise": "weight_grad, bf16, 7, 2, 2, 7",
@@ -163,11 +163,11 @@ def planted(arch: str, folder: Path) -> Path:
 )
 def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
     path = planted(arch, tmp_path)
-    found = resources(path)
-    assert found["fine"].stack_bytes == found["fine"].spills == 0
-    assert found["fine"].shared_bytes in (1200, 1200 + 1024)  # NVIDIA's driver reserves 1 KiB from sm_90 on
-    assert 1 < found["fine"].registers < 32
-    assert found["spills"].stack_bytes >= 1200
+    used = resources(path)
+    assert used["fine"].stack_bytes == used["fine"].spills == 0
+    assert used["fine"].shared_bytes in (1200, 1200 + 1024)  # NVIDIA's driver reserves 1 KiB from sm_90 on
+    assert 1 < used["fine"].registers < 32
+    assert used["spills"].stack_bytes >= 1200
     check_registers(path)
     with pytest.raises(AssertionError, match="spills keeps 1[0-9]{3} bytes a thread in memory"):
         check_memory(path)
@@ -176,6 +176,6 @@ def test_the_gate_sees_what_it_looks_for(arch, tmp_path):
 @needs_clang
 @needs_llvm
 def test_opcodes(tmp_path):
-    found = code_objects.amd_opcodes(planted("gfx90a", tmp_path))
-    assert any(opcode.startswith("v_mfma") for opcode in found["multiplies"])
-    assert "s_barrier" in found["fine"] and not any(opcode.startswith("v_mfma") for opcode in found["fine"])
+    opcodes = code_objects.amd_opcodes(planted("gfx90a", tmp_path))
+    assert any(opcode.startswith("v_mfma") for opcode in opcodes["multiplies"])
+    assert "s_barrier" in opcodes["fine"] and not any(opcode.startswith("v_mfma") for opcode in opcodes["fine"])

@@ -1,4 +1,4 @@
-"""Collecting timings: checked, resumed, shared out, and never mixed."""
+"""Collection of timings: they are checked, resumed, divided among ranks, and never mixed."""
 
 import functools
 import json
@@ -29,13 +29,13 @@ RECORD = Record("8-6-6-1x1-8-6-6-1-0x0-1x1-1x1-0-NCHW-FP32-F", (Timing("aten", 1
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """One repeat a timing, and SIGTERM stays pytest's."""
+    """One repeat per timing; SIGTERM stays pytest's."""
     monkeypatch.setattr(collect.signal, "signal", lambda *_: None)
     monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", _constant)
 
 
 def _constant(calls, before, device):
-    """One call of each, which takes 10 us, 20 us and so on."""
+    """Stopwatches that run each call once and report 10 us, 20 us and so on."""
     for name, call in calls.items():
         before(name)
         call()
@@ -44,7 +44,7 @@ def _constant(calls, before, device):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The problems that were measured, in order."""
+    """Measured problems, in order."""
     seen = []
 
     def spy(problem, repeats, device):
@@ -57,13 +57,13 @@ def measured(monkeypatch):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """Makes aten_nhwc compute something that is wrong in one place."""
+    """Make aten_nhwc compute something that is wrong in one place."""
     compute = Workload.reformer
 
     def reformer(self):
         result = compute(self)
         if config.settings().force == "aten_nhwc":
-            # PyTorch's own 16-bit gradients are far from exact on many CPUs: what is to be noticed must be farther.
+            # PyTorch's own 16-bit gradients are far from exact on many CPUs: a noticeable error must be larger.
             result.view(-1)[0] += 100 if result.dtype.itemsize == 2 else 1
         return result
 
@@ -104,7 +104,7 @@ def test_what_is_there_is_not_measured_again(tmp_path, measured):
     assert len(measured) == 4
     run(out)
     assert len(measured) == 9 and len(set(measured)) == 9
-    with config(forbid=["aten_nhwc"]):  # other solvers apply: the records are no longer what would be measured
+    with config(forbid=["aten_nhwc"]):  # other solvers apply: the records no longer match
         run(out, "--limit", "2")
     assert measured[9:] == measured[:2]
 
@@ -130,7 +130,7 @@ def test_interrupted_and_resumed(tmp_path, monkeypatch, measured, capsys):
 
 
 def test_out_of_minutes_and_resumed(tmp_path, measured, capsys):
-    """No problem is begun after so long; ranks that end so are not merged, and the same command goes on."""
+    """No problem is begun after the time is up; such ranks are not merged, and the same command resumes."""
     out = tmp_path / "db"
     assert run(out, "--minutes", "0") == 0
     assert not measured and not Database(out).complete
@@ -148,7 +148,7 @@ def test_minutes_that_are_none(tmp_path, minutes, capsys):
 
 
 def test_saves_now_and_then(tmp_path, monkeypatch):
-    """Killed without notice, it loses what was measured since the last save and no more."""
+    """A process that is killed without notice loses only the measurements since the last save."""
     monkeypatch.setattr(collect, "SAVE_SECONDS", -1)
     out, counts = tmp_path / "db", []
 
@@ -180,20 +180,20 @@ def test_wrong_solver_is_measured_again_once_it_is_right(tmp_path, monkeypatch):
 
 
 def _without_nhwc(problem):
-    found = measure(problem)
-    others = tuple(timing for timing in found.record.timings if timing.solver != "aten_nhwc")
-    found.record = found.record._replace(timings=others)
-    found.wrong["aten_nhwc"] = "its result is wrong"
-    return found
+    measurement = measure(problem)
+    others = tuple(timing for timing in measurement.record.timings if timing.solver != "aten_nhwc")
+    measurement.record = measurement.record._replace(timings=others)
+    measurement.wrong["aten_nhwc"] = "its result is wrong"
+    return measurement
 
 
 @pytest.mark.parametrize("dtype", ["FP32", "FP64", "FP16", "BF16"])
 @pytest.mark.parametrize("direction", ["F", "B", "W"])
 def test_one_wrong_element_is_found(broken, dtype, direction):
     problem = ConvProblem(2, 8, 8, 8, 8, 3, 3, 1, 1, direction=direction, dtype=dtype, bias=direction == "F")
-    found = measure(problem)
-    assert found.wrong.keys() == {"aten_nhwc"}
-    assert found.record.times.keys() == applicable(problem).keys() - {"aten_nhwc"}
+    measurement = measure(problem)
+    assert measurement.wrong.keys() == {"aten_nhwc"}
+    assert measurement.record.times.keys() == applicable(problem).keys() - {"aten_nhwc"}
 
 
 def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
@@ -213,7 +213,7 @@ def test_hopelessly_slow_solver_is_timed_once(monkeypatch):
 
 
 def test_what_is_clearly_slower_is_timed_a_few_times_on_a_gpu(monkeypatch):
-    """By the rule for GPUs: one round shows who is three times as slow, three rounds who is a quarter slower."""
+    """The rule for GPUs: one round finds solvers that are three times as slow, three rounds those a quarter slower."""
     timed, us = Counter(), {"aten": 10.0, "aten_nhwc": 31.0, "reference": 12.0}
 
     def stopwatches(calls, before, device):
@@ -232,20 +232,20 @@ def test_what_is_clearly_slower_is_timed_a_few_times_on_a_gpu(monkeypatch):
 
 
 def watches(monkeypatch, times):
-    """Each solver's runs take these microseconds, the last for ever; those not named 10."""
+    """Make each solver's runs take these microseconds, repeating the last; solvers without times take 10."""
 
     def stopwatches(calls, before, device):
-        found = {name: list(times.get(name, [10.0])) for name in calls}
-        return {name: lambda us=us: us.pop(0) if len(us) > 1 else us[0] for name, us in found.items()}
+        remaining = {name: list(times.get(name, [10.0])) for name in calls}
+        return {name: lambda us=us: us.pop(0) if len(us) > 1 else us[0] for name, us in remaining.items()}
 
     monkeypatch.setattr("torch_reformer.tuning.measure.stopwatches", stopwatches)
 
 
 def test_what_other_programs_disturbed_is_timed_again(monkeypatch):
     watches(monkeypatch, {"aten": [Disturbed(20_000.0), 12.0], "aten_nhwc": [11.0, *[Disturbed(20_000.0)] * 3, 11.0]})
-    found = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1))
-    assert (found.record.times["aten"], found.record.times["aten_nhwc"]) == (0.012, 0.011)
-    assert found.disturbed
+    measurement = measure(ConvProblem(1, 8, 4, 4, 8, 1, 1))
+    assert (measurement.record.times["aten"], measurement.record.times["aten_nhwc"]) == (0.012, 0.011)
+    assert measurement.disturbed
     watches(monkeypatch, {})
     assert not measure(ConvProblem(1, 8, 4, 4, 8, 1, 1)).disturbed
 
@@ -360,7 +360,7 @@ def test_merge_by_hand(tmp_path, capsys):
 
 
 def test_a_share_is_complete_once_its_timings_are_there(tmp_path, monkeypatch):
-    """Another process may merge and delete it as soon as it says so."""
+    """Another process may merge and delete the share as soon as it is marked complete."""
     out = tmp_path / "db"
     _share(part_path(out, 0), True)
     share = Database(part_path(out, 1))

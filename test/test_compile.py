@@ -1,4 +1,4 @@
-"""torch.compile, torch.export, tracing: the operators' fake kernels and what is built on them."""
+"""torch.compile, torch.export, tracing: the operators' fake kernels and what relies on them."""
 
 import os
 import shutil
@@ -56,7 +56,7 @@ def test_fake_results_look_like_real_ones(case, dtype, strides):
 
 
 def trained(model, images, backend=None):
-    """Losses of three steps and the state after them, of four images; compiled by the backend, if one is given."""
+    """Losses of three steps on four images and the state after them; compiled by the backend, if one is given."""
     forward = torch.compile(model, backend=backend, fullgraph=True) if backend else model
     optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_training_step(backend, channels_last):
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("marked", [False, True])
 def test_no_more_graphs_than_pytorch_over_batches(marked, training):
-    """One for all batches if the dimension is marked; with dynamic=True PyTorch's own modules compile twice too."""
+    """One graph if the batch dimension is marked; with dynamic=True PyTorch's own modules compile twice, too."""
     counts = []
     for conv in (torch.nn.Conv2d, torch_reformer.nn.Conv2d):
         torch._dynamo.reset()
@@ -112,7 +112,7 @@ def test_dynamic_height_and_width():
 
 
 def test_unbacked_batch():
-    """A batch size that only the data decide."""
+    """A batch size that depends on data."""
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def chosen(images, keep, w):

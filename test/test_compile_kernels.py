@@ -1,4 +1,4 @@
-"""Code objects for the package (csrc/hip/compile_kernels.py), by a compiler that only writes down its arguments."""
+"""Code objects for the package (csrc/hip/compile_kernels.py), with a compiler that only records its arguments."""
 
 import os
 import shutil
@@ -60,7 +60,7 @@ def test_what_there_is_a_compiler_for(package, capsys):
 
 
 def test_everything_is_packaged(package, tree, monkeypatch):
-    """All kernels that there are, for each architecture that has what they are made of."""
+    """All kernels that exist, for each architecture with the instructions that they need."""
     monkeypatch.setattr(compile_kernels, "HERE", kernel_folders.HIP)
     monkeypatch.setattr(compile_kernels, "find_nvcc", compile_kernels.find_clang)
     monkeypatch.setenv("REFORMER_ARCHS", " ".join(compile_kernels.ARCHITECTURES))
@@ -103,7 +103,7 @@ def test_architectures_asked_for(package, monkeypatch):
 def test_nothing_without_a_gpu(package, monkeypatch, capsys):
     compile_kernels.build(package)
     monkeypatch.setattr(compile_kernels, "in_sight", lambda: ())
-    compile_kernels.build(package)  # what is up to date stays
+    compile_kernels.build(package)  # files that are up to date stay
     change(compile_kernels.HERE / "test/scale.hip")
     compile_kernels.build(package)
     assert names(package) == []
@@ -118,7 +118,7 @@ def test_nothing_without_a_gpu(package, monkeypatch, capsys):
         ({}, [], []),
         ({"nvidia-smi": "echo 9.0; echo 9.0"}, ["sm_"], ["sm_90a"]),
         ({"nvidia-smi": "echo 8.6"}, ["sm_"], ["sm_80"]),
-        ({"nvidia-smi": "echo 12.0"}, ["sm_"], []),  # newer than what the package is meant for
+        ({"nvidia-smi": "echo 12.0"}, ["sm_"], []),  # newer than the packaged architectures
         ({"nvidia-smi": "echo no driver; exit 9"}, [], []),
         ({"rocm_agent_enumerator": "echo gfx000; echo gfx90a"}, ["gfx"], ["gfx90a"]),
         ({"rocm_agent_enumerator": "echo gfx000; echo gfx1100"}, ["gfx"], []),

@@ -1,4 +1,4 @@
-"""The configuration: what is forced, forbidden and limited, how settings nest, and the environment."""
+"""The configuration: forced and forbidden solvers, limits, nested settings, and the environment."""
 
 import dataclasses
 import os
@@ -33,14 +33,14 @@ def refusal(name: str) -> str | None:
 
 
 def test_forced_solver_is_chosen():
-    for name in ("aten_nhwc", "reference"):  # even the oracle, which is never chosen otherwise
+    for name in ("aten_nhwc", "reference"):  # even the reference, which is never chosen otherwise
         with config(force=name):
             assert chosen() == name
     assert chosen() != "reference"
 
 
 def test_forced_solver_runs():
-    """The oracle adds up in another order than PyTorch, so that its result tells that it ran."""
+    """The reference adds up in another order than PyTorch, so its result shows that it ran."""
     x, w = torch.randn(2, 64, 9, 9), torch.randn(8, 64, 3, 3)
     with config(force="aten"):
         assert torch.equal(torch_reformer.conv2d(x, w), torch.conv2d(x, w))
@@ -69,7 +69,7 @@ def test_workspace_limit():
 
 
 def test_workspace_limit_spares_the_first_solver():
-    """Where PyTorch's own kernel is broken another one goes round it, and takes what memory it needs."""
+    """Where PyTorch's own kernel is broken, the "aten" solver takes a detour and any memory that it needs."""
     problem = ConvProblem(64, 8, 64, 3, 8, 3, 3, stride_w=2, dtype="BF16", direction="W")
     with config(workspace_limit=0):
         aten = next(candidate for candidate in candidates(problem) if candidate.name == "aten")
@@ -169,7 +169,7 @@ def test_environment_is_read_at_import():
 
 
 def test_another_threads_settings_are_not_taken_back():
-    """Two overlap, and the first to begin ends first."""
+    """Two threads' settings overlap, and the first to begin ends first."""
     before = config.settings()
     entered, left = threading.Event(), threading.Event()
 
@@ -221,13 +221,13 @@ def test_a_fork_while_another_thread_sets_something(monkeypatch):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def check_program(made: Path, sources: list[Path]) -> None:
-    """Compiles test/<name>.cpp with these files, and runs it."""
+def check_program(program: Path, sources: list[Path]) -> None:
+    """Compile test/<name>.cpp with these files, and run it."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     headers = [f"-I{folder}" for folder in (CSRC, Path(torch.__file__).parent / "include")]
-    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", made, TEST / f"{made.name}.cpp", *sources]
+    command = [*compiler, "-std=c++17", "-O1", *headers, "-o", program, TEST / f"{program.name}.cpp", *sources]
     subprocess.run([*command, "-pthread"], check=True)
-    done = subprocess.run([made], capture_output=True, text=True)
+    done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -246,11 +246,11 @@ def test_more_than_64_solvers(tmp_path):
 
 
 def test_slow_way_round_is_no_candidate():
-    """On NVIDIA's GPUs, where cuDNN has kernels for dense problems in NHWC, but slow ones for groups."""
+    """On NVIDIA's GPUs cuDNN is fast for dense problems in NHWC, but slow for groups."""
 
     def refusal(device: str, **changes) -> str | None:
         problem = PROBLEM.replace(layout="NHWC", **changes)
-        return next(found.reason for found in candidates(problem, device) if found.name == "aten_nchw")
+        return next(candidate.reason for candidate in candidates(problem, device) if candidate.name == "aten_nchw")
 
     assert refusal("sm_90") == "in NHWC cuDNN is faster as it is"
     assert refusal("sm_90", groups=4) is refusal("gfx90a") is None

@@ -31,24 +31,26 @@ from torch_reformer.selector.candidates import candidates
 
 
 def is_transformed(solver: str) -> bool:
-    """Winograd's transforms round where a sum of products would not, and spread what is not finite over a tile."""
+    """True for Winograd: its transforms round where a plain sum would not, and spread non-finite values over a tile."""
     return solver.startswith("winograd")
 
 
 def same(a, b) -> bool:
-    """Equal in every element, NaN included."""
+    """True if all elements are equal, NaN included."""
     return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
 
 
 def check_accuracy(got, exact, by_torch, spread, solver, count):
-    """The error against fp64 is at most twice PyTorch's, plus a few units in the last place of the result's scale. That
-    is the root of the sum of squares of the terms, which unlike the result does not cancel. (fp64 is no more exact than
-    the reference: more units are allowed there.)
+    """Check that the error against fp64 is at most twice PyTorch's plus a few units in the last place of the scale.
 
-    PyTorch's error is no measure where it may be small by luck, among a few elements; nor of Winograd's algorithm: its
-    transforms round integers too, which PyTorch adds up exactly, and test_winograd.py compares the two where PyTorch
-    uses oneDNN; nor of PyTorch's own kernels for another layout. There it counts as three standard deviations of an
-    honest sum of so many products at least."""
+    The scale is the root of the sum of squares of the terms, which unlike the result does not cancel. (fp64 is no more
+    exact than the reference: more units are allowed there.)
+
+    In three cases PyTorch's error is no measure, and counts as at least three standard deviations of an ordinary sum of
+    as many products: among a few elements it may be small by luck; Winograd's transforms round integers, too, which
+    PyTorch adds up exactly (test_winograd.py compares the two where PyTorch uses oneDNN); and for PyTorch's own kernels
+    in another layout.
+    """
     units = 64 if got.dtype == torch.float64 else 4
     scale = spread.max().sqrt().item()
     floor = units * torch.finfo(got.dtype).eps * scale
@@ -69,7 +71,7 @@ def check_accuracy(got, exact, by_torch, spread, solver, count):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, integers, threads, seed):
-    # Equal terms are rounded alike: their errors add up, and the comparison would be one of summation orders.
+    # Equal terms are rounded alike: their errors add up, and the test would compare summation orders.
     integers = integers or "expanded" in strides
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(seed)
@@ -114,7 +116,7 @@ def test_every_solver_agrees_with_pytorch(case, dtype, strides, has_bias, intege
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_element_is_left_out(direction, case, threads):
-    """oneDNN's bf16 kernels do that, depending on processor and layout (csrc/dispatch/aten_solvers.cpp)."""
+    """oneDNN's bf16 kernels leave some out, depending on processor and layout (csrc/dispatch/aten_solvers.cpp)."""
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
     sizes = case.input_size, case.weight_size, case.output_size
@@ -166,8 +168,11 @@ def test_strides_of_gradients_are_those_of_pytorch(formats, dtype):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_what_is_not_finite_propagates(case, dtype, value, nhwc, seed):
-    """One such element in the one operand, zeros in the other: NaN and infinity come out where they do of the plain
-    loops in fp64. Products with padding may add to them, as in PyTorch, where that depends on the kernel."""
+    """NaN and infinity appear where they do in plain loops in fp64.
+
+    One operand has a non-finite element, the other has zeros. Products with padding may add to them where that depends
+    on the kernel, as in PyTorch.
+    """
     generator = torch.Generator().manual_seed(seed)
     how = "channels_last" if nhwc else "contiguous"
     sizes = case.input_size, case.weight_size, case.output_size
@@ -208,8 +213,11 @@ EMPTY = [
 @pytest.mark.parametrize("how", STRIDES[:2])
 @pytest.mark.parametrize("case", EMPTY, ids=str)
 def test_empty_sums(case, how, has_bias):
-    """Results of nothing are empty, zero, or the bias alone. (PyTorch refuses some of these; of an input without
-    channels it makes an output without channels, whatever the weight says.)"""
+    """Empty sums give results that are empty, zero, or the bias alone.
+
+    PyTorch refuses some of these; for an input without channels it returns an output without channels, whatever the
+    weight's size.
+    """
     x, w, y = (strided(torch.ones(size), how) for size in (case.input_size, case.weight_size, case.output_size))
     bias = torch.arange(float(case.k)) if has_bias else None
     for direction, ((first, second), run) in directions(case, x, w, y, bias).items():
@@ -254,22 +262,22 @@ HUGE = 2**30
 @pytest.mark.parametrize("nhwc", [False, True])
 @pytest.mark.parametrize("geometry", [dict(stride=HUGE, padding=HUGE, dilation=HUGE), dict(stride=HUGE)], ids=str)
 def test_pixels_beyond_32_bits(geometry, nhwc, dtype):
-    """Kernels count them by 32 bits, and refuse; PyTorch's own remains."""
+    """Kernels count positions in 32 bits and refuse larger problems; PyTorch's own kernel remains."""
     layout = torch.channels_last if nhwc else torch.contiguous_format
     x, w = torch.randn(1, 4, 3, 3), torch.randn(4, 4, 2, 2)
     x, w = (tensor.to(dtype, memory_format=layout).requires_grad_() for tensor in (x, w))
     wide_x, wide_w = (tensor.detach().float().requires_grad_() for tensor in (x, w))
     y, expected = conv2d(x, w, **geometry), torch.conv2d(wide_x, wide_w, **geometry)
-    found = torch.autograd.grad(y.sum(), (x, w))
+    actual = torch.autograd.grad(y.sum(), (x, w))
     wanted = torch.autograd.grad(expected.sum(), (wide_x, wide_w))
-    for tensor, right in zip((y, *found), (expected, *wanted), strict=True):
+    for tensor, right in zip((y, *actual), (expected, *wanted), strict=True):
         torch.testing.assert_close(tensor.float(), right, atol=1e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("device", ["cpu-avx512-2t", "sm_90"])
 def test_only_pytorch_counts_beyond_32_bits(device):
     problem = ConvProblem(1, 4, 3, 3, 4, 2, 2, HUGE, HUGE, HUGE, HUGE, HUGE, HUGE)
-    refusals = {found.name: found.reason for found in candidates(problem, device)}
+    refusals = {candidate.name: candidate.reason for candidate in candidates(problem, device)}
     assert refusals.pop("aten") is None
     assert refusals and all(why is not None for why in refusals.values())
     assert "kernels count pixels by 32 bits" in refusals["reference" if device != "sm_90" else "aten_nhwc"]
@@ -281,8 +289,8 @@ def test_only_pytorch_counts_beyond_32_bits(device):
 def test_strides_of_empty_results_are_those_of_pytorch(sizes):
     x, w = (torch.ones(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     y = conv2d(x, w)
-    for found in (y, *torch.autograd.grad(y.sum(), (x, w))):
-        assert found.stride() == torch.empty(found.shape).stride()
+    for result in (y, *torch.autograd.grad(y.sum(), (x, w))):
+        assert result.stride() == torch.empty(result.shape).stride()
     with FakeTensorMode() as mode:
         assert conv2d(mode.from_tensor(x), mode.from_tensor(w)).stride() == y.stride()
     assert torch.autograd.gradcheck(conv2d, (x, w))
@@ -294,7 +302,7 @@ def test_bias_grad_is_the_sum_over_pixels():
 
 
 def test_results_do_not_depend_on_where_a_tensor_starts():
-    """Loads of a buffer that is not aligned to a vector."""
+    """Loads from a buffer that is not aligned to a vector."""
     case = Case(n=2, c=16, h=9, w=9, k=24)
     storage = torch.randn(2 * 16 * 9 * 9 + 3)
     w = torch.randn(case.weight_size)

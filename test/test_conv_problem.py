@@ -1,4 +1,4 @@
-"""Problems: their text form, what is refused and with which sentence, and devices' text form."""
+"""Problems and devices as text; refused problems and their error messages."""
 
 import dataclasses
 
@@ -174,7 +174,7 @@ READERS = {
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_what_is_no_problem_is_refused(read):
-    """Instead of a division by 0, or a name from beyond a table's end."""
+    """Impossible problems raise an error instead of a division by 0 or a read beyond a table's end."""
     with pytest.raises(ValueError, match="every size, stride, dilation and group count must be at least 1"):
         read(native.Problem())
     for member in ("direction", "dtype", "layout", "bias"):

@@ -1,4 +1,4 @@
-"""The demo, on fewer epochs than a person would give it."""
+"""The demo, with fewer epochs than usual."""
 
 import re
 import sys

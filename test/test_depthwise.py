@@ -1,4 +1,4 @@
-"""direct_depthwise against PyTorch in fp64: all directions, layouts and data types, and what padding must not do."""
+"""direct_depthwise against PyTorch in fp64: all directions, layouts and types, and NaN at padding."""
 
 import pytest
 import torch
@@ -75,10 +75,10 @@ def pytorch_results(x, weight, bias, dy, args):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_matches_pytorch_in_fp64(case, dtype, layout):
     x, weight, bias, dy, args = tensors(case, dtype, layout)
-    wanted = pytorch_results(x.double(), weight.double(), bias.double(), dy.double(), args)
+    expected = pytorch_results(x.double(), weight.double(), bias.double(), dy.double(), args)
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        for got, want in zip(results(x, weight, bias, dy, args), wanted, strict=True):
+        for got, want in zip(results(x, weight, bias, dy, args), expected, strict=True):
             assert got.dtype == dtype
             error = (got.double() - want).abs().max() / want.abs().max()
             assert error < TOLERANCE[dtype]
@@ -100,8 +100,8 @@ def test_infinity_and_nan_reach_what_they_touch_and_nothing_else(case, layout, o
     for index in ((0, 0, 0, 0), (-1, -1, -1, -1)):
         target[index] = value
     with torch_reformer.config(force="reference"):
-        wanted = results(x, weight, bias, dy, args)
-    for got, want in zip(results(x, weight, bias, dy, args), wanted, strict=True):
+        expected = results(x, weight, bias, dy, args)
+    for got, want in zip(results(x, weight, bias, dy, args), expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 

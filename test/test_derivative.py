@@ -1,4 +1,4 @@
-"""The derivative of every operation, against PyTorch's autograd of the same program, in each data type."""
+"""Derivatives of every operation against PyTorch's autograd of the same program, in each data type."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch_reformer.program.values import Value
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 NUMBERS = [-5.0, -1.0, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 5.0]
-# Derivatives that are rounded.
+# Operations whose derivatives are rounded.
 SMOOTH = {"exp", "log", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "normal_cdf", "normal_pdf", "mul", "div"}
 OF_POSITIVE = {"log", "log1p", "sqrt", "rsqrt"}
 
@@ -26,7 +26,8 @@ def stored_in_fp32(op):
 
 
 def of_what_is_stored(op):
-    """The value is often exactly 0.1, which no data type of 16 bits has, and it is stored besides."""
+    """Outputs for a clipped value that is stored, too. It is often exactly 0.1, which no 16-bit data type can
+    represent."""
     clipped = program.clip(program.acc(), -0.1, 0.1)
     first = (
         clipped - 0.1 + (op in OF_POSITIVE) + 0 * program.full("a") if OPERANDS[op] == 1 or op == "select" else clipped
@@ -49,7 +50,7 @@ def by_pytorch(x, tested, tensors):
 
 
 def gradients(run, tested, dtype, numbers):
-    """With respect to acc and the inputs, where every number meets every other."""
+    """Gradients of acc and the inputs, with every combination of the numbers."""
     grid = torch.cartesian_prod(*[torch.tensor(numbers, dtype=torch.float64)] * 3).to(dtype)
     x, *others = (column.clone().view(1, 1, len(numbers), -1).requires_grad_() for column in grid.unbind(1))
     tensors = {name: other for name, other in zip(("a", "b"), others, strict=True) if name in tested.inputs}
@@ -66,7 +67,7 @@ def gradients(run, tested, dtype, numbers):
 def test_gradients(op, written, run, dtype):
     outputs = written(op)
     tested = Program(*(outputs if isinstance(outputs, tuple) else [outputs]))
-    # PyTorch's own operators differ in what the gradient of a clipped NaN is.
+    # PyTorch's own operators disagree on the gradient of a clipped NaN.
     numbers = NUMBERS if op == "clip" or written is of_what_is_stored else [*NUMBERS, float("nan")]
     ours, theirs = (gradients(each, tested, dtype, numbers) for each in (run, by_pytorch))
     tolerance = 4 * torch.finfo(dtype).eps if op in SMOOTH else 0
@@ -74,14 +75,14 @@ def test_gradients(op, written, run, dtype):
 
 
 def test_clip_in_half_precision():
-    """A bound that no fp16 number is: what was clipped to it, and rounded, is not inside."""
+    """The bound is no fp16 number: a value that was clipped to it and then rounded counts as clipped."""
     x = torch.tensor([-5.0, -0.01, 0.01, 5.0]).half().view(1, 1, 2, 2).requires_grad_()
     y = torch_reformer.stitch(x, Program(program.store(program.clip(program.acc(), -0.1, 0.1))))
     assert torch.autograd.grad(y.sum(), x)[0].flatten().tolist() == [0, 1, 1, 0]
 
 
 def test_inputs_in_an_order_of_their_own():
-    """The forward that keeps something for the backward takes them in the program's order, too."""
+    """A forward that saves values for the backward also takes its inputs in the program's order."""
     tested = Program(
         program.store(program.full("b") - program.full("a") * program.acc()), inputs={"a": "full", "b": "full"}
     )

@@ -1,4 +1,4 @@
-"""One table of GPUs (csrc/hip/devices.def), read by C++, by Python and where kernels are compiled."""
+"""One table of GPUs (csrc/hip/devices.def), read by C++, by Python and by the kernels' build."""
 
 import re
 
@@ -27,7 +27,7 @@ def test_what_is_packaged_is_in_the_table():
 def test_tma_solvers_are_for_gpus_with_tma(solver, arch):
     size, groups = TMA[solver]
     problem = ConvProblem(8, 64, 28, 28, 64, size, size, 1, 1, groups=groups, dtype="BF16", layout="NHWC")
-    (reason,) = (found.reason for found in candidates(problem, arch) if found.name == solver)
+    (reason,) = (candidate.reason for candidate in candidates(problem, arch) if candidate.name == solver)
     if native.has_tma(arch):
         assert reason != "it is for Hopper GPUs (sm_90)"
     else:
@@ -42,7 +42,7 @@ def test_times_are_of_the_table():
 
 
 def test_nothing_else_compares_architectures():
-    """MIOpen's rules do: they say what its releases get wrong on which."""
+    """Only MIOpen's rules compare architectures: its releases have errors on some of them."""
     files = [
         path for path in (ROOT / "csrc").rglob("*.*") if path.suffix in (".h", ".cpp") and "miopen" not in path.parts
     ]

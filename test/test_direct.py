@@ -1,4 +1,4 @@
-"""The direct convolution, against PyTorch in fp64 on the same inputs."""
+"""The direct convolution against PyTorch in fp64 on equal inputs."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ SHAPES = [
     (2, 3, 20, 21, 9, 7, 7, (3, 3), (2, 2), (1, 1), 1),
     (2, 4, 19, 18, 16, 4, 4, (0, 0), (4, 4), (1, 1), 1),
     (1, 1, 40, 40, 5, 16, 16, (0, 0), (16, 16), (1, 1), 1),
-    (2, 3, 9, 8, 6, 1, 1, (0, 0), (2, 2), (1, 1), 1),  # input_grad: pixels that no tap reaches
+    (2, 3, 9, 8, 6, 1, 1, (0, 0), (2, 2), (1, 1), 1),  # input_grad: positions that no tap reaches
     (1, 2, 24, 50, 33, 3, 3, (1, 1), (1, 1), (1, 1), 1),
     (2, 12, 13, 14, 20, 3, 3, (1, 1), (1, 1), (1, 1), 4),  # groups: 3 channels in, 5 out
     (2, 64, 9, 9, 64, 3, 3, (1, 1), (2, 2), (1, 1), 16),
@@ -71,7 +71,7 @@ def test_non_finite_reaches_what_it_should(shape, layout, value):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_non_finite_does_not_outlive_its_call(layout):
-    """The packing buffers stay between calls, and weight_grad multiplies by zero what lies beside an image."""
+    """Packing buffers live on between calls, and weight_grad multiplies their values beside an image by zero."""
     with torch_reformer.config(force="direct"):
         for shape in (SHAPES[16], SHAPES[0]):
             x, weight, bias, dy, arguments = make(shape, torch.float32, layout)
@@ -86,8 +86,8 @@ def test_refusals():
     native = torch_reformer.runtime.native
 
     def refusal(key):
-        found, _ = native.candidates(native.problem_parse(key), "cpu-avx2-4t")
-        return next(candidate.reason for candidate in found if candidate.name == b"direct")
+        candidates, _ = native.candidates(native.problem_parse(key), "cpu-avx2-4t")
+        return next(candidate.reason for candidate in candidates if candidate.name == b"direct")
 
     assert refusal("3-224-224-7x7-64-112-112-4-3x3-2x2-1x1-0-NCHW-FP32-F") is None
     assert b"8-bit" in refusal("3-224-224-7x7-64-112-112-4-3x3-2x2-1x1-0-NCHW-INT8-F")

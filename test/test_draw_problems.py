@@ -1,4 +1,4 @@
-"""The lists of problems that benchmarks/draw_problems.py draws."""
+"""Lists of problems that benchmarks/draw_problems.py draws."""
 
 import json
 import random
@@ -24,7 +24,8 @@ def draw(monkeypatch, out: Path, *options: str) -> list[ConvProblem]:
 
 @pytest.mark.parametrize("kind", draw_problems.KINDS)
 def test_kinds(kind):
-    """Most of what is drawn of a kind is possible and small enough; none is twice the same by its maker."""
+    """Most problems drawn of a kind are possible and small enough, few geometries repeat, and all survive their text
+    form."""
     rng = random.Random(3)
     maker = draw_problems.KINDS[kind][1]
     geometries = [each for each in (maker(rng) for _ in range(50)) if each.out_h > 0 and each.out_w > 0]

@@ -1,4 +1,4 @@
-"""enable(): PyTorch's own convolutions by the chosen kernels, for the whole process."""
+"""enable(): PyTorch's own convolutions run by the chosen kernels, in the whole process."""
 
 import copy
 import subprocess
@@ -25,12 +25,12 @@ def disabled_afterwards():
 
 
 def chosen() -> int:
-    """How many decisions this thread has asked for."""
+    """Number of decisions that this thread has asked for."""
     return sum(native.cache_counts())
 
 
 def test_samples_of_pytorch():
-    """Those of its own tests, in a process of their own: what they import changes settings of PyTorch."""
+    """PyTorch's own samples run in a separate process: importing them changes settings of PyTorch."""
     command = [
         sys.executable,
         "-m",
@@ -91,11 +91,11 @@ def network():
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
 def test_training_steps_in_threads(memory_format):
     model, x = network().to(memory_format=memory_format), torch.randn(4, 3, 16, 16).to(memory_format=memory_format)
-    want, found = gradients(model, x), {}
+    want, results = gradients(model, x), {}
     models = [copy.deepcopy(model) for _ in range(4)]
 
     def step(i):
-        found[i] = gradients(models[i], x)
+        results[i] = gradients(models[i], x)
 
     with torch_reformer.enable():
         threads = [threading.Thread(target=step, args=(i,)) for i in range(4)]
@@ -103,7 +103,7 @@ def test_training_steps_in_threads(memory_format):
             thread.start()
         for thread in threads:
             thread.join()
-    for got in found.values():
+    for got in results.values():
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
@@ -129,15 +129,18 @@ def test_transforms():
 
 @pytest.mark.parametrize("force", [None, "aten", "aten_nhwc", "reference"])
 def test_operators_of_this_package(force):
-    """They call aten::convolution, too, where PyTorch's own is chosen."""
+    """These operators call aten::convolution, too, where PyTorch's own kernel is chosen."""
     torch.set_num_threads(1)
     x = torch.randn(2, 3, 16, 16, requires_grad=True)
     model = torch_reformer.nn.Conv2dBatchNormAct(3, 4, 3)
 
     def step():
-        given = x, model.conv.weight
-        made = torch.ops.reformer.conv2d(*given), torch_reformer.conv2d_act(*given), model(x)
-        return [*made, *torch.autograd.grad(sum(each.square().sum() for each in made), [x, *model.parameters()])]
+        operands = x, model.conv.weight
+        results = torch.ops.reformer.conv2d(*operands), torch_reformer.conv2d_act(*operands), model(x)
+        return [
+            *results,
+            *torch.autograd.grad(sum(tensor.square().sum() for tensor in results), [x, *model.parameters()]),
+        ]
 
     with torch_reformer.config(force=force):
         want = step()
@@ -176,7 +179,7 @@ def test_inductor():
 
 
 def test_tensors_that_are_not_ours():
-    """They go where they went."""
+    """Tensors that this package does not support go to PyTorch, as without enable()."""
     x, w = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3)
     with torch_reformer.enable():
         asked = chosen()
@@ -206,7 +209,7 @@ def test_worker_processes():
 
 
 def test_without_the_library():
-    """enable() says how to build it, and the operators run by their Python rules."""
+    """enable() says how to build the library, and the operators run by their Python rules."""
     script = """
 import sys, torch
 sys.modules["torch_reformer._aten_" + "_".join(torch.__version__.split(".")[:2])] = None

@@ -1,4 +1,4 @@
-"""Whether a program behind a convolution runs in its kernel: its text, the choice, and selectors that learn it."""
+"""Fused or separate programs behind a convolution: text form, the choice, and selectors that learn it."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ from torch_reformer.selector.dataset import decided, make_dataset
 from torch_reformer.selector.problems import Task, parse_tasks, read_problems, read_tasks
 from torch_reformer.selector.timings import Record, Timing, write_timings
 
-PROBLEM = ConvProblem(32, 256, 14, 14, 256, 3, 3, 1, 1, dtype="BF16", layout="NHWC")  # gpu_tma_gemm is its fastest
+PROBLEM = ConvProblem(32, 256, 14, 14, 256, 3, 3, 1, 1, dtype="BF16", layout="NHWC")  # gpu_tma_gemm is fastest
 KEY = f"{PROBLEM}+bias.residual.relu"
 NAMES = native.solver_names()
 
@@ -34,7 +34,7 @@ def no_epilogues():
 
 
 def install(fused: float, separate: float) -> None:
-    """A selector that has these logits for every program."""
+    """Install a selector with equal logits for every program."""
     model = reformer(2, decides="epilogues")
     with torch.no_grad():
         model.head.weight.zero_()
@@ -88,10 +88,10 @@ def test_the_selector_chooses_the_way(no_epilogues):
     assert math.isnan(epilogues.choice(PROBLEM, "sm_90", "bias.relu").probability)
     for difference in (-2.0, 2.0):
         install(difference, 0.0)
-        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
-        assert found.is_fused == (difference > 0)
-        assert found.probability == pytest.approx(1 / (1 + math.exp(-difference)), rel=1e-5)
-        assert NAMES[found.fused].startswith("gpu_")
+        choice = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+        assert choice.is_fused == (difference > 0)
+        assert choice.probability == pytest.approx(1 / (1 + math.exp(-difference)), rel=1e-5)
+        assert NAMES[choice.fused].startswith("gpu_")
 
 
 def test_settings_choose_the_way(no_epilogues):
@@ -111,8 +111,8 @@ def test_settings_choose_the_way(no_epilogues):
 def test_a_forced_solver_runs_the_program(no_epilogues):
     install(0.0, 5.0)
     with config(force="gpu_gemm_64x64"):
-        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
-    assert found.is_fused and NAMES[found.fused] == "gpu_gemm_64x64" == NAMES[found.separate]
+        choice = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+    assert choice.is_fused and NAMES[choice.fused] == "gpu_gemm_64x64" == NAMES[choice.separate]
 
 
 def test_nothing_to_choose_on_a_cpu_and_where_no_kernel_runs_it(no_epilogues):
@@ -122,12 +122,12 @@ def test_nothing_to_choose_on_a_cpu_and_where_no_kernel_runs_it(no_epilogues):
         (PROBLEM.replace(layout="NCHW"), "sm_90", "bias.relu"),
         (PROBLEM, "sm_90", "moments.bias.sum"),  # two reductions
     ]:
-        found = epilogues.choice(problem, device, text)
-        assert found.fused == -1 and not found.is_fused and epilogues.ways(problem, device, text) is None
+        choice = epilogues.choice(problem, device, text)
+        assert choice.fused == -1 and not choice.is_fused and epilogues.ways(problem, device, text) is None
 
 
 def test_damaged_weights_choose_nothing(no_epilogues):
-    """Logits that are no numbers: the kernels that have them are not ranked."""
+    """Kernels whose logits are NaN are not ranked."""
     install(5.0, 0.0)
     before = native.selector("sm_90")
     model = reformer(len(before["candidates"]))
@@ -135,8 +135,8 @@ def test_damaged_weights_choose_nothing(no_epilogues):
         model.head.bias.fill_(math.inf)
     try:
         native.set_selector("sm_90", **description(model, before["candidates"]))
-        found = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
-        assert math.isnan(found.probability) and epilogues.ways(PROBLEM, "sm_90", "bias.relu") is None
+        choice = epilogues.choice(PROBLEM, "sm_90", "bias.relu")
+        assert math.isnan(choice.probability) and epilogues.ways(PROBLEM, "sm_90", "bias.relu") is None
     finally:
         native.set_selector("sm_90", **before)
 
@@ -151,25 +151,25 @@ def test_weights_of_epilogues_must_know_both_ways():
 
 def test_features_tell_programs_apart():
     texts = ["bias", "bias.relu", "bias.gelu", "bias.residual", "bias.moments", "bias.store.relu", "dropout"]
-    found = [epilogues.ways(PROBLEM, "sm_90", text) for text in texts]
-    numbers = {(tuple(each.rows.flatten().tolist()), tuple(each.weights.flatten().tolist())) for each in found}
+    ways = [epilogues.ways(PROBLEM, "sm_90", text) for text in texts]
+    numbers = {(tuple(each.rows.flatten().tolist()), tuple(each.weights.flatten().tolist())) for each in ways}
     assert len(numbers) == len(texts)
     rows = native.feature_shape("epilogues").rows
-    assert all(0 <= each.rows.min() and each.rows.max() < rows for each in found)
+    assert all(0 <= result.rows.min() and result.rows.max() < rows for result in ways)
 
 
 def test_features_of_a_program_that_does_nothing_are_the_problems():
     plain, _ = native.features([PROBLEM.native()], "sm_90")
-    found = epilogues.ways(PROBLEM, "sm_90", "none")
+    ways = epilogues.ways(PROBLEM, "sm_90", "none")
     counts = (plain[0] != 0).sum(1)
     for token, count in enumerate(counts):
-        assert torch.equal(plain[0][token, :count], found.rows[token, :count])
-    assert found.weights.shape == plain[0].shape
+        assert torch.equal(plain[0][token, :count], ways.rows[token, :count])
+    assert ways.weights.shape == plain[0].shape
 
 
 def learnable() -> list[Record]:
-    """Records in which programs with GELU are faster in kernels of their own."""
-    found = []
+    """Records in which programs with GELU are faster in separate kernels."""
+    records = []
     for i in range(480):
         c, size = 32 + 8 * (i % 30), 7 + i % 23
         problem = ConvProblem(1 + i % 37, c, size, size, 64 + 8 * (i % 11), 3, 3, 1, 1, dtype="BF16", layout="NHWC")
@@ -178,8 +178,8 @@ def learnable() -> list[Record]:
             if ways:
                 ms = {"fused": 2.0 if "gelu" in text else 1.0, "separate": 1.5}
                 timings = tuple(Timing(way, time, 0, ways.kernels[way]) for way, time in ms.items())
-                found.append(Record(f"{problem}+{text}", timings))
-    return found
+                records.append(Record(f"{problem}+{text}", timings))
+    return records
 
 
 def test_learns_which_way_is_faster(no_epilogues, tmp_path, capsys):
@@ -216,14 +216,14 @@ def test_records_that_no_kernel_runs_are_left_out():
         Record(f"{PROBLEM.replace(layout='NCHW')}+relu", timings),
         Record(f"{PROBLEM}+moments.bias.sum", timings),
         Record(f"{PROBLEM}+bais", timings),
-        Record(f"{PROBLEM}+relu", tuple(each._replace(algorithm="another") for each in timings)),
+        Record(f"{PROBLEM}+relu", tuple(timing._replace(algorithm="another") for timing in timings)),
     ]
-    found = make_dataset([("sm_90", [*usable, *unusable])])
+    dataset = make_dataset([("sm_90", [*usable, *unusable])])
     reasons = {"no ranked kernel runs": 2, "are not known": 1, "other kernels than the weights choose now": 1}
-    assert len(found) == 2 and len(found.left_out) == len(reasons)
-    for reason, count in found.left_out.items():
+    assert len(dataset) == 2 and len(dataset.left_out) == len(reasons)
+    for reason, count in dataset.left_out.items():
         assert reasons[next(each for each in reasons if each in reason)] == count
-    with config(force="aten"):  # of no account
+    with config(force="aten"):  # without effect here
         assert len(make_dataset([("sm_90", usable)])) == 2
     with pytest.raises(ValueError, match="2 times above 0; 1 of programs that are not known"):
         make_dataset([("sm_90", unusable[2:3])])

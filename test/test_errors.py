@@ -1,4 +1,4 @@
-"""Bad input raises, before any work, a sentence with the argument and its value; without data just so."""
+"""Bad input raises an error with the argument and its value before any work, in fake kernels, too."""
 
 import math
 
@@ -14,7 +14,7 @@ from torch_reformer.program import Program
 
 
 def huge(*size):
-    """A tensor of this size that takes no memory."""
+    """A tensor of this size without memory of its own."""
     return torch.zeros(()).expand(size)
 
 
@@ -30,7 +30,7 @@ def output():
     return torch.zeros(2, 6, 3, 4)
 
 
-# What is called, and what it says after "reformer::".
+# Calls, and their message after "reformer::".
 BAD = {
     "input of 2 dimensions": (
         lambda: conv2d(torch.zeros(2, 5), filters()),
@@ -251,7 +251,7 @@ def test_nothing_is_left_after_an_error():
 
 
 def freed(tensor):
-    """As FSDP leaves a parameter between its uses."""
+    """Free the tensor's memory, as FSDP does for a parameter between its uses."""
     tensor.untyped_storage().resize_(0)
     return tensor
 

@@ -1,4 +1,4 @@
-"""What results on a GPU are compared with, against PyTorch in fp64."""
+"""Compare the expected values of GPU tests with PyTorch in fp64."""
 
 import random
 

@@ -13,7 +13,7 @@ import torch_reformer
 
 
 def counted(function, *tensors) -> int:
-    """Forward and backward."""
+    """FLOPs of forward and backward."""
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     with FlopCounterMode(display=False) as counter:
         function(*leaves).sum().backward()
@@ -34,7 +34,7 @@ def test_convolutions_count_as_pytorchs(geometry):
 
 
 def test_groups_in_each_direction():
-    """PyTorch's own formula for the gradient of a grouped weight takes it for dense."""
+    """PyTorch's own formula counts the gradient of a grouped weight as if it were dense."""
     x, w = torch.randn(2, 4, 8, 9), torch.randn(6, 2, 3, 3)
     forward = 2 * (2 * 6 * 6 * 7) * (2 * 3 * 3)
     assert counted(lambda *each: torch_reformer.conv2d(*each, groups=2), x, w) == 3 * forward

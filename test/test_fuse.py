@@ -1,4 +1,4 @@
-"""fuse(model): it is compiled in place, and nothing but the kernels changes."""
+"""fuse(model) compiles it in place and changes only the kernels."""
 
 import copy
 import io
@@ -39,21 +39,21 @@ def images(n=2, size=12):
 
 
 def small():
-    """A model whose own forward is PyTorch's."""
+    """A model with PyTorch's own forward."""
     return nn.Sequential(*conv_norm(3, 8), nn.Conv2d(8, 8, 3, 2, 1), nn.Flatten(), nn.Linear(8 * 36, 4)).double()
 
 
 def same(found, expected, x):
-    """In training and in evaluation: results, gradients and buffers."""
+    """Compare results, gradients and buffers, in training and in evaluation."""
     for training in (True, False):
         outcomes = []
         for model in (found.train(training), expected.train(training)):
             model.zero_grad()
-            given = x.clone().requires_grad_()
-            y = model(given)
+            input = x.clone().requires_grad_()
+            y = model(input)
             y.square().sum().backward()
             gradients = {name: each.grad for name, each in model.named_parameters()}
-            outcomes.append([y.detach(), given.grad, gradients, dict(model.named_buffers())])
+            outcomes.append([y.detach(), input.grad, gradients, dict(model.named_buffers())])
         torch.testing.assert_close(*outcomes)
 
 
@@ -69,7 +69,9 @@ def test_training_steps_and_evaluation(name, channels_last):
     if channels_last:
         x = x.contiguous(memory_format=torch.channels_last)
         assert all(
-            each.is_contiguous(memory_format=torch.channels_last) for each in fused.parameters() if each.dim() == 4
+            parameter.is_contiguous(memory_format=torch.channels_last)
+            for parameter in fused.parameters()
+            if parameter.dim() == 4
         )
     for _ in range(2):
         model.zero_grad(), fused.zero_grad()
@@ -91,8 +93,8 @@ def test_autocast():
             loss = F.cross_entropy(each(x), torch.arange(8) % 4)
         loss.backward()
     assert all(each.grad.dtype == torch.float32 for each in fused.parameters())
-    found, expected = ([each.grad for each in of.parameters()] for of in (fused, model))
-    assert relative_error(found, expected) < 0.05
+    actual, expected = ([parameter.grad for parameter in of.parameters()] for of in (fused, model))
+    assert relative_error(actual, expected) < 0.05
 
 
 def test_what_it_says():
@@ -139,7 +141,7 @@ def through_a_file(model):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_a_file])
 def test_copies_are_not_compiled(copied):
-    """As nn.Module.compile() inputs them; they are models of their own, and may be fused."""
+    """As with nn.Module.compile(), a copy is not compiled; it is a separate model, and may be fused."""
     model, expected = small(), small()
     expected.load_state_dict(model.state_dict())
     done = fuse(model)
@@ -155,7 +157,7 @@ def test_copies_are_not_compiled(copied):
 
 
 def test_fused_twice():
-    """The second time counts; what it says is of the model as it is then."""
+    """The second call replaces the first one's compilation."""
     model = small()
     expected = copy.deepcopy(model)
     first = fuse(model)
@@ -178,7 +180,7 @@ def test_a_part_and_then_the_whole():
 
 
 def test_parts_alone():
-    """What is around them runs as PyTorch has it."""
+    """Modules around the fused one stay PyTorch's."""
     model = nn.Sequential(small()[:4], nn.AdaptiveAvgPool2d(1))
     expected = copy.deepcopy(model)
     done = fuse(model[0])
@@ -187,8 +189,7 @@ def test_parts_alone():
 
 
 def test_many_models(monkeypatch):
-    """None counts against the number of times that PyTorch compiles a function, and none takes another's sizes for its
-    own that change."""
+    """No model counts towards PyTorch's limit of compilations of a function, and each model has sizes of its own."""
     monkeypatch.setattr(executable, "Dynamic", None)
     for i in range(torch._dynamo.config.recompile_limit + 2):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).double()
@@ -210,7 +211,7 @@ def test_sizes_that_change():
 
 
 class Broken(nn.Module):
-    """A part of it is never compiled."""
+    """A model with a part that is never compiled."""
 
     def __init__(self):
         super().__init__()
@@ -225,7 +226,7 @@ class Broken(nn.Module):
 
 
 def test_what_is_left_to_python(monkeypatch):
-    """Its convolutions are this package's; the rest is compiled, in several graphs."""
+    """The convolutions of an uncompiled part are this package's; the rest is compiled, in several graphs."""
     calls, conv2d = [], functional.conv2d
 
     def counted(*arguments):
@@ -241,11 +242,11 @@ def test_what_is_left_to_python(monkeypatch):
     assert calls == [(4, 4, 3, 3)] * 2
     assert len(done.reports) >= 4
     kinds = [line.kind for report in done.reports for line in report.lines]
-    assert kinds.count("conv") == 1  # the first convolution: training and evaluation have one graph of it
+    assert kinds.count("conv") == 1  # training and evaluation share the graph of the first convolution
 
 
 def test_hooks_are_called():
-    """And later ones of the model itself."""
+    """Hooks of the model itself are called, too, if they are added later."""
     model = small()
     expected = copy.deepcopy(model)
     for each in (model, expected):
@@ -269,7 +270,7 @@ def test_modules_that_are_exchanged():
 
 
 def test_transforms():
-    """torch.func and checkpoints, in evaluation: a checkpoint counts batches twice, whoever computes it."""
+    """torch.func and checkpoints, in evaluation: a checkpoint counts batches twice, with either implementation."""
     model, x = small().eval(), images()
     expected = copy.deepcopy(model)
     fuse(model)
@@ -279,16 +280,16 @@ def test_transforms():
         return lambda parameters: functional_call(of, parameters, (x,)).square().sum()
 
     torch.testing.assert_close(grad(loss(model))(parameters), grad(loss(expected))(parameters))
-    found = []
+    results = []
     for each in (model, expected):
         given = x.clone().requires_grad_()
         checkpoint(each, given, use_reentrant=False).square().sum().backward()
-        found.append([given.grad, [parameter.grad for parameter in each.parameters()]])
-    torch.testing.assert_close(*found)
+        results.append([given.grad, [parameter.grad for parameter in each.parameters()]])
+    torch.testing.assert_close(*results)
 
 
 def test_planned():
-    """What `plan` prints is of the modules as they are written."""
+    """The command `plan` shows the modules as they are written."""
     model = small()
     expected = planned(copy.deepcopy(model), (images(),))
     done = fuse(model)
@@ -340,7 +341,7 @@ def test_import_leaves_the_compiler_alone():
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    """In DistributedDataParallel gradients and statistics are those of the model that is not fused."""
+    """Under DistributedDataParallel gradients and statistics equal those of the model without fuse()."""
     context = torch.multiprocessing.spawn(two_processes.train, (str(tmp_path),), nprocs=2, join=False)
     end = time.monotonic() + 120
     while not context.join(timeout=1):

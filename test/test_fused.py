@@ -24,7 +24,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
 
 def small_integers(size, dtype):
-    """So small that every sum is exact even in bfloat16."""
+    """Integers small enough for every sum to be exact even in bfloat16."""
     return torch.randint(-1, 2, size).to(dtype)
 
 
@@ -33,7 +33,7 @@ def small_integers(size, dtype):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_exact(case, layout, dtype, residual):
-    """Integers: the result and every gradient are PyTorch's, bit for bit, also where relu's argument is 0."""
+    """For integers the result and every gradient equal PyTorch's bit by bit, also where relu's argument is 0."""
     sizes = dict(x=case.input_size, w=case.weight_size, bias=(case.k,))
     sizes |= {"residual": case.output_size} if residual else {}
     tensors = {name: small_integers(size, dtype).requires_grad_() for name, size in sizes.items()}
@@ -54,7 +54,7 @@ def test_exact(case, layout, dtype, residual):
 
 
 def conv_tensors(dtype, n=4, c=8, size=10, k=16, **more):
-    """The tensors of a 3x3 convolution with a result of size - 2, scaled so that activations meet both their ends."""
+    """Tensors of a 3x3 convolution with a result of size - 2, scaled so that activations are limited at both ends."""
     sizes = dict(x=(n, c, size, size), w=(k, c, 3, 3), bias=(k,), residual=(n, k, size - 2, size - 2)) | more
     scales = dict(w=0.3)
     return {name: (torch.randn(size) * scales.get(name, 1)).to(dtype) for name, size in sizes.items()}
@@ -84,7 +84,7 @@ def test_linear_act(activation, dtype, size):
 
 
 def test_the_gradient_of_a_residual_is_not_rounded():
-    """It is that of the sum itself, in the sum's data type, where that is another than the result's."""
+    """The gradient of a residual is that of the sum, in the sum's data type, even if the result's differs."""
     x, w = (small_integers(size, torch.bfloat16).requires_grad_() for size in ((2, 8, 5, 5), (8, 8, 1, 1)))
     residual = torch.randn(2, 8, 5, 5, requires_grad=True)
     tested = Program(program.store(program.acc() * 2 + program.full("residual"), torch.float32))
@@ -103,17 +103,17 @@ EDGES = [-INFINITY, -1e30, -100.0, -6.0, -3.0, -1e-3, -0.0, 0.0, 1e-3, 3.0, 6.0,
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_edges_of_activations(activation, dtype):
-    """Values and derivatives, infinities and NaN among them."""
+    """Values and derivatives, with infinities and NaN."""
     edges = list(EDGES)
     if activation == "gelu" and dtype != torch.float64:
-        edges.remove(INFINITY)  # PyTorch's is NaN in these data types, and only there
+        edges.remove(INFINITY)  # PyTorch's result is NaN for it in these data types
     results = []
     for module in (torch_reformer, unfused):
         x = torch.tensor(edges, dtype=dtype).view(1, 1, 1, -1).requires_grad_()
         y = module.conv2d_act(x, torch.ones(1, 1, 1, 1, dtype=dtype), activation=activation)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         if activation in ("relu6", "hardswish"):
-            gradient = gradient[..., :-1]  # that of NaN depends on the element's place in PyTorch
+            gradient = gradient[..., :-1]  # in PyTorch the gradient of NaN depends on the element's position
         results.append([y, gradient])
     torch.testing.assert_close(*results, equal_nan=True)
 
@@ -124,12 +124,12 @@ def test_not_a_number_goes_where_it_goes_in_pytorch(activation, dtype):
     tensors = conv_tensors(dtype)
     tensors["x"][1, 2, 3, 4] = float("nan")
     tensors["residual"][0, 5, 6, 7] = float("inf")
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         x, w, bias, residual = (t.detach().requires_grad_() for t in tensors.values())
         y = module.conv2d_act(x, w, bias, activation=activation, residual=residual)
-        found.append([t.isfinite() for t in (y, *torch.autograd.grad(y.sum(), (x, w, bias, residual)))])
-    assert all(map(torch.equal, *found))
+        results.append([t.isfinite() for t in (y, *torch.autograd.grad(y.sum(), (x, w, bias, residual)))])
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.parametrize("how", ["sliced", "transposed", "expanded", "unaligned"])
@@ -157,7 +157,7 @@ def test_strided_rows_of_linear():
 
 @pytest.mark.parametrize("rows", [(), (4,), (2, 3), (2, 2, 2), (2, 1, 2, 2)], ids=str)
 def test_gradients_of_a_matrix_products_programs(rows):
-    """All kinds of inputs and outputs, any number of times."""
+    """Inputs and outputs of all kinds, used any number of times."""
     value = (
         program.acc() * program.row("row")
         + program.full("full") * program.channel("channel")
@@ -183,12 +183,12 @@ def test_gradients_of_a_matrix_products_programs(rows):
 @pytest.mark.parametrize("activation", ["none", "gelu"])
 def test_results_of_linear_may_be_changed_in_place(activation):
     x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         y = module.linear_act(x, w, activation=activation)
         y.add_(1).mul_(2)
-        found.append(torch.autograd.grad(y.square().sum(), (x, w)))
-    torch.testing.assert_close(*found)
+        results.append(torch.autograd.grad(y.square().sum(), (x, w)))
+    torch.testing.assert_close(*results)
 
 
 def test_gradients_in_fp64_beside_outputs_in_fp32():
@@ -213,7 +213,8 @@ def test_linear_of_nothing(sizes):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_repeatable(layout, threads):
-    """Bit for bit, at any number of threads: sums are cut where the problem says (csrc/cpu/programs/plan.cpp)."""
+    """Results are equal bit by bit for any number of threads: sums are split by the problem
+    (csrc/cpu/programs/plan.cpp)."""
 
     def run():
         torch.manual_seed(1)
@@ -235,7 +236,8 @@ def test_repeatable(layout, threads):
     assert all(map(torch.equal, run(), first))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors
+# -------------------------------------------------------------------------------------------------------------
 
 
 def x():

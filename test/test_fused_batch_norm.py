@@ -30,7 +30,7 @@ def test_every_activation(activation, dtype, training):
         return function
 
     tensors = norm_tensors(dtype, size=12)
-    # In training batch norm takes away what a bias adds: its gradient is 0 but for rounding.
+    # In training batch norm removes what a bias adds: its gradient is 0 except for rounding.
     compare(of(torch_reformer), of(unfused), tensors, tensors.keys() - {"bias"} if training else None)
 
 
@@ -53,7 +53,7 @@ def test_optional_tensors(training, missing):
 
 
 def twins(*arguments, **keywords):
-    """The same module of PyTorch's and of ours, neither with the numbers that it starts with."""
+    """PyTorch's module and this package's, with equal parameters other than the initial ones."""
     theirs = unfused.ConvNormAct(*arguments, **keywords)
     geometry = keywords.pop("geometry", ())
     ours = torch_reformer.nn.Conv2dBatchNormAct(*arguments, *geometry, **keywords)
@@ -78,8 +78,10 @@ NORMS = {
 @pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("switched_off", [False, True], ids=["", "switched off"])
 def test_running_statistics(norm, switched_off):
-    """Three batches of training and one of evaluation leave what PyTorch leaves; before the first one they can be read
-    too. Switched off: track_running_stats set to False in a module that has statistics."""
+    """Running statistics equal PyTorch's over three batches of training and one of evaluation before and after them.
+
+    "switched off": track_running_stats is set to False in a module that has statistics.
+    """
     theirs, ours = (module.double() for module in twins(3, 8, 3, activation="silu", **norm))
     if switched_off:
         theirs.norm.track_running_stats = ours.norm.track_running_stats = False
@@ -108,7 +110,7 @@ def test_geometries(name, layout):
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
 def test_the_gradient_of_a_residual_is_that_of_the_sum(frozen):
-    """Itself, not rounded to the result's data type, where no activation follows."""
+    """Without an activation the gradient is passed on, not rounded to the result's data type."""
     tensors = {name: t.requires_grad_(not frozen) for name, t in norm_tensors(torch.bfloat16).items()}
     residual = tensors.pop("residual").float().detach().requires_grad_()
     x, w, bias, *norm = tensors.values()
@@ -195,14 +197,14 @@ def test_large_means(layout):
     exact, theirs, ours = of(unfused, torch.float64), of(unfused, torch.float32), of(torch_reformer, torch.float32)
     for name, e, t, o in zip(("result", "mean", "variance"), exact, theirs, ours, strict=True):
         unit = torch.finfo(torch.float32).eps * e.square().mean().sqrt()
-        allowed, found = (2 * (t - e).square().mean().sqrt() + unit / 4, (o - e).square().mean().sqrt())
-        assert found <= allowed, f"{name}: {found:.3g}, allowed {allowed:.3g}"
+        allowed, actual = (2 * (t - e).square().mean().sqrt() + unit / 4, (o - e).square().mean().sqrt())
+        assert actual <= allowed, f"{name}: {actual:.3g}, allowed {allowed:.3g}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_not_a_number_goes_where_it_goes_in_pytorch(training, value):
-    found = []
+    results = []
     for module in (torch_reformer, unfused):
         torch.manual_seed(0)
         x, w, _, residual, *norm = norm_tensors(torch.float32).values()
@@ -210,8 +212,8 @@ def test_not_a_number_goes_where_it_goes_in_pytorch(training, value):
         statistics = torch.zeros(16), torch.ones(16)
         tensors = [t.requires_grad_() for t in (x, w, residual, *norm)]
         y = module.conv2d_batch_norm_act(x, w, None, *statistics, *norm, training=training, residual=residual)
-        found.append([t.isfinite() for t in (y, *statistics, *torch.autograd.grad(y.sum(), tensors))])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([t.isfinite() for t in (y, *statistics, *torch.autograd.grad(y.sum(), tensors))])
+    for ours, theirs in zip(*results, strict=True):
         assert torch.equal(ours, theirs)
 
 

@@ -1,4 +1,4 @@
-"""Dropout inside linear_act: which elements, how many, when."""
+"""Dropout inside linear_act: which elements are dropped, how many, and when."""
 
 import math
 
@@ -10,13 +10,13 @@ from torch_reformer import linear_act
 
 
 def mask_of(p, size=(64, 32), activation="none"):
-    """Which elements of a result dropout leaves, where without it none is 0."""
+    """Mask of the elements that dropout leaves; without dropout no element would be 0."""
     return linear_act(torch.ones(size[0], 1), torch.ones(size[1], 1), activation=activation, dropout=p) != 0
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_rate(p):
-    """It is within six standard deviations in all, in every row and in every column."""
+    """The rate is within six standard deviations overall, in every row and in every column."""
     mask = mask_of(p, (2000, 500))
     for dropped, count in ((~mask).sum(), mask.numel()), ((~mask).sum(0), 2000), ((~mask).sum(1), 500):
         deviation = math.sqrt(count * p * (1 - p))
@@ -24,7 +24,7 @@ def test_rate(p):
 
 
 def test_elements_and_calls_are_independent():
-    """The masks of adjacent elements along both dimensions, and of two calls, agree as often as chance says."""
+    """The masks of adjacent elements along both dimensions, and of two calls, agree no more often than by chance."""
     first, second = mask_of(0.5, (1000, 1000)), mask_of(0.5, (1000, 1000))
     pairs = (first[1:], first[:-1]), (first[:, 1:], first[:, :-1]), (first[:, 4:], first[:, :-4]), (first, second)
     for a, b in pairs:
@@ -71,7 +71,7 @@ def test_not_in_evaluation():
     assert not torch.equal(module(x), expected)
     before = torch.get_rng_state()
     torch.testing.assert_close(module.eval()(x), expected)
-    assert torch.equal(torch.get_rng_state(), before)  # nothing was drawn
+    assert torch.equal(torch.get_rng_state(), before)  # no random number was drawn
 
 
 def test_without_dropout_nothing_is_drawn():

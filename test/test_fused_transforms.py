@@ -1,5 +1,7 @@
-"""Fused operators under everything that PyTorch does with operators: derivatives of derivatives, torch.func, autocast,
-checkpointing, torch.compile; and what they save for the backward."""
+"""Fused operators under PyTorch's transforms, and the tensors that they save for the backward.
+
+Derivatives of derivatives, torch.func, autocast, checkpointing, torch.compile.
+"""
 
 import itertools
 import warnings
@@ -120,7 +122,7 @@ def test_operands_changed_in_place_are_noticed():
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_checkpoint(use_reentrant, dropout):
-    """The forward that is run again draws the same dropout."""
+    """The recomputed forward draws the same dropout mask."""
     tensors = small()
     head = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
 
@@ -140,7 +142,7 @@ def test_checkpoint(use_reentrant, dropout):
 
 
 # --- torch.func -------------------------------------------------------------------------------------------------------
-# PyTorch's own operations are what it sees there.
+# torch.func sees PyTorch's own operations there.
 
 
 def test_forward_mode():
@@ -174,7 +176,7 @@ def test_per_sample_gradients():
 
 
 def saved_bytes(function, *arguments, **keywords) -> int:
-    """The bytes of the storages that the backward holds on to."""
+    """Bytes of the storages that the backward saves."""
     storages = {}
 
     def pack(tensor):
@@ -200,11 +202,11 @@ def test_saves_no_more_than_pytorch(activation, residual):
 
     ours, theirs = saved(torch_reformer), saved(unfused)
     assert all(mine <= others for mine, others in zip(ours, theirs, strict=True)), (ours, theirs)
-    # The input, the weight, and what an activation needs: at most one tensor as large as the result.
+    # The input, the weight, and for an activation at most one tensor as large as the result.
     tensor, result = 4 * x.numel() + 4 * w.numel(), 4 * other.numel()
     assert ours[0] <= tensor + result
     if not residual and activation in ("silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid", "leaky_relu"):
-        assert theirs[1] > tensor + 2 * result > ours[1]  # computed again from the convolution's result
+        assert theirs[1] > tensor + 2 * result > ours[1]  # recomputed from the convolution's result
 
 
 def test_linear_saves_no_mask():
@@ -282,7 +284,7 @@ def test_compiled_dropout(backend):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_batches_do_not_compile_again(training):
-    """Twice with dynamic=True at most, as PyTorch's modules; never again for what has been seen."""
+    """At most two compilations with dynamic=True, as for PyTorch's modules; none for sizes that were seen before."""
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     model = network().train(training)
     compiled = torch.compile(model, backend=counter, fullgraph=True)
@@ -311,8 +313,8 @@ def dropped(x, w, share):
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [normalised, programmed, dropped])
 def test_numbers_that_dynamo_makes_symbols(function):
-    """They are part of a program: a graph is for those that it was recorded with, and what was seen is not compiled
-    again."""
+    """Numbers are part of a program, so a graph is valid only for the recorded ones. Numbers that were seen before are
+    not compiled again."""
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(function, backend=counter, fullgraph=True, dynamic=True)
     x, w = torch.randn(2, 3, 6, 4, dtype=torch.float64), torch.randn(4, 3, 3, 2, dtype=torch.float64)
@@ -330,7 +332,7 @@ def test_numbers_that_dynamo_makes_symbols(function):
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 def test_dynamic_module(training):
-    """No more graphs than of PyTorch's modules."""
+    """No more graphs than for PyTorch's modules."""
     counts = []
     for make in (unfused.ConvNormAct, Conv2dBatchNormAct):
         torch._dynamo.reset()

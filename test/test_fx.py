@@ -58,7 +58,7 @@ def test_converted_model():
 
 
 def test_trace_neither_counts_nor_fixes_the_mode():
-    """What a call does to the running statistics, it does when the graph runs."""
+    """A call updates the running statistics when the graph runs, not when it is traced."""
     model, x = Conv2dBatchNormAct(4, 6, 3), torch.randn(2, 4, 9, 9)
     traced = torch.fx.symbolic_trace(model)
     assert model.norm.num_batches_tracked == 0

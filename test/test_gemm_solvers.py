@@ -1,4 +1,4 @@
-"""The matrix-product solvers, against PyTorch in fp64 on the same inputs."""
+"""The matrix-product solvers against PyTorch in fp64 on equal inputs."""
 
 import itertools
 import zlib
@@ -15,22 +15,22 @@ LAYOUTS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 POINTWISE = [
     (4, 64, 14, 14, 32, 1, 1, (0, 0), (1, 1), (1, 1), 1),
     (3, 19, 7, 7, 50, 1, 1, (0, 0), (1, 1), (1, 1), 1),  # tiles across images, nothing a multiple of a vector
-    (2, 1030, 5, 3, 17, 1, 1, (0, 0), (1, 1), (1, 1), 1),  # a sum in two cuts
+    (2, 1030, 5, 3, 17, 1, 1, (0, 0), (1, 1), (1, 1), 1),  # a sum in two parts
     (4, 40, 1, 1, 10, 1, 1, (0, 0), (1, 1), (1, 1), 1),
     (1, 1, 1, 1, 1, 1, 1, (0, 0), (1, 1), (1, 1), 1),
     (1, 1, 9, 1, 130, 1, 1, (0, 0), (1, 1), (1, 1), 1),
     (2, 12, 9, 10, 16, 1, 1, (0, 0), (2, 3), (1, 1), 1),
-    (2, 12, 3, 2, 16, 1, 1, (0, 0), (5, 5), (1, 1), 1),  # one output pixel
+    (2, 12, 3, 2, 16, 1, 1, (0, 0), (5, 5), (1, 1), 1),  # one output position
     (2, 24, 6, 5, 36, 1, 1, (0, 0), (1, 1), (1, 1), 3),
     (2, 10, 6, 5, 20, 1, 1, (0, 0), (2, 1), (1, 1), 5),
-    (1, 8, 70, 64, 8, 1, 1, (0, 0), (1, 1), (1, 1), 1),  # a weight gradient whose sum is cut
+    (1, 8, 70, 64, 8, 1, 1, (0, 0), (1, 1), (1, 1), 1),  # a weight gradient whose sum is split
 ]
 GENERAL = [
     (4, 32, 14, 14, 40, 3, 3, (1, 1), (1, 1), (1, 1), 1),
     (3, 19, 7, 7, 50, 3, 3, (1, 1), (1, 1), (1, 1), 1),
     (2, 16, 17, 15, 24, 3, 3, (1, 1), (2, 2), (1, 1), 1),
     (2, 3, 33, 31, 20, 7, 7, (3, 3), (2, 2), (1, 1), 1),
-    (2, 120, 6, 5, 9, 3, 3, (1, 1), (1, 1), (1, 1), 1),  # a sum in two cuts
+    (2, 120, 6, 5, 9, 3, 3, (1, 1), (1, 1), (1, 1), 1),  # a sum in two parts
     (2, 5, 11, 13, 7, 2, 5, (3, 1), (3, 2), (2, 3), 1),  # asymmetric, and padding wider than the filter
     (1, 6, 12, 10, 8, 3, 2, (2, 0), (4, 3), (2, 3), 1),  # stride and dilation share factors: phases without taps
     (2, 4, 5, 4, 6, 1, 1, (1, 2), (1, 2), (1, 1), 1),
@@ -38,8 +38,8 @@ GENERAL = [
     (2, 12, 9, 8, 18, 3, 3, (1, 1), (1, 2), (1, 1), 3),
     (1, 10, 9, 8, 10, 3, 3, (1, 1), (1, 1), (1, 1), 10),
     (1, 1, 3, 3, 1, 3, 3, (0, 0), (1, 1), (1, 1), 1),
-    (2, 3, 4, 5, 5, 3, 3, (1, 1), (9, 9), (1, 1), 1),  # one output pixel, and inputs that none reads
-    (1, 4, 60, 64, 6, 3, 3, (1, 1), (1, 1), (1, 1), 1),  # a weight gradient whose sum is cut
+    (2, 3, 4, 5, 5, 3, 3, (1, 1), (9, 9), (1, 1), 1),  # one output position, and inputs that none reads
+    (1, 4, 60, 64, 6, 3, 3, (1, 1), (1, 1), (1, 1), 1),  # a weight gradient whose sum is split
 ]
 SOLVERS = {"gemm_1x1": POINTWISE, "implicit_gemm": GENERAL + POINTWISE}
 CASES = [(solver, shape) for solver, shapes in SOLVERS.items() for shape in shapes]
@@ -57,7 +57,7 @@ def make(shape, dtype, layout):
 
 
 def results(x, weight, bias, dy, arguments):
-    """Forward, input gradient, weight gradient: what the operators return now, as functions."""
+    """Functions that run the forward, input-gradient and weight-gradient operators."""
     ops = torch.ops.reformer
     return {
         "F": lambda: ops.conv2d(x, weight, bias, *arguments),
@@ -77,7 +77,7 @@ def expected(x, weight, bias, dy, arguments, direction):
 
 
 def check(got, want, terms):
-    """An error bound of sums of `terms` products of standard normal numbers, in units of the result's rounding."""
+    """Check the error of sums of `terms` products of standard normal numbers, in units of the result's rounding."""
     bits = {torch.float32: 2**-23, torch.float64: 2**-52, torch.float16: 2**-10, torch.bfloat16: 2**-7}[got.dtype]
     sum_bits = 2**-52 if got.dtype == torch.float64 else 2**-23
     bound = bits * want.abs() + 4 * sum_bits * terms + 2**-24 * (got.dtype == torch.float16)

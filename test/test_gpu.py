@@ -1,4 +1,4 @@
-"""The solvers of GPUs on a GPU: against fp64, on streams and in graphs, bitwise the same each time. `make test-gpu`."""
+"""GPU solvers on a GPU: against fp64, on streams and in graphs, bitwise repeatable. Run by `make test-gpu`."""
 
 import pytest
 import torch
@@ -55,13 +55,13 @@ PROBLEMS = [
         (64, (56, 55), 256, 1),
         (24, (28, 28), 144, 1),
         (256, (14, 14), 512, 1, 2),
-        (512, (7, 7), 512, 3),  # so deep that the depth is cut, on Hopper among a cluster's blocks
+        (512, (7, 7), 512, 3),  # deep enough to split the depth, on Hopper among a cluster's blocks
         (72, (29, 30), 40, 3, 2),
         (128, (14, 14), 128, 3, 1, 4),
         (48, (17, 17), 64, 5),
         (40, (33, 17), 72, 1),
-        (1032, (7, 7), 264, 1),  # long sums of few tiles: the depth is cut, blocks share
-        (96, (80, 80), 200, 1),  # many tiles of few steps: blocks go on to further ones and keep the filter
+        (1032, (7, 7), 264, 1),  # long sums in few tiles: the depth is split, blocks share
+        (96, (80, 80), 200, 1),  # many tiles of few steps: a block computes several and reuses the filter
     ]
     for dtype in DTYPES
 ]
@@ -69,7 +69,7 @@ PROBLEMS += [
     dense(direction, dtype, *rest)
     for direction in "FBW"
     for rest in [
-        # First layers: even and odd lines and padding, with pairs of pixels and without.
+        # First layers: even and odd lines and padding, with pairs of positions and without.
         (3, (64, 66), 64, 7, 2),
         (3, (61, 63), 32, 3, 2),
         (3, (56, 57), 32, 5, 2),
@@ -77,7 +77,7 @@ PROBLEMS += [
         (1, (33, 35), 16, 3, 2),
         (4, (30, 31), 128, 5, 2),
         (3, (64, 64), 192, 4, 4),
-        # 4, 8, 16 and 24 channels a group, and two filters a channel.
+        # 4, 8, 16 and 24 channels per group, and two filters per channel.
         (128, (28, 27), 128, 3, 1, 32),
         (256, (14, 15), 256, 3, 2, 32),
         (128, (29, 28), 128, 3, 1, 8),
@@ -86,7 +86,7 @@ PROBLEMS += [
     ]
     for dtype in ("BF16", "FP16")
 ]
-# 1x1 in NCHW: images of fewer pixels than a tile, of several tiles, and steps that end with an image.
+# 1x1 in NCHW: images of fewer positions than a tile, of several tiles, and steps that end with an image.
 PROBLEMS += [
     dense(direction, dtype, c, size, k, 1, layout="NCHW")
     for direction in "FBW"
@@ -116,8 +116,8 @@ PROBLEMS += [
     ]
     for dtype in ("BF16", "FP16")
 ]
-# In NCHW: rows aligned to 2 to 16 bytes, many planes or a part of one in a block, several tiles a block, and paddings
-# that move the rows.
+# In NCHW: rows aligned to 2 to 16 bytes, blocks of many channel maps or a part of one, several tiles per block, and
+# paddings that shift the rows.
 PROBLEMS += [
     depthwise(direction, filter, stride, channels, (size, size), dtype, n, padding, "NCHW")
     for direction in "FBW"
@@ -142,10 +142,10 @@ def gpu() -> torch.device:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_every_candidate_is_right(problem, gpu):
-    found = measure(problem, 2, gpu)
-    # PyTorch's own kernel through the other layout rounds twice where there is a bias: that is not this package's.
-    assert not {name: what for name, what in found.wrong.items() if name.startswith("gpu_")}
-    assert any(name.startswith("gpu_") for name in found.record.times)
+    measurement = measure(problem, 2, gpu)
+    # PyTorch's own kernel in the other layout rounds twice if there is a bias; this package isn't to blame.
+    assert not {name: what for name, what in measurement.wrong.items() if name.startswith("gpu_")}
+    assert any(name.startswith("gpu_") for name in measurement.record.times)
 
 
 def workloads(solver, direction, gpu):
@@ -180,7 +180,7 @@ def test_side_stream(gpu):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            # What the stream still has to do comes first: the input is ready only after it.
+            # The stream's earlier work comes first: the input is ready only after it.
             delayed = torch.randn(8192, 8192, device=gpu)
             for _ in range(3):
                 delayed = delayed @ delayed
@@ -195,7 +195,7 @@ def test_graph_replays_on_new_input(direction, gpu):
     work = Workload(depthwise(direction, 5, 1, 96, (20, 20), "FP16"), gpu)
     with torch_reformer.config(force="gpu_depthwise_2x4"):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):  # without a call before: loading a kernel must not break the capture
+        with torch.cuda.graph(graph):  # no call before it: loading a kernel must not break the capture
             captured = work.reformer()
         for tensor in (work.input, work.weight, work.output_grad):
             tensor.normal_()
@@ -205,7 +205,7 @@ def test_graph_replays_on_new_input(direction, gpu):
 
 
 def test_kernels_that_begin_early_wait_for_those_before(gpu):
-    """A chain in which each kernel reads what the one before it wrote."""
+    """A chain in which each kernel reads its predecessor's result."""
     x = torch.randn(8, 64, 56, 56, device=gpu, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     pointwise = torch.randn(64, 64, 1, 1, device=gpu, dtype=x.dtype).to(memory_format=torch.channels_last) / 8
     filters = torch.randn(64, 1, 3, 3, device=gpu, dtype=x.dtype).to(memory_format=torch.channels_last) / 3
@@ -280,7 +280,7 @@ def _input_grad(x, w):
 @pytest.mark.skipif(torch.version.cuda is None, reason="AMD's GPUs multiply fp32 exactly")
 @pytest.mark.parametrize("compute", [_forward, _without_grad, _compiled, _input_grad])
 def test_tf32_where_pytorch_allows_it(compute, gpu):
-    """In tf32 1 + 2**-12 is 1."""
+    """In tf32, 1 + 2**-12 is 1."""
     more = 1 + 2**-12
     x = torch.full((2, 32, 8, 8), more, device=gpu).to(memory_format=torch.channels_last)
     w = torch.full((32, 32, 1, 1), more if compute is _input_grad else 1.0, device=gpu)
@@ -296,7 +296,9 @@ def test_the_device_names_itself(gpu):
     name = device_name(gpu)
     assert name.startswith(("sm_", "gfx"))
     assert gpu_runtime.unavailable(name) is None
-    assert any(found.name.startswith("gpu_") and not found.reason for found in candidates(PROBLEMS[0], name))
+    assert any(
+        candidate.name.startswith("gpu_") and not candidate.reason for candidate in candidates(PROBLEMS[0], name)
+    )
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU here")
@@ -313,6 +315,6 @@ def test_both_ways_of_an_epilogue_are_right(text, gpu):
     problem = dense("F", "BF16", 64, (28, 28), 128, 3).replace(bias=False)
     if not kernels(problem, text, gpu):
         pytest.skip("no kernel that a selector ranks runs programs here")
-    found = measure_epilogue(problem, text, 2, gpu)
-    assert not found.wrong and found.record.times.keys() == {"fused", "separate"}
-    assert found.record.epilogue == text
+    measurement = measure_epilogue(problem, text, 2, gpu)
+    assert not measurement.wrong and measurement.record.times.keys() == {"fused", "separate"}
+    assert measurement.record.epilogue == text

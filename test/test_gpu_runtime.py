@@ -41,7 +41,7 @@ def kernels(tmp_path):
 
 
 def pretend(library: Path, kernels: Path, code: str) -> None:
-    """Runs code in a process that has a fake driver."""
+    """Run code in a process with a fake driver."""
     environment = os.environ | {
         "FAKE": str(library),
         "FOLDER": str(kernels),
@@ -143,7 +143,7 @@ def test_threads_load_once(cuda, kernels):
 
 
 def test_what_the_driver_refuses_is_compiled(cuda, kernels):
-    """As when the package was built by a newer CUDA than the driver's."""
+    """The package may have been built by a newer CUDA than the driver's."""
     (kernels / "scale.sm_90a.cubin").write_bytes(b"\x7fELFfake scale_fp32_3")
     cuda("""
         fake.fake_refuse_loads(1)

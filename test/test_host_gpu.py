@@ -1,4 +1,4 @@
-"""host_gpu.cpp's GPUs compute what the CPU does, and tell their memory from the CPU's and from each other's."""
+"""host_gpu.cpp's GPUs compute what the CPU does, and distinguish their memory from the CPU's and from each other's."""
 
 import host_gpu
 import pytest
@@ -53,7 +53,7 @@ check_steps(optimizer=lambda of: torch.optim.AdamW(of, fused=True))
 
 
 def test_autocast():
-    """Which operators run in bf16 is PyTorch's list for GPUs; up to here it is the CPU's also."""
+    """PyTorch's list of autocast operators for GPUs decides; up to here it equals the CPU's."""
     host_gpu.run(
         STEPS
         + """
@@ -181,7 +181,7 @@ def test_two_devices():
 
 @needs_aten
 def test_operators_of_the_package():
-    """Kernels of this package are refused, since there is no compiler for them: PyTorch's run."""
+    """Without a compiler for them this package's kernels are refused, and PyTorch's run."""
     host_gpu.run(
         """
 import torch_reformer
@@ -214,7 +214,7 @@ if why := gpu.unavailable("gfx942"):
 
 @needs_aten
 def test_a_model_of_the_package():
-    """Fused, and by torch.compile: its plans run on both GPUs."""
+    """fuse() and torch.compile: the plans run on both GPUs."""
     host_gpu.run(
         STEPS
         + """

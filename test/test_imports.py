@@ -1,4 +1,4 @@
-"""What importing the package costs: no compiler, which takes longer to import than all of torch, before it is used."""
+"""Cost of importing the package: the compiler, slower to import than all of torch, waits for its first use."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ for arguments in ["--help"], ["info"], *([command, "--help"] for command in comm
 
 
 def modules_after(code: str) -> set[str]:
-    """All modules that a fresh process has after this code."""
+    """All modules in a fresh process after this code."""
     command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The kernels for lesser instruction sets than this machine's, as TORCH_REFORMER_ISA chooses them for a process."""
+"""Kernels for older instruction sets than this machine's, chosen for a process by TORCH_REFORMER_ISA."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_info_shows_it():
 
 
 def test_explains_instruction_sets_that_are_not_there():
-    """By numbers alone: code for another instruction set may not run."""
+    """The choice is only computed: code for another instruction set may not run."""
     code = """
 from torch_reformer import ConvProblem
 from torch_reformer.selector import candidates

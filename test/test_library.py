@@ -25,13 +25,13 @@ def dynamic(option: str) -> str:
 
 
 def symbols() -> dict[str, bool]:
-    """Every dynamic symbol, without its version, and whether the library defines it."""
-    found = {}
+    """Every dynamic symbol without its version, and whether the library defines it."""
+    defined = {}
     for line in dynamic("symbols").splitlines():
         fields = line.split()
         if len(fields) >= 8 and fields[0].rstrip(":").isdigit():
-            found[fields[7].split("@")[0]] = fields[6] != "UND"
-    return found
+            defined[fields[7].split("@")[0]] = fields[6] != "UND"
+    return defined
 
 
 @readelf
@@ -59,7 +59,7 @@ def test_undefined_symbols_are_known():
 
 @readelf
 def test_exported_symbols():
-    """By csrc/exports.map. A C++ run-time library within the library would otherwise mix with torch's."""
+    """Only names of csrc/exports.map: a C++ run-time library within the library would otherwise mix with torch's."""
     exported = {name for name, defined in symbols().items() if defined}
     assert {"reformer_candidates", "reformer_set_config"} <= exported
     assert not {name for name in exported if not name.startswith("reformer_")}

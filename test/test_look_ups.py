@@ -1,4 +1,4 @@
-"""Programs that look up rows of tables."""
+"""Programs that gather rows of tables."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_on_a_cpu(name, size, index):
 
 
 def test_other_layouts_are_pytorchs():
-    """Rows are looked up where their elements are adjacent."""
+    """Rows are gathered in the layout in which their elements are adjacent; other layouts are left to PyTorch."""
     tested, size = looking_up()["tables"], (2, 24, 3, 5)
     acc, tensors = looked_up(tested, size, torch.float32)
     tensors = plain(tensors, size)
@@ -57,9 +57,9 @@ def test_gradients():
     acc, tensors = looked_up(tested, size, torch.float64)
     tensors = plain(tensors, size)
     given = [acc.requires_grad_(), *(tensors[name].requires_grad_() for name in tables)]
-    found = torch.autograd.grad(torch_reformer.stitch(acc, tested, tensors).square().sum(), given)
+    actual = torch.autograd.grad(torch_reformer.stitch(acc, tested, tensors).square().sum(), given)
     (expected,) = interpret(tested, size, torch.float64, tensors, acc)
-    for ours, theirs in zip(found, torch.autograd.grad(expected.square().sum(), given), strict=True):
+    for ours, theirs in zip(actual, torch.autograd.grad(expected.square().sum(), given), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

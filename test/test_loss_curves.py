@@ -1,4 +1,4 @@
-"""benchmarks/loss_curves.py: a few steps of a model of its own."""
+"""benchmarks/loss_curves.py: a few steps of a small model defined here."""
 
 import csv
 import os
@@ -16,29 +16,29 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "loss_curves.py"
 def test_few_steps(tmp_path, dtype):
     out = tmp_path / "curves.csv"
     command = [sys.executable, str(SCRIPT), "--model", "small", "--batch", "4", "--size", "16", "--steps", "3"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # what is tested here, wherever it is
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the package under test, wherever it is
     done = subprocess.run(
         [*command, "--dtype", dtype, "--out", str(out)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()[-3:]] == ["torch", "fused", "torch"]
 
-    found = {}
+    values = {}
     with out.open(newline="") as file:
         for row in csv.DictReader(file):
-            found[row["provider"], row["case"].split(", ")[-1], row["metric"]] = float(row["p50"])
-    assert len(found) == 3 * (3 + 2 + 2 * 2)
+            values[row["provider"], row["case"].split(", ")[-1], row["metric"]] = float(row["p50"])
+    assert len(values) == 3 * (3 + 2 + 2 * 2)
     rounding = 1e-5 if dtype == "fp32" else 2**-9
     for side in ("fused", "torch NCHW"):
         for metric in ("loss_difference", "running_mean_difference", "running_var_difference"):
-            assert 0 <= found[side, "step 1", metric] < rounding, (side, metric)
-        assert found[side, "step 1", "mean_loss_difference_20"] < rounding
-        assert found[side, "step 3", "running_var_difference"] > 0  # they are two computations
-    assert len({found["torch", f"step {step}", "loss"] for step in (1, 2, 3)}) == 3
+            assert 0 <= values[side, "step 1", metric] < rounding, (side, metric)
+        assert values[side, "step 1", "mean_loss_difference_20"] < rounding
+        assert values[side, "step 3", "running_var_difference"] > 0  # they are two computations
+    assert len({values["torch", f"step {step}", "loss"] for step in (1, 2, 3)}) == 3
 
 
 def test_models_of_torchvision_without_it(tmp_path):
-    """A sentence, not a traceback."""
+    """It prints an error message, not a traceback."""
     (tmp_path / "torchvision.py").write_text("raise ImportError('none')")
     code = f"import runpy, sys; sys.path[:0] = [{str(tmp_path)!r}, {str(SCRIPT.parent)!r}]; "
     code += f"sys.argv = ['x', '--steps', '1']; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"

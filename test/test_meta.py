@@ -23,7 +23,7 @@ CALLS = {
 
 
 def results(function, sizes, device):
-    """The result, and all gradients."""
+    """The result and all gradients."""
     leaves = [torch.randn(size, device=device, requires_grad=True) for size in sizes]
     result = function(*leaves)
     return [result, *torch.autograd.grad(result.sum(), leaves)]
@@ -33,10 +33,10 @@ def described(tensors):
     return [(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors]
 
 
-@pytest.mark.parametrize("function, sizes", [(each[0], each[1:]) for each in CALLS.values()], ids=CALLS)
+@pytest.mark.parametrize("function, sizes", [(value[0], value[1:]) for value in CALLS.values()], ids=CALLS)
 def test_operators(function, sizes):
     found = results(function, sizes, "meta")
-    assert all(each.is_meta for each in found)
+    assert all(result.is_meta for result in found)
     assert described(found) == described(results(function, sizes, "cpu"))
 
 
@@ -60,8 +60,8 @@ def test_backend_leaves_it_to_pytorch(function):
     torch._dynamo.reset()
     x = torch.randn(2, 4, 8, 8, device="meta")
     with pytest.warns(UserWarning, match="a tensor is on the device meta, and plans run on cpu and cuda"):
-        found = torch.compile(function, backend="reformer")(x)
-    assert found.is_meta and described([found]) == described([function(x)])
+        result = torch.compile(function, backend="reformer")(x)
+    assert result.is_meta and described([result]) == described([function(x)])
 
 
 @needs_aten

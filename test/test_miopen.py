@@ -1,5 +1,7 @@
-"""MIOpen's solvers on AMD's GPUs: the package with a strict stub of MIOpen (test/miopen), on GPUs whose memory is the
-host's (host_gpu.py). Each test is a process of its own."""
+"""MIOpen's solvers on AMD's GPUs: the package with a strict stub of MIOpen (test/miopen).
+
+The GPUs' memory is the host's (host_gpu.py). Each test is a separate process.
+"""
 
 import os
 import subprocess
@@ -70,7 +72,7 @@ X, W = torch.randn(2, 8, 9, 9), torch.randn(16, 8, 3, 3)
 
 @pytest.fixture(scope="session", params=[False, *slow(True)], ids=["plain", "sanitized"])
 def sanitize(request):
-    """Whether the stub is sanitized, and with it all memory of the process that it or the C library touches."""
+    """True if the stub is sanitized, and with it all memory of the process that it or the C library touches."""
     return request.param
 
 
@@ -84,13 +86,13 @@ def libraries(sanitize, tmp_path_factory):
 @pytest.fixture(scope="session")
 def run(libraries, sanitize):
     def pretend(code: str, archs: str = "gfx908,gfx908", **environment: str | None) -> subprocess.CompletedProcess:
-        """Runs code in a process that has such GPUs and the stub."""
+        """Run code in a process that has such GPUs and the stub."""
         paths = os.pathsep.join([str(TEST), str(TEST.parent), *filter(None, sys.path)])
         variables = os.environ | {name: str(path) for name, path in libraries.items()}
         variables |= compiled.sanitizer_environment("g++") if sanitize else {}
         variables |= {"PYTHONPATH": paths, "FAKE_HIP_ARCHS": archs} | environment
         variables = {name: value for name, value in variables.items() if value is not None}
-        # At once, or autograd's threads of the GPUs, which Python does not know of, would end the process in disorder.
+        # Exit at once: Python does not know autograd's GPU threads, and would not end in order with them.
         end = "\nimport sys\nsys.stdout.flush()\nos._exit(0)\n"
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code) + end]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=TEST)
@@ -154,7 +156,7 @@ def test_training(run):
 
 
 def test_compiled_training(run):
-    """torch.compile's graphs choose MIOpen's solvers, too; what would be fused into a kernel runs after it."""
+    """torch.compile's graphs choose MIOpen's solvers, too; programs that a kernel could fuse run after it."""
     run("""
         def network():
             torch.manual_seed(0)
@@ -195,7 +197,7 @@ def test_collect(run, tmp_path):
 
 
 def test_verify(run, tmp_path):
-    """Its status is 0 if all that is offered is right, and 1 if a solver fails; a problem that can't be run is left."""
+    """The status is 0 if every offered solver is right, and 1 if one fails; problems that can't be run are skipped."""
     problems = tmp_path / "problems"
     problems.write_text("8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-FP32-F\n8-9-9-3x3-16-9-9-2-1x1-1x1-1x1-0-NCHW-INT8-F\n")
     done = run(f"""
@@ -249,7 +251,7 @@ CALLS = [
 
 @pytest.mark.parametrize("status", range(1, 11))
 def test_every_status(run, status):
-    """Wherever it comes from, the result is right, it is said once, and another solver of MIOpen's runs then."""
+    """After a failure of any call the result is right, there is one warning, and another solver of MIOpen's runs."""
     done = run(f"""
         for rows, name in enumerate({CALLS}):
             x = torch.randn(2, 8, 9 + rows, 9)
@@ -260,13 +262,14 @@ def test_every_status(run, status):
             assert convolved(x, W) == 1, name
     """)
     for name in CALLS:
-        # By status 3 the query says that a solver does not apply. The stream never changes.
+        # By status 3 the query reports that a solver does not apply. The stream never changes.
         silent = status == 3 and name.endswith("WorkspaceSize") or name == "SetStream"
         assert done.stderr.count(f"miopen{name} gave") == (not silent), (name, done.stderr)
 
 
 def test_capture(run):
-    """What has run on the thread's handle runs in a graph; for others PyTorch's convolution does, without a failure."""
+    """Solvers that have run on the thread's handle run in a graph; PyTorch's convolution replaces others, without a
+    failure."""
     run("""
         warnings.simplefilter("error")
         hip.fake_set_capturing(1)
@@ -284,7 +287,7 @@ def test_capture(run):
 
 
 def test_threads_and_devices(run):
-    """A handle a thread and device; the current device is as it was; handles outlive their threads."""
+    """One handle per thread and device; the current device is restored; handles outlive their threads."""
     run("""
         assert convolved(X, W) == 1 and stub.live_handles() == 1
         stub.expect_stream_of_thread(host.host_gpu_stream(1))
@@ -316,7 +319,7 @@ def test_threads_and_devices(run):
 
 
 def test_the_second_device_alone(run):
-    """A process whose tensors are all on the second of two alike has no handle on the first."""
+    """A process with tensors only on the second of two equal devices has no handle on the first."""
     run("""
         assert hip.hipSetDevice(0) == 0
         stub.expect_stream_of_thread(host.host_gpu_stream(1))
@@ -326,7 +329,7 @@ def test_the_second_device_alone(run):
 
 
 def test_the_naive_solver_is_a_last_resort(run):
-    """It is the only one of MIOpen's that the weights know there, and is often far slower than others."""
+    """The weights know no other solver of MIOpen's there, and it is often far slower than PyTorch's."""
     run(
         """
         problem = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, groups=64, layout="NHWC")
@@ -339,7 +342,7 @@ def test_the_naive_solver_is_a_last_resort(run):
 
 
 def test_determinism(run):
-    """By the configuration or by PyTorch's settings; the attribute makes MIOpen refuse."""
+    """By the configuration or by PyTorch's settings; with the attribute set, MIOpen itself refuses solvers."""
     run("""
         problem = ConvProblem(4, 32, 28, 28, 64, 3, 3, 1, 1, direction="W", layout="NHWC")
         free = set(offered(problem))
@@ -406,7 +409,7 @@ def test_other_gpus(run):
 
 @pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not there")
 def test_few_queries_for_a_decision(run):
-    """On 2,000 real problems, where MIOpen says that just the solvers of a record apply."""
+    """2,000 real problems, where MIOpen reports that just the solvers of a record apply."""
     done = run(f"""
         from pathlib import Path
         from torch_reformer.runtime import native

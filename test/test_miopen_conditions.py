@@ -1,4 +1,4 @@
-"""Which of MIOpen's solvers are offered: at the edges of the rules, and on what MIOpen itself has measured."""
+"""Offered solvers of MIOpen: at the edges of the rules, and on problems that MIOpen itself has measured."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ CONV_3X3 = ConvProblem(32, 64, 28, 28, 128, 3, 3, 1, 1)
 HALF = replace(CONV_3X3, dtype="FP16")
 STRIDED = replace(CONV_3X3, stride_h=2, stride_w=2)
 GROUPED = replace(CONV_3X3, groups=32)
-# A gradient of the weights to Winograd: the filter is the gradient of the output, the channels are the batch.
+# In a weight gradient by Winograd the output gradient is the filter, and the batch is the channels.
 WEIGHTS = replace(CONV_3X3, direction="W")
 
 
@@ -49,23 +49,23 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         # Groups.
         (GROUPED, "gfx90a", {F2X3, F3X2, NAIVE["F"], "GemmFwdRest"}, {F2X3_G1, GTC["F"]}),
         (replace(GROUPED, direction="W"), "gfx90a", {F2X3, F3X2, "ConvOclBwdWrW2<1>"}, {F2X3_G1, GTC["W"]}),
-        # Strides: Winograd takes 2 by 2, but not in gradients of the weights.
+        # Strides: Winograd supports 2 by 2, but not in weight gradients.
         (STRIDED, "gfx90a", {F2X3_G1, F3X2}, {U3X3}),
         (replace(STRIDED, direction="W"), "gfx90a", {"ConvWinograd3x3MultipassWrW<3-2>"}, {F2X3, F3X2}),
         (replace(STRIDED, stride_w=1), "gfx90a", {NAIVE["F"]}, {F2X3_G1, F3X2}),
         (replace(CONV_3X3, stride_h=3, stride_w=3), "gfx90a", {NAIVE["F"]}, {F2X3_G1, F3X2}),
         (replace(CONV_3X3, dilation_h=2), "gfx90a", {NAIVE["F"]}, {F2X3_G1, F3X2}),
-        # A gradient of the input needs a padding below the filter's size.
+        # An input gradient needs a padding smaller than the filter.
         (replace(CONV_3X3, direction="B", pad_h=2, pad_w=2), "gfx90a", {F2X3_G1, F3X2}, set()),
         (replace(CONV_3X3, direction="B", pad_h=3, pad_w=2), "gfx90a", {NAIVE["B"]}, {F2X3_G1, F3X2}),
         (replace(CONV_3X3, pad_h=3, pad_w=3), "gfx90a", {F2X3_G1, F3X2}, set()),
-        # Images of 6 by 6 are too small where batch and channels are 4 or less: of the output in gradients.
+        # Images (in gradients, outputs) of 6 by 6 are too small where batch and channels are 4 or less.
         (ConvProblem(4, 4, 6, 6, 64, 3, 3, 1, 1), "gfx90a", {NAIVE["F"]}, {F2X3_G1, F3X2}),
         (ConvProblem(4, 5, 6, 6, 64, 3, 3, 1, 1), "gfx90a", {F2X3_G1, F3X2}, set()),
         (ConvProblem(4, 4, 6, 6, 64, 3, 3, 1, 1, direction="B"), "gfx90a", {F2X3_G1, F3X2}, set()),
         (ConvProblem(4, 64, 8, 8, 4, 3, 3, direction="B"), "gfx90a", {NAIVE["B"]}, {F2X3_G1, F3X2}),
         (ConvProblem(4, 64, 8, 8, 4, 3, 3, direction="W"), "gfx90a", {NAIVE["W"]}, {F2X3, F2X3_G1, F3X2}),
-        # The older Winograd kernels want channels: an even number from 18 on, of the output in the gradient.
+        # The older Winograd kernels need an even number of channels from 18 on (in the gradient, of the output).
         (replace(CONV_3X3, c=18), "gfx908", {U3X3, RXS}, set()),
         (replace(CONV_3X3, c=16), "gfx908", {F2X3_G1}, {U3X3, RXS}),
         (replace(CONV_3X3, c=19), "gfx908", {F2X3_G1}, {U3X3, RXS}),
@@ -88,11 +88,11 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (replace(POINTWISE, direction="W", pad_h=1), "gfx942", {"GemmWrwUniversal"}, {GEMM_W}),
         (replace(POINTWISE, direction="W", stride_w=2), "gfx942", {"GemmWrwUniversal"}, {GEMM_W}),
         (replace(POINTWISE, direction="W", layout="NHWC"), "gfx942", {GTC["W"]}, {GEMM_W, "GemmWrwUniversal"}),
-        # 2^31 elements are too many for the rules of ours.
+        # 2^31 elements are too many for this package's rules.
         (ConvProblem(64, 512, 256, 255, 64, 1, 1, direction="W"), "gfx942", {GEMM_W, NAIVE["W"]}, set()),
         (ConvProblem(64, 512, 256, 256, 64, 1, 1, direction="W"), "gfx942", set(), {GEMM_W, NAIVE["W"]}),
         (replace(POINTWISE, n=2**17, c=127, k=128, h=1, w=1), "gfx942", set(), {NAIVE["F"]}),  # blocks of the grid
-        # The forward implicit GEMM of whole tiles or the one that pads: k, n * h * w and c * r * s count.
+        # The forward implicit GEMM of whole tiles, or the one that pads: k, n * h * w and c * r * s decide.
         (ConvProblem(1, 4, 8, 8, 4, 1, 1), "gfx90a", {PADDED}, {TILES}),
         (ConvProblem(1, 16, 8, 8, 4, 1, 1), "gfx90a", {TILES, PADDED}, set()),
         (ConvProblem(1, 16, 8, 8, 16, 1, 1), "gfx90a", {TILES}, {PADDED}),
@@ -105,7 +105,7 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (ConvProblem(1, 4, 4, 8, 32, 1, 1, dtype="FP16"), "gfx90a", {PADDED}, {TILES}),
         (ConvProblem(1, 8, 4, 8, 32, 1, 1, dtype="FP16"), "gfx90a", {TILES, PADDED}, set()),
         (ConvProblem(1, 4, 4, 4, 64, 1, 1, dtype="FP16"), "gfx90a", {TILES, PADDED}, set()),
-        # The implicit GEMMs in assembly: channels of the result, batch and depth count.
+        # The implicit GEMMs in assembly: channels of the result, batch and depth decide.
         (ConvProblem(1, 4, 7, 7, 16, 3, 3, 1, 1), "gfx908", {GTC_F}, {GTC_B}),
         (ConvProblem(1, 4, 7, 7, 16, 3, 3, 1, 1), "gfx90a", set(), {GTC_F}),
         (ConvProblem(1, 4, 7, 7, 16, 3, 3, 1, 1, layout="NHWC"), "gfx908", set(), {GTC_F}),
@@ -121,12 +121,12 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (ConvProblem(1, 8, 7, 7, 16, 1, 1), "gfx908", {GTC_F}, set()),
         (ConvProblem(1, 12, 7, 7, 16, 1, 1), "gfx908", set(), {GTC_F}),
         (ConvProblem(1, 8, 7, 7, 32, 3, 3, 1, 1, groups=2), "gfx908", set(), {GTC_F}),
-        # Forward in fp16 whatever there is, but for 1x1 filters.
+        # Forward in fp16: all kinds, except for 1x1 filters.
         (ConvProblem(1, 3, 7, 7, 5, 3, 3, 1, 1, dtype="FP16"), "gfx908", {GTC_F}, set()),
         (ConvProblem(3, 8, 7, 7, 5, 1, 1, dtype="FP16"), "gfx908", {GTC_F}, set()),
         (ConvProblem(3, 12, 7, 7, 5, 1, 1, dtype="FP16"), "gfx908", set(), {GTC_F}),
         (ConvProblem(1, 6, 7, 7, 6, 3, 3, 1, 1, groups=2, dtype="FP16"), "gfx908", set(), {GTC_F}),
-        # The gradient of the input.
+        # The input gradient.
         (ConvProblem(1, 32, 7, 7, 4, 3, 3, 1, 1, direction="B"), "gfx908", {GTC_B}, {GTC_F}),
         (ConvProblem(1, 32, 7, 7, 3, 3, 3, 1, 1, direction="B"), "gfx908", set(), {GTC_B}),
         (ConvProblem(2, 48, 7, 7, 4, 3, 3, 1, 1, direction="B"), "gfx908", {GTC_B}, set()),
@@ -142,7 +142,7 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         (ConvProblem(4, 48, 7, 7, 4, 3, 3, 1, 1, direction="B", dtype="FP16"), "gfx908", set(), {GTC_B}),
         (ConvProblem(1, 128, 7, 7, 32, 3, 3, 1, 1, groups=2, direction="B", dtype="FP16"), "gfx908", {GTC_B}, set()),
         (ConvProblem(1, 128, 7, 7, 16, 3, 3, 1, 1, groups=2, direction="B", dtype="FP16"), "gfx908", set(), {GTC_B}),
-        # By a stride it is a product for each phase: of 3 rows, 2 and 1; of 4, 2 and 2. Dilation may leave one phase.
+        # With a stride there is a product per phase: of 3 rows, 2 and 1; of 4, 2 and 2. Dilation may leave one phase.
         (ConvProblem(1, 32, 8, 8, 4, 3, 3, 1, 1, 2, 2, direction="B"), "gfx908", {GTC_B}, set()),
         (ConvProblem(1, 32, 8, 8, 2, 3, 3, 1, 1, 2, 2, direction="B"), "gfx908", set(), {GTC_B}),
         (ConvProblem(1, 32, 8, 8, 2, 4, 3, 1, 1, 2, 2, direction="B"), "gfx908", {GTC_B}, set()),
@@ -151,12 +151,12 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
         # 4 GiB are too many.
         (ConvProblem(255, 64, 256, 256, 16, 1, 1), "gfx908", {GTC_F}, set()),
         (ConvProblem(256, 64, 256, 256, 16, 1, 1), "gfx908", set(), {GTC_F}),
-        # Some releases name a kernel for NCHW on gfx908 that is not there.
+        # Some releases name a kernel for NCHW on gfx908 that does not exist.
         (CONV_3X3, "gfx908", set(), {NAIVE["F"]}),
         (replace(CONV_3X3, layout="NHWC"), "gfx908", {NAIVE["F"]}, {RXS, U3X3, F2X3_G1}),
-        # Whatever nobody checks is not offered.
+        # Solvers whose limits nobody checks are not offered.
         (CONV_3X3, "gfx908", set(), {"ConvMlirIgemmFwdXdlops", "ConvAsm3x3U"}),
-        # The direct kernels in OpenCL: square filters of odd sizes, equal strides of 1 or 2, 64 KiB of a block.
+        # The direct kernels in OpenCL: square filters of odd sizes, equal strides of 1 or 2, 64 KiB per block.
         (CONV_3X3, "gfx908", {OCL}, {OCL_1X1}),
         (STRIDED, "gfx90a", {OCL}, set()),
         (replace(CONV_3X3, stride_h=2), "gfx90a", set(), {OCL}),
@@ -182,30 +182,30 @@ def refusals(problem: ConvProblem, device: str) -> dict[str, str | None]:
     ids=lambda value: f"{value}" if isinstance(value, (ConvProblem, str)) else "",
 )
 def test_at_the_edges(problem, device, offered, refused):
-    found = refusals(problem, device)
-    assert {name: found[name] for name in offered} == dict.fromkeys(offered)
-    assert all(found[name] for name in refused), {name: found[name] for name in refused}
+    reasons = refusals(problem, device)
+    assert {name: reasons[name] for name in offered} == dict.fromkeys(offered)
+    assert all(reasons[name] for name in refused), {name: reasons[name] for name in refused}
 
 
 def test_atomic_additions_are_not_offered_where_results_must_repeat():
     with config(deterministic=True):
-        found = refusals(CONV_3X3, "gfx90a")
-    assert "deterministic" in found[GTC["F"]] and "deterministic" in found[TILES]
-    assert found[F2X3_G1] is None and found["GemmFwdRest"] is None
+        reasons = refusals(CONV_3X3, "gfx90a")
+    assert "deterministic" in reasons[GTC["F"]] and "deterministic" in reasons[TILES]
+    assert reasons[F2X3_G1] is None and reasons["GemmFwdRest"] is None
 
 
-# The rules are stricter than MIOpen in these, with reason.
+# The rules are deliberately stricter than MIOpen in these cases.
 STRICTER = {
     "the problem is too large for it",
     "some of MIOpen's releases lack its kernel on gfx908",
     "several of its blocks add to a result, and one of them sets it to 0 first",
-    "another GEMM of MIOpen's computes 1x1 filters",  # it does unless its workspace is larger than GPUs allocate
+    "another GEMM of MIOpen's computes 1x1 filters",  # unless its workspace is larger than GPUs allocate
 }
 UNCHECKED = "MIOpen does not tell whether this solver applies"
 
 
-# MIOpen has run all that its database holds, so what a record names applies. Shares: of records whose fastest solver is
-# offered, and whose fastest or second is.
+# MIOpen has run everything in its database, so the solvers that a record names apply. Shares: records whose fastest
+# solver is offered, and those whose fastest or second fastest is.
 @pytest.mark.parametrize(
     ("device", "fastest", "second"), [("gfx908", 0.67, 0.93), ("gfx90a", 0.78, 0.94), ("gfx942", 0.99, 0.99)]
 )

@@ -1,4 +1,4 @@
-"""The stub of MIOpen that other tests believe (test/miopen): its convolutions, and what it answers and counts."""
+"""The stub of MIOpen (test/miopen), on which other tests rely: its convolutions, answers and counters."""
 
 import pickle
 import subprocess
@@ -49,7 +49,7 @@ def of_torch(direction: str, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_convolutions_are_those_of_torch(folder, name, direction):
-    """By whole numbers that are small: all data types hold their sums, in any order."""
+    """Small integers, whose sums are exact in all data types and in any order."""
     options = dict(x=(2, 6, 5, 7), w=(4, 6, 3, 3), pad=(1, 1), stride=(1, 1), dilation=(1, 1), groups=1) | CASES[name]
     x, w = (torch.randint(-1, 2, options[which]).double() for which in "xw")
     y = torch.randint(-1, 2, of_torch("Forward", x, w, x, options).shape).double()
@@ -75,19 +75,19 @@ def test_convolutions_are_those_of_torch(folder, name, direction):
             it.destroy()
         assert stub.live_handles() == stub.live_tensors() == stub.live_convolutions() == 0
     """
-    found = works(folder, code, pickle.dumps(given))
+    actual = works(folder, code, pickle.dumps(given))
     at = 0
     for dtype, layout in kinds:
         wanted = in_memory(expected, dtype, layout)
         size = wanted.numel() * wanted.element_size()
-        assert torch.equal(torch.frombuffer(bytearray(found[at : at + size]), dtype=dtype), wanted)
+        assert torch.equal(torch.frombuffer(bytearray(actual[at : at + size]), dtype=dtype), wanted)
         at += size
-    assert at == len(found)
+    assert at == len(actual)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_rounding_is_that_of_torch(folder, dtype):
-    """A 1x1 convolution by 1.0009765625 of each number: the products need more bits than there are."""
+    """A 1x1 convolution by 1.0009765625: the products need more bits than the data types have."""
     bits = torch.arange(-(2**15), 2**15).to(torch.int16)
     x = bits.view(dtype)
     w = torch.tensor([1 + 2.0 ** (-10 if dtype == torch.float16 else -7)]).to(dtype)
@@ -100,14 +100,14 @@ def test_rounding_is_that_of_torch(folder, dtype):
         sys.stdout.buffer.write(it.memory[2].raw)
     """
     given = bytes(w.view(torch.uint8).numpy()) + bytes(x.view(torch.uint8).numpy())
-    found = torch.frombuffer(bytearray(works(folder, code, given)), dtype=dtype)
-    expected = (x.double() * w.double()).float().to(dtype)  # a product has 16 or 22 bits: float holds it
-    assert torch.equal(found.isnan(), expected.isnan())
-    assert torch.equal(found.nan_to_num(0, 1, -1), expected.nan_to_num(0, 1, -1))
+    actual = torch.frombuffer(bytearray(works(folder, code, given)), dtype=dtype)
+    expected = (x.double() * w.double()).float().to(dtype)  # a product has 16 or 22 bits, which fit into a float
+    assert torch.equal(actual.isnan(), expected.isnan())
+    assert torch.equal(actual.nan_to_num(0, 1, -1), expected.nan_to_num(0, 1, -1))
 
 
 def test_queries(folder):
-    """Class A refuses, class B says 0 whatever is asked; whichever is asked for its workspace is counted."""
+    """Class A refuses, class B always answers 0; a query about either is counted."""
     works(
         folder,
         """
@@ -295,7 +295,7 @@ def test_statuses_of_tests(folder):
     )
 
 
-WINOGRAD = {  # architecture, direction, sizes, of 15, 37, 53 and 84 those that are applicable
+WINOGRAD = {  # architecture, direction and sizes; applicable ones of 15, 37, 53 and 84
     "gfx908": ("gfx908", "FORWARD", dict(x=(2, 18, 8, 8), w=(8, 18, 3, 3)), (15, 37, 84)),
     "gfx90a": ("gfx90a", "FORWARD", dict(x=(2, 18, 8, 8), w=(8, 18, 3, 3)), (37, 84)),
     "few channels": ("gfx908", "FORWARD", dict(x=(2, 16, 8, 8), w=(8, 16, 3, 3)), (37, 84)),

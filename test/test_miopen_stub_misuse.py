@@ -1,4 +1,4 @@
-"""The stub of MIOpen (test/miopen) ends the process at each misuse, and says why."""
+"""The stub of MIOpen (test/miopen) ends the process at each misuse with a message."""
 
 import pytest
 from miopen import stub

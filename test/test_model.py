@@ -1,4 +1,4 @@
-"""The Γ-block and the transformer block: what the claims about them count, and that they compute what they say."""
+"""The Γ-block and the transformer block: their claimed counts, and their formulas."""
 
 from collections import Counter
 from functools import partial
@@ -25,7 +25,7 @@ def name(request) -> str:
 
 @pytest.fixture
 def block(name, device):
-    """With every parameter random, so that none of them hides a mistake by being zero."""
+    """A block with random parameters: a parameter that is zero could hide a mistake."""
     block = BLOCKS[name]().to(device)
     with torch.no_grad():
         for parameter in block.parameters():
@@ -34,7 +34,7 @@ def block(name, device):
 
 
 class MatrixProducts(TorchDispatchMode):
-    """Counts the matrix products below it; fused attention is two."""
+    """Counts the matrix products inside; fused attention is two."""
 
     OF = Counter(mm=1, addmm=1, bmm=1, baddbmm=1, matmul=1, linear=1, mv=1, addmv=1, dot=1, convolution=1)
 
@@ -58,15 +58,15 @@ def test_matrix_products(name, block, device, masked):
 
 
 def longest_chain(block: torch.nn.Module, result: torch.Tensor, source: torch.Tensor) -> list[str]:
-    """The longest chain of learnable layers between source and result, walked on the autograd graph.
+    """The longest chain of learnable layers between source and result, by a walk over the autograd graph.
 
     A layer is a member of the block that owns parameters. A node of the graph applies it if one of the node's arguments
     depends on parameters of the layer and not on the source, and another one on the source. A layer that takes several
     nodes in a row (a product and a sum) is one link.
     """
     owner = {id(parameter): name.split(".")[0] for name, parameter in block.named_parameters()}
-    chains: dict = {}  # of a node: a longest chain for each last link; none: it doesn't depend on the source
-    layers: dict = {}  # of a node that depends on parameters only: whose
+    chains: dict = {}  # node: a longest chain for each last link; empty if it doesn't depend on the source
+    layers: dict = {}  # node that depends only on parameters: the layers that own them
 
     def visit(node):
         if node in chains:
@@ -101,7 +101,7 @@ def test_learnable_layers_in_depth(name, block, device):
 
 
 def test_learnable_layers_are_counted_along_one_path():
-    """The counter itself: layers beside each other count once, those behind each other add up."""
+    """The counter itself: parallel layers count once, successive ones add up."""
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -139,7 +139,7 @@ def test_padding_gets_no_gradient(block, device):
 
 
 def test_every_position_is_seen(block, device):
-    """Each result depends on each position, the farthest too."""
+    """Each result depends on every position, even the farthest."""
     x = torch.randn(1, 9, WIDTH, device=device, dtype=torch.double)
     depends = torch.autograd.functional.jacobian(block.double(), x).abs().amax((2, 5))[0, :, 0]
     assert depends.shape == (9, 9) and depends.min() > 0
@@ -176,7 +176,7 @@ def test_gradients(block, device):
 
 
 def test_trains(name, device):
-    """To say at each position whether the first position's first channel is positive."""
+    """Learn to tell at each position whether the first position's first channel is positive."""
     block = BLOCKS[name](dropout=0.1).to(device)
     x = torch.randn(64, 6, WIDTH, device=device)
     x[:, 0] *= 3

@@ -1,4 +1,4 @@
-"""torch.ops.reformer.conv2d_act, linear_act and conv2d_batch_norm_act: the functions of these names, as operators."""
+"""torch.ops.reformer.conv2d_act, linear_act and conv2d_batch_norm_act: the functions of these names as operators."""
 
 import inspect
 
@@ -14,7 +14,7 @@ GEOMETRY = [2, 1], [1, 0], [1, 2], 2
 
 
 def arguments(kind: str, dtype=torch.float64, requires_grad=True):
-    """The name of an operator, its tensors, and its other arguments by position and by name."""
+    """An operator's name, its tensors, and its other arguments by position and by name."""
     sizes = dict(input=(3, 4, 7, 8), weight=(6, 2, 3, 2), bias=(6,), residual=(3, 6, 4, 6))
     if kind == "linear":
         sizes = dict(input=(3, 5, 8), weight=(6, 8), bias=(6,), residual=(3, 5, 6))
@@ -37,7 +37,7 @@ each_kind = pytest.mark.parametrize("kind", NAMES)
 
 
 def results(function, tensors, options):
-    """What it gives, the gradients, and the running statistics after it."""
+    """The result, the gradients, and the running statistics after the call."""
     options = {name: o.clone() if isinstance(o, torch.Tensor) else o for name, o in options.items()}
     result = function(**tensors, **options)
     grads = ()
@@ -63,21 +63,21 @@ def test_is_the_function_of_its_name(kind, requires_grad):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES.values())))
 def test_arguments_are_the_functions(name):
-    """Names, their order, which go by name only, and defaults."""
+    """Arguments have the functions' names, order, defaults and keyword-only markers."""
     function, operator = both(name)
-    wanted = [
+    expected = [
         (parameter.name, parameter.kind is parameter.KEYWORD_ONLY, parameter.default)
         for parameter in inspect.signature(function).parameters.values()
     ]
     in_pairs = {"stride": 1, "padding": 0, "dilation": 1}
-    found = []
+    signatures = []
     for argument in operator.default._schema.arguments:
         default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
         if argument.name in in_pairs:
             assert default == [in_pairs[argument.name]] * 2
             default = in_pairs[argument.name]
-        found.append((argument.name, argument.kwarg_only, default))
-    assert found == wanted
+        signatures.append((argument.name, argument.kwarg_only, default))
+    assert signatures == expected
     written = [argument.name for argument in operator.default._schema.arguments if argument.is_write]
     assert written == (["running_mean", "running_var"] if name == "conv2d_batch_norm_act" else [])
 
@@ -91,7 +91,7 @@ def test_opcheck(kind, requires_grad):
 
 
 class Network(torch.nn.Module):
-    """A small network of the three; its running statistics are buffers."""
+    """A small network of the three operators; its running statistics are buffers."""
 
     def __init__(self, module):
         super().__init__()
@@ -156,9 +156,10 @@ def test_fake_tensors(kind):
 
 
 def test_vmap():
-    """Also of batch norm, which says that it writes: without a rule vmap makes a loop of an operator, or refuses."""
+    """Also for batch norm, whose schema says that it writes: without a rule vmap would loop over the operator, or
+    refuse."""
     network, images = Network(ops).eval(), torch.randn(5, 4, 3, 8, 10, dtype=torch.float64)
-    torch.testing.assert_close(vmap(network)(images), torch.stack([network(each) for each in images]))
+    torch.testing.assert_close(vmap(network)(images), torch.stack([network(image) for image in images]))
 
 
 def test_gradients_of_each_image():
@@ -169,9 +170,9 @@ def test_gradients_of_each_image():
     def loss(parameters, image):
         return functional_call(network, parameters, (image[None],)).square().sum()
 
-    found = vmap(grad(loss), (None, 0))(state, images)
+    gradients = vmap(grad(loss), (None, 0))(state, images)
     for i, image in enumerate(images):
-        torch.testing.assert_close({name: grads[i] for name, grads in found.items()}, grad(loss)(state, image))
+        torch.testing.assert_close({name: grads[i] for name, grads in gradients.items()}, grad(loss)(state, image))
 
 
 def test_errors_are_the_functions():

@@ -1,4 +1,4 @@
-"""nn.Conv2d and convert: nothing but the kernels changes."""
+"""nn.Conv2d and convert change only the kernels."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from torch_reformer import convert
 
 
 def twins(*arguments, **keywords):
-    """The same module of PyTorch's and of ours."""
+    """PyTorch's module and this package's, with equal parameters."""
     theirs = nn.Conv2d(*arguments, **keywords)
     ours = torch_reformer.nn.Conv2d(*arguments, **keywords)
     ours.load_state_dict(theirs.state_dict())
@@ -92,7 +92,7 @@ def test_conversion_is_in_place():
     assert model[0].note == "stays" and not model[0].training
     model(torch.randn(2, 1, 8, 8))
     assert seen == ["hook"]
-    assert convert(model).converted == []  # nothing is left to do
+    assert convert(model).converted == []  # nothing is left to convert
 
 
 def test_a_convolution_by_itself():
@@ -163,7 +163,7 @@ def test_parametrizations_of_a_converted_module(parametrize):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("old_style", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_hooks_that_compute_the_weight(old_style):
-    """The older utilities recompute `weight` in a hook before each call: they work on, converted or not."""
+    """The older utilities recompute `weight` in a hook before each call; they also work on converted modules."""
     theirs = old_style(nn.Conv2d(3, 4, 3)).eval()
     x = torch.randn(2, 3, 6, 6)
     expected = theirs(x)

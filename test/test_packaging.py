@@ -1,4 +1,4 @@
-"""What a person meets first: quick checks that the metadata, the README and the code agree."""
+"""Quick checks that the metadata, the README, the documentation and the code agree."""
 
 import dataclasses
 import os
@@ -32,7 +32,7 @@ def fenced(language: str, page: str) -> list[str]:
 
 
 def table_rows(text: str) -> list[str]:
-    """The rows of the table of settings; Markdown and reStructuredText quote code differently."""
+    """Rows of the table of settings; Markdown and reStructuredText quote code differently."""
     header = text.index("| setting | environment variable |")
     return [line.replace("``", "`") for line in text[header:].split("\n\n")[0].splitlines()]
 
@@ -76,7 +76,7 @@ def test_readme_names_targets_that_exist(target):
 
 
 def output_of(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str:
-    """What a command prints; the test's environment has no REFORMER_ARCHS of its own."""
+    """Output of a command, run without this process's REFORMER_ARCHS."""
     own = {name: value for name, value in os.environ.items() if name not in ("REFORMER_ARCHS", "MAKEFLAGS")}
     done = subprocess.run(command, cwd=cwd, env=own | environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,7 +85,7 @@ def output_of(*command: str | Path, cwd: Path = ROOT, **environment: str) -> str
 
 @pytest.fixture
 def built(tmp_path):
-    """A folder of which make thinks that all of it is built, without REFORMER_ARCHS."""
+    """A folder that make takes for completely built, without REFORMER_ARCHS."""
     for folder in ("build", "csrc/hip", ".venv", "torch_reformer"):
         (tmp_path / folder).mkdir(parents=True)
     for file in ("pyproject.toml", "setup.py", "Makefile", "csrc/exports.map"):
@@ -139,13 +139,13 @@ def test_links_lead_somewhere(page):
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_are_short(page):
-    """Tables can't be wrapped."""
+    """Lines of at most 120 characters; tables can't be wrapped."""
     long = [line for line in text_of(page).splitlines() if len(line) > 120 and not line.startswith("|")]
     assert not long, f"{page}: {long[0]}"

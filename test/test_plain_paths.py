@@ -1,4 +1,5 @@
-"""Plain tensors take a shorter way, by private operators and numbers: whoever wants to see the operators still does."""
+"""Plain tensors take a shortcut through private operators and numbers; traces, modes and transforms still see public
+operators."""
 
 import pytest
 import torch
@@ -110,11 +111,11 @@ def test_batched_gradients_of_fused_operators(function, create_graph):
     stacked = tuple(torch.stack(grads) for grads in zip(*one_by_one, strict=True))
     torch.testing.assert_close(batched, stacked)
     if create_graph:
-        found, expected = (
-            torch.autograd.grad(sum(each.square().sum() for each in grads), tensors, retain_graph=True)
+        actual, expected = (
+            torch.autograd.grad(sum(grad.square().sum() for grad in grads), tensors, retain_graph=True)
             for grads in (batched, stacked)
         )
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("function", FUSED.values(), ids=FUSED)
@@ -125,8 +126,8 @@ def test_vectorized_hessian(function):
     def loss(x, bias, residual):
         return function(x, w, bias, residual).square().sum()
 
-    found, expected = (torch.autograd.functional.hessian(loss, tensors, vectorize=each) for each in (True, False))
-    torch.testing.assert_close(found, expected)
+    actual, expected = (torch.autograd.functional.hessian(loss, tensors, vectorize=each) for each in (True, False))
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_act"])
@@ -137,8 +138,8 @@ def test_tangents_go_through_an_earlier_graphs_backward(name):
     expected = torch.autograd.grad(y, (x, w), tangent, retain_graph=True)
     with forward_ad.dual_level():
         grads = torch.autograd.grad(y, (x, w), forward_ad.make_dual(torch.ones_like(y), tangent))
-        found = tuple(forward_ad.unpack_dual(grad).tangent for grad in grads)
-    torch.testing.assert_close(found, expected)
+        actual = tuple(forward_ad.unpack_dual(grad).tangent for grad in grads)
+    torch.testing.assert_close(actual, expected)
 
 
 @each

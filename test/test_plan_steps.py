@@ -1,4 +1,4 @@
-"""Steps of plans by PyTorch's dispatcher, views, and what is freed when."""
+"""Plan steps that run by PyTorch's dispatcher, views, and the order in which tensors are freed."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ GEOMETRY = plan.geometry_number((1, 1), (1, 1), (1, 1), 1)
 
 
 def called(operator, args=(), kwargs=None, lengths=(), inputs=0):
-    """A plan that is one call."""
+    """A plan with one call."""
     steps = plan.Plan(inputs)
     return steps.give(*steps.aten(operator, args, kwargs, lengths))
 
@@ -35,12 +35,12 @@ def test_views():
     steps.give(row, column, before, empty)
     base = torch.arange(20.0)
     x = base[4:].view(4, 4)
-    found = plan.run(steps, [x])
+    actual = plan.run(steps, [x])
     expected = [x[1], torch.stack([x[1, 1], x[2, 1]]), x[0, 0], torch.empty(3, 0)]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)
         assert one.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
-    assert all(map(torch.equal, found, run_plan.run(steps, [x.requires_grad_()])))
+    assert all(map(torch.equal, actual, run_plan.run(steps, [x.requires_grad_()])))
     with pytest.raises(ValueError, match=r"a view has as many strides as sizes, got 1 and 2"):
         plan.Plan(1).view(0, [2, 2], [1])
 
@@ -67,24 +67,25 @@ def test_outputs_that_are_inputs_or_views_of_them():
 
 
 def test_writes_in_place():
-    """ATen's in-place operators and those with out, and programs' channels, each into what is given or made."""
+    """ATen's in-place operators and those with `out`, and programs that write channels, into inputs and into new
+    tensors."""
     steps = plan.Plan(4)
     (in_place,) = steps.aten(aten.mul_.Tensor, (0, 1))
     (out,) = steps.aten(aten.mm.out, (0, 1), {"out": 2})
-    (made,) = steps.aten(aten.zeros.default, ([2, 2],))
-    (filled,) = steps.aten(aten.copy_.default, (made, in_place))
-    assert not steps.aten(aten._foreach_mul_.List, ([made, 3], [1, 1]))
+    (zeros,) = steps.aten(aten.zeros.default, ([2, 2],))
+    (filled,) = steps.aten(aten.copy_.default, (zeros, in_place))
+    assert not steps.aten(aten._foreach_mul_.List, ([zeros, 3], [1, 1]))
     steps.give(in_place, out, filled)
     x, y, z, w = (torch.rand(2, 2) for _ in range(4))
     first, last = x.clone(), w.clone()
-    found = plan.run(steps, [x, y, z, w])
-    assert found[0] is x and found[1] is z
-    for one, other in zip([*found, w], [first * y, first * y @ y, first * y * y, last * y], strict=True):
+    results = plan.run(steps, [x, y, z, w])
+    assert results[0] is x and results[1] is z
+    for one, other in zip([*results, w], [first * y, first * y @ y, first * y * y, last * y], strict=True):
         torch.testing.assert_close(one, other)
 
 
 def mixed():
-    """Steps of all kinds, of an image, a weight, a channel's sums and a tensor that nobody needs."""
+    """Steps of all kinds, for an image, a weight, sums per channel and an unused tensor."""
     steps = plan.Plan(4)
     (y,) = steps.conv2d(DOUBLED.code, GEOMETRY, 0, 1, [])
     (sums,) = steps.aten(aten.sum.dim_IntList, (y, [0, 2, 3]))
@@ -131,19 +132,19 @@ def test_is_what_its_steps_are():
 
 
 def test_gradients_through_steps():
-    """Where gradients are wanted it runs step by step, and autograd sees the operators."""
+    """If gradients are needed the plan runs step by step, and autograd sees the operators."""
     steps = plan.Plan(2)
     (product,) = steps.aten(aten.mm.default, (0, 1))
     (row,) = steps.view(product, (2,), (2,), 1)
     steps.give(*steps.aten(aten.sum.dim_IntList, (row, None)))
     x, y = torch.rand(2, 3, requires_grad=True), torch.rand(3, 2, requires_grad=True)
-    found = torch.autograd.grad(run_plan.run(steps, [x, y])[0], (x, y))
+    actual = torch.autograd.grad(run_plan.run(steps, [x, y])[0], (x, y))
     expected = torch.autograd.grad((x @ y)[:, 1].sum(), (x, y))
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, actual, expected))
 
 
 class Watch:
-    """Operators in Python that tell what they are called with: which tensors are alive then, and what else is done."""
+    """An operator in Python that records which earlier tensors are alive at each call, and can run a callback."""
 
     def __init__(self, library: torch.library.Library):
         self.seen: list[weakref.ref] = []
@@ -175,16 +176,16 @@ def test_frees_at_the_last_use(watch):
     (e,) = steps.aten(torch.ops.plan_steps.step.default, (a,))
     steps.give(e, c)
     with torch.no_grad():
-        found = plan.run(steps, [torch.rand(2)])
-    # b is freed after c is made, what nobody needs at once, a after its last use, and outputs are not.
+        results = plan.run(steps, [torch.rand(2)])
+    # b is freed after c exists, an unused tensor at once, a after its last use; outputs stay.
     assert watch.alive == [[], [True], [True, True], [True, False, True], [True, False, True, False]]
     gc.collect()
     assert [reference() is not None for reference in watch.seen] == [False, False, True, False, True]
-    assert all(any(tensor is reference() for tensor in found) for reference in watch.seen[2::2])
+    assert all(any(tensor is reference() for tensor in results) for reference in watch.seen[2::2])
 
 
 def test_frees_what_it_is_given(watch):
-    """Unless somebody else refers to it, as whoever calls an operator with a list of tensors does."""
+    """Inputs are freed unless the caller refers to them, as callers of an operator with a list of tensors do."""
     steps = plan.Plan(3)
     (a,) = steps.aten(torch.ops.plan_steps.step.default, (0,))
     (b,) = steps.aten(torch.ops.plan_steps.step.default, (1,))
@@ -221,15 +222,15 @@ def test_a_plan_that_is_released_while_it_runs(watch):
 
 
 def test_a_plan_inside_of_a_plan(watch):
-    inner, found = mixed(), []
-    given = [torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)]
-    watch.then = lambda: found.extend(plan.run(inner, given))
+    inner, results = mixed(), []
+    inputs = [torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)]
+    watch.then = lambda: results.extend(plan.run(inner, inputs))
     outer = plan.Plan(1)
     (a,) = outer.aten(torch.ops.plan_steps.step.default, (0,))
     outer.give(*outer.aten(aten.cat.default, ([0, a],)))
     x = torch.rand(2)
     assert torch.equal(plan.run(outer, [x])[0], torch.cat([x, x + 1]))
-    assert len(found) == 3
+    assert len(results) == 3
 
 
 def test_errors_name_the_step(watch, capfd):
@@ -261,7 +262,7 @@ def test_errors_name_the_step(watch, capfd):
 
 @pytest.mark.gpu
 def test_one_device():
-    """But numbers, which may be on the CPU."""
+    """All tensors except numbers, which may be on the CPU."""
     steps = called(aten.mul.Tensor, (0, 1), inputs=2)
     x, number = torch.rand(2, 3, device="cuda"), torch.tensor(2.0)
     assert torch.equal(plan.run(steps, [x, number])[0], 2 * x)
@@ -273,14 +274,14 @@ def test_one_device():
 
 def test_threads():
     steps, number = mixed(), mixed().number
-    given = [[torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)] for _ in range(4)]
-    expected = [plan.run(steps, [each.clone() for each in tensors]) for tensors in given]
+    inputs = [[torch.rand(1, 3, 4, 8), torch.rand(4, 3, 3, 3), torch.rand(4), torch.rand(2)] for _ in range(4)]
+    expected = [plan.run(steps, [tensor.clone() for tensor in tensors]) for tensors in inputs]
     wrong = []
 
     def work(i):
         for _ in range(100):
-            found = plan.run(steps, [each.clone() for each in given[i]])
-            if not all(map(torch.equal, found, expected[i])):
+            actual = plan.run(steps, [each.clone() for each in inputs[i]])
+            if not all(map(torch.equal, actual, expected[i])):
                 wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
@@ -304,16 +305,16 @@ KINDS = [*ATEN, "view", "stitch", "sort", "split"]
 
 @given(st.data())
 def test_random_graphs(data):
-    """Against the same calls one by one: views, writes through them, several results, unused ones, empty tensors."""
+    """Compare with separate calls: views, writes through them, several results, unused ones, empty tensors."""
     count, size = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 3))
     steps, tensors = plan.Plan(count), [torch.rand(size, size) - 0.5 for _ in range(count)]
-    there, matrices = [each.clone() for each in tensors], list(range(count))
+    there, matrices = [tensor.clone() for tensor in tensors], list(range(count))
 
     def call(operator, *args, lengths=()):
-        made = steps.aten(operator, args, lengths=lengths)
+        numbers = steps.aten(operator, args, lengths=lengths)
         step = steps.steps[-1].call
         there.extend(step.run([there[i] for i in step.inputs]))
-        return made
+        return numbers
 
     for kind in data.draw(st.lists(st.sampled_from(KINDS), max_size=12)):
         one, two = (data.draw(st.sampled_from(matrices)) for _ in range(2))
@@ -333,6 +334,6 @@ def test_random_graphs(data):
             (joined,) = call(aten.cat.default, [one, two])
             matrices += call(aten.split_with_sizes.default, joined, [size, size], lengths=[2])
     outputs = data.draw(st.lists(st.sampled_from(matrices), max_size=4))
-    found = plan.run(steps.give(*outputs), tensors)
-    for one, other in zip([*found, *tensors], [there[i] for i in (*outputs, *range(count))], strict=True):
+    results = plan.run(steps.give(*outputs), tensors)
+    for one, other in zip([*results, *tensors], [there[i] for i in (*outputs, *range(count))], strict=True):
         torch.testing.assert_close(one, other)

@@ -1,4 +1,4 @@
-"""Operators that follow one another, run in one call (runtime/plan.py, csrc/plan/plan.h)."""
+"""Sequences of operators that run in one call (runtime/plan.py, csrc/plan/plan.h)."""
 
 import functools
 
@@ -21,7 +21,7 @@ UPDATE = Program(
 
 
 def sequence():
-    """For an input, a weight and a running mean: a convolution, its moments, a pass that uses and updates them."""
+    """A convolution of an input and a weight, its moments, and a program that uses them and updates a running mean."""
     steps = plan.Plan(3)
     doubled, moments = steps.conv2d(DOUBLED.code, plan.geometry_number(*GEOMETRY), 0, 1, [])
     mean, squares = steps.parts(moments, 2)
@@ -44,14 +44,14 @@ def test_is_what_its_steps_are():
     for gradients in (False, True):  # in one call, and by the public operators
         with torch.set_grad_enabled(gradients):
             there = running.clone()
-            found = run_plan.run(sequence(), [x, w, there])
+            actual = run_plan.run(sequence(), [x, w, there])
         expected = [result, of_input, of_weight, squares]
-        for got, wanted in zip([*found, there], [*expected, expected_running], strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        for got, right in zip([*actual, there], [*expected, expected_running], strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-4)
 
 
 def code(**changes):
-    """A plan of one step, the parts of its one tensor, with changes."""
+    """Code of a plan with one step, the parts of its one tensor, with changes."""
     parts = dict(inputs=1, outputs=[1], kind=3, what=[2], operands=[0], into=[], frees=[]) | changes
     numbers = [parts["inputs"], len(parts["outputs"]), *parts["outputs"], parts["kind"]]
     for name in ("what", "operands", "into", "frees"):
@@ -63,7 +63,7 @@ RELU = AtenCall(torch.ops.aten.relu.default, [0], {})
 
 
 def aten_code(inputs=1, results=1, **changes):
-    """A plan of one step, a call of an operator, with changes."""
+    """Code of a plan with one step, a call of an operator, with changes."""
     return code(**{"kind": 5, "what": [RELU.call.number, inputs, results], **changes})
 
 
@@ -134,8 +134,8 @@ def test_parts_of_a_tensor_that_begins_within_another():
     steps = plan.Plan(1)
     steps.give(*steps.parts(0, 2))
     x = torch.arange(12.0).view(4, 3)
-    for found, expected in zip(plan.run(steps, [x[1:]]), x[1:3], strict=True):
-        assert torch.equal(found, expected)
+    for actual, expected in zip(plan.run(steps, [x[1:]]), x[1:3], strict=True):
+        assert torch.equal(actual, expected)
 
 
 def test_numbers_are_not_given_twice():
@@ -143,7 +143,7 @@ def test_numbers_are_not_given_twice():
     number = native.intern_plan(code())
     assert native.interned_counts()[1] == before + 1
     native.release_plan(number)
-    native.release_plan(number)  # is nothing to it
+    native.release_plan(number)  # has no effect
     assert native.interned_counts()[1] == before
     another = native.intern_plan(code())
     assert another > number
@@ -170,13 +170,13 @@ def test_geometries_are_packed(geometry):
 
 @pytest.mark.parametrize("changes", [dict(stride=256), dict(padding=256, stride=300), dict(groups=2**15)], ids=str)
 def test_geometries_that_are_too_large_to_be_packed(changes):
-    """Go by the public operators."""
+    """They run by the public operators."""
     groups = changes.get("groups", 1)
     x, w = torch.randn(2, groups, 5, 6, requires_grad=True), torch.randn(groups, 1, 3, 3, requires_grad=True)
     fused = functools.partial(torch_reformer.conv2d_act, activation="none")
-    expected, *found = (each(x, w, None, **changes) for each in (torch.conv2d, torch_reformer.conv2d, fused))
+    expected, *actual = (each(x, w, None, **changes) for each in (torch.conv2d, torch_reformer.conv2d, fused))
     wanted = torch.autograd.grad(expected.sum(), (x, w))
-    for y in found:
+    for y in actual:
         torch.testing.assert_close(y, expected)
         torch.testing.assert_close(torch.autograd.grad(y.sum(), (x, w)), wanted)
     with torch.no_grad():

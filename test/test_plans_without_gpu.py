@@ -1,4 +1,4 @@
-"""Models of many families have plans on a GPU that is not there (benchmarks/plans_without_gpu.py)."""
+"""Models of many families have plans for a GPU that is not there (benchmarks/plans_without_gpu.py)."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import zoo
 from marks import needs_aten
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-# With what no plan had once (images in channels_last behind which rows follow), and the main kinds of layers.
+# Layers that once had no plan (row reductions after channels_last images), and the main kinds of layers.
 MODELS = [
     *("timm/cspdarknet53:8@64", "timm/levit_256:8", "timm/skresnet50:8@64", "timm/resnest50d:8@64"),
     *("timm/mixer_b16_224:2", "timm/swin_tiny_patch4_window7_224:2", "timm/regnetx_002:8@64"),
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_has_plans(name, monkeypatch):
-    """Of the whole step: one graph, forward and backward."""
+    """Plans of the whole step: one graph, forward and backward."""
     for package in ("torchvision", "timm", "transformers"):
         zoo.package(package)
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
@@ -36,5 +36,5 @@ def test_each_model_has_plans(name, monkeypatch):
     plans = plans_in_a_process(name)
     assert not plans.failures
     assert plans.graphs == 1 and not plans.broken
-    assert {"stitch"} < {each.kind for each in plans.lines}
+    assert {"stitch"} < {line.kind for line in plans.lines}
     assert all(each.us > 3 for each in plans.lines)

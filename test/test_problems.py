@@ -39,20 +39,22 @@ def test_keys_and_command_lines():
 
 
 def test_options_replace_and_expand_without_repetition():
-    found = read_problems(DATA / "problems.txt", batch=2, dtype="FP64", directions=["W", "F"], layouts=["NHWC", "NCHW"])
-    without_bias = [problem for problem in found if not problem.bias]
-    assert len(without_bias) == 4 * 4  # geometries, each once in each direction and layout
-    assert [p.direction for p in found if p.bias] == ["F", "F"]
-    assert {(p.n, p.dtype) for p in found} == {(2, "FP64")}
+    actual = read_problems(
+        DATA / "problems.txt", batch=2, dtype="FP64", directions=["W", "F"], layouts=["NHWC", "NCHW"]
+    )
+    without_bias = [problem for problem in actual if not problem.bias]
+    assert len(without_bias) == 4 * 4  # each geometry once in each direction and layout
+    assert [p.direction for p in actual if p.bias] == ["F", "F"]
+    assert {(p.n, p.dtype) for p in actual} == {(2, "FP64")}
     first = ConvProblem.parse("64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP16-F").replace(n=2, dtype="FP64")
     expected = [first.replace(direction=d, layout=layout) for d in "WF" for layout in ("NHWC", "NCHW")]
-    assert found[:4] == expected
+    assert actual[:4] == expected
 
 
 @pytest.mark.parametrize(("bits", "directions"), list(enumerate(["FBW", "F", "B", "FB", "W", "FW", "BW", "FBW"])))
 def test_direction_bits(bits, directions):
-    found = parse_problems(f"MIOpenDriver conv -F {bits}")
-    assert "".join(problem.direction for problem in found) == directions
+    problems = parse_problems(f"MIOpenDriver conv -F {bits}")
+    assert "".join(problem.direction for problem in problems) == directions
 
 
 def test_defaults_are_miopens():
@@ -105,6 +107,6 @@ def test_no_problem(tmp_path, line, sentence):
 def test_real_lists():
     if not REAL.exists():
         pytest.skip("the real problems are not beside the repository (../shared/data/conv)")
-    found = read_problems(REAL / "timm.jsonl", batch=4, directions=["F"])
-    assert len(found) == 868 and {p.n for p in found} == {4}
+    problems = read_problems(REAL / "timm.jsonl", batch=4, directions=["F"])
+    assert len(problems) == 868 and {p.n for p in problems} == {4}
     assert len(read_problems(REAL / "deepbench.jsonl", layouts=["NCHW", "NHWC"])) % 6 == 0

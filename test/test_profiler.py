@@ -1,4 +1,4 @@
-"""Ranges of PyTorch's profiler: a plan, and in it each fused kernel by what it computes."""
+"""Ranges in PyTorch's profiler: a plan, and inside it each fused kernel, named by its operations."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ pytestmark = needs_aten
 
 
 def ranges(run) -> list[str]:
-    """Names of the package's ranges, in the order in which they begin."""
+    """Names of the package's ranges, in order of their beginning."""
     with profile() as profiler:
         run()
     return [event.name for event in profiler.events() if event.name.startswith("reformer::")]
@@ -29,7 +29,7 @@ def test_compiled_training_step():
     x = torch.randn(2, 4, 8, 8, requires_grad=True)
     compiled(x).sum().backward()
     forward = ranges(lambda: compiled(x))
-    assert forward == ["reformer::plan", "reformer::conv2d: add, relu, le"]  # and where it is 0, for the backward
+    assert forward == ["reformer::plan", "reformer::conv2d: add, relu, le"]  # `le` is relu's mask for the backward
     result = compiled(x).sum()
     plan, *steps = ranges(result.backward)
     assert plan == "reformer::plan" and steps[-1] == "reformer::conv2d_grads: input, weight"
@@ -56,13 +56,13 @@ def test_operators_of_pytorch_have_their_own_ranges():
 )
 def test_fused_kernels_outside_of_graphs(program, name):
     x = torch.randn(2, 3, 4, 5)
-    found = ranges(lambda: torch_reformer.stitch(x, program))
-    assert found[-1] == f"reformer::stitch: {name}"
+    names = ranges(lambda: torch_reformer.stitch(x, program))
+    assert names[-1] == f"reformer::stitch: {name}"
 
 
 def test_long_programs_are_cut():
     value = ep.acc()
     for operation in (ep.exp, ep.log1p, ep.sqrt, ep.tanh, ep.sigmoid, ep.erf, ep.relu, ep.rsqrt, ep.log, ep.normal_cdf):
         value = operation(value)
-    found = ranges(lambda: torch_reformer.stitch(torch.rand(2, 3, 4, 5), ep.Program(ep.store(value))))
-    assert found[-1] == "reformer::stitch: exp, log1p, sqrt, tanh, sigmoid, erf, relu, rsqrt, and 2 more"
+    names = ranges(lambda: torch_reformer.stitch(torch.rand(2, 3, 4, 5), ep.Program(ep.store(value))))
+    assert names[-1] == "reformer::stitch: exp, log1p, sqrt, tanh, sigmoid, erf, relu, rsqrt, and 2 more"

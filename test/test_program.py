@@ -1,4 +1,4 @@
-"""Epilogue programs: how they are written, what their text and code are, and what is refused."""
+"""Epilogue programs: construction, text form and code, and refused programs."""
 
 import dataclasses
 
@@ -175,7 +175,7 @@ def test_equal_values_are_computed_once():
 
 
 def test_equal_numbers_are_one_constant():
-    """But for zeros of two signs."""
+    """Zeros of different signs remain two constants."""
     numbers = [1, 1.0, True, 2, 2.0, 0.0, -0.0, 0, False, float("nan"), float("nan")]
     tested = Program(*(program.store(program.acc() * number) for number in numbers))
     assert [str(node.attribute) for node in tested.nodes if node.op == "constant"] == [

@@ -8,7 +8,7 @@ from against_eager import between, differences, with_dynamo
 from pytorch_suites import DTYPES, assert_known, few, modules, of_known_version
 from torch import nn
 
-SAMPLES = 2  # of a module, in training and in evaluation
+SAMPLES = 2  # per module, in training and in evaluation
 
 pytestmark = [pytest.mark.slow, of_known_version]
 
@@ -31,7 +31,7 @@ def found_differences(info, dtype: torch.dtype) -> list[str]:
             module = info.module_cls(*each.constructor_input.args, **each.constructor_input.kwargs).to(dtype)
             args = module.train(training), each.forward_input.args, each.forward_input.kwargs
             if info.is_lazy:
-                call(*args)  # its parameters get sizes
+                call(*args)  # lazy parameters get their sizes
             for place, function in {"alone": call, "between": between(call)}.items():
                 of = f"{place}, sample {number} in {'training' if training else 'evaluation'}"
                 found += [f"{of}: {difference}" for difference in differences(function, args, with_dynamo)]

@@ -12,8 +12,8 @@ from pytorch_suites import DTYPES, assert_known, few, of_known_version, operator
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-SAMPLES = 4  # of an operator, besides one that is not contiguous
-DYNAMIC = 16  # every so many operators with sizes as symbols
+SAMPLES = 4  # per operator, plus one that is not contiguous
+DYNAMIC = 16  # one of this many operators is tested with symbolic sizes
 
 UNINITIALISED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
@@ -55,20 +55,20 @@ def found_differences(op, dtype: torch.dtype, compile: Callable = without_dynamo
                 functions["in place between"] = between(call(op.inplace_variant))
         for place, function in functions.items():
             given = tree_map_only(Tensor, Tensor.detach, args) if place == "in place" else args
-            found += [f"{place}, sample {number}: {each}" for each in differences(function, given, compile)]
+            found += [f"{place}, sample {number}: {difference}" for difference in differences(function, given, compile)]
     return found
 
 
 def call(operator: Callable) -> Callable:
     def result(input, args, kwargs):
-        found = operator(input, *args, **kwargs)
-        return found.zero_() if getattr(operator, "name", None) in UNINITIALISED else found
+        value = operator(input, *args, **kwargs)
+        return value.zero_() if getattr(operator, "name", None) in UNINITIALISED else value
 
     return result
 
 
 def samples(op, dtype: torch.dtype, gradients: bool) -> list:
-    """Few of PyTorch's, first those of different kinds, and the first with tensors that are not contiguous."""
+    """A few of PyTorch's samples: different kinds first, and the first sample again with noncontiguous tensors."""
     every = [each for each in op.sample_inputs("cpu", dtype, requires_grad=gradients) if is_strided(each)]
     kinds = {kind(each): place for place, each in reversed(list(enumerate(every)))}
     places = sorted(kinds.values())[:SAMPLES]
@@ -78,14 +78,14 @@ def samples(op, dtype: torch.dtype, gradients: bool) -> list:
 
 
 def tensors(sample) -> list[Tensor]:
-    return [each for each in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(each, Tensor)]
+    return [leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs)) if isinstance(leaf, Tensor)]
 
 
 def is_strided(sample) -> bool:
-    return all(each.layout is torch.strided for each in tensors(sample))
+    return all(tensor.layout is torch.strided for tensor in tensors(sample))
 
 
 def kind(sample) -> tuple:
-    """Which of its tensors have no dimensions, are empty or not contiguous, and which arguments go by name."""
-    shapes = ((each.dim() == 0, each.numel() == 0, each.is_contiguous()) for each in tensors(sample))
+    """Key of a sample's kind: tensors without dimensions, empty or not contiguous, and names of keyword arguments."""
+    shapes = ((tensor.dim() == 0, tensor.numel() == 0, tensor.is_contiguous()) for tensor in tensors(sample))
     return *shapes, *sample.kwargs

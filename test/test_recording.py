@@ -1,4 +1,4 @@
-"""record_problems: every call of the operators is seen as the problem that the native library decides on."""
+"""record_problems sees every call of the operators as the problem that the native library decides on."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_empty_calls_and_other_operators_are_not_counted():
 
 
 def test_device_is_that_of_the_call(monkeypatch):
-    """As explain takes it: GPUs by their architecture, CPUs with the number of threads."""
+    """The device as `explain` takes it: GPUs by architecture, CPUs with the number of threads."""
     monkeypatch.setattr(recording, "device_name", lambda device: "sm_90" if device.type == "cuda" else device.type)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with FakeTensorMode(), record_problems() as problems:

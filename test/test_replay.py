@@ -1,4 +1,4 @@
-"""`replay`: what it says, and what it reads beside the database."""
+"""`replay`: its output, and the files that it reads beside the database."""
 
 import json
 
@@ -24,9 +24,9 @@ def test_replay_says_what_it_is_of(trained, tmp_path, capsys):
     assert head.startswith(f"{trained} on {len(whole)} problems, those trained on included, device gfx90a; left out: ")
     assert "1 record with fewer than 2 times above 0" in head and "1 record of impossible geometry" in head
     assert main([*arguments, f"{tmp_path}/db", "--held-out", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["held_out"] and found["device"] == "gfx906"
-    assert found["problems"] + sum(found["left_out"].values()) == len(whole) + 2
+    report = json.loads(capsys.readouterr().out)
+    assert report["held_out"] and report["device"] == "gfx906"
+    assert report["problems"] + sum(report["left_out"].values()) == len(whole) + 2
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"device', '{"device": "foo"}', '{"device": 1}'])

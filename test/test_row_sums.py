@@ -1,4 +1,4 @@
-"""Sums over rows, with what is known later than the rest taken out."""
+"""Row sums without operands that are known late (early_row_sum)."""
 
 import itertools
 
@@ -35,12 +35,12 @@ DEPTHS = {"log softmax": 2, "one of them": 1, "difference": 1}
 
 
 def depth(value):
-    """Row reductions that follow each other."""
-    found = {}
+    """Number of successive row reductions."""
+    depths = {}
     for each in in_order([value]):
-        before = max((found[id(operand)] for operand in each.operands), default=0)
-        found[id(each)] = before + (each.op in ROW_REDUCTIONS)
-    return found[id(value)]
+        before = max((depths[id(operand)] for operand in each.operands), default=0)
+        depths[id(each)] = before + (each.op in ROW_REDUCTIONS)
+    return depths[id(value)]
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -57,9 +57,9 @@ def test_is_the_same_sum(name):
 
 @pytest.mark.parametrize("name", VALUES)
 def test_is_known_earlier(name):
-    """The sums themselves: what is added to them or multiplied may be late."""
-    found, seen = early_row_sum(VALUES[name]), []
-    todo = [found]
+    """The sums themselves need fewer row reductions; terms and factors outside of them may be late."""
+    early, seen = early_row_sum(VALUES[name]), []
+    todo = [early]
     while todo:
         value = todo.pop()
         if value.op == "row_sum" and value is not TOTAL:
@@ -70,7 +70,7 @@ def test_is_known_earlier(name):
 
 
 def fp32_sums(value, x, **tensors):
-    """The plain sum, and the early one."""
+    """The plain sum and the early one."""
     both = program.row_sum(value), early_row_sum(value)
     return [interpret(Program(program.store(each, per="row")), x.shape, x.dtype, tensors, x)[0] for each in both]
 
@@ -84,12 +84,12 @@ def test_what_all_have_in_common_costs_no_digits(name):
         Program(program.store(program.row_sum(VALUES[name]), per="row")),
         *(x.shape, torch.float64, {key: each.double() for key, each in tensors.items()}, x.double()),
     )[0]
-    plain, early = ((found.double() - exact).norm() for found in fp32_sums(VALUES[name], x, **tensors))
+    plain, early = ((actual.double() - exact).norm() for actual in fp32_sums(VALUES[name], x, **tensors))
     assert early <= 2 * plain + 1e-6 * exact.norm()
 
 
 def test_infinite_and_large_rows():
-    """What is beyond fp32, or infinite, is so after the sum where it is so before."""
+    """Sums that overflow fp32 or are infinite stay so if the late operand is applied after the sum."""
     x = torch.full((3, 50, 1, 1), 3e38)
     x[1] = torch.randn(50, 1, 1)
     x[1, 3] = torch.inf
@@ -100,7 +100,7 @@ def test_infinite_and_large_rows():
 
 
 def test_factors_stay_where_they_are():
-    """0 and infinity make NaN of some elements, and not of their sum."""
+    """0 and infinity make some elements NaN, but not their sum."""
     x = torch.tensor([[1.0, 0.0, -1.0, 2.0], [0.0, 0.0, -1.0, -3.0], [torch.inf, 1.0, 2.0, 3.0]]).view(3, 4, 1, 1)
     is_positive, positive = X > 0, program.select(X > 0, X, 0)
     most, total = program.row_max(X), program.row_sum(X - program.row_sum(X))
@@ -124,20 +124,20 @@ STEPS = {
     "minus": lambda rest, late: rest - late,
     "less": lambda rest, late: late - rest,
     "times": lambda rest, late: late * rest,
-    "by": lambda rest, late: rest / program.row_max(late),  # a power of 2: all are exact
+    "by": lambda rest, late: rest / program.row_max(late),  # a power of 2: all results are exact
     "both": lambda rest, late: (rest - late) * late,
 }
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_special_values(step):
-    """Every rest, with what is late, among what any condition chooses."""
+    """Every rest and every late operand, among the elements that each condition chooses."""
     torch.manual_seed(0)
     x, y = SPECIAL[torch.randint(len(SPECIAL), (2, 100, 4, 1, 1))]
     label = SPECIAL[torch.randint(len(SPECIAL), (100, 1, 1))]
     for rest, late in itertools.product(RESTS, LATE):
         value = STEPS[step](rest, late)
-        chosen = [program.select(each, value, 0) for each in CONDITIONS]
+        chosen = [program.select(condition, value, 0) for condition in CONDITIONS]
         others = [program.select(each, 0, value) for each in CONDITIONS]
         for each in (value, -value, *chosen, *others):
             plain, early = fp32_sums(each, x, y=y, label=label)
@@ -145,7 +145,7 @@ def test_special_values(step):
 
 
 def test_large_rows_of_which_some_are_added():
-    """Where all of a row is masked by the least number, say."""
+    """Rows that are wholly masked by the least number, for example."""
     x = torch.full((2, 50, 1, 1), torch.finfo(torch.float32).min)
     x[1, :9] = torch.randn(9, 1, 1)
     for value in (program.select(X < 9, X - LOG, 0), program.select(program.channel_index() < 5, X - LOG, 0)):
@@ -156,5 +156,5 @@ def test_nothing_is_taken_from_rows_that_choose_none():
     x = torch.randn(4, 17, 1, 1)
     x[2] = torch.nan
     for value in (VALUES["one of them"], VALUES["difference"]):
-        _, found = fp32_sums(value, x, label=torch.tensor([3.0, 5.0, -1.0, 16.0]).view(4, 1, 1))
-        assert found[2] == 0 and found.isfinite().all()
+        _, early = fp32_sums(value, x, label=torch.tensor([3.0, 5.0, -1.0, 16.0]).view(4, 1, 1))
+        assert early[2] == 0 and early.isfinite().all()

@@ -1,4 +1,4 @@
-"""Kernels compiled at run time, and the cache that keeps them. NVRTC needs no GPU for that."""
+"""Run-time compilation of kernels and its cache. NVRTC needs no GPU."""
 
 import ctypes
 import os
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_wheel_is_found(tmp_path):
-    """In a process into which nobody has brought NVRTC."""
+    """NVRTC is found in a process that has not loaded it."""
     key = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NHWC-NHWC-NHWC-FP16-F"
     command = [sys.executable, "-m", "torch_reformer", "explain", key, "--device", "sm_90"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -140,7 +140,7 @@ def test_the_limit_removes_what_was_used_longest_ago(monkeypatch):
         compile_scale(arch)
         path = next(each.path for each in cache.cached() if each.words["architecture"] == arch)
         os.utime(path, (1e9 + age, 1e9 + age))
-    assert compile_scale("sm_80").from_cache  # now it is sm_86 that was used longest ago
+    assert compile_scale("sm_80").from_cache  # sm_86 is now the least recently used
     size = max(each.bytes for each in cache.cached())
     monkeypatch.setenv("TORCH_REFORMER_CACHE_LIMIT", str(3 * size + size // 2))
     compile_scale("sm_90")
@@ -184,12 +184,13 @@ def test_command_line(capsys, folder):
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
 
-# --- others' files ----------------------------------------------------------------------------------------------------
-# In processes of their own: a warning is given once in each.
+# --- files of other users
+# -----------------------------------------------------------------------------------------------
+# Each in a separate process: a warning is given once per process.
 
 
 def in_a_process(kernels, folder, **environment) -> subprocess.CompletedProcess:
-    """Compiles twice and says whether each came from the cache."""
+    """Compile twice and report whether each kernel came from the cache."""
     script = """
 import sys
 import kernel_folders
@@ -217,7 +218,7 @@ def test_what_others_may_write_is_not_loaded(what, mode, folder, kernels):
     done = in_a_process(kernels, folder)
     (warning,) = warnings_of(done)
     assert f'"{path}", since others may write to it (chmod go-w)' in warning
-    # A file is replaced by one's own.
+    # A file is replaced by one of this user.
     assert done.stdout == ("[False, False]\n" if what == "folder" else "[False, True]\n")
 
 
@@ -267,7 +268,7 @@ def test_what_is_no_regular_file_counts_as_none(kind, folder, tmp_path):
 
 
 def test_no_link_is_written_through(folder, tmp_path, monkeypatch):
-    """Temporary names were predictable: the process's number, and a count."""
+    """Names of temporary files were predictable once: the process id and a count."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     compile_scale()
@@ -300,7 +301,7 @@ def launch_all(entries):
 
 
 def test_many_are_compiled_ahead():
-    """By processes of their own; from then on they are there, in this process and in the cache."""
+    """Worker processes compile; then the kernels are in this process and in the cache."""
     entries = scales(2, 3, 5)
     assert compile_ahead.compile_ahead("sm_90", lambda: launch_all(entries + entries)) == 3
     assert gpu.note_launches("sm_90", lambda: launch_all(entries)) == []

@@ -1,4 +1,4 @@
-"""The process around the operators: threads, forks, modes, memory that is shared."""
+"""Behavior in a process: threads, forks, modes, shared memory."""
 
 import gc
 import itertools
@@ -35,11 +35,11 @@ def all_results() -> list[torch.Tensor]:
 
 
 def expected_results() -> list[torch.Tensor]:
-    found = []
+    results = []
     for case in CASES:
         for direction, (tensors, _) in directions(case, *operands(case)).items():
-            found.append(by_pytorch(case, direction, *tensors))
-    return found
+            results.append(by_pytorch(case, direction, *tensors))
+    return results
 
 
 def assert_right():
@@ -128,8 +128,8 @@ def test_numbers_of_threads(threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_fork_after_use():
-    """A child of a process that has computed. As with PyTorch's own operators it computes with one thread: the pool's
-    threads are not forked."""
+    """The child of a process that has computed uses one thread, as with PyTorch's own operators: the pool's threads are
+    not forked."""
     assert_right()
     child = os.fork()
     if child == 0:
@@ -218,7 +218,7 @@ def test_inputs_are_not_written():
 
 
 def test_leaf_updated_in_place_between_calls():
-    """What an optimizer does; no stale copy of the weight may be used."""
+    """Optimizers update leaves in place; no stale copy of the weight may be used."""
     x, w, _ = operands(CASES[1])
     w.requires_grad_()
     for _ in range(3):
@@ -241,11 +241,11 @@ def test_repeated_calls_do_not_leak():
     calls(3000)
     assert (
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096
-    )  # KiB; less than 2 B a call escapes notice
+    )  # KiB; less than 2 B per call escapes notice
 
 
 def step_with(kind: str, number: float) -> None:
-    """A training step in which this number is part of a program."""
+    """A training step with this number as part of a program."""
     x, w = torch.ones(1, 2, 4, 4, requires_grad=True), torch.ones(2, 2, 1, 1, requires_grad=True)
     running = torch.zeros(2), torch.ones(2)
     if kind == "eps":
@@ -266,22 +266,22 @@ def step_with(kind: str, number: float) -> None:
     "kind", ["operator", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("dropout", "momentum", "eps"))]
 )
 def test_numbers_that_change_at_each_step_do_not_leak(kind):
-    """Each is a program of its own, and its derivatives are, with the plans that run them."""
+    """Each number makes a new program, new derivatives and new plans that run them."""
 
-    made = itertools.count()
+    numbers = itertools.count()
 
     def steps(count):
-        for i in itertools.islice(made, count):
+        for i in itertools.islice(numbers, count):
             step_with(kind, 0.1 + 1e-6 * i)
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return resident, *native.interned_counts()
 
-    before, programs, plans_before = steps(800)  # more than caches hold
+    before, programs, plans_before = steps(800)  # more than the caches hold
     after, _, plans = steps(400)
     assert after - before < 8 << 20
     assert plans < plans_before + 100
-    # Unused programs are freed once they are as many as those in use, which are other tests', too.
+    # Unused programs are freed once they are as many as the used ones, which may belong to other tests.
     for _ in range(20):
         programs_before, programs = programs, steps(200)[1]
         if programs < programs_before:

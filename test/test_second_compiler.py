@@ -1,4 +1,4 @@
-"""The host code is C++17 for other compilers and standard libraries too, not only for those that built the library."""
+"""The host code is C++17 for other compilers and standard libraries, too, not only for those that built the library."""
 
 import os
 import re
@@ -23,21 +23,21 @@ FLAGS += [f"-isystem{folder}" for folder in (*include_paths(), sysconfig.get_pat
 
 
 def flags_of(path: Path) -> list[str]:
-    """As setup.py has them: csrc/aten is for one torch, whose headers want C++20, all else for its stable ABI."""
+    """The flags of setup.py: csrc/aten is for one torch, whose headers want C++20, all else for its stable ABI."""
     of_aten = path.is_relative_to(CSRC / "aten")
     return [*FLAGS, *(["-std=c++20"] if of_aten else ["-std=c++17", "-DTORCH_TARGET_VERSION=0x020b000000000000"])]
 
 
 @cache
 def files_of(path: Path) -> frozenset[Path]:
-    """The file and all of this repository that it includes, by way of others too."""
+    """The file and every file of this repository that it includes, also indirectly."""
     names = re.findall(r'"([\w./]+)"', "".join(re.findall(r"^#(?:include|define) .*$", path.read_text(), re.MULTILINE)))
     included = {(folder / name).resolve() for name in names for folder in (path.parent, *FOLDERS)}
     return frozenset([path]).union(*(files_of(file) for file in included if file.is_file()))
 
 
-# Headers that host code includes and that say `#pragma once`. Those without it are parts of another file, of an ISA
-# body for example; those that no .cpp includes are for the compilers of device code.
+# Headers of host code with `#pragma once`. Headers without it are parts of another file, of an ISA body for example;
+# headers that no .cpp includes are for the compilers of device code.
 HEADERS = sorted(
     path
     for path in frozenset().union(*(files_of(source) for folder in FOLDERS for source in folder.rglob("*.cpp")))
@@ -75,7 +75,7 @@ def test_header_stands_alone(header):
     assert done.returncode == 0, done.stderr
 
 
-# GCC 13's <string> no longer brings <cstdint>; that of GCC 12 does, and libc++'s.
+# GCC 13's <string> no longer includes <cstdint>; that of GCC 12 does, and libc++'s.
 @pytest.mark.parametrize("header", HEADERS, ids=name_of)
 def test_header_includes_fixed_width_integers(header):
     text = "".join(path.read_text() for path in files_of(header))

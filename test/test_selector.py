@@ -1,6 +1,8 @@
-"""What a selector learns from: databases as data sets, targets, scores, training sets. Training is tested in
-test_train.py, weights files in test_weights_file.py, the native inference in test_selector_inference.py, the blocks in
-test_model.py."""
+"""Data that a selector learns from: databases as data sets, targets, scores, training sets.
+
+Training is tested in test_train.py, weights files in test_weights_file.py, the native inference in
+test_selector_inference.py, the blocks in test_model.py.
+"""
 
 import math
 
@@ -28,7 +30,7 @@ def test_siblings_share_a_fold():
     for sibling in (*twins, swapped):
         assert geometry_group(sibling) == geometry_group(p) and fold_of(sibling) == fold_of(p)
     assert geometry_group(p.replace(h=15)) != geometry_group(p)
-    # Written down, so that weights' held-out problems stay held out in later versions.
+    # Fixed here, so that weights' held-out problems stay held out in later versions.
     assert [fold_of(p), fold_of(p.replace(c=48)), fold_of(p.replace(groups=2))] == [14, 14, 2]
 
 
@@ -76,7 +78,8 @@ def test_what_was_not_timed_is_unknown_not_slow():
 
 
 def test_how_much_slower_is_learnt_of_those_far_from_the_best():
-    """The cross-entropy does not tell one that takes 1.5 times as long from one that takes twice as long."""
+    """The cross-entropy alone hardly distinguishes a solver that takes 1.5 times as long from one that takes twice as
+    long."""
     log_ratio = torch.tensor([[0.0, math.log(1.5), math.log(2)]])
     entries, targets = torch.tensor([[0, 1, 2]]), optimality(log_ratio, torch.ones(1, 3, dtype=torch.bool), SHARPNESS)
     logits = torch.zeros(1, 3, requires_grad=True)
@@ -96,23 +99,24 @@ def test_scores():
     logits = torch.tensor([[0.0, 1, 0, 0, 9], [0.0, 1, 0, 0, 9], [5.0, 0, 0, 0, 0], [0.0, 0, 0, inf, inf]])
     slow = restricted(logits, entries, log_ratio)
     assert torch.allclose(slow, torch.tensor([0.1, 0.5, 0.1, 0.9]))  # the last: knows none, so the slowest
-    # A missing choice: the slowest of a full record; of a shorter one it does not apply, and the next choice counts.
+    # A missing choice counts as the slowest of a full record; in a shorter one it does not apply, and the next choice
+    # counts.
     assert torch.allclose(unmasked(logits, entries, log_ratio), torch.tensor([0.3, 0.5, 0.1, 0.9]))
-    found = figures(torch.tensor([0.0, math.log(4)]), torch.tensor([0.0, 0.0]))
-    assert (found["problems"], found["top1"]) == (2, 0.5)
-    assert found["slowdown_geomean"] == pytest.approx(2) and found["slowdown_mean"] == pytest.approx(2.5)
-    assert found["unmasked_slowdown_geomean"] == 1
+    scores = figures(torch.tensor([0.0, math.log(4)]), torch.tensor([0.0, 0.0]))
+    assert (scores["problems"], scores["top1"]) == (2, 0.5)
+    assert scores["slowdown_geomean"] == pytest.approx(2) and scores["slowdown_mean"] == pytest.approx(2.5)
+    assert scores["unmasked_slowdown_geomean"] == 1
     bins = confidence(logits[:3], entries[:3], log_ratio[:3])
     assert sum(b["problems"] for b in bins) == 3 and all(b["slowdown_if_wrong"] >= 1 for b in bins)
 
 
 def test_similar_problems_are_new_and_possible():
     problems = [r.problem for r in learnable(60)]
-    found = similar_problems(problems, 300, seed=1)
-    assert len(found) == len(set(found)) == 300 and not set(found) & set(problems)
-    for problem in found:
+    similar = similar_problems(problems, 300, seed=1)
+    assert len(similar) == len(set(similar)) == 300 and not set(similar) & set(problems)
+    for problem in similar:
         assert ConvProblem.parse(str(problem)) == problem
-    assert found == similar_problems(problems, 300, seed=1) != similar_problems(problems, 300, seed=2)
+    assert similar == similar_problems(problems, 300, seed=1) != similar_problems(problems, 300, seed=2)
 
 
 def test_training_set_mixes_what_is_measured_with_what_is_taught():
@@ -131,7 +135,7 @@ def test_training_set_mixes_what_is_measured_with_what_is_taught():
 
 
 def test_databases_of_other_solvers_than_now():
-    """Those that are gone are left out, those that came are named; MIOpen's databases know neither."""
+    """Solvers that no longer exist are left out, new ones are named; MIOpen's databases know neither."""
     problem = ConvProblem(2, 8, 6, 6, 8, 3, 3, 1, 1)
     whole = Record(str(problem), tuple(Timing(name, 1.0, 0, "") for name in applicable(problem)))
     here = native.device(None)

@@ -1,4 +1,4 @@
-"""The selector in C++: equal to PyTorch's, and what is chosen by it."""
+"""The selector in C++: its logits equal PyTorch's, and the choices follow from them."""
 
 import math
 import threading
@@ -55,7 +55,7 @@ def any_problem(draw) -> ConvProblem:
 
 @pytest.mark.parametrize("problem", [problem for problem in PROBLEMS if problem.direction == "F"], ids=str)
 def test_a_bias_decides_nothing(problem):
-    """No database has timings with one: a weight that was never learnt would."""
+    """No database has timings with a bias, so a weight for it would stay untrained."""
     without, biased = (native.features([problem.replace(bias=bias).native()], None) for bias in (False, True))
     assert all(torch.equal(a, b) for a, b in zip(without, biased, strict=True))
 
@@ -110,13 +110,13 @@ def test_the_most_probable_that_applies_is_chosen(problem):
         order = [names[index] for index in torch.randperm(len(names))]
         install(reformer(len(names)), order)
         (logits,) = native.logits([problem.native()])
-        found = candidates(problem)
-        apply = {candidate.name: logits[order.index(candidate.name)] for candidate in found if not candidate.reason}
-        (chosen,) = [candidate for candidate in found if candidate.chosen]
+        actual = candidates(problem)
+        apply = {candidate.name: logits[order.index(candidate.name)] for candidate in actual if not candidate.reason}
+        (chosen,) = [candidate for candidate in actual if candidate.chosen]
         assert chosen.name == max(apply, key=apply.get)
         want = torch.stack(list(apply.values())).softmax(0).tolist()
-        assert [c.probability for c in found if not c.reason] == pytest.approx(want, rel=1e-4)
-        assert all(c.probability is None for c in found if c.reason)
+        assert [c.probability for c in actual if not c.reason] == pytest.approx(want, rel=1e-4)
+        assert all(c.probability is None for c in actual if c.reason)
 
 
 def chosen(problem=PROBLEMS[0]) -> str:
@@ -148,8 +148,8 @@ def test_what_refuses_is_not_chosen():
     for preferred in names:
         install(constant([float(name == preferred) for name in names]), names)
         for problem in PROBLEMS:
-            found = [candidate for candidate in candidates(problem) if candidate.name == preferred]
-            may_be_chosen = found and found[0].reason is None  # it is not among them if it is for GPUs
+            matches = [candidate for candidate in candidates(problem) if candidate.name == preferred]
+            may_be_chosen = matches and matches[0].reason is None  # GPU solvers are not among the candidates
             assert (chosen(problem) == preferred) == bool(may_be_chosen)
             with config(forbid=[preferred] if preferred != "aten" else []):
                 assert preferred == "aten" or chosen(problem) != preferred
@@ -166,7 +166,7 @@ def test_settings_come_before_the_selector():
 
 @pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf])
 def test_damaged_weights(damage):
-    """Nothing that refuses may be chosen, whatever the logits are."""
+    """Solvers that refuse the problem are not chosen, whatever the logits are."""
     names = config.solvers()
     by_rule = [chosen(problem) for problem in PROBLEMS]
     for name in constant([0.0]).state_dict():
@@ -175,8 +175,8 @@ def test_damaged_weights(damage):
             model.get_parameter(name).fill_(damage)
         install(model, names)
         for problem, rule in zip(PROBLEMS, by_rule, strict=True):
-            found = candidates(problem)
-            (choice,) = [candidate for candidate in found if candidate.chosen]
+            offered = candidates(problem)
+            (choice,) = [candidate for candidate in offered if candidate.chosen]
             assert choice.reason is None
             if native.logits([problem.native()]).isnan().all():
                 assert choice.name == rule
@@ -298,8 +298,8 @@ def test_threads_decide_while_selectors_are_set():
     def work():
         try:
             while not stop.is_set():
-                found = native.decide_all(problems).tolist()
-                assert all(choice in pair for choice, pair in zip(found, zip(*right, strict=True), strict=True))
+                actual = native.decide_all(problems).tolist()
+                assert all(choice in pair for choice, pair in zip(actual, zip(*right, strict=True), strict=True))
         except BaseException as error:
             failures.append(error)
 

@@ -19,7 +19,7 @@ WORDS, LONGEST = 100, 512
 
 
 class Classifier(nn.Module):
-    """That of benchmarks/gamma_block/gamma_block.py, without dropout."""
+    """The classifier of benchmarks/gamma_block/gamma_block.py, without dropout."""
 
     def __init__(self, width: int = 64, hidden: int = 256, blocks: int = 2, classes: int = 46):
         super().__init__()
@@ -62,7 +62,7 @@ def test_shapes(isa, shape):
 
 
 def test_a_call_leaves_nothing_to_the_next():
-    """The scratch is the classifier's own."""
+    """Calls share the classifier's scratch memory."""
     torch.manual_seed(0)
     texts = [torch.randint(WORDS, (length,)) for length in (30, 512, 30, 1)]
     state = Classifier().state_dict()

@@ -15,12 +15,12 @@ from torch_reformer.program.program import decode
 from torch_reformer.program.values import varies
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-# Lines shorter and longer than a block, several of them in one, and no whole number of vectors.
+# Lines shorter and longer than a block, several lines per block, and widths that are no multiple of a vector.
 SIZES = [(2, 5, 7, 9), (3, 70, 6, 6), (1, 1100, 3, 1), (2, 3, 24, 50), (2, 64, 1, 1), (9, 16, 40, 40)]
 
 
 def tensors_for(size, dtype=torch.float32, layout="nchw"):
-    """A tensor of each kind, by name; numbers without ties, and far enough from 0 to be divided by."""
+    """A tensor of each kind by name; its numbers have no ties and are far enough from 0 to be divisors."""
     n, k, h, w = size
     generator = torch.Generator().manual_seed(sum(size))
 
@@ -79,7 +79,7 @@ OPERATIONS = {
     "channel index": program.acc() * (program.channel_index() < 2) + program.channel_index(),
     "channel alone": CHANNEL * 2,
     "constant alone": program.Value("constant", attribute=0.5),
-    # Done in one pass over a block.
+    # Computed in one pass over a block.
     "mul_add": program.acc() * FULL + CHANNEL,
     "sub_mul": (program.acc() - CHANNEL) * FULL,
     "add_relu": program.relu(program.acc() + FULL),
@@ -116,7 +116,8 @@ def test_reductions(size, layout):
 
 
 def in_types(value, types, per=("channel", "plane", "all")):
-    """Sums and maxima as they are computed, and after them the same in these types. Their factors are a channel's."""
+    """Sums and maxima in the type in which they are computed, then rounded to these types. Sums per channel have
+    factors."""
     return Program(
         *(
             kind(value * CHANNEL if each == "channel" else value, each, dtype)
@@ -128,7 +129,7 @@ def in_types(value, types, per=("channel", "plane", "all")):
 
 
 def check_types(tested, results):
-    """That each is what was computed, rounded once."""
+    """Check that each reduction is the computed one, rounded once."""
     computed = len([each for each in tested.outputs if each.dtype is None])
     for i, (output, result) in enumerate(zip(tested.outputs, results, strict=True)):
         assert torch.equal(result, results[i % computed].to(output.dtype or result.dtype))
@@ -145,10 +146,10 @@ def test_reductions_in_types_of_their_own(dtype, layout):
     results = torch.ops.reformer.stitch(acc, tensors, tested.code)
     if dtype == torch.float64:
         check_types(tested, results)
-    else:  # sums are in fp64 before
+    else:  # sums are in fp64 before rounding
         check(tested, SIZES[0], dtype, layout, rtol=2.0**-7, atol=1e-4)
     faked = torch.ops.reformer.stitch(acc.to("meta"), [tensor.to("meta") for tensor in tensors], tested.code)
-    assert [each.dtype for each in faked] == [each.dtype for each in results]
+    assert [each.dtype for each in faked] == [result.dtype for result in results]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -177,7 +178,7 @@ def test_half_precision(dtype):
     tested = Program(program.store(program.gelu(program.acc() + FULL)), program.sum(FULL))
     check(
         tested, SIZES[1], dtype, "nhwc", rtol=torch.finfo(dtype).eps, atol=1e-5
-    )  # rounded once, to a neighbour at most
+    )  # rounded once, to an adjacent number at most
 
 
 def test_moments_of_a_large_mean():
@@ -204,13 +205,13 @@ def test_what_is_not_finite():
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "log", "log1p", "rsqrt"])
 def test_functions_of_fp32_are_accurate(op):
     x = torch.cat([torch.linspace(-90, 90, 40001), torch.linspace(-4, 4, 40001)]).view(1, 1, 1, -1)
-    if op == "log1p":  # all of its domain, near 0 too
+    if op == "log1p":  # its whole domain, also near 0
         x = torch.cat([-x.abs() / 91, x.pow(5) * 1e-12, x.abs().exp(), torch.tensor([1e38]).view(1, 1, 1, 1)], -1)
     at = x.abs() if op in ("log", "rsqrt") else x
     exact = COMPUTED[op](at.double())
     normal = (exact.abs() > 2.0**-126) & (exact.abs() < 3e38)
 
-    def units(result):  # in the last place
+    def units(result):  # in units in the last place
         unit = 2.0 ** (torch.log2(exact.abs()).floor() - 23)
         return ((result.double() - exact).abs() / unit)[normal].max().item()
 
@@ -242,7 +243,7 @@ def test_random_numbers():
     key = torch.tensor(7)
     x = torch.empty(8, 16, 32, 32)
     numbers = torch_reformer.stitch(x, draw, {"key": key})
-    # The same in the other layout, others with another key, and uniform.
+    # Equal in the other layout, different with another key, and uniform.
     other = torch_reformer.stitch(x.contiguous(memory_format=torch.channels_last), draw, {"key": key})
     assert torch.equal(numbers, other)
     assert not torch.equal(numbers, torch_reformer.stitch(x, draw, {"key": key + 1}))
@@ -278,7 +279,7 @@ LEAVES = [
     program.Value("constant", attribute=0.5),
 ]
 WITHOUT_PLANES = [leaf for leaf in LEAVES if leaf.op != "plane"]
-# None of those that jump, or whose error grows without bound: those are tested one by one.
+# No operation that jumps or whose error grows without bound: separate tests cover those.
 SMOOTH = ["neg", "abs", "tanh", "sigmoid", "erf", "relu", "add", "sub", "mul", "maximum", "minimum"]
 
 
@@ -294,7 +295,7 @@ def programs(
     values = list(leaves)
     for _ in range(draw(st.integers(1, 12))):
         op = draw(st.sampled_from([*SMOOTH, *ROW_REDUCTIONS] if reduces_rows else SMOOTH))
-        # Between -1 and 1 again, so that errors don't grow.
+        # Back to -1 to 1, so that errors don't grow.
         operands = [draw(st.sampled_from(values)) for _ in range(OPERANDS[op])]
         value = program.Value(op, *operands)
         values.append(value / program.columns() if op == "row_sum" else value * 0.5)
@@ -356,7 +357,8 @@ def test_what_is_stored_of_channels_has_no_derivative():
     assert torch.allclose(torch.autograd.grad(result.sum(), scale)[0], x.sum((0, 2, 3)))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors
+# -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -393,15 +395,15 @@ def test_sentences(acc, tensors, sentence):
         (0, 1, 1),
         (0, 0, 1),
         (0, 1, 1, 99, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an unknown operation
-        (0, 1, 1, NUMBER["neg"], 0, -1, -1, 0, 0, 0, 0, -1, -1),  # of itself
-        (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 1, -1, -1),  # an output of no value
+        (0, 1, 1, NUMBER["neg"], 0, -1, -1, 0, 0, 0, 0, -1, -1),  # an operation on its own result
+        (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 1, -1, -1),  # an output without a value
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 1, 0, -1, -1),  # acc, stored per channel
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 2, 0, -1, -1),  # acc, stored per row
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 3, 0, -1, -1),  # acc, stored per plane
-        (0, 1, 1, NUMBER["constant"], -1, -1, -1, 0, 0, 4, 0, -1, -1),  # a number, stored of all
-        (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that there is not
-        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that changes from element to element
-        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, 5, -1),  # a sum to a mask
+        (0, 1, 1, NUMBER["constant"], -1, -1, -1, 0, 0, 4, 0, -1, -1),  # a number, stored for all
+        (0, 1, 1, 1, -1, -1, -1, 0, 0, 0, 0, -1, -1),  # an input that does not exist
+        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, -1, 0),  # a factor that differs between elements
+        (0, 1, 1, 0, -1, -1, -1, 0, 1, 1, 0, 5, -1),  # a sum stored as a mask
         (0, 1, 1, 0, -1, -1, -1, 0, 3, 1, 0, 2, -1),  # moments in fp16
         (0, 1, 1, 0, -1, -1, -1, 0, 0, 0, 0, -1, -1, 7),
     ],
@@ -436,7 +438,7 @@ def test_equal_largest_values_share_the_gradient(per):
 
 
 def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
-    """What C++ makes of it, and gives to Python where no kernel of a GPU runs the program."""
+    """C++ writes such code and passes it to Python if no GPU kernel runs the program."""
     tested = Program(program.store(program.relu(program.acc() + CHANNEL) * FULL))
     code, node = list(tested.code), [n.op for n in tested.nodes].index("add")
     at = 3 + len(tested.inputs) + 5 * node
@@ -447,7 +449,7 @@ def test_code_without_a_bias_that_the_convolution_adds_is_a_program():
 
 
 def test_numbers_are_for_private_operators():
-    """A program is its code, wherever one is handed over that others may see."""
+    """Where others may see a program it is passed as its code."""
     x = torch.ones(1, 2, 3, 3)
     torch_reformer.stitch(x, Program(program.store(program.acc() * 2)))
     with pytest.raises(RuntimeError, match="the program is malformed: it ends early"):

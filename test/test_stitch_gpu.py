@@ -1,4 +1,4 @@
-"""Epilogue programs on a GPU, against the plain interpreter in fp64. `make test-gpu`."""
+"""Epilogue programs on a GPU against the plain interpreter in fp64. Run by `make test-gpu`."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_in_a_graph_and_on_a_side_stream():
 
 
 def kernels_of(function):
-    """The names of the kernels that a call runs once it has run before."""
+    """Names of the kernels that a call runs, after a first call."""
     function()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -123,7 +123,7 @@ INSIDE = {
 }
 
 
-REDUCED = {  # by kernels that can, where they are forced
+REDUCED = {  # by kernels that support it, which are forced
     "moments": [program.store(program.acc()), program.moments(program.acc())],
     "moments with a bias": [program.store(BIASED), program.moments(BIASED)],
     "sum": [program.store(RECTIFIED), program.sum(RECTIFIED)],
@@ -132,8 +132,14 @@ REDUCED = {  # by kernels that can, where they are forced
 
 
 def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduces_result=False):
-    """Runs a program with a convolution; size: n, c, h, w, k; reduces_result: as conv_programs.check has it. Returns
-    the names of the kernels. Sums are multiples of 1/64, so exact."""
+    """Run a program with a convolution and return the names of the kernels.
+
+    Sums are multiples of 1/64, so exact.
+
+    Args:
+        size: n, c, h, w, k.
+        reduces_result: as in conv_programs.check.
+    """
     n, c, h, w, k = size
     generator = torch.Generator().manual_seed(0)
     x, weight = (
@@ -149,8 +155,8 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduc
     results = []
 
     def run():
-        made = torch_reformer.conv2d_epilogue(x, weight, tested, tensors, **geometry)
-        results[:] = [made] if isinstance(made, torch.Tensor) else made
+        value = torch_reformer.conv2d_epilogue(x, weight, tested, tensors, **geometry)
+        results[:] = [value] if isinstance(value, torch.Tensor) else value
 
     with torch_reformer.config(force=solver):
         kernels = kernels_of(run)
@@ -169,7 +175,7 @@ def check_inside(name, solver, size, dtype, *, filter, stride=1, groups=1, reduc
 @pytest.mark.parametrize("filter, kernel", [(1, "tma_gemm"), (3, "tma_windows")])
 @pytest.mark.parametrize("name", INSIDE)
 def test_inside_of_the_convolution(name, filter, kernel):
-    """There are too many blocks for the depth to be cut."""
+    """There are too many blocks for the depth to be split."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("it is for Hopper GPUs")
     kernels = check_inside(name, "gpu_tma_gemm_128x64", (67, 72, 29, 29, 136), torch.bfloat16, filter=filter)
@@ -180,7 +186,7 @@ def test_inside_of_the_convolution(name, filter, kernel):
 @pytest.mark.parametrize("tile", ["128x256", "128x192", "128x128", "128x64", "64x128", "64x64"])
 @pytest.mark.parametrize("name", REDUCED)
 def test_reductions_inside_of_the_convolution(name, tile, filter, kernel):
-    """Another kernel adds up what each block knows of its rows."""
+    """A second kernel adds up the partial results of blocks."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("it is for Hopper GPUs")
     options = dict(filter=filter, reduces_result=True)
@@ -201,10 +207,10 @@ def test_reductions_inside_of_depthwise(name, filter, stride):
     assert kernels[0].startswith(f"tma_depthwise_forward_bf16_{filter}_{stride}"), kernels
 
 
-# Tiles of 32 columns are multiplied by warps everywhere, others of 16-bit types by Hopper's groups of them.
+# Warps multiply tiles of 32 columns on all GPUs; on Hopper warp groups multiply other tiles of 16-bit types.
 TILES = ["128x128", "128x64", "64x128", "64x64", "128x32", "64x32", "32x32"]
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-FORWARD = {  # n, c, h, w, k, and the geometry: too many blocks for the depth to be cut; blocks have several tiles
+FORWARD = {  # n, c, h, w, k and the geometry: too many blocks to split the depth; blocks have several tiles
     "1x1": ((67, 72, 29, 29, 136), dict(filter=1)),
     "3x3": ((67, 24, 29, 29, 136), dict(filter=3)),
     "strides": ((67, 24, 57, 57, 72), dict(filter=3, stride=2)),
@@ -253,8 +259,8 @@ def test_inside_of_packed_implicit_gemm(name, tile, problem):
 @pytest.mark.parametrize("size", [(1, 1024, 7, 7, 64), (2, 2048, 14, 14, 96), (8, 256, 14, 14, 64)], ids=str)
 @pytest.mark.parametrize("name", INSIDE)
 def test_inside_of_implicit_gemm_with_a_cut_depth(name, size):
-    """Clusters add up their sums before the program; after partial sums it is a kernel of its own, on results in fp32
-    that are exact, too."""
+    """Clusters add up their sums before the program. After partial sums the program is a separate kernel, on fp32
+    results, which are exact, too."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
         kernels = check_inside(name, "gpu_gemm_64x64", size, torch.float32, filter=3)
     kinds = sorted(next(kind for kind in ("finish", "stitch", "forward") if kind in kernel) for kernel in kernels)

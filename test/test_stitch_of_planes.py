@@ -1,4 +1,4 @@
-"""Programs that know planes, all pixels of an image's channel, on the CPU."""
+"""Programs with planes (all positions of an image's channel), on the CPU."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_planes_are_stored(dtype, layout):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_derivative_of_planes(layout):
-    """Squeeze and excitation: a mean of each plane, and what is multiplied by it."""
+    """Squeeze and excitation: a mean of each plane, and its product with the plane."""
     x = torch.randn(3, 5, 4, 6, dtype=torch.float64).contiguous(memory_format=FORMATS[layout]).requires_grad_()
     gate = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     tested = Program(program.store(program.acc() * program.plane("gate")), program.sum(program.acc(), "plane"))

@@ -1,4 +1,4 @@
-"""Programs that reduce rows and go on with what that gives, on the CPU and through autograd."""
+"""Programs that use the results of row reductions, on the CPU and through autograd."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def layer_norm(value):
 
 
 def layer_norm_backward():
-    """acc: the gradient of the result; full: what was normalised."""
+    """Derivative of layer norm; acc: the gradient of the result, full: the normalised input."""
     _, scale, centred = normalised(FULL)
     grad = program.acc() * CHANNEL
     parts = program.row_sum(grad), program.row_sum(grad * centred)
@@ -83,7 +83,7 @@ WIDTHS = [1, 3, 17, 512, 513, 5000]
 def test_rows(name, rows, width, dtype):
     if rows * width > 1e6 and dtype != torch.float32:
         rows = 40
-    # A row of one element, normalised, is rounding alone.
+    # A row of one element, normalised, is only rounding error.
     if width == 1 and "norm" in name and dtype != torch.float64:
         rows, width = width, rows
     tight = {torch.float32: 4e-6, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
@@ -135,7 +135,7 @@ def test_rows_of_very_many_elements():
 
 
 def test_a_result_does_not_overwrite_what_is_read_later():
-    """The first output of a convolution's program is where its result was."""
+    """The first output of a convolution's program takes the memory of the convolution's result."""
     x, weight = torch.randn(2, 8, 6, 6).contiguous(memory_format=torch.channels_last), torch.randn(24, 8, 1, 1)
     full = torch.randn(2, 24, 6, 6).contiguous(memory_format=torch.channels_last)
     acc = torch.nn.functional.conv2d(x, weight)
@@ -189,7 +189,7 @@ def test_gradients_through_rows(name, layout):
 
 
 def test_gradients_of_a_convolution_whose_rows_are_reduced():
-    """Its result is not there in the backward: what is of rows is saved a number a row."""
+    """The backward lacks the convolution's result; row values are saved, a number per row."""
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
     weight = torch.randn(5, 3, 1, 1, dtype=torch.float64, requires_grad=True)
     row = torch.randn(2, 2, 2, dtype=torch.float64, requires_grad=True)
@@ -219,11 +219,11 @@ def test_gradients_of_layer_norm(dtype):
     grad = torch.randn(40, 96).to(dtype)
     tested = Program(program.store(layer_norm(program.acc())[-1]))
     exact = [tensor.double().requires_grad_() for tensor in (x, weight, shift)]
-    given = [tensor.clone().requires_grad_() for tensor in (x, weight, shift)]
-    rows = given[0].view(1, 40, 1, 96).permute(0, 3, 1, 2)
-    y = torch_reformer.stitch(rows, tested, {"channel": given[1], "shift": given[2]})
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, shift)]
+    rows = leaves[0].view(1, 40, 1, 96).permute(0, 3, 1, 2)
+    y = torch_reformer.stitch(rows, tested, {"channel": leaves[1], "shift": leaves[2]})
     y.backward(grad.view(1, 40, 1, 96).permute(0, 3, 1, 2))
     torch.nn.functional.layer_norm(exact[0], (96,), *exact[1:], 1e-5).backward(grad.double())
     tight = 1e-5 if dtype == torch.float32 else 2e-2
-    for got, wanted in zip(given, exact, strict=True):
-        torch.testing.assert_close(got.grad.double(), wanted.grad, rtol=tight, atol=tight * 10)
+    for got, expected in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(got.grad.double(), expected.grad, rtol=tight, atol=tight * 10)

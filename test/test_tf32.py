@@ -1,5 +1,7 @@
-"""Kernels that round fp32 to tf32 are candidates where PyTorch's own settings allow that, as read at every choice. GPUs
-are named here, not used: test_gpu.py looks at results."""
+"""Kernels that round fp32 to tf32 are candidates where PyTorch's settings, read at every choice, allow it.
+
+GPUs are only named here, not used: test_gpu.py compares results.
+"""
 
 import threading
 
@@ -11,7 +13,7 @@ from torch_reformer import ConvProblem, config
 from torch_reformer.runtime import native
 from torch_reformer.selector.candidates import candidates
 
-GPU = "sm_89"  # no other test asks for its kernels: what is packaged for an architecture is found out once
+GPU = "sm_89"  # no other test uses its kernels: an architecture's packaged kernels are looked up only once
 PROBLEM = ConvProblem(8, 64, 28, 28, 64, 3, 3, 1, 1, layout="NHWC")
 SOLVER = "gpu_gemm_64x64"
 
@@ -28,7 +30,7 @@ def gpu(tmp_path):
 def pytorch_settings():
     yield
     torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = "none"
-    torch.backends.cudnn.allow_tf32 = True  # as torch begins
+    torch.backends.cudnn.allow_tf32 = True  # torch's default
 
 
 def refusal(problem: ConvProblem = PROBLEM, device: str = GPU) -> str | None:
@@ -56,7 +58,7 @@ def test_every_setting_of_pytorch_counts():
     assert refusal() is not None
     backends.cudnn.conv.fp32_precision = "tf32"
     assert refusal() is None
-    backends.cudnn.conv.fp32_precision = "none"  # as the one above it says
+    backends.cudnn.conv.fp32_precision = "none"  # it inherits the setting above
     backends.cudnn.fp32_precision = "ieee"
     assert refusal() is not None
     backends.cudnn.fp32_precision = "none"
@@ -90,11 +92,11 @@ def test_choices_under_either_setting_are_remembered():
 
 def test_read_in_every_thread():
     torch.backends.cudnn.allow_tf32 = False
-    found = []
-    thread = threading.Thread(target=lambda: found.append(refusal()))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(refusal()))
     thread.start()
     thread.join()
     leaf = torch.ones(1, requires_grad=True)
-    leaf.register_hook(lambda grad: found.append(refusal()))
+    leaf.register_hook(lambda grad: results.append(refusal()))
     leaf.sum().backward()
-    assert len(found) == 2 and None not in found
+    assert len(results) == 2 and None not in results

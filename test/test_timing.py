@@ -1,4 +1,4 @@
-"""How calls are timed, and for how long."""
+"""Timing of calls, and its duration."""
 
 import contextlib
 import itertools
@@ -15,7 +15,7 @@ def test_calls_take_turns(monkeypatch):
     monkeypatch.setattr(timing.resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=0))  # a quiet machine
     turns = []
     times = interleaved({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, seconds=0, least=2, most=9)
-    assert "".join(turns) == "aabb" * 2  # of two runs the second is timed
+    assert "".join(turns) == "aabb" * 2  # the second of two runs is timed
     assert [len(us) for us in times.values()] == [2, 2]
 
 
@@ -28,8 +28,10 @@ def test_no_more_rounds_than_it_takes_to_settle(jump, rounds):
 
 
 def preempted(monkeypatch, losses):
-    """A clock that goes on by 10 us a run, and by a time slice more in those runs of `losses` (1, 2, ...), in which the
-    system takes a CPU from this process."""
+    """A clock that advances by 10 us per run, and by a time slice more in the runs of `losses` (1, 2, ...).
+
+    In these runs the system takes a CPU from this process.
+    """
     clock = SimpleNamespace(runs=0, us=0.0, switches=0)
 
     def call():
@@ -70,7 +72,7 @@ def test_what_a_long_run_loses_is_little(monkeypatch):
 
 
 class Gpu:
-    """Stands in for torch.cuda: a clock that goes on by what is run."""
+    """Stands in for torch.cuda: a clock that advances by what runs."""
 
     def __init__(self, monkeypatch):
         self.us, self.captured, self.pools = 0.0, None, []
@@ -129,13 +131,13 @@ def test_graphs_are_as_long_as_can_be_timed(monkeypatch):
     lengths = {"short": 2.0, "medium": 250.0, "long": 3000.0}
 
     def call(name):
-        """Run by itself it waits for the CPU; the first times for more than that."""
+        """A call that waits for the CPU if it runs outside of a graph, longer in its first runs."""
         waits = itertools.chain([5000.0, 900.0], itertools.repeat(90.0))
         return lambda: gpu.run(lengths[name] if gpu.captured is not None else max(lengths[name], next(waits)))
 
     calls = {name: call(name) for name in lengths}
     watches = stopwatches(calls, order.append, "cuda:7")
-    assert order == list(calls) and gpu.pools == [None, 1, 2]  # each in the memory of those before it
+    assert order == list(calls) and gpu.pools == [None, 1, 2]  # each captured in the memory pool of its predecessors
     for name, us, launches in ("short", 2.0, 20), ("medium", 250.0, 8), ("long", 3000.0, 1):
         before = gpu.us
         assert watches[name]() == pytest.approx(us)

@@ -1,4 +1,4 @@
-"""find-db text: reading, writing, and the rows that need care."""
+"""find-db text: reading, writing, and rows with special cases."""
 
 import bz2
 import lzma
@@ -68,15 +68,15 @@ def test_sample():
     nhwc, grouped = records[1], records[2]
     assert nhwc.problem == ConvProblem(32, 64, 56, 56, 64, 3, 3, 1, 1, direction="B", dtype="BF16", layout="NHWC")
     assert nhwc.timings[0] == Timing("ConvDirectNaiveConvBwd", 0.0, 0, "miopenConvolutionBwdDataAlgoDirect")
-    assert nhwc.times == {"GemmBwdRest": 5.93634}  # 0 ms was not measured
+    assert nhwc.times == {"GemmBwdRest": 5.93634}  # 0 ms means not measured
     assert grouped.problem.groups == 32 and grouped.problem.input_size == (8, 32, 28, 28)
 
 
 def test_summary():
-    found = summary(read_timings(SAMPLE))
-    assert (found.records, found.zero_times, found.single, found.int8) == (5, 1, 1, 1)
-    assert len(found.impossible) == 1 and "the filter is larger than the padded input" in found.impossible[0]
-    assert str(found).startswith("5 records: 1 with times of 0, 1 with a single entry, 1 of INT8, 1 of impossible")
+    text = summary(read_timings(SAMPLE))
+    assert (text.records, text.zero_times, text.single, text.int8) == (5, 1, 1, 1)
+    assert len(text.impossible) == 1 and "the filter is larger than the padded input" in text.impossible[0]
+    assert str(text).startswith("5 records: 1 with times of 0, 1 with a single entry, 1 of INT8, 1 of impossible")
 
 
 def test_order_of_entries_does_not_matter(tmp_path):
@@ -115,7 +115,7 @@ def test_malformed_entry(tmp_path, line):
 
 
 def test_a_problem_without_right_results(tmp_path):
-    """`collect` leaves out times of wrong results, of which there may be no others."""
+    """`collect` leaves out times of wrong results, which may be all."""
     path = tmp_path / "db.txt"
     write_timings(path, [Record("key", ())])
     assert read_timings(path) == [Record("key", ())]
@@ -165,10 +165,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gfx908", "gfx90a", "gfx942"])
 def test_real_database(tmp_path, name):
-    """Reading and writing MIOpen's own databases gives the same bytes, and keys parse and print as they were."""
+    """Reading and writing MIOpen's own databases gives equal bytes, and keys are parsed and printed without changes."""
     path = real_database(name)
     records = read_timings(path)
-    found = summary(records)
+    actual = summary(records)
     write_timings(tmp_path / "db", records)
     assert (tmp_path / "db").read_text() == lzma.open(path, "rt").read()
     assert all(math.isfinite(t.ms) and t.ms >= 0 for record in records for t in record.timings)
@@ -184,4 +184,4 @@ def test_real_database(tmp_path, name):
         "gfx90a": (110754, 456, 120, 44, 250),
         "gfx942": (8388, 0, 0, 0, 0),
     }
-    assert (found.records, found.zero_times, found.single, found.int8, len(found.impossible)) == expected[name]
+    assert (actual.records, actual.zero_times, actual.single, actual.int8, len(actual.impossible)) == expected[name]

@@ -28,12 +28,12 @@ def test_learns_and_replays(trained, database, tmp_path, capsys):
         writer.writerows([("key", "solver", "ms"), *((r.key, "slow", r.times["slow"]) for r in learnable()[:50])])
     arguments = ["replay", "--timings", str(database), "--weights", str(trained), "--peer", f"slow={peer}"]
     assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["problems"] == len(learnable()) and found["top1"] > 0.8
-    assert 1 <= found["slowdown_geomean"] <= found["slowdown_mean"] and found["unmasked_slowdown_geomean"] >= 1
-    assert found["peers"]["slow"]["problems"] == 50 and 4 < found["peers"]["slow"]["speedup_geomean"] <= 5
+    report = json.loads(capsys.readouterr().out)
+    assert report["problems"] == len(learnable()) and report["top1"] > 0.8
+    assert 1 <= report["slowdown_geomean"] <= report["slowdown_mean"] and report["unmasked_slowdown_geomean"] >= 1
+    assert report["peers"]["slow"]["problems"] == 50 and 4 < report["peers"]["slow"]["speedup_geomean"] <= 5
     for key in ("speedup_mean", "speedup_trimmed_mean", "speedup_total"):
-        assert found["peers"]["slow"][key] > 1
+        assert report["peers"]["slow"][key] > 1
     assert main([*arguments, "--held-out"]) == 0
     assert "over slow on" in capsys.readouterr().out
 
@@ -116,7 +116,7 @@ def test_bad_commands_end_with_a_sentence(arguments, sentence, database, tmp_pat
 
 
 def test_adapts_to_another_kernel(trained, tmp_path, capsys):
-    """Which is the fastest in a third of the records; for the others the weights' own choices stay."""
+    """It is the fastest in a third of the records; for the others the weights' own choices stay."""
     records, path, out = learnable(), tmp_path / "db.fdb.txt", tmp_path / "adapted.pt"
     new = {r.key for r in records if r.problem.r == 5}
     faster = [
@@ -199,8 +199,11 @@ def test_little_data_is_warned_of(tmp_path, capsys):
 
 @pytest.mark.parametrize("place, advantage", [(0, 5.0), (1, 1.0)])
 def test_pytorchs_kernel_has_the_least_advantage_that_keeps_choices_from_being_slower(place, advantage, monkeypatch):
-    """It is the better one of the first problem, where the other is preferred by a logit of 1, and the worse one of the
-    second, where it would take 2. At the other place it is no candidate."""
+    """PyTorch's kernel is better on the first problem and worse on the second one.
+
+    The logits prefer the other kernel by 1 on the first problem and by 2 on the second. At the other place PyTorch's
+    kernel is no candidate.
+    """
     logits = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
     monkeypatch.setattr(train, "logits_of", lambda model, data: logits)
     validation = SimpleNamespace(
@@ -215,8 +218,10 @@ def test_pytorchs_kernel_has_the_least_advantage_that_keeps_choices_from_being_s
 
 @pytest.mark.parametrize("slow, advantage", [(2, 2.0), (10, 1.0)])
 def test_a_lesser_advantage_only_where_none_makes_slower_choices_rare(slow, advantage, monkeypatch):
-    """The other kernel is slower in so many of 200 problems whatever the advantage, and in one up to an advantage of 2.
-    Two are rare, three are not; ten are not, and eleven are within a standard error of them."""
+    """The other kernel is slower in `slow` of 200 problems with any advantage, and in one more below an advantage of 2.
+
+    Two are rare, three are not; ten are not, and eleven are within a standard error of them.
+    """
     logits = torch.tensor([[0.0, 100.0]] * 199 + [[0.0, 0.5]])
     log_ratio = torch.tensor([[0.0, 0.5]] * slow + [[0.3, 0.0]] * (199 - slow) + [[0.0, 0.5]])
     monkeypatch.setattr(train, "logits_of", lambda model, data: logits)

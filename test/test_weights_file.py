@@ -1,4 +1,4 @@
-"""Weights files: which of them decide, what is wrong with others, and what they say of their choices."""
+"""Weights files: which of them decide, errors in others, and what they report about their choices."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from torch_reformer.tuning.explain import explain
 
 @pytest.fixture
 def named(monkeypatch):
-    """What activates weights files as TORCH_REFORMER_WEIGHTS would at import, until the end of the test."""
+    """Activate weights files, until the end of the test, as TORCH_REFORMER_WEIGHTS would at import."""
     before = dict(weights_file._active)
     monkeypatch.setattr(weights_file, "_given", {})
     monkeypatch.setattr(weights_file, "_active", dict(before))
@@ -68,7 +68,7 @@ def test_weights_for_nvidia_in_the_package_decide(trained, named, tmp_path, monk
 
 
 def test_weights_that_cannot_be_used_are_left_out(trained, named, tmp_path):
-    """Without an exception, and with one warning for each that names it; those of the package stay in force."""
+    """There is no exception, but one warning per file that names it; the package's weights stay in force."""
     os.mkfifo(tmp_path / "fifo.pt")
     (tmp_path / "damaged.pt").write_bytes(trained.read_bytes()[:1000])
     for file, reason in {
@@ -180,7 +180,7 @@ def test_shipped_weights_load(path):
 
 
 def test_import_starts_no_threads():
-    """After a fork they would be missed. PyTorch's pool is told to have several, however few cores there are."""
+    """A fork would lose them. PyTorch's pool is set to several threads, however few cores there are."""
     code = "import os, torch; n = lambda: len(os.listdir('/proc/self/task')); torch.set_num_threads(4); before = n()"
     code += "; import torch_reformer; print(n() - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -207,8 +207,8 @@ def test_experience_is_of_what_was_measured():
         (p.replace(dtype="INT8"), here, "there are no measurements of INT8"),
         (p.replace(n=2**20), here, "it was not measured on tensors of 2^31 elements and more"),
     ):
-        found = weights.experience(0.95, problem, device)
-        assert found == f"how often such a choice is right is not known: {why}"
+        experience = weights.experience(0.95, problem, device)
+        assert experience == f"how often such a choice is right is not known: {why}"
     weights.metadata["timings"][0]["dtypes"] = ["INT8"]
     assert "held-out" in weights.experience(0.95, p.replace(dtype="INT8"), here)
 
@@ -217,5 +217,5 @@ def test_experience_without_a_failure():
     weights = weights_file.load(weights_file.shipped("cpu"))
     device = weights.metadata["timings"][0]["device"]
     weights.metadata["confidence"] = [{"from": 0.0, "problems": 4, "right": 1.0, "slowdown_if_wrong": 1.0}]
-    found = weights.experience(0.5, ConvProblem(1, 8, 4, 4, 8, 1, 1), device)
-    assert found == "in all of 4 held-out problems with such a choice it was the fastest"
+    experience = weights.experience(0.5, ConvProblem(1, 8, 4, 4, 8, 1, 1), device)
+    assert experience == "in all of 4 held-out problems with such a choice it was the fastest"

@@ -1,4 +1,4 @@
-"""Winograd convolution, against PyTorch in fp64 on the same inputs."""
+"""Winograd convolution against PyTorch in fp64 on equal inputs."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ SHAPES = [
 
 @pytest.fixture
 def force():
-    """Forces a solver, whatever its accuracy, until the end of the test."""
+    """Force a solver, whatever its accuracy, until the end of the test."""
     with contextlib.ExitStack() as stack:
         settings = dict(workspace_limit=1 << 30, reduced_accuracy=True)
         yield lambda name: stack.enter_context(torch_reformer.config(force=name, **settings))
@@ -42,8 +42,8 @@ def shape_of(n, c, h, w, k, padding):
 
 def refusals(key):
     candidates, _ = native.candidates(native.problem_parse(key), None)
-    found = {candidate.name.decode(): candidate.reason for candidate in candidates}
-    return [found[name] and found[name].decode() for name in SOLVERS]
+    reasons = {candidate.name.decode(): candidate.reason for candidate in candidates}
+    return [reasons[name] and reasons[name].decode() for name in SOLVERS]
 
 
 @pytest.mark.parametrize("direction", "FB")

@@ -1,4 +1,4 @@
-"""Small networks of many kinds, each with its loss, for tests of the compiler: no other package is needed."""
+"""Small networks of many kinds, each with its loss, for tests of the compiler. They need no other package."""
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,7 @@ class Inverted(nn.Module):
 
 
 class Dense(nn.Module):
-    """DenseNet's: batch norm before the convolution, results concatenated."""
+    """DenseNet's layer: batch norm before the convolution, results concatenated."""
 
     def __init__(self, channels, growth=8, layers=3):
         super().__init__()
@@ -65,10 +65,10 @@ class Dense(nn.Module):
         )
 
     def forward(self, x):
-        found = [x]
+        features = [x]
         for layer in self.layers:
-            found.append(layer(torch.cat(found, 1)))
-        return torch.cat(found, 1)
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
 
 
 class ConvNeXtBlock(nn.Module):
@@ -88,7 +88,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class Standardised(nn.Conv2d):
-    """NFNet's: the weight is normalised at each use."""
+    """NFNet's convolution: the weight is normalised at each use."""
 
     def forward(self, x):
         mean, variance = self.weight.mean((1, 2, 3), keepdim=True), self.weight.var((1, 2, 3), keepdim=True)
@@ -177,7 +177,7 @@ class UNet(nn.Module):
 
 
 class GroupNormed(nn.Module):
-    """A diffusion model's block: group norm, SiLU, a time's embedding added to each channel."""
+    """A diffusion model's block: group norm, SiLU, a time embedding added to each channel."""
 
     def __init__(self, channels):
         super().__init__()
@@ -193,7 +193,7 @@ class GroupNormed(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU's cell over a sequence of 4, with an attention of the last state."""
+    """A GRU cell over a sequence of 4, with attention of the last state."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -211,7 +211,7 @@ class Recurrent(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A variational one; the noise is given, so that two runs are equal."""
+    """A variational autoencoder; the noise is an input, so that two runs are equal."""
 
     def __init__(self):
         super().__init__()
@@ -227,7 +227,7 @@ class Autoencoder(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """Messages along edges, added up where they arrive."""
+    """Messages along edges, added up at their targets."""
 
     def __init__(self):
         super().__init__()
@@ -244,7 +244,7 @@ class GraphConvolution(nn.Module):
 
 
 class Texts(nn.Module):
-    """XML-CNN's: convolutions over embedded words, many labels."""
+    """XML-CNN: convolutions over embedded words, many labels."""
 
     def __init__(self):
         super().__init__()
@@ -267,7 +267,7 @@ class Language(nn.Module):
 
 
 class Decision(nn.Module):
-    """A head whose way depends on the data: two graphs."""
+    """A head with a branch that depends on the data: two graphs."""
 
     def __init__(self):
         super().__init__()
@@ -283,7 +283,7 @@ def images(*layers, channels):
 
 
 def vgg():
-    """For images of 12x12."""
+    """VGG for images of 12x12."""
     convolutions = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(True)]
     products = [nn.Linear(8 * 36, 16), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(16, 8), nn.Tanh(), nn.Dropout(0.0)]
     return nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), *products, nn.Linear(8, 4))
@@ -328,26 +328,29 @@ class WithLoss(nn.Module):
 
 
 def make(name):
-    """A model that gives its loss, and its inputs."""
+    """A model that returns its loss, and its inputs."""
     torch.manual_seed(0)
     model = WithLoss(MODELS[name]())
     x = torch.randint(30, (4, 8)) if name in _OF_WORDS else torch.randn(4, 3, 32, 32)
     inputs = [x, torch.arange(10)]
     with torch.no_grad():
-        model(*inputs)  # lazy layers
+        model(*inputs)  # initializes lazy layers
     return model, inputs
 
 
-def relative_error(found: list, expected: list) -> float:
-    """By the norm of all tensors."""
-    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(found, expected, strict=True))
-    size = sum(each.double().square().sum() for each in expected)
+def relative_error(actual: list, expected: list) -> float:
+    """Relative error by the norm of all tensors."""
+    difference = sum((a.double() - b.double()).square().sum() for a, b in zip(actual, expected, strict=True))
+    size = sum(tensor.double().square().sum() for tensor in expected)
     return float((difference / size.clamp_min(1e-30)).sqrt())
 
 
 def step(run, model, inputs):
-    """The loss of a training step and all gradients."""
+    """Loss of a training step and all gradients."""
     loss = run(*inputs)
     loss.backward()
-    grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in model.parameters()]
+    grads = [
+        parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        for parameter in model.parameters()
+    ]
     return [loss.detach(), *grads]

@@ -1,5 +1,4 @@
-"""What test_fuse.py and test_compiler.py run in each of two processes; a file of its own, which is soon
-imported."""
+"""Code that test_fuse.py and test_compiler.py run in each of two processes. A separate file is quicker to import."""
 
 import gc
 
@@ -20,12 +19,12 @@ def data():
 
 def resnet():
     model = MODELS["resnet"]()
-    model(data().float())  # lazy layers
+    model(data().float())  # initializes lazy layers
     return model
 
 
 def train(rank: int, folder: str):
-    """Saves gradients and buffers of models, fused and not, that each saw this process's half of the data twice."""
+    """Save gradients and buffers of models, fused and not, after two steps on this process's half of the data."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
     results = {}
@@ -41,7 +40,7 @@ def train(rank: int, folder: str):
                 wrapped(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
             gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
             results[make.__name__, fused] = gradients, {name: b.clone() for name, b in model.named_buffers()}
-            del wrapped, model  # before its process group: gloo's threads else can wait for Python, and Python for them
+            del wrapped, model  # before its process group: otherwise gloo's threads and Python can wait for each other
             gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
@@ -58,7 +57,7 @@ def _distributed(model, sharded: bool):
 
 
 def train_compiled(rank: int, folder: str, sharded: bool):
-    """Saves the parameters of a model after three steps, compiled and not."""
+    """Save the parameters of a model after three steps, compiled and not."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=2)
     results = []
@@ -73,7 +72,7 @@ def train_compiled(rank: int, folder: str, sharded: bool):
             run(data()[2 * rank : 2 * rank + 2]).square().mean().backward()
             optimizer.step()
         tensors = [each.detach() for each in (*model.parameters(), *model.buffers())]
-        results.append([(each.to_local() if isinstance(each, DTensor) else each).clone() for each in tensors])
+        results.append([(tensor.to_local() if isinstance(tensor, DTensor) else tensor).clone() for tensor in tensors])
         del run, wrapped, model, optimizer
         gc.collect()
     torch.save(results, f"{folder}/{rank}.pt")

@@ -1,4 +1,4 @@
-"""What the fused operators compute, in PyTorch's own operations one after the other, and how the two are compared."""
+"""Fused operators as separate operations of PyTorch, and the comparison of the two."""
 
 import torch
 from torch import nn
@@ -53,7 +53,7 @@ class ConvNormAct(nn.Module):
 
 
 def with_gradients(function, tensors: dict, wanted=None):
-    """The result, and the gradients of all tensors, for a gradient that is made from the result's size."""
+    """The result and all tensors' gradients, for a result gradient made from the result's size."""
     tensors = {name: t.detach().requires_grad_(wanted is None or name in wanted) for name, t in tensors.items()}
     result = function(**tensors)
     weights = torch.sin(torch.arange(result.numel(), dtype=torch.float64)).view(result.shape).to(result.dtype)
@@ -62,14 +62,17 @@ def with_gradients(function, tensors: dict, wanted=None):
 
 
 def shuffled(tensor):
-    """Other numbers of the same kind: its own in another order, in its memory format."""
+    """Other numbers of the same kind: the tensor's elements in another order, in its memory format."""
     return torch.empty_like(tensor).copy_(tensor.flatten()[torch.randperm(tensor.numel())].view(tensor.shape))
 
 
 def compare(ours, theirs, tensors: dict, wanted=None):
-    """In fp64: equal but for rounding. Else the error, as a root of the mean square against fp64, is at most twice
-    PyTorch's; below a fourth of eps nobody can be told from exact. If numbers are few, either's error may be small by
-    luck: then it is that of several draws."""
+    """Compare results and gradients.
+
+    In fp64 they are equal except for rounding. In other types the error, as a root of the mean square against fp64, is
+    at most twice PyTorch's; below a fourth of eps no error can be told from exact. Among few numbers either error may
+    be small by luck, so errors of several draws are added up.
+    """
     got, expected = (with_gradients(function, tensors, wanted) for function in (ours, theirs))
     if got[0].dtype == torch.float64:
         return torch.testing.assert_close(got, expected)

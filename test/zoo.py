@@ -1,5 +1,7 @@
-"""Small models of all kinds, most of them other packages' (the group zoo of pyproject.toml), with random weights: few
-layers, small inputs. The small networks of training_models.py are not repeated."""
+"""Small models of all kinds with random weights, most of them from other packages (the group zoo of pyproject.toml).
+
+They have few layers and small inputs. The small networks of training_models.py are not repeated.
+"""
 
 import copy
 import dataclasses
@@ -19,8 +21,11 @@ from training_models import WithLoss, conv_norm, step
 
 @cache
 def _names_for_torchvision():
-    """PyPI's torchvision has operators for CUDA's torch only. Beside a CPU's they don't load, and its Python, which
-    timm needs too, fails for the names of two of them; no model here calls these."""
+    """Define two operators that PyPI's torchvision has only for CUDA's torch.
+
+    Beside a CPU's torch they don't load, and torchvision's Python code, which timm needs, too, fails without their
+    names; no model here calls them.
+    """
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -28,7 +33,7 @@ def _names_for_torchvision():
 
 
 def package(name: str):
-    """An optional package; the test is skipped without it, but in CI, where `make test-all` installs it, it fails."""
+    """Import an optional package. Without it the test is skipped, in CI it fails: `make test-all` installs it."""
     reason = "timm, torchvision or transformers is not installed: pip install --group zoo"
     imported = importlib.import_module if os.environ.get("CI") else partial(pytest.importorskip, reason=reason)
     try:
@@ -40,8 +45,12 @@ def package(name: str):
 
 @dataclasses.dataclass
 class Case:
-    """models: what is compiled, each by itself. train(calls, models, inputs): tensors to compare, where `calls` are
-    the models, compiled or not."""
+    """A test case.
+
+    Args:
+        models: models to compile, each by itself.
+        train: train(calls, models, inputs) returns the tensors to compare; `calls` are the models, compiled or not.
+    """
 
     models: Sequence[nn.Module]
     inputs: Sequence[Tensor]
@@ -60,16 +69,16 @@ def timm(name: str, *shape: int, **options) -> Callable[[], Case]:
 
 
 class Parts(nn.Module):
-    """One result of a model's, or several put one after another."""
+    """One result of a model, or several concatenated."""
 
     def __init__(self, model: nn.Module, *names: str):
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, *inputs):
-        found = self.model(*inputs)
-        found = [found[name] if isinstance(found, dict) else getattr(found, name) for name in self.names]
-        return torch.cat([each.flatten(1) for each in found]) if len(found) > 1 else found[0]
+        outputs = self.model(*inputs)
+        outputs = [outputs[name] if isinstance(outputs, dict) else getattr(outputs, name) for name in self.names]
+        return torch.cat([result.flatten(1) for result in outputs]) if len(outputs) > 1 else outputs[0]
 
 
 def torchvision(name: str, *shape: int, parts=(), **options) -> Callable[[], Case]:
@@ -81,7 +90,7 @@ def torchvision(name: str, *shape: int, parts=(), **options) -> Callable[[], Cas
 
 
 def replaced(model: nn.Module, kind: str, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """The model, with what `make` gives in the place of each part of this class."""
+    """Replace each module of this class in the model by `make(module)`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child).__name__ == kind:
@@ -90,19 +99,19 @@ def replaced(model: nn.Module, kind: str, make: Callable[[nn.Module], nn.Module]
 
 
 def rms_norm(norm: nn.Module) -> nn.Module:
-    """PyTorch's in the place of T5's, which computes in fp32 what it is given in fp64."""
+    """PyTorch's RMS norm in place of T5's, which computes in fp32 even for fp64 inputs."""
     return nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
 
 
 class Hardsigmoid(nn.Module):
-    """Exact in fp64: in PyTorch's derivative a sixth is rounded to fp32."""
+    """Exact in fp64: PyTorch's derivative rounds 1/6 to fp32."""
 
     def forward(self, x):
         return (x + 3).clamp(0, 6) / 6
 
 
 def words(kind: str, part="logits", **options) -> Callable[[], Case]:
-    """A model of transformers. The loss is ours, since theirs is computed in fp32."""
+    """Maker of a model of transformers, with a loss of this file: theirs is computed in fp32."""
 
     def make():
         transformers = package("transformers")
@@ -127,7 +136,7 @@ T5 = dict(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_heads=4, dropout_rate=
 
 
 class Hearing(nn.Module):
-    """The loss of a model that hears: each word by the sounds and the words before it."""
+    """Loss of a speech model: each word from the sounds and the preceding words."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -149,7 +158,7 @@ def whisper() -> Case:
 
 
 class Nearness(nn.Module):
-    """The loss of a model of images and texts: each is nearest to its own in a batch."""
+    """Loss of a model of images and texts: each text's own image is the nearest in the batch."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -170,7 +179,7 @@ def clip() -> Case:
 
 
 class InterestEvolution(nn.Module):
-    """DIEN: a GRU over what a person saw, then another whose update gate attends to what is offered."""
+    """DIEN: a GRU over a user's items, then another whose update gate attends to the offered item."""
 
     def __init__(self, width=12):
         super().__init__()
@@ -218,7 +227,7 @@ class TextReader(nn.Module):
 
 
 def crnn() -> Case:
-    """The loss is outside of what is compiled."""
+    """CRNN; its loss is outside of the compiled model."""
 
     def train(calls, models, inputs):
         x, texts = inputs
@@ -244,25 +253,25 @@ def gan() -> Case:
         optimizers = [torch.optim.Adam(each.parameters(), 1e-3, betas=(0.5, 0.99), eps=1e-4) for each in models]
         losses = []
         for noise, real in zip(*inputs, strict=True):
-            made = calls[0](noise)
-            loss = F.softplus(calls[1](made.detach())).mean() + F.softplus(-calls[1](real)).mean()
+            fake = calls[0](noise)
+            loss = F.softplus(calls[1](fake.detach())).mean() + F.softplus(-calls[1](real)).mean()
             optimizers[1].zero_grad()
             loss.backward()
             optimizers[1].step()
             losses.append(loss.detach())
-            loss = F.softplus(-calls[1](made)).mean()
+            loss = F.softplus(-calls[1](fake)).mean()
             optimizers[0].zero_grad()
             loss.backward()
             optimizers[0].step()
             losses.append(loss.detach())
-        grads = [each.grad for model in models for each in model.parameters()]
+        grads = [parameter.grad for model in models for parameter in model.parameters()]
         return losses + grads + [each.detach() for model in models for each in model.parameters()]
 
     return Case([generator, discriminator], [torch.randn(3, 8, 8), torch.randn(3, 8, 3, 16, 16)], train)
 
 
 class RandomAutoencoder(nn.Module):
-    """A variational one. In each precision the random numbers are the same."""
+    """A variational autoencoder, whose random numbers are equal in each precision."""
 
     def __init__(self):
         super().__init__()
@@ -287,7 +296,7 @@ def vae() -> Case:
 
 
 class Detector(nn.Module):
-    """Boxes and classes at each place of a grid; what is learned of a place depends on the boxes it overlaps."""
+    """Boxes and classes at each position of a grid; the loss depends on overlaps with the target boxes."""
 
     def __init__(self):
         super().__init__()
@@ -307,15 +316,15 @@ class Detector(nn.Module):
         scores, moves = (each.flatten(2).transpose(1, 2) for each in (self.scores(x), self.boxes(x)))
         across = [torch.arange(size, dtype=x.dtype, device=x.device) for size in x.shape[2:]]
         corner = torch.stack(torch.meshgrid(*across, indexing="ij")[::-1], 2).flatten(0, 1)
-        found = torch.cat([corner - moves[..., :2].exp(), corner + moves[..., 2:].exp()], 2)
-        best, which = self.overlap(found.detach(), boxes).max(2)
+        actual = torch.cat([corner - moves[..., :2].exp(), corner + moves[..., 2:].exp()], 2)
+        best, which = self.overlap(actual.detach(), boxes).max(2)
         hits = best > 0.3
-        wanted = F.one_hot(classes.gather(1, which), 4).to(x.dtype) * hits[..., None]
+        expected = F.one_hot(classes.gather(1, which), 4).to(x.dtype) * hits[..., None]
         chance = scores.sigmoid()
-        weight = ((1 - wanted) * chance + wanted * (1 - chance)).square()
-        loss = (weight * F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")).sum()
+        weight = ((1 - expected) * chance + expected * (1 - chance)).square()
+        loss = (weight * F.binary_cross_entropy_with_logits(scores, expected, reduction="none")).sum()
         if hits.any():
-            loss = loss + F.smooth_l1_loss(found[hits], boxes.gather(1, which[..., None].expand(-1, -1, 4))[hits])
+            loss = loss + F.smooth_l1_loss(actual[hits], boxes.gather(1, which[..., None].expand(-1, -1, 4))[hits])
         if (count := int(hits.sum())) > 3:
             loss = loss / math.sqrt(count)
         return loss * 2
@@ -323,7 +332,7 @@ class Detector(nn.Module):
 
 def detector() -> Case:
     corner = torch.rand(3, 2, 2) * 4
-    corner[2] += 100  # no place overlaps these
+    corner[2] += 100  # no position overlaps these
     boxes = torch.cat([corner, corner + 2 + torch.rand(3, 2, 2)], 2)
     return Case([Detector()], [torch.randn(3, 3, 32, 32), boxes, torch.randint(4, (3, 2))])
 
@@ -375,7 +384,7 @@ def made(make: Callable[[], Case], seed=0) -> Case:
     torch.manual_seed(seed)
     case = make()
     with torch.no_grad():
-        for each in (each for model in case.models for each in model.parameters()):
+        for each in (parameter for model in case.models for parameter in model.parameters()):
             each += 0.02 * torch.randn_like(each)  # a weight that begins as zero would hide derivatives
     return case
 
@@ -387,10 +396,14 @@ def results(
     device="cpu",
     autocast: torch.dtype | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """What a case compares, and the models' buffers after it. call: what compiles a model, or nothing."""
+    """Tensors that a case compares, and the models' buffers afterwards.
+
+    Args:
+        call: compiles a model, or returns it as it is.
+    """
     models = [copy.deepcopy(each).to(device, dtype) for each in case.models]
     inputs = [each.to(device, dtype if each.is_floating_point() else None) for each in case.inputs]
     with warnings.catch_warnings(), torch.autocast(device, autocast, autocast is not None):
         warnings.filterwarnings("error", message="a graph runs as PyTorch has it")
-        found = case.train([call(each) for each in models], models, inputs)
-    return found, [each for model in models for each in model.buffers()]
+        tensors = case.train([call(each) for each in models], models, inputs)
+    return tensors, [buffer for model in models for buffer in model.buffers()]

@@ -1,10 +1,10 @@
-"""Runs the package's `.hip` kernels on the CPU.
+"""Run the package's `.hip` kernels on the CPU.
 
     emulator.launch("csrc/hip/depthwise/depthwise.hip", "depthwise_forward_...", grid=(4, 1, 1), threads=128,
                     arguments=bytes_or_ctypes_structure, shared_bytes=0, seed=0, warp=32)
 
-The file is compiled with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64 (AMD's), once
-(compiled.py). emulator.cpp says how blocks run and what is an error, which is raised as KernelError. Memory is the
+The file is compiled once (compiled.py) with g++ (or $CXX) for warps of 32 threads (NVIDIA's instructions) or 64
+(AMD's). emulator.cpp describes how blocks run and which errors it finds; they are raised as KernelError. Memory is the
 process's own: an address is `tensor.data_ptr()` or `array.ctypes.data`.
 
 With REFORMER_EMULATOR_SANITIZE=1 kernels are compiled with AddressSanitizer and UndefinedBehaviorSanitizer, which need
@@ -31,22 +31,22 @@ WARPS = (32, 64)
 SANITIZE = os.environ.get("REFORMER_EMULATOR_SANITIZE") == "1"
 COMPILER = shlex.split(os.environ.get("CXX") or "g++")
 
-# No unique symbols: the libraries of several kernels must not share their shared memory.
+# No unique symbols: each kernel's library needs shared memory of its own.
 FLAGS = ["-std=c++17", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-w", "-fmax-errors=3", f"-I{HERE}"]
 FLAGS += [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc/hip/device'}", "-fno-gnu-unique", "-ffp-contract=fast"]
-FLAGS += ["-fno-strict-aliasing"]  # kernels move numbers of all types as words
-FLAGS += ["-Wno-psabi"]  # -w leaves GCC its notes on how structures are passed
+FLAGS += ["-fno-strict-aliasing"]  # kernels copy elements of all types as words
+FLAGS += ["-Wno-psabi"]  # despite -w GCC prints notes on how structures are passed
 
-# How many bytes for a block the launches of kernels may ask for.
+# Most bytes of shared memory that a launch may ask for, per block.
 MOST_SHARED = {32: 227 << 10, 64: 64 << 10}
 
 
 class KernelError(RuntimeError):
-    """The kernel did what real GPUs leave undefined, or the launch does not fit it."""
+    """The kernel does something undefined on real GPUs, or the launch does not fit it."""
 
 
 def missing() -> str | None:
-    """A sentence that says why kernels can't be run here, or None."""
+    """Reason why kernels can't be run here, or None."""
     if shutil.which(COMPILER[0]) is None:
         return f"the emulator needs a C++ compiler: there is no {COMPILER[0]}"
     return None
@@ -58,7 +58,7 @@ without_sanitizers = pytest.mark.skipif(SANITIZE, reason="is run without sanitiz
 
 
 def _list_of_kernels(file: Path, flags: list[str]) -> str:
-    """C++ that includes the file and lists its kernels, which are found by the word KERNEL that is left unexpanded."""
+    """C++ that includes the file and lists its kernels, found by the word KERNEL, which is left unexpanded."""
     text = output_of(*COMPILER, "-E", "-P", "-x", "c++", *flags, "-DREFORMER_EMULATOR_LIST", file)
     kernels = re.findall(r"\bKERNEL\s*\(((?:[^()]|\([^()]*\))*)\)\s*(\w+)\s*\(", text)
     lines = [f'  make_kernel<&{name}>("{name}", unsigned({threads})),' for threads, name in kernels]
@@ -86,7 +86,7 @@ def _machine(warp: int, flags: tuple[str, ...], ucontext: bool) -> tuple[Path, .
 
 
 def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
-    """The library with that file's kernels."""
+    """The library of the file's kernels."""
     flags = [*FLAGS, f"-DREFORMER_EMULATOR={warp}", *(SANITIZERS if SANITIZE else [])]
     objects = _machine(warp, tuple(flags), "REFORMER_EMULATOR_UCONTEXT" in defines)
     flags += [f"-D{define}" for define in defines]
@@ -98,9 +98,9 @@ def build(file: Path, warp: int, defines: tuple[str, ...] = ()) -> Path:
 
 
 def _static_memory(library: Path) -> list[tuple[int, int]]:
-    """Where the kernels' static shared memory lies, (address, bytes): the variables without a value in functions."""
+    """Static shared memory of the kernels as (address, bytes): the functions' variables without an initial value."""
     listing = output_of("nm", "--format=sysv", "--defined-only", library)
-    # name | address | kind | type | bytes | line | section
+    # columns: name | address | kind | type | bytes | line | section
     rows = [[cell.strip() for cell in line.split("|")] for line in listing.splitlines() if line.count("|") == 6]
     rows = [row for row in rows if row[0].startswith("_ZZ") and row[6] == ".bss" and "8emulator" not in row[0]]
     return [(int(row[1], 16), int(row[4], 16)) for row in rows]
@@ -109,7 +109,7 @@ def _static_memory(library: Path) -> list[tuple[int, int]]:
 @functools.cache
 def _library(file: str, warp: int, defines: tuple[str, ...]) -> ctypes.CDLL:
     path = build(Path(file), warp, defines)
-    library = ctypes.PyDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)  # which keeps the lock: one launch at a time
+    library = ctypes.PyDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)  # keeps the GIL: one launch at a time
     library.emulator_launch.restype = ctypes.c_char_p
     library.emulator_launch.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint32)] + 2 * [ctypes.c_uint32]
     library.emulator_launch.argtypes += [ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
@@ -133,11 +133,14 @@ def launch(
     cluster: int = 1,
     defines: tuple[str, ...] = (),
 ) -> None:
-    """Runs kernel `name` of `file` (a path, or one below the repository) and returns when it has ended.
+    """Run kernel `name` of `file` and return when it has ended.
 
-    `arguments` is the one structure that it takes, by value. `defines` are macros for the compiler, such as
-    `REFORMER_ENTRY=...`, which has one kernel of many compiled. Every `seed` has another order of threads. `cluster`:
-    how many blocks along z are one, and run at the same time.
+    Args:
+        file: a path, absolute or relative to the repository.
+        arguments: the one structure that the kernel takes, by value.
+        defines: macros for the compiler; `REFORMER_ENTRY=...` compiles one kernel of many.
+        seed: each value gives another order of the threads.
+        cluster: number of blocks along z that form a cluster and run concurrently.
     """
     if not 0 <= shared_bytes <= MOST_SHARED[warp]:
         raise KernelError(f"a block has at most {MOST_SHARED[warp]} bytes of shared memory, not {shared_bytes}")
@@ -151,7 +154,7 @@ def launch(
 
 
 def sanitized(arguments: list[str], timeout: float = 900) -> subprocess.CompletedProcess:
-    """Runs Python with these arguments in a process whose kernels are checked by sanitizers; `test` is in its path."""
+    """Run Python with these arguments in a process whose kernels are checked by sanitizers; `test` is in its path."""
     environment = os.environ | sanitizer_environment(*COMPILER)
     environment |= {"REFORMER_EMULATOR_SANITIZE": "1", "PYTHONPATH": str(HERE.parent)}
     command = [sys.executable, *arguments]

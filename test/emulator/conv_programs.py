@@ -1,4 +1,4 @@
-"""Programs inside convolutions' kernels, emulated, against the plain interpreter."""
+"""Run programs inside emulated convolution kernels and compare them with the plain interpreter."""
 
 import ctypes
 import math
@@ -16,7 +16,7 @@ from emulator.stitching import STORED
 from torch_reformer import program
 from torch_reformer.program.interpreter import interpret
 
-GUARD = 7  # elements behind each output, which nobody may write
+GUARD = 7  # elements behind each output that must stay unwritten
 
 BIASED = program.acc() + CHANNEL
 STAYS = program.random("key") < 0.75
@@ -35,7 +35,7 @@ NAMED = {
 
 
 class Kernel(NamedTuple):
-    """A convolution's kernel; plan(problem, operands, program) has the planner start it with a program."""
+    """A convolution's kernel; plan(problem, operands, program) makes the planner launch it with a program."""
 
     planner: ctypes.CDLL
     plan: object
@@ -55,7 +55,7 @@ class _Given(ctypes.Structure):
 
 
 def declare(planner: ctypes.CDLL, *functions: str) -> ctypes.CDLL:
-    """A library that includes test/hip/plan_program.h."""
+    """Load a library that includes test/hip/plan_program.h."""
     for name in (*functions, "started_file", "started_name", "started_text"):
         getattr(planner, name).restype = ctypes.c_char_p
     planner.started_bytes.restype, planner.started_arguments.restype = ctypes.c_int64, ctypes.c_void_p
@@ -63,7 +63,7 @@ def declare(planner: ctypes.CDLL, *functions: str) -> ctypes.CDLL:
 
 
 def problem_of(sizes, others, type_name="bf16"):
-    """Sums are multiples of 1/64, so exact, and below about 1."""
+    """A problem whose sums are multiples of 1/64, so exact, and below about 1."""
     problem = Problem("forward", type_name, *sizes, **others)
     problem.expected = (problem.expected - problem.bias.view(1, -1, 1, 1)) / 64  # without the bias
     problem.x, problem.filter = problem.x / 16, problem.filter / 4
@@ -75,7 +75,7 @@ def _pointers(tensors):
 
 
 def _guarded(output, problem):
-    """A tensor for an output, elements in NHWC, and all of its memory."""
+    """A tensor for an output, with elements in NHWC, and all of its memory."""
     n, k, h, w = problem.expected.shape
     dtype = (output.dtype or problem.type[0]) if output.kind == "store" else torch.float32
     size = [n, h, w, k] if output.is_by_element else [2, k] if output.kind == "moments" else [k]
@@ -92,7 +92,8 @@ class _Launch(NamedTuple):
 
 
 def _prepare(problem, kernel, tested, tensors, outputs) -> tuple[list[_Launch], list[torch.Tensor]]:
-    """The kernel with the program, and what adds up its reductions; the convolution's operands, which they read."""
+    """Launches of the kernel with the program and of the kernel that adds up its reductions; and the convolution's
+    operands, which must outlive the launches."""
     n, k, h, w = problem.expected.shape
     operands = [problem.tensor(problem.x), problem.tensor(problem.filter)]
     code = (ctypes.c_int64 * len(tested.code))(*tested.code)
@@ -122,21 +123,24 @@ def source(problem, kernel, tested, tensors) -> Path:
 
 
 def run(problem, kernel, tested, tensors, *, seed=0):
-    """The program's outputs, on the convolution without a bias."""
-    made = [_guarded(output, problem) for output in tested.outputs]
-    launches, operands = _prepare(problem, kernel, tested, tensors, [output for output, _ in made])
+    """Outputs of the program behind the convolution without a bias."""
+    outputs = [_guarded(output, problem) for output in tested.outputs]
+    launches, operands = _prepare(problem, kernel, tested, tensors, [output for output, _ in outputs])
     for file, name, options in launches:
         emulator.launch(file, name, seed=seed, warp=kernel.warp, defines=kernel.defines, **options)
-    del operands  # alive until here
-    for _, memory in made:
+    del operands  # they must outlive the launches
+    for _, memory in outputs:
         behind = memory[-GUARD:]
         assert (behind if behind.dtype == torch.bool else behind.isnan()).all()
-    return [output for output, _ in made]
+    return [output for output, _ in outputs]
 
 
 def check(tested, problem, kernel, *, seed=0, reduces_result=False):
-    """Compares with the interpreter in fp64, and with what the CPU makes of the same sums. reduces_result: what is
-    reduced is the first output of the result's type, rounded."""
+    """Compare with the interpreter in fp64 and with the CPU's results for the same sums.
+
+    Args:
+        reduces_result: the reductions are of the first output of the result's type, rounded.
+    """
     size, dtype = problem.expected.shape, problem.type[0]
     everything = tensors_for(size, dtype, "nhwc")
     for name in ("half", "mask"):

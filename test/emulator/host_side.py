@@ -1,4 +1,4 @@
-"""Runs the host side of the package's GPU solvers without a driver: what it launches goes to a function."""
+"""Run the host side of the package's GPU solvers without a driver: a function receives the launches."""
 
 import ctypes
 from collections.abc import Callable
@@ -32,8 +32,9 @@ def run(
     bias: torch.Tensor | None,
     launcher: Callable[[Entry, tuple[int, int, int], int, int, bytes], None],
 ) -> None:
-    """Runs a solver on CPU tensors that are dense in the problem's layout, as on a GPU of this name. Its kernels go to
-    ``launcher(entry, blocks, threads, shared_bytes, arguments)``.
+    """Run a solver on CPU tensors that are dense in the problem's layout, as on a GPU of this name.
+
+    Each kernel goes to ``launcher(entry, blocks, threads, shared_bytes, arguments)``.
     """
     failed = []
 
@@ -54,7 +55,7 @@ def run(
                     shared_bytes,
                     ctypes.string_at(arguments, size),
                 )
-        except Exception as error:  # it can't pass through the library
+        except Exception as error:  # it can't pass through the native library
             failed.append(error)
 
     pointers = [tensor.data_ptr() for tensor in (x, w, y)] + [None if bias is None else bias.data_ptr()]

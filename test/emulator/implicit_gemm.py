@@ -1,4 +1,4 @@
-"""Implicit GEMM kernels, as implicit_gemm_launch.h launches them."""
+"""Implicit GEMM kernels, launched as in implicit_gemm_launch.h."""
 
 import ctypes
 import functools
@@ -27,13 +27,13 @@ def name_of(direction, type_name, kind, tile):
 
 
 def tiles_of(direction, type_name) -> list[str]:
-    """All that there are."""
+    """All tiles of the problem."""
     start = name_of(direction, type_name, "general", "")
     return [name.removeprefix(start) for name in kernels() if name.startswith(start)]
 
 
 def with_program(problem, tile, path="mma_sync", *, tiles=1) -> conv_programs.Kernel:
-    """The kernel of forward; tiles: of rows, of a block."""
+    """The forward kernel with a program; tiles: per row, per block."""
     type_name = next(name for name, (_, number) in TYPES.items() if number == problem.type[1])
     kind = "pointwise" if list(problem.numbers[5:9]) == [1, 1, 0, 0] else "general"
     index = kernels()[name_of("forward", type_name, kind, tile)]

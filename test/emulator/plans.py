@@ -1,5 +1,7 @@
-"""What tests of single kernels share, whose launches are planned by a library of test/hip: that library, problems with
-small integers, for which kernels are exact, and launches."""
+"""Helpers for tests of single kernels whose launches a library of test/hip plans: the library, problems and launches.
+
+The problems have small integers, for which kernels are exact.
+"""
 
 import ctypes
 import functools
@@ -10,8 +12,8 @@ from compiled import made
 import emulator
 
 DIRECTIONS = ["forward", "input_grad", "weight_grad"]
-LAYOUTS = ["nchw", "nhwc"]  # in the order of Layout's numbers
-# torch's type and DType's number
+LAYOUTS = ["nchw", "nhwc"]  # in the order of the C++ enumeration Layout
+# torch's type and the number of DType
 TYPES = {"fp32": (torch.float32, 0), "fp16": (torch.float16, 2), "bf16": (torch.bfloat16, 3)}
 
 
@@ -24,13 +26,13 @@ def library(name: str) -> ctypes.CDLL:
 
 
 def numbers_of(geometry, direction, type_name, layout="nhwc"):
-    """A ConvProblem's; geometry: n, c, h, w, k, r, s, two of padding, stride and dilation each, groups."""
+    """Numbers of a ConvProblem; geometry: n, c, h, w, k, r, s, two each of padding, stride and dilation, groups."""
     others = [DIRECTIONS.index(direction), TYPES[type_name][1], LAYOUTS.index(layout)]
     return (ctypes.c_int32 * 17)(*geometry, *others)
 
 
 class Problem:
-    """Sizes as ConvProblem has them, and integers of its tensors' sizes, as fp64 in NCHW."""
+    """Sizes as in ConvProblem, and integer tensors of these sizes, as fp64 in NCHW."""
 
     def __init__(
         self, direction, type_name, n, c, h, w, k, r, s, *, pad=(0, 0), stride=(1, 1), dilation=(1, 1), groups=1,
@@ -54,7 +56,7 @@ class Problem:
         self.expected = (result.detach(), *grads)[self.direction]
 
     def tensor(self, values):
-        """In the problem's type and layout."""
+        """The tensor in the problem's type and layout."""
         formats = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
         return values.to(self.type[0]).contiguous(memory_format=formats[self.layout])
 
@@ -62,13 +64,13 @@ class Problem:
         return torch.full_like(self.tensor(self.expected), torch.nan)
 
     def check(self, result):
-        """Sums are exact, so the result is the exact one, rounded once."""
+        """Compare with the exact result, rounded once: the sums are exact."""
         expected = self.expected.to(self.type[0]).double()
         torch.testing.assert_close(result.double(), expected, rtol=0, atol=0)
 
 
 def launch(file, name, entry, arguments, numbers, **options):
-    """numbers: blocks x, y, z, threads, shared bytes."""
+    """Launch a kernel; numbers: blocks x, y, z, threads, shared bytes."""
     *grid, threads, shared_bytes = numbers
     emulator.launch(
         f"csrc/hip/{file}.hip",

@@ -1,6 +1,6 @@
-"""Runs kernels of planted_bugs.hip, each in a process of its own: `python -m emulator.planted_bugs past_global:32 ...`.
+"""Run kernels of planted_bugs.hip, each in its own process: `python -m emulator.planted_bugs past_global:32 ...`.
 
-A sanitizer ends the process that it complains of, so this one is forked for each kernel.
+A sanitizer ends the process that it complains about, so this one is forked for each kernel.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ def run(name: str, warp: int, seed: int = 0) -> numpy.ndarray:
 
 
 def complaint(name: str, warp: int) -> str | None:
-    """What the process said before it failed; None if it did not fail."""
+    """Output of the process before it failed; None if it did not fail."""
     with tempfile.TemporaryFile() as errors:
         if (child := os.fork()) == 0:
             os.dup2(errors.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Programs whose rows are reduced to what the rest of them needs, of the tensors of test_stitch.py."""
+"""Programs with row reductions whose results the rest of the program uses, on the tensors of test_stitch.py."""
 
 import torch
 
@@ -18,7 +18,7 @@ def softmax():
 
 
 def layer_norm():
-    """The norm of a sum, which is stored, as are mean and factor; with a bias and a factor of channels."""
+    """Layer norm of a sum, with a weight and a bias per channel; the sum, the mean and the factor are stored."""
     value = ACC + FULL
     middle = mean(value)
     factor = program.rsqrt(mean((value - middle) * (value - middle)) + 1e-5)
@@ -31,7 +31,7 @@ def layer_norm():
 
 
 def layer_norm_backward():
-    """acc is the gradient; the row's sums, and those of columns and of all."""
+    """Derivative of layer norm, with sums per row, per column and of everything; acc is the gradient."""
     normal = (FULL - ROW) * program.scalar("scalar")
     grad = ACC * CHANNEL
     result = grad - mean(grad) - normal * mean(grad * normal)
@@ -41,7 +41,7 @@ def layer_norm_backward():
 
 
 def everything():
-    """Three stages, two reductions in each of the first, a mask, random numbers, moments and a vector of channels."""
+    """Three stages, the first with two row reductions; a mask, random numbers, moments and a channel vector."""
     first, largest = program.row_sum(ACC * 0.25), program.row_max(FULL - ACC)
     second = program.row_sum(program.select(ACC < first, largest, FULL))
     third = program.row_max(ACC * CHANNEL - second)
@@ -56,7 +56,7 @@ def everything():
 
 
 def classes():
-    """A loss of classes and its gradient: a row's number names one of its channels, or none."""
+    """A classification loss and its gradient; the row's number selects one of its channels, or none."""
     named = program.equal(program.channel_index(), program.select(ROW < 0, 5, program.select(ROW < 0.5, 30, -1)))
     above = ACC - program.row_max(ACC)
     total = program.row_sum(program.exp(above))

@@ -1,4 +1,4 @@
-"""Runs the package's GPU solvers in the emulator: their host side as it is, and their kernels on the CPU."""
+"""Run the package's GPU solvers in the emulator: the host side unchanged, the kernels on the CPU."""
 
 import torch
 
@@ -7,17 +7,17 @@ from emulator import host_side
 from torch_reformer import ConvProblem
 from torch_reformer.problem import TORCH_DTYPES
 
-ARCHITECTURES = {32: "sm_80", 64: "gfx90a"}  # by the size of a warp; sm_90 has clusters that read each other
+ARCHITECTURES = {32: "sm_80", 64: "gfx90a"}  # by warp size; sm_90 has clusters, whose blocks read each other's memory
 
 
 def _dense(tensor: torch.Tensor, problem: ConvProblem) -> torch.Tensor:
-    """In the problem's type, and in memory as its layout says."""
+    """The tensor in the problem's type and layout."""
     tensor = tensor.to(TORCH_DTYPES[problem.dtype])
     return tensor.permute(0, 2, 3, 1).contiguous() if problem.layout == "NHWC" else tensor.contiguous()
 
 
 def result_of(solver: str, problem: ConvProblem, x, weight, y, bias=None, *, warp=32, seed=0) -> torch.Tensor:
-    """What a solver makes of two of these NCHW tensors; the third one says nothing but its size."""
+    """Result of a solver for two of these NCHW tensors; of the third one only the size is used."""
     memory = {"F": y, "B": x, "W": weight}[problem.direction]
     tensors = [
         torch.full_like(_dense(tensor, problem), torch.nan) if tensor is memory else _dense(tensor, problem)
@@ -44,7 +44,7 @@ def result_of(solver: str, problem: ConvProblem, x, weight, y, bias=None, *, war
 
 
 def check(solver: str, problem: ConvProblem, *, warp=32, seed=0) -> None:
-    """Compares with PyTorch in fp64 on small integers: sums are exact in fp32, so the result is the exact one, rounded
+    """Compare with PyTorch in fp64 on small integers: sums are exact in fp32, so the result is the exact one, rounded
     once."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -69,11 +69,11 @@ def check(solver: str, problem: ConvProblem, *, warp=32, seed=0) -> None:
     torch.testing.assert_close(got, expected.to(TORCH_DTYPES[p.dtype]), rtol=0, atol=0)
 
 
-MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx942": 64 << 10}  # bytes of a block
+MOST_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "gfx942": 64 << 10}  # bytes per block
 
 
 def shared_bytes(solver: str, problem: ConvProblem, arch: str) -> list[int]:
-    """What each kernel that the solver launches would take of a block's shared memory; none runs."""
+    """Bytes of shared memory per block of each kernel that the solver launches; none runs."""
     asked, nothing = [], torch.empty(0)
     host_side.run(
         solver, problem.native(), arch, nothing, nothing, nothing, None,

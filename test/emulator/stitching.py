@@ -1,4 +1,4 @@
-"""Programs by the kernels that are generated for them, emulated."""
+"""Run programs by the kernels generated for them, emulated."""
 
 import ctypes
 import functools
@@ -36,15 +36,15 @@ def empty(output, acc):
 
 
 def placed(tensor) -> list[int]:
-    """A tensor's dimensions and address for stitch_launch.cpp. It has a placement if it has more than four dimensions:
-    then it may begin anywhere."""
+    """Dimensions and address of a tensor for stitch_launch.cpp. A tensor of more than four dimensions is strided and
+    may begin at any address."""
     dimensions = tensor.dim() if tensor.dim() > 4 else 0
     sizes, strides = ([*numbers, *[0] * 8][:8] for numbers in (tensor.shape, tensor.stride()))
     return [dimensions, *sizes, *strides, tensor.data_ptr() if dimensions and not tensor.is_meta else 0]
 
 
 def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_bytes=49152) -> Path:
-    """A file with the program's kernels, stitch_test and stitch_test_finish; their launches are planned, too."""
+    """A file with the program's kernels, stitch_test and stitch_test_finish; also plans their launches."""
     n, k, h, w = acc.shape
     nhwc = acc.is_contiguous(memory_format=torch.channels_last) and not acc.is_contiguous()
     code = (ctypes.c_int64 * len(program.code))(*program.code)
@@ -52,9 +52,9 @@ def source(program: Program, acc, tensors, multiprocessors=2, into=None, shared_
     types = (ctypes.c_int8 * 16)(*(STORED[tensor.dtype] for tensor in tensors))
     outputs = [(into or {}).get(i, torch.empty(0)) for i in range(len(program.outputs))]
     everything = [number for tensor in (*tensors, *outputs) for number in placed(tensor)]
-    told = (ctypes.c_int64 * len(everything))(*everything)
+    dimensions = (ctypes.c_int64 * len(everything))(*everything)
     sentence = planner().prepare(
-        *(code, ctypes.c_int64(len(code)), shape, types, told, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
+        *(code, ctypes.c_int64(len(code)), shape, types, dimensions, ctypes.c_int64(len(tensors)), STORED[acc.dtype]),
         multiprocessors,
         shared_bytes,
     )
@@ -77,8 +77,13 @@ def stitch(
     shared_bytes=49152,
     semaphores=None,
 ):
-    """The program's outputs, some of them written into given tensors; few multiprocessors, so that blocks have several
-    parts. semaphores: counters, by which the last block adds up partial results where the plan says so."""
+    """Outputs of the program.
+
+    Args:
+        multiprocessors: few, so that blocks have several parts.
+        into: tensors for some of the outputs, by number.
+        semaphores: counters by which the last block adds up partial results where the plan says so.
+    """
     file = source(program, acc, tensors, multiprocessors, into, shared_bytes)
     outputs = [(into or {}).get(i, empty(output, acc)) for i, output in enumerate(program.outputs)]
     workspace = torch.full([planner().workspace_bytes() // 4], torch.nan)
@@ -107,8 +112,11 @@ def stitch(
 
 
 def check(tested, size, dtype, layout, warp=32, rtol=3e-6, atol=3e-6, over=None, **options):
-    """That its outputs are those of the plain interpreter, on tensors of test_stitch.py. over: outputs, by their
-    numbers, that are written over one of these, or over acc."""
+    """Compare the outputs with the plain interpreter's, on the tensors of test_stitch.py.
+
+    Args:
+        over: for some outputs, by number, the name of the tensor that is overwritten, which may be acc.
+    """
     acc = acc_for(size, dtype, layout)
     everything = tensors_for(size, dtype, layout)
     tensors = {name: everything[name] for name in tested.inputs}

@@ -1,4 +1,4 @@
-"""Programs whose tensors lie in longer rows, so that all begin where vectors may, whatever their width."""
+"""Programs whose tensors have padded rows, so that each row begins at a vector's alignment, whatever its width."""
 
 import torch
 from placements import placed, written_like
@@ -11,14 +11,16 @@ ACC, ROW = program.acc(), program.row("row")
 
 
 def in_longer_rows(size):
-    """Rows of a matrix whose rows begin at lines of caches."""
+    """Matrix whose rows begin at cache lines."""
     n, c, h, w = size
     return torch.empty(n, h, w, c + 64 - c % 64)[..., :c]
 
 
 def call(tested, size, dtype, dense=()):
-    """acc, the program's tensors by name, and memory for its results, by number: what has an element for each of the
-    result's lies in longer rows, but acc and these."""
+    """acc, the program's tensors by name, and memory for its results by number.
+
+    Full-size tensors have padded rows, except acc and those named in `dense`.
+    """
     longer, everything = in_longer_rows(size), tensors_for(size, dtype, "nhwc")
     tensors = {name: everything[name] for name in tested.inputs}
     for name, tensor in tensors.items():
@@ -31,7 +33,7 @@ def call(tested, size, dtype, dense=()):
 
 
 def maps(acc):
-    """With a value of each kind; without acc, which is dense, all rows are aligned."""
+    """An element-wise program with a value of each kind. Without acc, which is dense, all rows are aligned."""
     value = FULL * CHANNEL + program.full("half") - ROW + (ACC if acc else 0)
     return Program(
         program.store(program.select(program.full("mask"), value, program.channel_index())),
@@ -45,7 +47,7 @@ def maps(acc):
 
 
 def labels(label=FULL):
-    """Binary cross entropy with its gradient, and that of a bias."""
+    """Binary cross entropy with its gradient and the bias gradient."""
     score = program.full("half") + CHANNEL
     loss = program.relu(score) - score * label + program.log1p(program.exp(-abs(score)))
     grad = (program.sigmoid(score) - label) * program.scalar("scalar")
@@ -74,7 +76,7 @@ def sums_beside():
 
 
 def classes():
-    """A loss of classes and its gradient; the last column is a class, too."""
+    """A classification loss and its gradient; the last column is a class, too."""
     last = program.columns() - 1
     named = program.equal(program.channel_index(), program.select(ROW < 0, last, 5))
     above = FULL - program.row_max(FULL)

@@ -17,19 +17,20 @@ PAIRS += [each[::-1] for each in PAIRS]
 
 
 def planned(pointers, counts, types, room=8):
-    """How many launches there are, the kernel's name, and the arguments and blocks of each."""
+    """The number of launches, the kernel's name, and each launch's arguments and blocks."""
     library, count = plans.library("casts_launch"), len(counts)
     library.bytes.restype = library.plan.restype = ctypes.c_int64
     arguments = (ctypes.c_char * library.bytes() * room)()
     blocks, name = (ctypes.c_uint32 * room)(), ctypes.create_string_buffer(32)
-    given = [(ctypes.c_void_p * count)(*each) for each in pointers]
+    arrays = [(ctypes.c_void_p * count)(*pointer) for pointer in pointers]
     numbers = (ctypes.c_int64 * count)(*counts), ctypes.c_int64(count), *types
-    launches = library.plan(*given, *numbers, arguments, blocks, ctypes.c_int64(room), name)
+    launches = library.plan(*arrays, *numbers, arguments, blocks, ctypes.c_int64(room), name)
     return launches, name.value.decode(), [*zip(map(bytes, arguments), blocks, strict=True)][: max(launches, 0)]
 
 
 def cast(sources, results, *, warp=32, seed=0):
-    """Flat tensors, each to the beginning of a result; what that has more becomes 0. How many launches it took."""
+    """Cast flat tensors, each to the beginning of a result whose remaining elements become 0. Returns the number of
+    launches."""
     casts = []
     for source, result in zip(sources, results, strict=True):
         casts.append((source.data_ptr(), result.data_ptr(), len(source)))
@@ -51,7 +52,7 @@ def cast(sources, results, *, warp=32, seed=0):
 
 
 def special(dtype):
-    """All numbers of 16 bits, or those of fp32 that are near halves of what 16 bits tell apart."""
+    """All 16-bit numbers, or the fp32 numbers near halves of what 16 bits distinguish."""
     if dtype != torch.float32:
         return torch.arange(1 << 16).to(torch.int32).to(torch.int16).view(dtype)
     high = torch.arange(0, 1 << 16, 37) << 16
@@ -79,7 +80,7 @@ LENGTHS = [0, 1, 3, 4, 5, 255, 288, 1023, 1024, 1025, BLOCK - 1, BLOCK, BLOCK + 
 @pytest.mark.parametrize(("of", "to"), PAIRS, ids=str)
 @pytest.mark.parametrize("unaligned", [False, True])
 def test_lengths(of, to, unaligned, warp):
-    """Each result is written to its end, with zeros where it has more, and nothing beside it is."""
+    """Each result is written to its end, with zeros in its remaining elements, and nothing beside it is."""
     torch.manual_seed(0)
     sources = [torch.randn(length + unaligned).to(of)[unaligned:] for length in LENGTHS]
     memories = [torch.full((length + 64,), torch.nan, dtype=to) for length in LENGTHS]
@@ -94,7 +95,7 @@ def test_lengths(of, to, unaligned, warp):
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1, 2 * MOST, 450])
 def test_as_many_as_there_are(count):
-    """Each tensor is full of a number that tells which it is."""
+    """Each tensor is filled with a number of its own, which its result must have."""
     sources = [torch.full((1 + i % 5 * 2000,), float(i % 256)) for i in range(count)]
     results = [torch.full(each.shape, torch.nan, dtype=torch.bfloat16) for each in sources]
     assert cast(sources, results) == -(-count // MOST)

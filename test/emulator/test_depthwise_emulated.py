@@ -1,4 +1,4 @@
-"""The depthwise solvers of GPUs on the CPU, host side and kernels, against PyTorch: every direction and type."""
+"""The depthwise GPU solvers on the CPU, host side and kernels, against PyTorch: every direction and type."""
 
 import itertools
 
@@ -10,14 +10,14 @@ from emulator import solvers
 from torch_reformer import ConvProblem
 
 pytestmark = emulator.needed
-TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", *slow("FP16", "FP32")]  # sanitizers are slow to compile
+TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", *slow("FP16", "FP32")]  # sanitized kernels compile slowly
 
-# (solver, direction, filter, stride, channels, size of x, padding): channels that fill no block, images that fill no
-# tile, and one that takes several tiles in both directions.
+# (solver, direction, filter, stride, channels, size of x, padding): channels that don't fill a block, batch elements
+# that don't fill a tile, and one that takes several tiles in both directions.
 CASES = [
     ("2x7", "F", 3, 1, 70, (40, 41), (1, 1)),
     ("4x7", "F", 3, 1, 24, (9, 17), (1, 1)),
-    ("2x4", "F", 7, 2, 72, (40, 90), (3, 3)),  # lines so long that they don't fit into an AMD GPU's shared memory
+    ("2x4", "F", 7, 2, 72, (40, 90), (3, 3)),  # lines too long for an AMD GPU's shared memory
     ("2x4", "F", 5, 2, 10, (12, 21), (2, 1)),
     ("2x4", "F", 7, 1, 6, (8, 9), (3, 3)),
     ("2x4", "B", 3, 1, 10, (9, 11), (1, 0)),
@@ -46,7 +46,7 @@ def test_against_pytorch(dtype, case):
 @pytest.mark.parametrize("arch", solvers.MOST_SHARED)
 @pytest.mark.parametrize("direction", "FBW")
 def test_tiles_fit_into_shared_memory(arch, direction):
-    """However long the lines are."""
+    """Tiles fit however long the lines are."""
     asked = []
     for filter, stride, width, dtype in itertools.product((3, 5, 7), (1, 2), (30, 500), ("BF16", "FP32")):
         problem = ConvProblem(

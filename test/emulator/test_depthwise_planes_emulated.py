@@ -1,4 +1,4 @@
-"""The depthwise solvers for NCHW on the CPU, host side and kernels, against PyTorch: every direction and type."""
+"""The depthwise GPU solvers for NCHW on the CPU, host side and kernels, against PyTorch: every direction and type."""
 
 import itertools
 import random
@@ -12,13 +12,13 @@ from torch_reformer import ConvProblem
 from torch_reformer.selector.candidates import candidates
 
 pytestmark = emulator.needed
-TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", *slow("FP16", "FP32")]  # sanitizers are slow to compile
+TYPES = ["BF16"] if emulator.SANITIZE else ["BF16", *slow("FP16", "FP32")]  # sanitized kernels compile slowly
 SHAPES = ["wide", "tall"]
 WARPS = {"wide": (32,), "tall": (64,)} if emulator.SANITIZE else dict.fromkeys(SHAPES, (32, 64))
 
 
 def compiled(shape, filter, amd):
-    """AMD's GPUs have no tall strips of wide filters."""
+    """True if the kernel exists: AMD's GPUs have no tall strips of wide filters."""
     return not (amd and shape == "tall" and filter > 3)
 
 
@@ -33,9 +33,9 @@ def depthwise(direction, filter, stride, n, channels, size, padding, dtype="BF16
     )  # fmt: skip
 
 
-# (filter, stride, batch, channels, size of x, padding): every filter and stride; planes whose rows are aligned to
-# anything from 2 to 16 bytes, many or a part of one in a block, the last block with fewer; several tiles a block; and
-# paddings that move the rows.
+# (filter, stride, batch, channels, size of x, padding): every filter and stride; channel maps with rows aligned to 2 to
+# 16 bytes; blocks with many channel maps or a part of one, the last block with fewer; several tiles per block; and
+# paddings that shift the rows.
 CASES = [
     (3, 1, 2, 70, (7, 7), (1, 1)),
     (3, 1, 5, 3, (9, 13), (2, 0)),
@@ -55,7 +55,7 @@ def test_against_pytorch(shape, direction, dtype, case):
         solvers.check(f"gpu_depthwise_planes_{shape}", problem, warp=warp, seed=warp // 64)
 
 
-# The kernels of one case, which are compiled already, on whatever comes: lines of one pixel, planes smaller than the
+# The kernels of one case, already compiled, on other geometries: lines of one position, channel maps smaller than the
 # filter, any padding.
 @pytest.mark.parametrize("direction", "FBW")
 @pytest.mark.parametrize("shape", SHAPES)
@@ -75,7 +75,7 @@ def test_any_geometry(shape, direction, case):
 
 @pytest.mark.parametrize("direction", "FBW")
 def test_blocks_of_several_tiles(direction):
-    """Long rows in bands, and so many planes that blocks copy one tile while they compute another."""
+    """Long rows in bands, and enough channel maps for blocks to copy one tile while they compute another."""
     for problem in (
         depthwise(direction, 3, 1, 1, 1, (90, 520), (1, 1)),
         depthwise(direction, 3, 1, 1, 2, (56, 521), (1, 1)),
@@ -106,10 +106,12 @@ USUAL = [(problem, direction) for direction in "FBW" for problem in ((3, 1, 56),
 
 @pytest.mark.parametrize("case", USUAL, ids=str)
 def test_chosen_in_nchw(case):
-    """By the static estimate: there are no weights for sm_80."""
+    """The static estimate chooses the solver: there are no weights for sm_80."""
     (filter, stride, width), direction = case
     problem = depthwise(direction, filter, stride, 32, 384, (width, width), (filter // 2,) * 2)
-    assert next(found.name for found in candidates(problem, "sm_80") if found.chosen).startswith("gpu_depthwise_planes")
+    assert next(candidate.name for candidate in candidates(problem, "sm_80") if candidate.chosen).startswith(
+        "gpu_depthwise_planes"
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,6 @@ def test_chosen_in_nchw(case):
 def test_refusals_say_why(changes):
     members, words = changes
     problem = depthwise("F", 3, 1, 2, 8, (30, 30), (1, 1)).replace(**members)
-    for found in candidates(problem, "sm_90"):
-        if found.name.startswith("gpu_depthwise_planes"):
-            assert words in found.reason
+    for candidate in candidates(problem, "sm_90"):
+        if candidate.name.startswith("gpu_depthwise_planes"):
+            assert words in candidate.reason

@@ -26,7 +26,8 @@ class Arguments(ctypes.Structure):
 
 
 def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, chunks_each=1, warp=32, seed=0):
-    """By blocks of so many rows and chunks of columns, as a warp has at once."""
+    """Gradient by blocks of `rows_each` rows and `chunks_each` chunks of columns; a chunk is what a warp handles at
+    once."""
     columns = grad.shape[1]
     name, count = TYPES[grad.dtype]
     count = 1 if columns % count else count
@@ -47,14 +48,14 @@ def gradient(ids, grad, rows, *, padding=-1, by_frequency=False, rows_each=16, c
 
 
 def check(ids, columns, rows, dtype=torch.bfloat16, padding=-1, by_frequency=False, **options):
-    grad = torch.randint(-8, 9, (len(ids), columns)).to(dtype)  # whose sums are exact in fp32
+    grad = torch.randint(-8, 9, (len(ids), columns)).to(dtype)  # their sums are exact in fp32
     expected = torch.ops.aten.embedding_dense_backward(grad.double(), ids.long(), rows, padding, by_frequency)
-    found = gradient(ids, grad, rows, padding=padding, by_frequency=by_frequency, **options)
+    actual = gradient(ids, grad, rows, padding=padding, by_frequency=by_frequency, **options)
     if by_frequency:
-        # ATen divides before it adds up, so that a sum of 0 may be some 1e-16.
-        torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-14)
+        # ATen divides before it adds up, so a sum of 0 may be about 1e-16.
+        torch.testing.assert_close(actual.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-14)
     else:
-        assert torch.equal(found, expected.to(dtype))
+        assert torch.equal(actual, expected.to(dtype))
 
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])
@@ -70,7 +71,7 @@ def test_gradient(columns, dtype, warp):
 
 @pytest.mark.parametrize("warp", [32, *slow(64)])
 def test_frequent_ids(warp):
-    """More than a block lists: it goes on with fewer rows, down to one, of which all warps have a share."""
+    """More ids than a block's list holds: it goes on with fewer rows, down to one that all warps share."""
     ids = torch.randint(0, 40, (2500,))
     ids[torch.rand(2500) < 0.7] = 17
     for seed in (0, 1):

@@ -1,4 +1,4 @@
-"""The emulator finds what it should, and runs shuffles, asynchronous copies and matrix products as GPUs do."""
+"""The emulator finds planted bugs, and runs shuffles, asynchronous copies and matrix products as GPUs do."""
 
 import ctypes
 import json
@@ -62,7 +62,7 @@ def test_warp_primitives(warp, seed, mask, distance):
 
 
 def test_other_processors_switch_stacks_by_ucontext(warp):
-    """The same results, and the same complaints."""
+    """Other processors, which use ucontext, give equal results and complaints."""
     defines = ("REFORMER_EMULATOR_UCONTEXT",)
     launch = dict(grid=(1, 1, 1), threads=THREADS, warp=warp, defines=defines)
     numbers = numpy.arange(THREADS, dtype=numpy.float32)
@@ -134,7 +134,7 @@ def test_missing_barriers_show_under_some_order_of_threads(warp):
 
 def test_what_was_not_written_is_no_number(warp):
     assert numpy.isnan(planted_bugs.run("missing_wait", warp)).all()
-    for _ in range(2):  # the second block doesn't find what the first wrote
+    for _ in range(2):  # the second block must not find what the first one wrote
         assert numpy.isnan(planted_bugs.run("unwritten_shared", warp)).all()
 
 
@@ -173,7 +173,7 @@ SANITIZERS_FIND = {
 
 @pytest.fixture(scope="module")
 def found_by_sanitizers():
-    """What sanitizers say of each kernel, by (name, warp): None if nothing."""
+    """The sanitizers' complaint about each kernel, by (name, warp); None if there is none."""
     cases = [(name, warp) for name in ("no_missing_barrier", *SANITIZERS_FIND) for warp in emulator.WARPS]
     done = emulator.sanitized(["-m", "emulator.planted_bugs", *(f"{name}:{warp}" for name, warp in cases)])
     assert done.returncode == 0, done.stderr
@@ -183,10 +183,10 @@ def found_by_sanitizers():
 @emulator.without_sanitizers
 @pytest.mark.parametrize("name", SANITIZERS_FIND)
 def test_sanitizers_find(warp, name, found_by_sanitizers):
-    found = found_by_sanitizers[name, warp]
-    assert found is not None
-    assert re.search(SANITIZERS_FIND[name], found), found
-    assert "planted_bugs.hip" in found
+    text = found_by_sanitizers[name, warp]
+    assert text is not None
+    assert re.search(SANITIZERS_FIND[name], text), text
+    assert "planted_bugs.hip" in text
 
 
 @emulator.without_sanitizers

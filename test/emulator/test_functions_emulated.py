@@ -1,4 +1,4 @@
-"""Functions whose results of 16 bits are computed by shorter formulas, for every number of such a type."""
+"""Functions with shorter formulas for 16-bit results, checked for every number of such a type."""
 
 import math
 
@@ -12,14 +12,14 @@ from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 X = program.acc()
-TINY = 2.0**-125  # GPUs take less than half of it for 0
+TINY = 2.0**-125  # GPUs flush less than half of it to 0
 
 
 def exact_cdf(x):
     return torch.erfc(-math.sqrt(0.5) * x) / 2
 
 
-FUNCTIONS = {  # and the exact one, of fp64
+FUNCTIONS = {  # each with the exact one in fp64
     "normal_cdf": (program.normal_cdf(X), exact_cdf),
     "normal_pdf": (program.normal_pdf(X), lambda x: (x * x / -2).exp() / math.sqrt(2 * math.pi)),
     "gelu": (program.gelu(X), lambda x: x * exact_cdf(x)),
@@ -36,7 +36,7 @@ def every(dtype: torch.dtype) -> torch.Tensor:
 
 
 def in_order(numbers: torch.Tensor) -> torch.Tensor:
-    """Whole numbers, in which a number of the type and the next are 1 apart; -0 is 0."""
+    """Integers by which adjacent numbers of the type differ by 1; -0 is 0."""
     bits = numbers.contiguous().view(torch.int16).int()
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
@@ -44,7 +44,7 @@ def in_order(numbers: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_is_the_exact_number_rounded(name, dtype):
-    """Or, one time in 1000, its neighbour: where the exact one is about halfway between the two."""
+    """One result in 1000 may be the adjacent number, where the exact one is about halfway between the two."""
     value, function = FUNCTIONS[name]
     x = every(dtype)
     (got,) = stitch(Program(program.store(value)), x, [])

@@ -39,7 +39,7 @@ def test_small_tiles(solver, direction, name):
 def test_every_solver(solver, direction, dtype):
     sizes = PROBLEMS["3x3, stride 2" if dtype == "FP16" else "1x1"]
     problem = ConvProblem(*sizes, direction=direction, dtype=dtype, layout="NHWC")
-    # In fp32 the one would need more registers than there are; for the other there are 64x32 and 32x32.
+    # In fp32 the first would need more registers than there are; in place of the second there are 64x32 and 32x32.
     missing = {("gpu_gemm_128x128", "W", "FP32"), *(("gpu_gemm_128x32", "W", dtype) for dtype in ("FP16", "FP32"))}
     if (solver, direction, dtype) in missing:
         with pytest.raises(ValueError, match="it is not compiled for this data type and architecture"):

@@ -15,7 +15,7 @@ pytestmark = emulator.needed
 
 
 def run(problem, kernel, splits, *, warp, tiles=1, seed=0, defines=()):
-    """What the kernel computes, in NCHW."""
+    """The kernel's result in NCHW."""
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
     values = problem.bias.to(problem.type[0])
     result = problem.no_result()
@@ -104,8 +104,8 @@ def test_all_tiles(path, direction, kind):
         check(problem, name_of(direction, "bf16", kind, tile), 1, path)
 
 
-# Rows don't fill the last tile, and the last block has fewer tiles; classes of a stride differ in rows and in steps, of
-# which some have none.
+# Rows that don't fill the last tile, a last block with fewer tiles, and a stride's phases, which differ in rows and in
+# steps, some without any.
 @pytest.mark.parametrize("tiles", [2, 3, *slow(100)])
 @pytest.mark.parametrize("name", [*GENERAL, *POINTWISE, *STRIDED, "one step", "many steps"])
 @pytest.mark.parametrize("direction", ["forward", "input_grad"])

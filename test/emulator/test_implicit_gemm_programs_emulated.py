@@ -19,7 +19,7 @@ from torch_reformer.program import Program
 pytestmark = emulator.needed
 
 PATHS = ["mma_sync", "mfma"]
-# n, c, h, w, k, r, s: rows and columns are not what tiles are
+# n, c, h, w, k, r, s: rows and columns are not multiples of a tile's
 KINDS = {
     "1x1": ((2, 40, 7, 9, 88, 1, 1), {}),
     "1x1, stride 2, 3": ((2, 24, 9, 11, 40, 1, 1), dict(stride=(2, 3))),
@@ -44,7 +44,7 @@ def test_named(path, name):
         check(Program(*NAMED[name]), kind, type_name, path=path, seed=seed)
 
 
-# Outputs of every type, and inputs of every kind: all that has a place in a tensor.
+# Outputs of every type and inputs of every kind that has an element per element, row or column of the result.
 EVERYTHING = Program(
     program.store(BIASED > FULL, torch.bool),
     program.store(program.silu(BIASED + FULL) * program.row("row") + program.scalar("scalar")),
@@ -61,14 +61,14 @@ def test_everything(path, type_name, kind):
     check(EVERYTHING, kind, type_name, path=path)
 
 
-# On the mma.sync path a block computes several tiles of rows, the last one fewer.
+# On the mma.sync path a block computes several tiles of rows, the last block fewer.
 @pytest.mark.parametrize("tiles", [2, 3, 100])
 @pytest.mark.parametrize("kind", ["1x1", "3x3", "groups"])
 def test_several_tiles_a_block(kind, tiles):
     check(EVERYTHING, kind, tiles=tiles, seed=tiles)
 
 
-# So many of a column's rows that the tensors of several are read at once: of two tensors, and of one.
+# Columns with so many rows that the tensors of several rows are read at once: two tensors, and one.
 @pytest.mark.parametrize(
     "type_name, tile", [("bf16", "64x64_2x2_4"), pytest.param("fp32", "128x64_2x2_3", marks=pytest.mark.slow)]
 )
@@ -78,7 +78,7 @@ def test_rows_read_at_once(path, type_name, tile):
         check(tested, "3x3", type_name, tile, path)
 
 
-# Those of wgmma's, too, which hold and store their sums as mma.sync's do.
+# wgmma kernels, too, which hold and store their sums as those of mma.sync do.
 @pytest.mark.slow
 @emulator.without_sanitizers
 @pytest.mark.parametrize("type_name", ["bf16", "fp32"])

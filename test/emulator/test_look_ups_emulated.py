@@ -1,4 +1,4 @@
-"""Kernels that look up rows of tables, emulated, against the plain interpreter."""
+"""Kernels that gather rows of tables, emulated, against the plain interpreter."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch_reformer.program.interpreter import interpret
 pytestmark = emulator.needed
 
 
-# Rows in part of a warp, in several; and too long for registers.
+# Rows within part of a warp, within several warps, and too long for registers.
 @pytest.mark.parametrize("size", [(2, 24, 3, 5), (1, 264, 2, 3), (3, 7, 2, 2), *slow((2, 1024, 2, 2))], ids=str)
 @pytest.mark.parametrize("name", looking_up())
 @pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)

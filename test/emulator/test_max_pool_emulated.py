@@ -17,7 +17,7 @@ FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def planned(is_forward, dtype, layout, images, channels, rows, columns, tensors=(0, 0, 0)):
-    """A launch's kernel, grid, threads and arguments, or a sentence."""
+    """A launch's kernel, grid, threads and arguments, or the reason why there is none."""
     library = plans.library("max_pool_launch")
     library.plan.restype = ctypes.c_char_p
     axes = [(ctypes.c_int64 * 6)(*each) for each in (rows, columns)]
@@ -31,7 +31,10 @@ def planned(is_forward, dtype, layout, images, channels, rows, columns, tensors=
 
 
 class Pool:
-    """As F.max_pool2d's arguments; images_each: of a block's place along y, otherwise as planned."""
+    """Max pooling with the arguments of F.max_pool2d.
+
+    images_each: batch elements per block along y; by default as planned.
+    """
 
     def __init__(self, window, stride=None, padding=0, dilation=1, ceil_mode=False, images_each=None):
         def pair(value):
@@ -56,7 +59,7 @@ class Pool:
         return name
 
     def check(self, images, layout="nhwc", count=None, pool=F.max_pool2d, **options):
-        """Against PyTorch, bit by bit: gradients are small whole numbers."""
+        """Compare with PyTorch, bit by bit: gradients are small integers."""
         images = images.contiguous(memory_format=FORMATS[layout])
         wide = images.double().requires_grad_()
         expected = pool(wide, *self.geometry)
@@ -67,9 +70,9 @@ class Pool:
         places = torch.full_like(grad, 254, dtype=torch.uint8)
         names = [self.run(True, images, result, (images, places, result), layout, **options)]
         assert torch.equal(result.double().nan_to_num(99, 98, 97), expected.detach().nan_to_num(99, 98, 97))
-        found = torch.full_like(images, torch.nan)
-        names += [self.run(False, images, result, (grad, places, found), layout, **options)]
-        assert torch.equal(found, expected_grad.to(found.dtype))
+        actual = torch.full_like(images, torch.nan)
+        names += [self.run(False, images, result, (grad, places, actual), layout, **options)]
+        assert torch.equal(actual, expected_grad.to(actual.dtype))
         if count:
             assert all(name.endswith(f"_{count}") for name in names)
 
@@ -94,7 +97,7 @@ POOLS = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float16, torch.float32)], ids=str)
 @pytest.mark.parametrize("name", POOLS)
 def test_against_pytorch(name, dtype, layout):
-    """Small whole numbers: windows have several maxima, of which the first is the one."""
+    """Small integers: windows have several maxima, of which the first one counts."""
     torch.manual_seed(0)
     pool, size = POOLS[name]
     for channels in (16, 3):
@@ -107,7 +110,7 @@ def test_against_pytorch(name, dtype, layout):
 @pytest.mark.parametrize("layout", plans.LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_nan_and_infinity(dtype, layout):
-    """Also both zeros, which are equal."""
+    """Also with zeros of both signs, which are equal."""
     torch.manual_seed(1)
     some = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, -1.0])
     for likely in (8, 4, 2):  # with NaN in many windows, or in none
@@ -121,7 +124,7 @@ def test_nan_and_infinity(dtype, layout):
 
 
 def test_windows_without_elements():
-    """Dilated ones, which PyTorch's own backward takes for some behind the image."""
+    """Dilated windows without elements; PyTorch's own backward takes some for windows of elements behind the image."""
 
     def padded(images, window, stride, padding, dilation, ceil_mode):
         images = F.pad(images, (padding[1], padding[1], padding[0], padding[0]), value=-torch.inf)
@@ -135,7 +138,7 @@ AXIS = (8, 4, 2, 2, 0, 1)  # size, outputs, window, stride, padding, dilation
 
 
 def test_large_sizes():
-    """More threads than a number of 32 bits counts are many blocks along y."""
+    """More threads than a 32-bit number counts become many blocks along y."""
     images, rows = 1 << 20, (224, 112, 2, 2, 0, 1)
     for is_forward, layout, channels in ((True, "nhwc", 64), (False, "nchw", 3)):
         name, (x, y, z, threads), _ = planned(is_forward, torch.bfloat16, layout, images, channels, rows, rows)

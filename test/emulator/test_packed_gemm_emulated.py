@@ -1,4 +1,4 @@
-"""The packing solvers of GPUs on the CPU, host side and kernels, against PyTorch: narrow groups, first layers."""
+"""The packing solvers of GPUs on the CPU, host side and kernels, against PyTorch: narrow groups and first layers."""
 
 import os
 
@@ -18,7 +18,7 @@ from torch_reformer.selector.candidates import candidates
 pytestmark = emulator.needed
 SOLVERS = [name for name in native.solver_names() if name.startswith("gpu_packed_gemm_")]
 USUAL = "gpu_packed_gemm_64x64"
-DTYPES = {"BF16": 8, "FP16": 8, "FP32": 4}  # elements of 16 bytes
+DTYPES = {"BF16": 8, "FP16": 8, "FP32": 4}  # elements per 16 bytes
 
 # n, c, h, w, k, r, s, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w
 STEMS = {
@@ -108,7 +108,7 @@ def test_every_solver(solver, direction, name):
     "sizes", [(8, 3, 40, 40, 16, 3, 3, 1, 1, 2, 2), (4, 32, 32, 32, 32, 3, 3, 1, 1, 1, 1, 1, 1, 8)]
 )
 def test_weight_grad_of_several_parts(sizes, monkeypatch):
-    """There are so many pixels that the sums are cut, and so few that they are still exact."""
+    """Enough positions for the sums to be split, and few enough for them to stay exact."""
     parts, launch = [], emulator.launch
     monkeypatch.setattr(
         emulator, "launch", lambda *names, grid, **rest: (parts.append(grid[2]), launch(*names, grid=grid, **rest))
@@ -152,14 +152,14 @@ def test_whatever_it_accepts_is_right(problem, warp, seed):
 
 @pytest.mark.skipif(gpu.unavailable("sm_90") is not None and not os.environ.get("CI"), reason="no kernels for sm_90")
 def test_workspace():
-    """Packed operands, in multiples of 256 bytes: 115 pairs of pixels a line, 4 pairs of taps."""
+    """Packed operands, in multiples of 256 bytes: 115 pairs of positions per line, 4 pairs of taps."""
     stem = "3-224-224-7x7-64-112-112-32-3x3-2x2-1x1-0-NHWC-NHWC-NHWC-BF16-F"
     groups = "128-56-56-3x3-128-56-56-32-1x1-1x1-1x1-0-NHWC-NHWC-NHWC-BF16-F_g32"
     x, filter = 32 * 224 * 115 * 8 * 2, 64 * 7 * 4 * 8 * 2
     for key, expected in {stem: x + filter, groups: 128 * 9 * 64 * 2}.items():
-        found = {candidate.name: candidate for candidate in candidates(ConvProblem.parse(key), "sm_90")}
-        assert found["gpu_packed_gemm_128x64"].workspace_bytes == expected
-        # Where no selector decides.
+        actual = {candidate.name: candidate for candidate in candidates(ConvProblem.parse(key), "sm_90")}
+        assert actual["gpu_packed_gemm_128x64"].workspace_bytes == expected
+        # Problems where no selector decides.
         assert next(c.name for c in candidates(ConvProblem.parse(key), "sm_80") if c.chosen) == "aten"
 
 

@@ -1,5 +1,5 @@
-"""What is emulated runs once more under the compiler's sanitizers, in processes of their own: one case of each test, or
-all that `make test` runs."""
+"""Run the emulated tests again under the compiler's sanitizers, in their own processes: one case of each test, or all
+that `make test` runs."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def check(*options, families):
 
 
 def test_no_complaints_of_first_cases():
-    """A case of each test, all in one process."""
+    """One case of each test, all in one process."""
     check("--first-cases", families=FAMILIES)
 
 

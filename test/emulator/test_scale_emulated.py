@@ -37,13 +37,13 @@ def test_scales(dtype, of_factor):
         for factor in (1.0, -0.5, torch.inf):
             factor = torch.tensor(factor, dtype=of_factor)
             for warp in (32, 64):
-                found = scaled(values, factor, count, blocks, seed=size, warp=warp)
-                assert torch.equal(found, (values.float() * factor.float()).to(dtype))
+                result = scaled(values, factor, count, blocks, seed=size, warp=warp)
+                assert torch.equal(result, (values.float() * factor.float()).to(dtype))
 
 
 def test_one_leaves_all_as_it_is():
-    """A NaN's bits, too."""
+    """A factor of one leaves all elements as they are, including the bits of NaN."""
     values = torch.tensor([0x7FC1, 0xFFC2, 0x7F81] * 8, dtype=torch.int32).to(torch.int16)
     values = values.view(torch.bfloat16)
-    found = scaled(values, torch.tensor(1.0), 8, 1)
-    assert torch.equal(found.view(torch.int16), values.view(torch.int16))
+    result = scaled(values, torch.tensor(1.0), 8, 1)
+    assert torch.equal(result.view(torch.int16), values.view(torch.int16))

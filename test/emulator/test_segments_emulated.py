@@ -43,7 +43,7 @@ def launch_rows(name, count, arguments):
 
 
 def segments(numbers, rows):
-    """Their order and where each begins."""
+    """Order of the entries by segment, and the position at which each segment begins."""
     ordered, wide = torch.sort(numbers.int(), stable=True)
     order, begins = torch.empty_like(ordered), torch.full((rows + 1,), -1, dtype=torch.int32)
     pointers = [each.data_ptr() for each in (ordered, wide, order, begins)]
@@ -52,8 +52,10 @@ def segments(numbers, rows):
 
 
 def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks_each=1, warp=32, seed=0):
-    """By blocks of so many chunks of columns, as a warp has at once, and, where they have room, with so many rows of
-    the source side by side (its logarithm)."""
+    """Sums by blocks of `chunks_each` chunks of columns; a chunk is what a warp handles at once.
+
+    log_side: logarithm of the number of source rows that a warp adds up side by side, if it has room.
+    """
     columns = source.shape[1]
     name, count = TYPES[source.dtype]
     count = 1 if columns % count else count
@@ -77,7 +79,7 @@ def summed(numbers, source, rows, base=None, factors=None, *, log_side=0, chunks
 
 
 def check(numbers, columns, rows, dtype=torch.bfloat16, with_base=False, with_factors=False, **options):
-    source = torch.randint(-4, 5, (len(numbers), columns)).to(dtype)  # whose sums are exact in fp32
+    source = torch.randint(-4, 5, (len(numbers), columns)).to(dtype)  # their sums are exact in fp32
     base = torch.randint(-4, 5, (rows, columns)).to(dtype) if with_base else None
     factors = torch.randint(-2, 3, (len(numbers),)).to(dtype) if with_factors else None
     expected = torch.zeros(rows, columns, dtype=torch.float64) if base is None else base.double()
@@ -102,7 +104,7 @@ def test_sums(columns, dtype, warp):
 @pytest.mark.parametrize("warp", [32, *slow(64)])
 @pytest.mark.parametrize("log_side", [0, 6])
 def test_rows_of_many_entries(log_side, warp):
-    """All warps of a block have a share of one; of just so many entries that none has it, too."""
+    """All warps of a block share a row of many entries; also rows of just so many entries that they are not shared."""
     many = LONG << log_side if log_side == 0 else LONG * 8
     numbers = torch.cat([torch.randint(0, 17, (500,)), *(torch.full((many + r,), 17 + r) for r in range(3))])
     numbers = numbers[torch.randperm(len(numbers))]
@@ -120,7 +122,7 @@ def test_few_entries(count):
 @pytest.mark.parametrize("from_end", [False, True])
 def test_numbers_of_rows(dtype, from_end):
     index = torch.randint(-30 if from_end else 0, 30, (1500,), dtype=dtype)
-    found = torch.full(index.shape, -1, dtype=torch.int32)
-    arguments = NumbersArguments(index.data_ptr(), found.data_ptr(), len(index), 30, from_end)
+    result = torch.full(index.shape, -1, dtype=torch.int32)
+    arguments = NumbersArguments(index.data_ptr(), result.data_ptr(), len(index), 30, from_end)
     launch_rows(f"row_numbers_{IDS[dtype]}", len(index), arguments)
-    assert torch.equal(found, (index % 30).int())
+    assert torch.equal(result, (index % 30).int())

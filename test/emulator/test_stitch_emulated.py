@@ -70,8 +70,8 @@ def reductions(*per, kinds=KINDS):
     return Program(program.store(value), *(kind(value, each) for kind in kinds for each in per))
 
 
-# One group of columns and several, with idle threads; of few parts and, with more multiprocessors, more of them. For
-# many reductions of several parts another kernel is expected to be faster.
+# One group of columns and several, with idle threads; few parts and, with more multiprocessors, more of them. For many
+# reductions of several parts another kernel is expected to be faster.
 @pytest.mark.parametrize("multiprocessors", [7, *slow(20)])
 @pytest.mark.parametrize(
     "case",
@@ -84,7 +84,7 @@ def reductions(*per, kinds=KINDS):
     ids=str,
 )
 def test_the_last_block_adds_up(case, multiprocessors):
-    """And leaves the counters as they were, so that the next launch gives the same bits."""
+    """The last block also resets the counters, so that the next launch gives equal bits."""
     per, size = case
     tested = reductions(*per, kinds=KINDS[:1] if per == ("channel", "all") else KINDS)
     acc, everything = (of(size, torch.bfloat16, "nhwc") for of in (acc_for, tensors_for))
@@ -92,10 +92,10 @@ def test_the_last_block_adds_up(case, multiprocessors):
     semaphores = torch.zeros(1024, dtype=torch.int32)
     for warp in WARPS:
         run = functools.partial(stitch, tested, acc, tensors, warp=warp, multiprocessors=multiprocessors)
-        found, again, expected = run(semaphores=semaphores), run(semaphores=semaphores, seed=1), run()
+        actual, again, expected = run(semaphores=semaphores), run(semaphores=semaphores, seed=1), run()
         assert 0 < planner().semaphores() <= 1024
         assert not semaphores.any()
-        for one, other, exact in zip(found, again, expected, strict=True):
+        for one, other, exact in zip(actual, again, expected, strict=True):
             assert torch.equal(one, other)
             torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
 
@@ -148,14 +148,14 @@ def test_a_launch_has_few_blocks_along_y(layout, size):
 @pytest.mark.parametrize("size", [(2, 24, 3, 5), *slow((5, 40, 2, 1), (1, 264, 2, 2))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, *slow(torch.float32)], ids=str)
 def test_placements(dtype, size, way):
-    """Tensors in other orders, parts of others and such that repeat elements, read and written where they are."""
+    """Tensors in other memory orders, slices, and tensors with repeated elements, read and written in place."""
     for tested in placed_programs():
         acc, tensors, placed = placed_tensors(tested, size, dtype, way)
         results = [written_like(PLACES[way](size), output.dtype or dtype) for output in tested.outputs[:1]]
-        found = stitch(tested, acc, placed, into={0: results[0]})
+        actual = stitch(tested, acc, placed, into={0: results[0]})
         expected = stitch(tested, acc, tensors)
-        found[0] = in_sizes(found[0], size)
-        for one, other in zip(found, expected, strict=True):
+        actual[0] = in_sizes(actual[0], size)
+        for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 
@@ -167,17 +167,18 @@ def test_placements_that_are_written_over(dtype, way):
         acc, tensors, placed = placed_tensors(tested, size, dtype, way)
         expected = stitch(tested, acc, tensors)
         read = placed[list(tested.inputs).index("full")]
-        found = stitch(tested, acc, placed, into={0: read})
-        assert found[0].data_ptr() == read.data_ptr()
-        found[0] = in_sizes(found[0], size)
-        for one, other in zip(found, expected, strict=True):
+        actual = stitch(tested, acc, placed, into={0: read})
+        assert actual[0].data_ptr() == read.data_ptr()
+        actual[0] = in_sizes(actual[0], size)
+        for one, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("size", TWO_SIZES, ids=str)
 def test_channels_are_stored_in_place(size, layout):
-    """By one thread each, though other blocks read other inputs of theirs."""
+    """Channel vectors are stored in place by one thread per channel, though other blocks read the channels' other
+    inputs."""
     running, share = program.channel("running"), program.scalar("scalar")
     tested = Program(
         program.store(program.acc() * CHANNEL),
@@ -227,7 +228,7 @@ def test_random_numbers_are_those_of_the_cpu():
 
 
 def test_a_block_stays_at_its_place_of_a_period():
-    """So that it finds in its own cache what it reads again."""
+    """A block thereby finds elements that it reads again in its own cache."""
     lines, period, channels = 1 << 20, 2048, 64
     acc = torch.empty((1, channels, lines, 1), dtype=torch.bfloat16, device="meta")
     acc = acc.contiguous(memory_format=torch.channels_last)
@@ -257,8 +258,8 @@ def test_random_programs(tested, size, layout, warp):
 @pytest.mark.parametrize("reduces_rows", [False, True])
 @pytest.mark.parametrize("width, bounds", [(16, (8,)), (24, (8, 16)), (16, (7,))], ids=str)
 def test_concatenations(width, bounds, reduces_rows):
-    """Each column is read from the part that it is chosen from, alone where the parts' ends are multiples of a thread's
-    elements."""
+    """Each column is read from the part that it is chosen from; only that part is read if the parts' ends are multiples
+    of a thread's elements."""
     size = (1, width, 15, 1)
     acc, memory = acc_for(size, torch.bfloat16, "nhwc"), torch.randn(15, 3 * width).bfloat16()
     parts = [memory[:, 8 * i : 8 * i + width] for i in range(len(bounds) + 1)]
@@ -268,9 +269,9 @@ def test_concatenations(width, bounds, reduces_rows):
     result = value * program.acc()
     tested = Program(program.store(result - program.row_sum(value) if reduces_rows else result), program.sum(value))
     placed = {f"part{i}": part[None, None, None] for i, part in enumerate(parts)}
-    found = stitch(tested, acc, [placed[name] for name in tested.inputs])
+    results = stitch(tested, acc, [placed[name] for name in tested.inputs])
     text = planner().source().decode()
     assert text.count("column <") == (0 if bounds == (7,) else (4 if reduces_rows else 2) * len(bounds))
     dense = {name: in_sizes(each, size).double() for name, each in placed.items()}
-    for one, other in zip(found, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
+    for one, other in zip(results, interpret(tested, size, torch.float64, dense, acc.double()), strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=2.0**-8, atol=1e-4)

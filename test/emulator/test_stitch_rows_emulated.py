@@ -1,4 +1,4 @@
-"""Programs whose rows are reduced to what the rest of them needs, emulated, against the plain interpreter."""
+"""Programs with row reductions whose results the rest uses, emulated, against the plain interpreter."""
 
 import math
 
@@ -18,7 +18,7 @@ from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 
-# Rows of odd widths, shorter than a warp's part, in one warp, in several, with groups past the end.
+# Rows of odd widths: shorter than a warp's part, within one warp, within several, with groups past the end.
 SIZES = [(1, 7, 5, 1), (3, 24, 2, 5), (2, 136, 3, 1), (1, 1096, 3, 1), *slow((1, 4096, 3, 1))]
 
 
@@ -30,7 +30,7 @@ def test_programs_of_rows(name, size, warp):
         check(PROGRAMS[name], size, dtype, "nhwc", warp, rtol=2e-5, atol=3e-5 * max(8, size[1]), seed=warp)
 
 
-# Shared memory has room for two rows, for one, for none.
+# Shared memory has room for two rows, for one, or for none.
 @pytest.mark.parametrize("shared_bytes", [160 << 10, 72 << 10, 16 << 10])
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "classes"])
 def test_rows_too_long_for_registers(name, shared_bytes):
@@ -48,7 +48,7 @@ def test_rows_that_are_written_over(name, over):
         check(PROGRAMS[name], size, torch.bfloat16, "nhwc", over=over, rtol=2e-5, atol=3e-5 * max(8, size[1]))
 
 
-# In shared memory, and read again in each pass.
+# Rows in shared memory, and rows that are read again in each pass.
 @pytest.mark.parametrize("shared_bytes", [160 << 10, 16 << 10])
 @pytest.mark.parametrize("name", OVER)
 def test_long_rows_that_are_written_over(name, shared_bytes):
@@ -57,7 +57,7 @@ def test_long_rows_that_are_written_over(name, shared_bytes):
 
 
 def test_masks_of_rows_in_shared_memory():
-    """Tensors of several sizes of elements stay there, each where its vectors may begin."""
+    """Tensors with elements of several sizes stay in shared memory, each beginning at a vector's alignment."""
     above = program.select(program.full("mask"), program.full("half"), program.acc())
     tested = Program(program.store(above - program.row_max(above) * program.row_sum(above) / program.columns()))
     check(tested, (1, 16392, 3, 1), torch.float32, "nhwc", shared_bytes=160 << 10, rtol=2e-5, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Kernels generated for programs that read and write tensors of which lines are adjacent, not columns, emulated."""
+"""Kernels generated for programs with transposed tensors (adjacent along lines, not columns), emulated."""
 
 import pytest
 import torch
@@ -19,13 +19,13 @@ from torch_reformer.program.interpreter import interpret
 pytestmark = emulator.needed
 
 WARPS = (32, 64)
-# Whole vectors, sizes of one, odd ones, and several tiles along each side.
+# Whole vectors, sizes of one, odd sizes, and several tiles along each side.
 SIZES = [(2, 24, 4, 8), (1, 40, 8, 40), *slow((3, 7, 3, 5), (1, 12, 1, 1), (2, 264, 2, 2), (1, 72, 33, 64))]
 KEY = torch.tensor(-987654321987654321)
 
 
 def given_to(tested, size, dtype, way):
-    """The program's inputs, dense and with the full ones turned in this way."""
+    """The program's inputs, once dense and once with the full-size ones transposed in this way."""
     dense = {name: tensor for name, tensor in tensors_for(size, dtype, "nhwc").items() if name in tested.inputs}
     dense |= {"key": KEY} if "key" in tested.inputs else {}
     full = {"half", "mask", "full"}
@@ -40,17 +40,20 @@ def given_to(tested, size, dtype, way):
 
 
 def is_turned(size):
-    """Channels of images of one pixel are adjacent in either order."""
+    """True if the sizes can be transposed: channels of images of one position are adjacent in either order."""
     return size[2] * size[3] > 1
 
 
 def check(tested, size, dtype, way, warp, outputs=()):
-    """What it gives of turned tensors is what it gives of dense ones, to the bit where nothing is added up, and the
-    plain interpreter's. outputs: those that are turned, too."""
+    """Compare results for transposed tensors with those for dense ones (bit by bit where nothing is added up) and with
+    the plain interpreter.
+
+    outputs: numbers of the outputs that are transposed, too.
+    """
     acc = acc_for(size, dtype, "nhwc")
     tensors, turned = given_to(tested, size, dtype, way)
     into = {i: written_like(TURNED[way](size), tested.outputs[i].dtype or dtype) for i in outputs}
-    found = stitch(tested, acc, turned, into=dict(into), warp=warp)
+    actual = stitch(tested, acc, turned, into=dict(into), warp=warp)
     assert planner().is_of_tiles() or not is_turned(size) or not (outputs or any(each.dim() > 4 for each in turned))
     expected = stitch(tested, acc, tensors, warp=warp)
     wide = {
@@ -59,12 +62,12 @@ def check(tested, size, dtype, way, warp, outputs=()):
     }
     exact = interpret(tested, size, torch.float64, wide, acc.double())
     count = size[0] * size[1] * size[2] * size[3]
-    for i, (output, one, other, right) in enumerate(zip(tested.outputs, found, expected, exact, strict=True)):
+    for i, (output, one, other, right) in enumerate(zip(tested.outputs, actual, expected, exact, strict=True)):
         one = in_sizes(one, size) if i in outputs else one
         if output.kind == "store":
             assert torch.equal(one, other)
         torch.testing.assert_close(one.double(), right.to(one.dtype).double(), rtol=1e-2, atol=4e-6 * count + 1e-2)
-    for memory in into.values():  # nothing is written around it
+    for memory in into.values():  # nothing is written around the output
         everything = memory.as_strided((memory.untyped_storage().size() // memory.itemsize,), (1,), 0)
         assert memory.dtype == torch.bool or everything.isnan().sum() == everything.numel() - count
 
@@ -108,11 +111,11 @@ def test_rows_are_looked_up(size, index):
     tested = looking_up()["tables"]
     acc, tensors = looked_up(tested, size, torch.bfloat16, index)
     into = {0: written_like(TURNED["turned"](size), torch.bfloat16)}
-    found, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
+    actual, of_turned = stitch(tested, acc, [*tensors.values()], into=into)
     assert bool(planner().is_of_tiles()) == is_turned(size)
     expected, moments = stitch(tested, acc, [*tensors.values()])
     assert not planner().is_of_tiles()
-    assert torch.equal(in_sizes(found, size), expected)
+    assert torch.equal(in_sizes(actual, size), expected)
     torch.testing.assert_close(of_turned, moments, rtol=1e-4, atol=1e-3)
 
 

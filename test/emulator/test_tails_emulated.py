@@ -1,4 +1,4 @@
-"""Rows that end within the elements that a thread computes at once, emulated, against the plain interpreter."""
+"""Rows whose end lies within the elements that a thread computes at once, emulated, against the plain interpreter."""
 
 import functools
 
@@ -19,16 +19,19 @@ pytestmark = emulator.needed
 
 
 def check(tested, size, group, dtype=torch.bfloat16, dense=(), rtol=1e-5, **options):
-    """Its results, and that nothing but they is written. group: how many elements a thread computes at once."""
+    """Compare the results, and check that nothing beside them is written.
+
+    group: number of elements that a thread computes at once.
+    """
     acc, tensors, into = call(tested, size, dtype, dense)
-    found = stitch(tested, acc, [*tensors.values()], into=into, **options)
+    actual = stitch(tested, acc, [*tensors.values()], into=into, **options)
     text = planner().source().decode()
     assert any(f"{layout}, {group}," in text for layout in ("nhwc", "RowInRegisters<Program", "LongRow<Program"))
-    assert ", true)" in text or ", true>)" in text  # it knows that rows end so
+    assert ", true)" in text or ", true>)" in text  # the kernel handles such ends of rows
     wide = {name: in_sizes(each, size) if each.dim() > 4 else each for name, each in tensors.items()}
     wide = {name: each.double() if each.is_floating_point() else each for name, each in wide.items()}
     exact = interpret(tested, size, torch.float64, wide, acc.double())
-    for i, (one, other) in enumerate(zip(found, exact, strict=True)):
+    for i, (one, other) in enumerate(zip(actual, exact, strict=True)):
         if i in into:
             pitch = one.stride(-2)
             rest = one.as_strided((size[0] * size[2] * size[3], pitch), (pitch, 1))[:, size[1] :]
@@ -52,24 +55,24 @@ def test_of_fp32():
 
 @pytest.mark.parametrize("label, group", [(FULL, 8), (program.acc(), 4)])
 def test_labels(label, group):
-    """In bf16; and labels in fp32, with the scores they are of in bf16."""
+    """Labels in bf16, and labels in fp32 for scores in bf16."""
     check(labels(label), (1, 1099, 12, 1), group, torch.bfloat16 if group == 8 else torch.float32)
 
 
 def test_the_last_block_adds_up():
-    """Behind the last whole groups, too."""
+    """The last block also adds up elements behind the last whole group."""
     semaphores = torch.zeros(1024, dtype=torch.int32)
     tested = Program(program.store(FULL * 2), program.sum(FULL * program.channel("channel")))
     acc, tensors, into = call(tested, (1, 301, 400, 1), torch.bfloat16)
     run = functools.partial(stitch, tested, acc, [*tensors.values()], into=into, multiprocessors=7)
-    _, found = run(semaphores=semaphores)
+    _, sums = run(semaphores=semaphores)
     assert planner().semaphores() > 1 and not semaphores.any()
-    torch.testing.assert_close(found, run()[1], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(sums, run()[1], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dense", [("full",), ("half", "mask")])
 def test_rows_that_are_not_aligned(dense):
-    """Are read by narrow loads beside those that are."""
+    """Rows that are not aligned are read by narrow loads beside those that are."""
     check(maps(False), (2, 77, 3, 5), 4, dense=dense)
 
 
@@ -85,7 +88,7 @@ def test_rows_in_registers(name, size, warp):
     check(OF_ROWS[name], size, 8, rtol=2e-5, warp=warp)
 
 
-# Shared memory has room for two rows, for one, for none.
+# Shared memory has room for two rows, for one, or for none.
 @pytest.mark.parametrize("shared_bytes", [160 << 10, 72 << 10, 16 << 10])
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "classes"])
 def test_rows_too_long_for_registers(name, shared_bytes):
@@ -93,7 +96,7 @@ def test_rows_too_long_for_registers(name, shared_bytes):
 
 
 def test_long_rows_of_several_types():
-    """In shared memory each begins where vectors may."""
+    """Each row in shared memory begins at a vector's alignment."""
     above = program.select(program.full("mask"), program.full("half"), FULL)
     tested = Program(program.store(above - program.row_max(above) * program.row_sum(above) / program.columns()))
     for dense in ((), ("half",)):

@@ -52,7 +52,7 @@ def tile_gemm(a, b, type_name, tile, *, warp, launch=emulator.launch, **options)
     return c
 
 
-# (warp, macros): gfx908's bf16 instructions are others than later GPUs'.
+# (warp, macros): gfx908 has other bf16 instructions than later GPUs.
 PATHS = {"mma_sync": (32, ()), "mfma": (64, ()), "mfma_gfx908": (64, ("REFORMER_MFMA_BF16_PAIRS",))}
 
 

@@ -1,4 +1,4 @@
-"""The emulator copies boxes as Hopper's copy engine does, and finds what a kernel does wrong with it."""
+"""The emulator copies boxes as Hopper's copy engine does, and finds a kernel's mistakes with it."""
 
 import ctypes
 import re
@@ -12,7 +12,7 @@ from emulator import plans
 pytestmark = emulator.needed
 
 FILE = "test/hip/planted_tma_bugs.hip"
-THREADS, BOX = 128, 64  # lines, and elements of each
+THREADS, BOX = 128, 64  # lines, and elements per line
 
 
 class Arguments(ctypes.Structure):
@@ -30,7 +30,7 @@ def matrix_map(arguments, i, matrix):
 
 
 def run(name, seed=0, source=None, first=(0, 0), to=(0, 0), size=(BOX, BOX), cluster=1):
-    """Copies a box of `source` to zeros of this size, where the kernel does so. Places are (line, element)."""
+    """Copy a box of `source` into zeros of this size, if the kernel does so. Places are (line, element)."""
     source = numpy.ones((BOX, BOX), numpy.uint16) if source is None else source
     result = numpy.zeros(size, numpy.uint16)
     arguments = Arguments()
@@ -83,7 +83,7 @@ def complaint(name, seed=0, **options):
 
 @pytest.mark.parametrize("name", COMPLAINTS)
 def test_complaints(name):
-    for seed in range(1 if name == "ends_before_the_load" else 4):  # with others it may come in time
+    for seed in range(1 if name == "ends_before_the_load" else 4):  # with other seeds the data may arrive in time
         assert complaint(name, seed).endswith(COMPLAINTS[name])
 
 
@@ -119,7 +119,7 @@ def test_pairs_need_clusters():
 
 # --- windows
 class Windows:
-    """Windows of images [n][h][w][channels]; along w and h: where the first begins, how many there are, their step."""
+    """Windows of images [n][h][w][channels]; along w and h: first window's position, number of windows and step."""
 
     def __init__(self, images, w, h, pixels=BOX):
         self.images, self.w, self.h = images, w, h
@@ -127,7 +127,7 @@ class Windows:
         self.numbers = (ctypes.c_int32 * 11)(channels, width, *w, height, *h, n, pixels)
 
     def map(self, arguments=None, i=0):
-        """A sentence that says why there is none, or None."""
+        """Reason why there is no tensor map, or None."""
         to = Arguments() if arguments is None else arguments
         make = plans.library("tma_launch").make_windows_map
         make.restype = ctypes.c_char_p
@@ -136,7 +136,7 @@ class Windows:
         return refusal and refusal.decode()
 
     def places(self, number):
-        """w, h and n where BOX windows begin, from this one on."""
+        """w, h and n where each of BOX windows begins, starting with window `number`."""
         for at in range(number, number + BOX):
             image, at = divmod(at, self.w[1] * self.h[1])
             line, column = divmod(at, self.w[1])
@@ -148,7 +148,7 @@ def images_of(n=3, h=7, w=9, channels=72):
 
 
 def run_windows(windows, channel, number, offset=(0, 0), name="no_bug_of_windows", shift=0, seed=0):
-    """Copies windows to a matrix, a line each. offset: w, h; shift: from where a window begins."""
+    """Copy windows to a matrix, one per line. offset: w, h; shift: distance along w from a window's beginning."""
     arguments, result = Arguments(), numpy.zeros((BOX, BOX), numpy.uint16)
     assert windows.map(arguments) is None
     matrix_map(arguments, 1, result)
@@ -158,7 +158,7 @@ def run_windows(windows, channel, number, offset=(0, 0), name="no_bug_of_windows
     return result
 
 
-# first window, how many, step: of w and h, of images of 9 x 7
+# first window, number and step, for w and for h, of images of 9 x 7
 WINDOWS = {
     "3x3": ((-1, 9, 1), (-1, 7, 1)),
     "3x3, stride 2": ((-1, 5, 2), (-1, 4, 2)),
@@ -257,7 +257,7 @@ REFUSED = {
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_what_the_driver_refuses(sentence):
     assert Windows(images_of(), *REFUSED[sentence]).map() == sentence
-    # The last window begins 128 pixels past the image's end: its corner is 128 pixels after that.
+    # The last window begins 128 positions past the image's end, and its corner is 128 positions after that.
     assert (
         Windows(images_of(), (9 + 127, 1, 1), (0, 1, 1)).map() == "windows begin at most 128 pixels outside of an image"
     )

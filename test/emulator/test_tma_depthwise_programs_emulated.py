@@ -32,7 +32,7 @@ NAMED = {
 }
 
 
-# The last 64 channels of 72 are 8, by one warp of 8. Tiles reach beyond the image at two sides.
+# The last of 72 channels' boxes has 8, for one warp. Tiles reach beyond the image at two sides.
 def problem_of(kind, type_name="bf16", *, n=2, channels=72, size=(9, 19), pad=None):
     filter, stride = kind
     others = dict(pad=pad or (filter // 2, filter // 2), stride=(stride, stride), groups=channels)
@@ -60,14 +60,14 @@ def test_paddings_and_sizes(stride):
 
 @pytest.mark.parametrize("channels", [8, 16, 24, *slow(32, 40, 48, 56, 64, 104, 136)])
 def test_channels(channels):
-    """1 to 8 groups of 8 channels in the last box, which the warps divide among them."""
+    """1 to 8 groups of 8 channels in the last box, divided among the warps."""
     check(MOMENTS, problem_of((3, 1), n=1, channels=channels, size=(8, 17)), (2, 2, 2, 1), seed=channels // 8)
 
 
 @pytest.mark.parametrize("name", ["moments", "max"])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_several_images_a_tile_and_blocks(stride, name):
-    """The last tile has images that there are not."""
+    """The last tile reaches beyond the last batch element."""
     problem = problem_of((3, stride), n=9, channels=24, size=(6, 7))
     for images, multiprocessors in ((2, 1), (2, 2), (4, 100)):
         tile = (1, 1, 3 if stride == 2 else 6, images)
@@ -75,7 +75,7 @@ def test_several_images_a_tile_and_blocks(stride, name):
 
 
 def test_moments_of_a_large_mean():
-    """The mean is 4096 times the deviation: squares are of differences from a value among them."""
+    """A mean of 4096 times the deviation: the kernel squares differences from one of the values."""
     tested = Program(program.store(program.acc()), program.moments(program.acc() + 1024))
     problem = problem_of((3, 1))
     _, (mean, squares) = conv_programs.run(problem, depthwise_with_program((2, 1, 3, 1)), tested, [])

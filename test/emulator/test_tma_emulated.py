@@ -1,4 +1,4 @@
-"""The kernels for Hopper alone, emulated: exact on small integers."""
+"""The kernels for Hopper only, emulated: exact on small integers."""
 
 import ctypes
 
@@ -14,7 +14,7 @@ from emulator.tma_gemm import COLUMNS, ROWS, check_gemm, gemm_kernels, planner
 pytestmark = emulator.needed
 
 
-# n, c, h, w, k: rows of a product, columns and depth are not what tiles are
+# n, c, h, w, k: rows, columns and depth of the product are not multiples of a tile's
 RAGGED = (2, 72, 9, 10, 88, 1, 1)
 WIDE = (1, 200, 17, 16, 328, 1, 1)
 
@@ -27,7 +27,7 @@ def test_gemm(direction, type_name, tile):
         check_gemm(Problem(direction, type_name, *sizes), tile, seed=seed)
 
 
-# Images of fewer pixels than a tile has, and of one and a half tiles; steps that end with an image.
+# Images of fewer positions than a tile and of one and a half tiles; steps that end with an image.
 @pytest.mark.parametrize("tile", ["64x64_3", "128x192_4", *slow("128x64_6")])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_gemm_in_nchw(direction, tile):
@@ -73,7 +73,7 @@ def test_all_tiles_of_gemm(direction, type_name):
             check_gemm(problem, tile, row_blocks=1, seed=seed)
 
 
-# The filter stays in shared memory if all its tiles find room, and is read anew for each tile of rows if not.
+# The filter stays in shared memory if all its tiles fit, and is otherwise read again for each tile of rows.
 @pytest.mark.parametrize("row_blocks", [1, 2])
 @pytest.mark.parametrize("tile, resident", [("64x64_6", True), ("64x64_3", False), ("64x128_4", True)])
 @pytest.mark.parametrize("direction", ["forward", "input_grad"])
@@ -98,7 +98,7 @@ def test_more_rounds_of_the_ring_than_it_has_stages():
             check_gemm(Problem(direction, "bf16", *sizes, 1, 1), "64x64_3", row_blocks=1, seed=seed)
 
 
-# Tiles of rows and of columns that are odd in number, pairs of tiles that are of two images, and parts of the depth.
+# Odd numbers of tiles of rows and of columns, pairs of tiles from two images, and a split depth.
 @pytest.mark.parametrize("shared", [ROWS, COLUMNS])
 @pytest.mark.parametrize("layout", ["nhwc", *slow("nchw")])
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -121,7 +121,7 @@ def depthwise_tiles(problem):
 
 
 def run_depthwise(problem, tile, *, multiprocessors=1, seed=0):
-    """Compares, and returns (tiles, tiles in shared memory, blocks) of each 64 channels, or None if it doesn't fit."""
+    """Compare; return (tiles, tiles in shared memory, blocks) per 64 channels, or None if the tile doesn't fit."""
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))
     values = problem.bias.to(problem.type[0])
     result = problem.no_result()
@@ -142,7 +142,7 @@ def run_depthwise(problem, tile, *, multiprocessors=1, seed=0):
     plan(partial.data_ptr())
     name, entry = (f(problem.numbers).decode() for f in (planner().depthwise_name, planner().depthwise_arguments))
     plans.launch("depthwise/tma_depthwise", name, entry, args, numbers[:5], seed=seed)
-    if problem.direction == 2:  # of blocks, for each tap and channel
+    if problem.direction == 2:  # partial sums of blocks, per tap and channel
         channels, _, r, s = problem.filter.shape
         result = partial.view(-1, r, s, channels).double().sum(0).permute(2, 0, 1)[:, None].to(problem.type[0])
     problem.check(result)
@@ -158,7 +158,7 @@ KINDS = [(filter, stride) for filter in (3, 5, 7) for stride in (1, 2)]
 TWO_KINDS = [(3, 1), (7, 2)]
 
 
-# The last 64 channels of 72 are 8, by one warp of 8.
+# The last of 72 channels' boxes has 8, for one warp.
 @pytest.mark.parametrize("kind", [*TWO_KINDS, *slow(*(kind for kind in KINDS if kind not in TWO_KINDS))], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_depthwise(direction, kind):
@@ -176,7 +176,7 @@ def test_paddings_and_sizes(direction, filter, stride):
 
 @pytest.mark.parametrize("channels", range(8, 137, 8))
 def test_channels(channels):
-    """1 to 8 groups of 8 channels in the last box, which the warps divide among them."""
+    """1 to 8 groups of 8 channels in the last box, divided among the warps."""
     for direction in DIRECTIONS:
         problem = depthwise(direction, "bf16", 3, 1, n=1, channels=channels, size=(8, 17))
         assert run_depthwise(problem, (2, 2, 2, 1), seed=channels // 8)
@@ -186,7 +186,7 @@ def test_channels(channels):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_several_images_a_tile_and_tiles_a_block(direction, filter, stride):
     problem = depthwise(direction, "bf16", filter, stride, n=9, channels=24, size=(6, 7))
-    rows = 3 if stride == 2 else 6  # of an image; of input_grad's classes
+    rows = 3 if stride == 2 else 6  # rows of an image, or of an input_grad phase
     for seed in range(3):
         tiles, stages, blocks = run_depthwise(problem, (1, 1, rows, 2), seed=seed)
         assert tiles > blocks and stages > 1

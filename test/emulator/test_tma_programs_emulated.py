@@ -17,7 +17,7 @@ from torch_reformer.program import Program
 
 pytestmark = emulator.needed
 
-# n, c, h, w, k, r, s: rows and columns are not what tiles are
+# n, c, h, w, k, r, s: rows and columns are not multiples of a tile's
 POINTWISE, WINDOWS = (2, 72, 9, 10, 88, 1, 1), (2, 40, 9, 10, 88, 3, 3)
 KINDS = {"1x1": (POINTWISE, {}), "3x3": (WINDOWS, dict(pad=(1, 1))), "3x3, stride 2": (WINDOWS, dict(stride=(2, 2)))}
 
@@ -33,7 +33,8 @@ def test_named(name, kind):
     check(Program(*NAMED[name]), kind, seed=len(name))
 
 
-# Tiles that end beyond the columns, whole ones beyond them, several tiles of rows a block, and clusters that share.
+# Tiles that end beyond the last column, tiles wholly beyond it, several tiles of rows per block, and clusters that
+# share an operand.
 @pytest.mark.parametrize("kind", ["3x3", *slow("1x1")])
 @pytest.mark.parametrize(
     "tile, cut",
@@ -91,7 +92,7 @@ REDUCTIONS = {
 @pytest.mark.parametrize("kind", ["1x1", *slow("3x3", "3x3, stride 2")])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name, kind):
-    """They are reduced from the results, rounded, in the rows and columns that there are."""
+    """Reductions are of the rounded results, in the rows and columns that exist."""
     check(Program(*REDUCTIONS[name]), kind, row_blocks=1 + len(name) % 2)
 
 
@@ -113,7 +114,7 @@ def test_reductions_in_tiles(tile, cut, kind):
 
 
 def test_moments_of_a_large_mean():
-    """The mean is some thousand times the deviation: squares are of differences from the mean."""
+    """A mean of some thousand times the deviation: the kernel squares differences from the mean."""
     shifted = program.acc() + 1024
     tested = Program(program.store(shifted), program.moments(shifted))
     problem = conv_programs.problem_of(*KINDS["1x1"], "fp16")

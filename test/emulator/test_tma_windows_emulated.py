@@ -15,7 +15,7 @@ from emulator.tma_gemm import COLUMNS, NOTHING, ROWS, check_gemm, gemm_kernels, 
 
 pytestmark = emulator.needed
 
-# n, c, h, w, k, r, s; what is not 0 or 1 of padding, stride, dilation
+# n, c, h, w, k, r, s; padding, stride and dilation where they differ from 0 or 1
 PROBLEMS = {
     "3x3": (2, 72, 7, 7, 88, 3, 3, dict(pad=(1, 1))),
     "3x3, stride 2": (2, 40, 13, 11, 24, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
@@ -40,7 +40,7 @@ PROBLEMS = {
     "one pixel and stride 2": (3, 16, 1, 1, 24, 3, 3, dict(pad=(1, 1), stride=(2, 2))),
     "a pixel left over": (1, 16, 17, 8, 24, 3, 3, dict(pad=(0, 1), stride=(2, 2))),
 }
-# input_grad is for strides up to 2.
+# input_grad supports strides up to 2.
 STRIDE_3 = (2, 24, 10, 11, 16, 3, 3, dict(pad=(1, 0), stride=(3, 3)))
 WIDE = (2, 72, 11, 13, 200, 3, 3, dict(pad=(1, 1)))
 
@@ -63,7 +63,7 @@ def test_stride_3(direction):
     check_gemm(problem_of(direction, STRIDE_3), "64x64_3")
 
 
-# Tiles of columns that begin and end within a tap's channels, in weight_grad.
+# In weight_grad, tiles of columns that begin and end within a tap's channels.
 @pytest.mark.parametrize("tile", ["128x192_4", "64x128_4"])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_wide_tiles(direction, tile):
@@ -85,7 +85,7 @@ def test_all_tiles(direction, type_name):
             check_gemm(problem_of(direction, sizes, type_name), tile, row_blocks=1, seed=seed)
 
 
-# The filter stays in shared memory if all its taps' tiles find room, but not where classes have different taps.
+# The filter stays in shared memory if all its taps' tiles fit, but not where phases have different taps.
 @pytest.mark.parametrize(
     "filter, stride, tile, resident",
     [(1, 2, "64x64_3", True), (2, 1, "64x64_6", True), (3, 1, "64x64_6", False), (2, 2, "64x64_6", True)],
@@ -110,7 +110,7 @@ def test_splits(direction, splits):
 
 
 def test_splits_of_one_pixel_with_stride():
-    """It has one tap of nine."""
+    """Only one tap of nine is used."""
     check_gemm(problem_of("input_grad", (3, 16, 1, 1, 264, 3, 3, dict(pad=(1, 1), stride=(2, 2)))), "64x64_3", splits=2)
 
 
@@ -141,12 +141,12 @@ def test_refusals():
         "the copy engine's windows have at most 256 pixels along an axis"
     )
     assert refusal("forward", 1 << 13, 8, 512, 512, 8, 3, 3) == "it counts elements by 32 bits"
-    # With the greatest that there may be.
+    # The largest possible values.
     for direction in DIRECTIONS:
         check_gemm(Problem(direction, "bf16", 1, 8, 250, 1, 8, 3, 1, pad=(127, 0), dilation=(127, 1)), "64x64_3")
 
 
-# Each block loads half of the lines of the operand that they share, from its own pixel on.
+# Each block loads half of the lines of the shared operand, beginning at its own position.
 @pytest.mark.parametrize("shared", [ROWS, COLUMNS])
 @pytest.mark.parametrize("stride", [2, *slow(1)])
 @pytest.mark.parametrize("direction", DIRECTIONS)

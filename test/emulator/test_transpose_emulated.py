@@ -1,4 +1,4 @@
-"""Copies in another order of memory, emulated."""
+"""Copies to another memory format, emulated."""
 
 import ctypes
 
@@ -19,7 +19,7 @@ def planner():
 
 
 def contiguous(tensor, warp=32, seed=0):
-    """The copy and the kernel that made it, or a sentence."""
+    """The copy and the name of its kernel, or the reason why there is none."""
     result = torch.empty(tensor.shape, dtype=tensor.dtype).fill_(-1)
     numbers = [(ctypes.c_int64 * tensor.dim())(*each) for each in (tensor.shape, tensor.stride())]
     arguments = (ctypes.c_char * planner().bytes())()
@@ -43,7 +43,7 @@ def contiguous(tensor, warp=32, seed=0):
     return result, name
 
 
-# Sizes in the order of memory, and the order of the copy.
+# Sizes in memory order, and the order of the copy.
 CASES = [
     ((2, 72, 40), (0, 2, 1), 8),
     ((3, 65, 8, 24), (0, 3, 1, 2), 8),

@@ -1,4 +1,4 @@
-"""Runs TMA GEMM kernels, for filters of any size, as tma_gemm_launch.h launches them, and programs in them and in TMA
+"""Run TMA GEMM kernels, for filters of any size, as tma_gemm_launch.h launches them; also programs in TMA GEMM and TMA
 depthwise kernels."""
 
 import ctypes
@@ -50,7 +50,7 @@ def with_program(problem, tile, *, shared=NOTHING, row_blocks=1000) -> conv_prog
 
 
 def depthwise_with_program(tile, multiprocessors=1) -> conv_programs.Kernel:
-    """tile: strips across and down, rows, images."""
+    """The depthwise kernel with a program; tile: strips across and down, rows, images."""
     numbers_of_tile = (ctypes.c_int32 * 4)(*tile)
 
     def plan(numbers, operands, given):
@@ -60,7 +60,7 @@ def depthwise_with_program(tile, multiprocessors=1) -> conv_programs.Kernel:
 
 
 def check_gemm(problem, tile, *, shared=NOTHING, row_blocks=1000, splits=1, seed=0):
-    """Returns whether the second operand's tiles were resident."""
+    """Compare; return True if the second operand's tiles were resident in shared memory."""
     kernel = kernel_of(problem, tile)
     index = gemm_kernels()[kernel]
     x, y, filter = map(problem.tensor, (problem.x, problem.y, problem.filter))

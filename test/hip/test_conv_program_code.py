@@ -1,4 +1,4 @@
-"""Programs inside convolutions' kernels compile, use matrix instructions, and keep their values in registers."""
+"""Programs inside convolution kernels compile, use matrix instructions, and keep their values in registers."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ PROGRAMS = {
 }
 
 
-# By a kernel of each kind, and one by that of 1x1, which has less to keep.
+# All programs with a kernel of each kind, and one with the kernel for 1x1 filters, which needs fewer registers.
 KINDS = [*((name, 3) for name in PROGRAMS), ("normalise", 1)]
 REDUCING = {
     "moments": fused_programs.moments(frozenset()),
@@ -53,7 +53,7 @@ def check_hopper(file, instruction):
     assert not used.stack_bytes and not used.spills
 
 
-# The tiles with the most sums a thread, and those of the smallest blocks.
+# The tiles with the most sums per thread, and those of the smallest blocks.
 @pytest.mark.parametrize("tile", ["128x256_4", *slow("128x192_4", "128x128_6", "64x64_3")])
 @pytest.mark.parametrize("name, filter", [*KINDS, *((name, filter) for name in REDUCING for filter in (1, 3))])
 def test_tma_gemm(name, filter, tile):

@@ -1,4 +1,4 @@
-"""Kernels compile for every GPU that is supported, use its matrix instructions, and keep their data in registers."""
+"""Kernels compile for every supported GPU, use its matrix instructions, and keep their data in registers."""
 
 import os
 import re
@@ -13,7 +13,7 @@ DEVICE = f"-I{ROOT / 'csrc/hip/device'}"  # for the files of test/hip
 
 FILES = ["tile_gemm", "primitives"]
 
-# What the tiles of tile_gemm.hip have to be made of, for fp16, bf16 and fp32 or tf32.
+# Instructions that the tiles of tile_gemm.hip must use for fp16, bf16, and fp32 or tf32.
 AMD_MATRIX = {
     "gfx908": ["32x32x8f16", "16x16x16f16", "32x32x4bf16", "16x16x8bf16", "32x32x2f32", "16x16x4f32"],
     "gfx90a": ["32x32x8f16", "16x16x16f16", "32x32x8bf16_1k", "16x16x16bf16_1k", "32x32x2f32", "16x16x4f32"],
@@ -22,13 +22,13 @@ AMD_MATRIX = {
 NVIDIA_MATRIX = ["m16n8k16.row.col.f32.f16", "m16n8k16.row.col.f32.bf16", "m16n8k8.row.col.f32.tf32"]
 
 
-def need(found: str | None, what: str) -> str:
-    """A program's path; without it the test is skipped, but in CI it fails."""
-    if found is None and os.environ.get("CI"):
+def need(program: str | None, what: str) -> str:
+    """Return a program's path. Without it the test is skipped, in CI it fails."""
+    if program is None and os.environ.get("CI"):
         pytest.fail(f"{what} is missing, and CI has to compile for GPUs")
-    if found is None:
+    if program is None:
         pytest.skip(f"{what} is missing")
-    return found
+    return program
 
 
 def ptx_of(source: Path, architecture: str, *flags: object) -> Path:
@@ -38,7 +38,7 @@ def ptx_of(source: Path, architecture: str, *flags: object) -> Path:
 
 
 def check_generated(architecture: str, file: Path, kernels: set[str]) -> None:
-    """A generated file has these kernels, compiles without a word, and keeps everything in registers."""
+    """Check that a generated file has these kernels, compiles without warnings, and keeps everything in registers."""
     amd = architecture.startswith("gfx")
     compiler = need(compile_kernels.find_clang() if amd else compile_kernels.find_nvcc(), "a compiler for this GPU")
     if amd:
@@ -76,8 +76,8 @@ def test_nvidia(architecture, file):
 
     ptx = ptx_of(source, architecture, DEVICE).read_text()
     if file == "tile_gemm":
-        found = set(re.findall(r"mma\.sync\.aligned\.(m\w+\.row\.col\.f32\.\w+)", ptx))
-        assert found == set(NVIDIA_MATRIX)
+        instructions = set(re.findall(r"mma\.sync\.aligned\.(m\w+\.row\.col\.f32\.\w+)", ptx))
+        assert instructions == set(NVIDIA_MATRIX)
         assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in ptx
         assert "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in ptx
     else:
@@ -85,7 +85,7 @@ def test_nvidia(architecture, file):
     assert "cp.async.cg.shared.global" in ptx and "cp.async.wait_group" in ptx
 
 
-# A kernel's file, what X makes one of its kernels of, and instructions that it is made for.
+# A kernel's file, the expansion of X for one of its kernels, and instructions that it must use.
 HOPPER = {
     "tma_gemm/tma_gemm": (
         "forward, bf16, 128, 128, 6",

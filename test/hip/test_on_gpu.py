@@ -1,4 +1,4 @@
-"""What the emulator says of mma.h, async_copy.h and warp.h holds on NVIDIA's GPUs: the same kernels, by nvcc."""
+"""Run the emulator's tests of mma.h, async_copy.h and warp.h on NVIDIA's GPUs: the same kernels, compiled by nvcc."""
 
 import ctypes
 import functools
@@ -24,7 +24,7 @@ DYNAMIC_SHARED_LIMIT = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 @functools.cache
 def driver():
     torch.cuda.init()
-    torch.cuda.synchronize()  # makes the context that the driver's functions use
+    torch.cuda.synchronize()  # creates the context that the driver's functions use
     return ctypes.CDLL("libcuda.so.1")
 
 
@@ -48,7 +48,7 @@ def module(file: str) -> ctypes.c_void_p:
 
 
 def launch(file, name, *, grid, threads, arguments, shared_bytes=0, warp=32):
-    """As emulator.launch, on the current stream."""
+    """Launch on the current stream; the arguments are those of emulator.launch."""
     function, data = ctypes.c_void_p(), ctypes.create_string_buffer(bytes(arguments))
     check(driver().cuModuleGetFunction(ctypes.byref(function), module(file), name.encode()))
     check(driver().cuFuncSetAttribute(function, DYNAMIC_SHARED_LIMIT, shared_bytes))

@@ -1,4 +1,4 @@
-"""Kernels generated for programs compile for every GPU that is supported, and keep their values in registers."""
+"""Kernels generated for programs compile for every supported GPU, and keep their values in registers."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ HAS_NVRTC = kernel_folders.load_nvrtc()
 
 
 def programs():
-    """Batch norm, its derivative, one with every activation, dropout, and those of rows."""
+    """Batch norm, its derivative, a program with every activation, dropout, and programs with row reductions."""
     names = frozenset(["mean", "squares", "scale", "shift", "residual"])
     normalise = fused_programs.normalise(names, "silu", 1e-5)
     backward = derivative(normalise, ("acc", *normalise.inputs), None, True).backward
@@ -73,8 +73,11 @@ def test_compiles(architecture, name, layout):
 
 
 def turned_programs():
-    """Group norm and SiLU with a turned result, their derivatives with a turned gradient, and several turned tensors;
-    with the outputs that are turned."""
+    """Programs with transposed tensors, and the numbers of their transposed outputs.
+
+    Group norm and SiLU with a transposed result, their derivatives with a transposed gradient, and a program with
+    several transposed tensors.
+    """
     names = ("scale", "shift", "of_grad", "of_x", "rest")
     scale, shift, of_grad, of_x, rest = (program.plane(name) for name in names)
     grad, x = program.full("grad"), program.acc()
@@ -111,7 +114,8 @@ def test_tiles_compile(architecture, name):
 
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_tiles_that_look_up_compile(architecture, request):
-    """The compiler makes none of these (look_ups.py), for gfx908's sake; whoever mends it removes the mark."""
+    """The compiler makes no such programs, since gfx908 spills registers (fusion/fuse_gather.py). Remove the mark with
+    the fix."""
     if architecture == "gfx908":
         request.applymarker(pytest.mark.xfail(strict=True, reason="registers spill"))
     tested, size = looking_up()["tables"], (2, 320, 8, 8)
@@ -121,7 +125,7 @@ def test_tiles_that_look_up_compile(architecture, request):
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
-# Rows in part of a warp, in one, in several; and too long for registers, which are not added up, too.
+# Rows in part of a warp, in one, in several; and too long for registers.
 @pytest.mark.parametrize("width", [24, 1024, *slow(768, 1000, 4096)])
 @pytest.mark.parametrize("name", OF_ROWS)
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
@@ -148,7 +152,7 @@ def test_look_ups_compile(architecture, name, width):
 @pytest.mark.parametrize("reduces_rows", [False, True])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
 def test_concatenations_compile(architecture, reduces_rows):
-    """A rotary embedding, each of whose vectors is read from one half; and with the sum of its rows."""
+    """A rotary embedding, each of whose vectors is read from one half; also with the sum of its rows."""
     rows, half = 64, (0, 0, 64, 0, 1)
     acc = torch.empty((1, 64, rows, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     x, angles = torch.empty(rows, 64, dtype=torch.bfloat16), torch.empty(16, 64, dtype=torch.bfloat16)
@@ -165,7 +169,7 @@ def test_concatenations_compile(architecture, reduces_rows):
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
-# Rows that are reduced are in part of a warp, in several, in shared memory.
+# Reduced rows in part of a warp, in several, and in shared memory.
 @pytest.mark.parametrize("width", [1099, *slow(77, 50257)])
 @pytest.mark.parametrize("name", ["labels", *slow("labels in fp32"), *OF_LONGER_ROWS])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
@@ -182,7 +186,7 @@ def test_rows_that_end_within_groups_compile(architecture, name, width, request)
     check_generated(architecture, file, {"stitch_test", "stitch_test_finish"})
 
 
-# In shared memory, two at once or one, or read again.
+# Rows in shared memory, two at once or one, or read again.
 @pytest.mark.parametrize("shared_bytes", [227 << 10, *slow(163 << 10, 64 << 10)])
 @pytest.mark.parametrize("name", ["softmax", "classes", *slow("layer_norm")])
 @pytest.mark.parametrize("architecture", compile_kernels.ARCHITECTURES)
@@ -193,7 +197,7 @@ def test_long_rows_compile(architecture, name, shared_bytes):
 @pytest.mark.skipif(not HAS_NVRTC and not os.environ.get("CI"), reason="NVRTC is not installed")
 @pytest.mark.parametrize("name", ["activations", "planes", "softmax", "classes"])
 def test_compiles_at_run_time(name):
-    """The compiler at run time does not know all that nvcc does."""
+    """Compile with NVRTC, which lacks some of what nvcc has."""
     tested = programs()[name]
     acc = torch.empty((1, 50304, 64, 1), dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
     source(tested, acc, [tensor(kind, acc.shape) for kind in tested.inputs.values()], shared_bytes=227 << 10)
@@ -203,7 +207,7 @@ def test_compiles_at_run_time(name):
 
 
 def test_is_what_the_package_compiles():
-    """The text of a kernel follows the packaged source's, so what the test compiles is what a user's GPU gets."""
+    """The text of a kernel follows the packaged source's, so these tests compile what a user's GPU gets."""
     for name in ("stitch.hip", "stitch_rows.hip", "stitch_tiles.hip"):
         packaged = Path(torch_reformer.__file__).parent / "kernels/src/pointwise" / name
         assert packaged.read_text() == (Path(__file__).parent.parent.parent / "csrc/hip/pointwise" / name).read_text()

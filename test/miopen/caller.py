@@ -1,4 +1,4 @@
-"""A process with the stub and the fake HIP in it, whose paths are in MIOPEN and FAKE_HIP, and short words for calls.
+"""A process with the stub of MIOpen and the fake HIP, whose paths are in MIOPEN and FAKE_HIP, and helpers for calls.
 
 Tests run a few lines of code after `from miopen.caller import *`; nothing slow is imported here.
 """
@@ -48,14 +48,14 @@ for direction in DIRECTIONS:
 
 
 def call(name: str, *arguments: object) -> int:
-    """The status of miopen<name>."""
+    """Call miopen<name> and return its status."""
     function = getattr(stub.library, f"miopen{name}")
     function.argtypes = FUNCTIONS[name]
     return function(*arguments)
 
 
 def made(name: str, *arguments: object) -> int:
-    """The object that a function makes."""
+    """The object that a function creates."""
     result = ctypes.c_void_p()
     assert call(name, ctypes.byref(result), *arguments) == 0
     return result.value
@@ -84,7 +84,7 @@ def convolution(pad: tuple = (0, 0), stride: tuple = (1, 1), dilation: tuple = (
 
 @dataclass
 class Case:
-    """A convolution's sizes: x is (N, C, H, W), w (K, C / groups, R, S)."""
+    """Sizes of a convolution: x is (N, C, H, W), w (K, C / groups, R, S)."""
 
     x: tuple = (2, 6, 5, 7)
     w: tuple = (4, 6, 3, 3)
@@ -108,7 +108,7 @@ class Case:
         return n * c * h * w * BYTES[self.type]
 
     def lens(self, direction: str) -> tuple[tuple, tuple, tuple]:
-        """Those of the two operands and the result, in the interface's order."""
+        """Sizes of the two operands and the result, in the order of MIOpen's functions."""
         return {
             FORWARD: (self.w, self.x, self.y),
             BACKWARD_DATA: (self.y, self.w, self.x),
@@ -117,7 +117,7 @@ class Case:
 
 
 class Run:
-    """A convolution with its descriptors and memory, of which each part may be replaced before a call."""
+    """A convolution with its descriptors and memory; each part may be replaced before a call."""
 
     def __init__(self, direction: str = FORWARD, case: Case | None = None, handle: int | None = None) -> None:
         self.direction, self.case = direction, case or Case()
@@ -133,7 +133,7 @@ class Run:
         return self.handle, self.first, self.second, self.convolution, self.third
 
     def query(self, id: int) -> tuple[int, int]:
-        """The status and the bytes of workspace."""
+        """Status and workspace bytes."""
         size = ctypes.c_size_t(12345)
         return call(
             f"Convolution{self.direction}GetSolutionWorkspaceSize", *self.descriptors, id, ctypes.byref(size)

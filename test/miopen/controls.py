@@ -1,11 +1,11 @@
-"""What tests set in the stub of MIOpen and read from it (control.cpp)."""
+"""Controls that tests set in the stub of MIOpen and read from it (control.cpp)."""
 
 import ctypes
 from pathlib import Path
 
 
 class Stub:
-    """The controls of a loaded stub, by their names without `stub_`: `Stub(path).runs(85)`."""
+    """Controls of a loaded stub, named without `stub_`: `Stub(path).runs(85)`."""
 
     _TEXT, _ID, _POINTER, _INT = ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int
     _CONTROLS = {  # name: (result, arguments)
@@ -48,11 +48,11 @@ class Stub:
         return call
 
     def queries(self, of_thread: bool = False) -> int:
-        """How many sizes of workspaces were asked for."""
+        """Number of workspace queries."""
         return self._of_directions("GetSolutionWorkspaceSize", of_thread)
 
     def looks_at_solutions(self) -> int:
-        """How often MIOpen was asked what it would choose."""
+        """Number of queries for MIOpen's own choice of a solver."""
         return self._of_directions("GetSolution") + self._of_directions("GetSolutionCount")
 
     def _of_directions(self, function: str, of_thread: bool = False) -> int:

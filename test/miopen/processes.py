@@ -1,4 +1,4 @@
-"""Runs code in processes of its own, each with the stub of MIOpen and a fake HIP in it."""
+"""Run code in processes of its own, each with the stub of MIOpen and a fake HIP."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ TEST = Path(__file__).parent.parent
 
 
 def run(folder: Path, code: str, given: bytes = b"", **environment: str) -> subprocess.CompletedProcess:
-    """Runs code after miopen/caller.py, with the libraries of the folder. GPU 0 is a gfx908, GPU 1 a gfx90a."""
+    """Run code after miopen/caller.py, with the libraries of the folder. GPU 0 is a gfx908, GPU 1 a gfx90a."""
     environment = os.environ | {
         "FAKE_HIP": str(folder / "libamdhip64.so.7"),
         "MIOPEN": str(folder / "libMIOpen.so.1"),
@@ -24,13 +24,13 @@ def run(folder: Path, code: str, given: bytes = b"", **environment: str) -> subp
 
 
 def works(folder: Path, code: str, given: bytes = b"", **environment: str) -> bytes:
-    """What the code writes to stdout; it must not fail."""
+    """Standard output of the code, which must not fail."""
     done = run(folder, code, given, **environment)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
 
 def aborts(folder: Path, code: str, sentence: str, **environment: str) -> None:
-    """The code must end by abort(), after this sentence."""
+    """Check that the code ends by abort() after this message."""
     done = run(folder, code, **environment)
     assert done.returncode == -signal.SIGABRT and sentence in done.stderr.decode(), done.stderr.decode()

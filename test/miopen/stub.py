@@ -1,4 +1,4 @@
-"""Builds the stub of MIOpen, this folder, and the fake HIP that it asks (test/hip/fake_hip.c)."""
+"""Build the stub of MIOpen (this folder) and the fake HIP that it calls (test/hip/fake_hip.c)."""
 
 from pathlib import Path
 
@@ -18,10 +18,11 @@ def build(
     defines: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
 ) -> Path:
-    """Builds the library `soname` in `folder` and returns its path.
+    """Build the library `soname` in `folder` and return its path.
 
-    `defines` are macros: STUB_DECOY makes a library whose every function ends the process. Functions named in `without`
-    are missing in it.
+    Args:
+        defines: macros; STUB_DECOY makes a library whose every function ends the process.
+        without: functions that the library lacks.
     """
     missing = [f"{name}=missing_{name}" for name in without]
     macros = [f"-D{macro}" for macro in (*defines, *missing)]
@@ -31,7 +32,7 @@ def build(
 
 
 def build_hip(folder: Path, sanitize: bool = False) -> Path:
-    """Builds the fake HIP in `folder` and returns its path; FAKE_HIP_ARCHS="gfx908,gfx90a" says which GPUs it has."""
+    """Build the fake HIP in `folder` and return its path; FAKE_HIP_ARCHS="gfx908,gfx90a" lists its GPUs."""
     flags = ["cc", *FLAGS, *(compiled.SANITIZERS if sanitize else [])]
     return _linked(folder, "libamdhip64.so.7", [*flags, FOLDER.parent / "hip" / "fake_hip.c"])
 
