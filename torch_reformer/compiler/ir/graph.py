@@ -25,7 +25,6 @@ import torch
 from torch.fx import Node
 
 from ...program import Value as Expression
-from ...runtime.dtypes import FLOATS  # noqa: F401  for fusion/fuse_concat.py
 from .layout import Layout, span
 
 
