@@ -1,4 +1,4 @@
-"""The compiler's graph: its text, and what its verifier refuses."""
+"""The compiler's graph: its text, its verifier, and substitution of values."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ gives %1[3,2]/[1,3], 7""",
         ir.verify(graph)
     graph.operations.clear()
     graph.outputs = [ir.View(y, y.layout)]
-    with pytest.raises(ValueError, match="the result needs %1 before it is made"):
+    with pytest.raises(ValueError, match="the result needs %1 before it is computed"):
         ir.verify(graph)
 
 

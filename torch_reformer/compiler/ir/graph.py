@@ -71,8 +71,8 @@ class View:
     @property
     def is_full(self) -> bool:
         """True if the view has each of the value's elements once, in any order of dimensions."""
-        own, whole = self.layout, self.value.layout
-        return own.numel == whole.numel and own.is_dense and whole.is_dense
+        layout, whole = self.layout, self.value.layout
+        return layout.numel == whole.numel and layout.is_dense and whole.is_dense
 
     @property
     def elements(self) -> int:
@@ -380,7 +380,7 @@ class Graph:
         ]
         for operation in self.operations:
             operation.change_operands(lambda view: substituted(view, instead))
-        self.outputs = [substituted(each, instead) if isinstance(each, View) else each for each in self.outputs]
+        self.outputs = [substituted(out, instead) if isinstance(out, View) else out for out in self.outputs]
 
     def output_views(self) -> list[View]:
         """Results of the graph that are tensors."""
@@ -416,7 +416,7 @@ def verify(graph: Graph) -> None:
 
     def check(view: View, what: str) -> None:
         if view.value not in known:
-            raise ValueError(f"{what} needs {view.value} before it is made")
+            raise ValueError(f"{what} needs {view.value} before it is computed")
         layout, memory = view.layout, view.value.memory or view.value.layout
         last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
         if layout.numel and (layout.offset < 0 or last >= span(memory)):
@@ -432,7 +432,7 @@ def verify(graph: Graph) -> None:
                     raise ValueError(f"{operation.text()} has operands of other sizes than {result.layout}")
         for result in operation.results:
             if result.maker is not operation:
-                raise ValueError(f"{result} is made by another operation than {operation.text()}")
+                raise ValueError(f"{result} names another operation than {operation.text()} as its maker")
             known.add(result)
     for view in graph.output_views():
         check(view, "the result")

@@ -304,20 +304,20 @@ def fits(
             need; a convolution's epilogue has not.
         transposes: whether operands may be transposed; never with reductions per row.
     """
-    kinds = {space.kind(each) for each in operands}
+    kinds = {space.kind(operand) for operand in operands}
     if None in kinds or ("transposed" in kinds and not transposes):
         return False
     if not whole_rows and any(map(space.is_strided, operands)):
         return False
-    row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
-    others = [each for each in reductions if each not in row]
-    if any(space.dense_kind(each) != "row" for each in row) or (row and "transposed" in kinds):
+    per_row = [index_map for index_map in reductions if whole_rows and reduces_rows(space.numel, index_map)]
+    others = [index_map for index_map in reductions if index_map not in per_row]
+    if any(space.dense_kind(index_map) != "row" for index_map in per_row) or (per_row and "transposed" in kinds):
         return False
-    if any(each and space.dense_kind(each) not in ("channel", "plane") for each in others):
+    if any(index_map and space.dense_kind(index_map) not in ("channel", "plane") for index_map in others):
         return False
-    if (row or not whole_rows) and space.plane_map in (*operands, *others):
+    if (per_row or not whole_rows) and space.plane_map in (*operands, *others):
         return False
-    return not (row and others) or space.channels <= LONGEST_ROW
+    return not (per_row and others) or space.channels <= LONGEST_ROW
 
 
 def find_space(

@@ -38,13 +38,13 @@ def add_at(graph: Graph, place: int, operation: Operation, type: Typed) -> Value
 
 def place_of(graph: Graph, operation: Operation) -> int:
     """Index of an operation in the graph."""
-    return next(place for place, each in enumerate(graph.operations) if each is operation)
+    return next(place for place, other in enumerate(graph.operations) if other is operation)
 
 
 def place_after(graph: Graph, views: list[View]) -> int:
     """First place in the graph at which every view has been computed."""
     makers = {view.value.maker for view in views if view.value.maker is not None}
-    return 1 + max((place for place, each in enumerate(graph.operations) if each in makers), default=-1)
+    return 1 + max((place for place, operation in enumerate(graph.operations) if operation in makers), default=-1)
 
 
 def place_after_join(graph: Graph, views: list[View], dim: int) -> int:

@@ -48,8 +48,8 @@ def _key(product: Call) -> tuple:
 
 
 def _independent(graph: Graph, products: list[Call]) -> list[list[Call]]:
-    """Products by levels, in the graph's order: those of the first level depend on no others, those of the second only on
-    the first, and so on."""
+    """Products by levels, each in the graph's order: the first level depends on no other products, the second one only
+    on the first, and so on."""
     levels: list[list[Call]] = []
     depth: dict[Value, int] = {}  # length of the longest chain of the products that a value depends on
     candidates = {product for product in products} if len(products) > 1 else set()

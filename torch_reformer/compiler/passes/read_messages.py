@@ -30,13 +30,13 @@ def read_messages(graph: Graph) -> None:
 
 
 class _Fusion:
-    """Changes of one graph's segment sums. made: calls that they share."""
+    """Changes of one graph's segment sums. calls: results of the calls that they share."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.places = {operation: place for place, operation in enumerate(graph.operations)}
         self.written = {value: place for operation, place in self.places.items() for value in operation.writes}
-        self.made: dict[tuple, View] = {}  # an operator and its arguments -> the result
+        self.calls: dict[tuple, View] = {}  # an operator and its arguments -> the result
 
     def change(self, operation: Call) -> None:
         """Fuse a segment sum with the gather and the multiplication that compute its source, if it can be."""
@@ -81,12 +81,12 @@ class _Fusion:
     def _call(self, operator, args: tuple, dtype: torch.dtype) -> View:
         """Result of a call, with the sizes of the last view among the arguments; equal calls share it."""
         key = operator, *((arg.value, arg.layout) if isinstance(arg, View) else arg for arg in args)
-        if key not in self.made:
+        if key not in self.calls:
             last = [arg for arg in args if isinstance(arg, View)][-1]
             typed = Typed(Layout(last.layout.sizes, (1,)), dtype, last.value.device)
             (value,) = self.graph.add(Call(operator, args, {}), [typed])
-            self.made[key] = View(value, value.layout)
-        return self.made[key]
+            self.calls[key] = View(value, value.layout)
+        return self.calls[key]
 
 
 def _product(source: View) -> tuple[View, View] | None:

@@ -1,7 +1,7 @@
 """Simplify masks of attention, so that PyTorch's fused kernels support them.
 
-Eager models drop a mask if its values say nothing, but under torch.compile they cannot look at values and always build
-it. With such a mask, or with one whose rows repeat one element in memory, PyTorch would compute full matrices of scores.
+Models drop a mask that masks nothing if they can look at its values; under torch.compile they cannot, and keep it. With
+such a mask, or with one whose rows repeat one element in memory, PyTorch would compute full matrices of scores.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _as_arguments(arguments: dict[str, Any], mask: Any) -> dict[str, Any] | None
 
 
 def _dense(mask: Node, known: dict[Node, Node]) -> dict[str, Any] | None:
-    """Contiguous copy of a GPU's mask whose rows are not adjacent elements, shared by all that use the mask; else None."""
+    """Contiguous copy of a GPU's mask whose rows are not adjacent elements, one for all calls; None for other masks."""
     fake = mask.meta["example_value"]
     if fake.device.type == "cpu" or fake.dim() == 0 or fake.shape[-1] == 1 or fake.stride(-1) == 1:
         return None
@@ -77,7 +77,7 @@ def _dense(mask: Node, known: dict[Node, Node]) -> dict[str, Any] | None:
 
 
 def _constants(graph: Graph) -> dict[Node, Any]:
-    """Values of nodes that do not depend on the graph's inputs, computed on the CPU; empty if one is written to later."""
+    """Values, on the CPU, of nodes that do not depend on the graph's inputs; empty if one of them is written to."""
     values: dict[Node, Any] = {}
     for node in graph.nodes:
         if _is_computed(node) and all(operand in values for operand in node.all_input_nodes):
