@@ -59,7 +59,7 @@ def count(kinds: list[str], *names: str) -> int:
 
 
 def test_products_of_a_loop():
-    """In the backward, one product for the gradient of each step's state but the first, one for the input's gradient, and
+    """The backward has one product for the gradient of each step's state but the first, one for the input's, and
     two for the weights'."""
     torch.manual_seed(0)
     forward, backward = kinds(Unrolled().double(), torch.randn(4, STEPS, WIDTH))

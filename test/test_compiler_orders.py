@@ -47,7 +47,7 @@ def test_parts_of_few_elements(name):
 
 
 def test_vectors_that_are_numbers_of_rows():
-    """A vector of channels of a group stays one, although random numbers need a space in which it is one of rows."""
+    """A group's vector of channels stays one, although random numbers need a space in which it is one of rows."""
 
     def function(scores):
         dead = scores.ne(-torch.inf).any(-1, keepdim=True).logical_not()
@@ -76,8 +76,8 @@ class Turned(nn.Module):
 
 
 def test_other_orders_are_no_copies():
-    """The norm's kernel writes the order that the product needs, and the sum's kernel reads the product's order; so do the
-    kernels of the backward."""
+    """The norm's kernel writes the order that the product needs, and the sum's kernel reads the product's order; kernels
+    of the backward do so, too."""
     reports = []
     torch._dynamo.reset()
     model, x = Turned(), torch.randn(6, 5, 32, requires_grad=True)
