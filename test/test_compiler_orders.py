@@ -76,7 +76,7 @@ class Turned(nn.Module):
 
 
 def test_other_orders_are_no_copies():
-    """The norm's kernel writes the order that the product needs, and the sum's kernel reads the product's order; kernels
+    """The norm's kernel writes the order that the product needs; the sum's kernel reads the product's order; kernels
     of the backward do so, too."""
     reports = []
     torch._dynamo.reset()
