@@ -1,4 +1,4 @@
-"""Masks of attention, as the compiler simplifies them (pre_grad/attention_masks.py)."""
+"""Simplification of attention masks (pre_grad/attention_masks.py)."""
 
 import operator
 
@@ -22,7 +22,7 @@ def fresh():
 
 
 def arguments(function, *inputs) -> list[tuple[bool, bool]]:
-    """Whether each call of attention that is left has a mask, and whether it is causal."""
+    """For each call of attention in the simplified graph: has it a mask, and is it causal?"""
     found = []
 
     def backend(module: GraphModule, _):
@@ -39,7 +39,7 @@ def arguments(function, *inputs) -> list[tuple[bool, bool]]:
 
 
 def before(x, dtype=None):
-    """Each place sees those that are not after it."""
+    """Causal mask: each place attends to itself and to those before it."""
     rows = torch.arange(PLACES, device=x.device)
     passes = (rows[None, :] <= rows[:, None])[None, None].expand(x.shape[0], -1, -1, -1)
     return passes if dtype is None else torch.zeros(passes.shape).masked_fill(~passes, -torch.inf).to(dtype)
@@ -87,7 +87,7 @@ def everything_but_one(x, write):
     return mask
 
 
-# Writes of which Dynamo's graph says little.
+# Writes that are hard to recognise in Dynamo's graph.
 WRITES = {
     "an attribute": lambda mask, x: mask.T[2].fill_(-5.0),
     "an attribute, by inputs": lambda mask, x: mask.mT[2].copy_(x),
@@ -126,7 +126,7 @@ def test_what_a_mask_is_made_of_stays():
 
 
 def test_one_row_of_a_mask_for_all_queries():
-    """The first key alone passes: that is not causal."""
+    """Every query attends to the first key only, which is not causal."""
 
     def attention(x):
         return F.scaled_dot_product_attention(x, x * 2, x + 1, (torch.arange(PLACES) < 1)[None])
@@ -163,7 +163,7 @@ def test_masks(name):
 
 
 def test_random_numbers_stay():
-    """A mask that nobody can know takes the numbers that it takes without a compiler."""
+    """A random mask draws the same numbers as without a compiler."""
 
     def attention(x):
         return F.scaled_dot_product_attention(x, x, x, random(x)) + torch.rand(2, 3, PLACES, 8)

@@ -1,4 +1,4 @@
-"""Products and sums of each step of a loop, which are one of all steps."""
+"""Batching of the products and sums of a loop's steps, and concatenations whose parts kernels write in place."""
 
 import functools
 import operator
@@ -18,7 +18,7 @@ added = functools.partial(functools.reduce, operator.add)
 
 
 class Unrolled(nn.Module):
-    """A recurrent layer; of what it is given comes one product, of its state one a step."""
+    """A recurrent layer: one product of the inputs of all steps, and one of the state per step."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Unrolled(nn.Module):
 
 
 def kinds(function, *inputs, gradients=True, dtype=torch.float64) -> list[list[str]]:
-    """What the forward and the backward call, by kinds; results and gradients are PyTorch's."""
+    """Kinds of the calls of the forward and of the backward; checks that results and gradients are PyTorch's."""
     torch._dynamo.reset()
     reports = []
     compiled = torch.compile(function, backend=reformer, options={"report": reports.append})
@@ -59,7 +59,8 @@ def count(kinds: list[str], *names: str) -> int:
 
 
 def test_products_of_a_loop():
-    """Backward: a product a step but the first for the state's gradient, one for the input's, two for the weights."""
+    """The backward has one product for the gradient of each step's state but the first, one for the input's, and
+    two for the weights'."""
     torch.manual_seed(0)
     forward, backward = kinds(Unrolled().double(), torch.randn(4, STEPS, WIDTH))
     assert count(forward, *PRODUCTS) == STEPS + 1
@@ -67,14 +68,14 @@ def test_products_of_a_loop():
 
 
 def test_gradient_of_what_steps_take():
-    """No step writes a gradient of the whole tensor."""
+    """No step writes a gradient of the whole input."""
     torch.manual_seed(0)
     _, backward = kinds(Unrolled().double(), torch.randn(4, STEPS, WIDTH))
     assert not count(backward, "aten::eq")
 
 
 def test_some_places_are_taken():
-    """Others have zeros for their gradients."""
+    """Places that no step takes have gradients of zero."""
 
     def function(x):
         return sum((x[:, i] * (i + 1)).exp() for i in (0, 2, 3, 4, 5))
@@ -84,7 +85,7 @@ def test_some_places_are_taken():
 
 
 def test_two_gradients_that_are_the_same():
-    """Have memory of their own."""
+    """Equal gradients do not share memory."""
 
     def function(x, y):
         return added((x[:, i] + y[:, i]).tanh() for i in range(5))
@@ -100,7 +101,7 @@ def test_a_place_is_taken_twice():
 
 
 def test_products_that_need_one_another():
-    """There are two weights: products of one are needed before some of the other, and after others of these."""
+    """With two weights, products of the first are needed before some of the second, and after others of it."""
 
     def function(first, second, x):
         one = [each @ first for each in x.unbind()]
@@ -127,7 +128,7 @@ def test_the_same_rows_in_two_products():
 
 
 def test_what_is_added_to_products():
-    """A vector to each row of all; matrices, to some elements each."""
+    """One vector is added to all rows of all products; matrices are not joined."""
     w, x, rows = torch.randn(WIDTH, WIDTH), torch.randn(5, 4, WIDTH), torch.randn(4, WIDTH)
     for bias, joined in ((rows[0], True), (rows, False), (rows[:1], False)):
         for scale in (1, 2):
@@ -137,7 +138,7 @@ def test_what_is_added_to_products():
 
 
 def test_products_in_another_order():
-    """Some of those that need one product are needed before others of the first kind."""
+    """Some products that depend on one of the first kind are needed before others of the first kind."""
 
     def function(first, second, x):
         zero = x[0] @ second
@@ -156,7 +157,7 @@ def test_terms_of_which_others_are_made_too():
 
 
 def test_crossed_products():
-    """No order has all of one weight's products before, or after, all of the other's."""
+    """No order has all products of one weight before or after all of the other."""
 
     def function(first, second, x, y):
         found = []
@@ -170,7 +171,7 @@ def test_crossed_products():
 
 
 def test_products_that_are_results():
-    """Have memory of their own."""
+    """Results of the graph do not share memory, so that these products stay apart."""
     forward = kinds(
         lambda w, x: tuple(each @ w for each in x.unbind()), torch.randn(WIDTH, 3), torch.randn(5, 4, WIDTH)
     )
@@ -178,7 +179,7 @@ def test_products_that_are_results():
 
 
 def test_products_of_what_is_written_in_between():
-    """A product of what was there before it is not put behind the write."""
+    """A product that reads a buffer is not moved behind a write to the buffer."""
 
     def function(buffer, w, x):
         found = []
@@ -203,7 +204,7 @@ def test_large_products_are_not_copied():
 
 
 def test_products_of_what_lies_side_by_side():
-    """Are one of what is there."""
+    """Products of adjacent matrices are one, without a copy."""
     w, x = torch.randn(256, 4), torch.randn(5, 512, 256)
     (forward,) = kinds(lambda w, x: sum((each @ w).exp() for each in x.unbind()), w, x, gradients=False)
     assert count(forward, *PRODUCTS) == 1 and not count(forward, "aten::cat")
@@ -211,7 +212,7 @@ def test_products_of_what_lies_side_by_side():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sums_of_sums(dtype):
-    """Over rows of several tensors, in one sum; beside a term that is none."""
+    """Sums over rows of several tensors are one sum; another term is added to it."""
 
     def function(x, y):
         return added((each * 2).tanh().sum(0) for each in x.unbind()) + y
@@ -225,7 +226,7 @@ def test_sums_of_sums(dtype):
 
 
 def parts_of(function, *inputs) -> list[str]:
-    """What a call of it runs, by kinds; the results are PyTorch's."""
+    """Kinds of what a call runs; checks that the results are PyTorch's."""
     torch._dynamo.reset()
     reports = []
     found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
@@ -236,7 +237,7 @@ def parts_of(function, *inputs) -> list[str]:
 
 
 def gates(x, y):
-    """What programs compute of many operations."""
+    """Three results that programs compute by many operations."""
     return [(x * i + y).sigmoid() * (x - i * y).tanh() + (x * y).exp() for i in range(3)]
 
 
@@ -252,7 +253,7 @@ def test_parts_are_written_where_they_belong(dim):
 
 
 def test_parts_that_are_copied():
-    """They are several kernels', in another order of memory, in another type, or some that are given."""
+    """Parts of several kernels, in another order of memory, in another data type, or that are inputs."""
 
     def function(x, y):
         a, b, c = gates(x, y)

@@ -1,4 +1,4 @@
-"""Concatenations within a row, which are computed where they are read."""
+"""Concatenations within rows, which are fused with the operations that read them."""
 
 import pytest
 import torch
@@ -95,12 +95,12 @@ def test_one_kernel(function):
     run(x, cosine.detach(), sine.detach()).sum().backward()
     for report in reports:
         kinds = [line.kind for line in report.lines]
-        assert kinds == ["stitch"]  # which knows its columns' numbers
+        assert kinds == ["stitch"]  # which needs no indices of columns in memory
 
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_numbers_that_somebody_reads(first):
-    """As channels' numbers they need no memory, elsewhere they do."""
+    """Indices of channels need no memory; other uses of them do."""
 
     def function(x):
         numbers = torch.arange(first, first + 48, dtype=x.dtype)
@@ -113,7 +113,7 @@ def test_numbers_that_somebody_reads(first):
 
 
 def test_changed_afterwards():
-    """What the parts are computed from is read before it changes."""
+    """The operands of the parts are read before they change."""
 
     def function(x):
         first, second = x.chunk(2, -1)

@@ -21,7 +21,7 @@ def test_times_by_bytes_and_by_arithmetic(tmp_path, monkeypatch):
         assert device_model.predicted_us("sm_90", "stitch", 0, 0) == 3
         assert device_model.predicted_us("sm_90", "stitch", 4_800_000_000, 989_000_000) == pytest.approx(3 + 2000 + 4)
         assert device_model.predicted_us("H100", "product", 3_352_000_000, 0) == pytest.approx(5 + 1000)
-        with pytest.raises(ValueError, match="no times are known of 'sm_70'; of sm_80"):
+        with pytest.raises(ValueError, match="no times are known of the GPU 'sm_70'; they are known of sm_80"):
             device_model.predicted_us("sm_70", "stitch", 1, 1)
     finally:
         device_model._table.cache_clear()

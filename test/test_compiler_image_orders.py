@@ -1,4 +1,4 @@
-"""Orders of memory of images and of gradients: what plans copy to another one."""
+"""Memory formats of images and gradients: which tensors plans copy to other formats."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ COPY = "reformer::_contiguous"
 
 
 def step(function, tensors, reports=None):
-    """The result and the gradients, as autograd hands them to hooks of inputs: before it brings them into an order."""
+    """The result, and the gradients as autograd hands them to hooks of inputs, before it changes their strides."""
     torch._dynamo.reset()
     tensors = [each.detach().requires_grad_() for each in tensors]
     grads = {}
@@ -27,7 +27,7 @@ def step(function, tensors, reports=None):
 
 
 def check(function, tensors, reports=None):
-    """Results, their strides and gradients are PyTorch's; gives ours."""
+    """Check that results, their strides and gradients are PyTorch's; return our gradients."""
     result, found = step(function, tensors, [] if reports is None else reports)
     expected, others = step(function, tensors)
     assert result.stride() == expected.stride()
@@ -52,7 +52,7 @@ def counts(reports, kind) -> list[int]:
     "x", [images(2, 8, 6, 6), randn(24, 16).t(), randn(4, 6, 8).permute(2, 0, 1), randn(4, 6)], ids=lambda x: x.dim()
 )
 def test_gradients_have_the_order_of_their_inputs(x):
-    """What is computed in the dimensions' own order has them, too."""
+    """Gradients have their inputs' strides even if they are computed in row-major order."""
     (found,) = check(lambda x: (x.contiguous().tanh() + 1).square(), [x])
     assert found.stride() == x.stride()
 
@@ -71,14 +71,14 @@ def test_gradients_of_what_is_repeated_are_left_alone():
 
 
 def test_a_gradient_of_two_inputs():
-    """It is one tensor, which each input has in its own order."""
+    """Both inputs have one gradient, each in its own strides."""
     x, y = images(2, 8, 6, 6), randn(2, 8, 6, 6)
     found = check(lambda x, y: (x.contiguous() + y).tanh(), [x, y])
     assert [each.stride() for each in found] == [x.stride(), y.stride()]
 
 
 def test_casts_are_turned_while_they_are_narrow():
-    """The gradient is transposed as it comes, and its fp32 form is computed where it is read."""
+    """The bf16 gradient is transposed, and cast to fp32 by the kernel that reads it."""
     reports = []
 
     def function(x):
@@ -94,7 +94,7 @@ def test_casts_are_turned_while_they_are_narrow():
 
 
 def test_images_keep_their_order_before_convolutions():
-    """A norm that copies them to the dimensions' own order first turns nothing in a network in channels_last."""
+    """A norm that calls contiguous() causes no transposes in a network in channels_last."""
 
     def function(x, weight):
         y = x.contiguous()
@@ -121,7 +121,7 @@ def test_a_copy_alone():
 
 
 def test_images_that_are_needed_in_their_dimensions_order():
-    """A matrix product of rows that are whole planes, and a sum with others that are in that order."""
+    """A matrix product whose rows are channel maps, and a sum with row-major tensors, need row-major images."""
 
     def product(x, weight):
         return x.contiguous().tanh().view(-1, 36) @ weight

@@ -1,4 +1,4 @@
-"""What operands are to programs, by where their elements lie in memory (ir/iteration_space.py)."""
+"""Index maps, iteration spaces and placements of operands (ir/iteration_space.py)."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ NHWC = Layout((2, 3, 4, 5), (60, 1, 15, 3))
     ],
 )
 def test_digits(strides, index_map):
-    """Element i of the result needs the operand's element (i // inner) % count, or what lies at that times a stride."""
+    """Element i of the result reads the operand's element (i // inner) % count, or the one at that times a stride."""
     assert index_map_of(NHWC, Layout(NHWC.sizes, strides)) == index_map
     values = torch.arange(1000)
     operand = torch.as_strided(values, NHWC.sizes, strides)
@@ -69,7 +69,7 @@ def test_spaces():
 
 
 def test_placements():
-    """Rows of 8 channels of 6 x 5 pixels of 2 images."""
+    """Rows of 8 channels, of 2 images of 6 x 5 spatial positions."""
     space = IterationSpace(1, 8, 60, 1, True)
     part, transposed = ((1, 8, 1), (8, 60, 20)), ((1, 8, 1), (8, 30, 16), (240, 2, 8))
     planes = (1, 8), (240, 2)

@@ -1,4 +1,4 @@
-"""What passes/ change in small graphs: counters, casts, reductions, biases, sums of parts."""
+"""Passes (compiler/passes) on small graphs: counters, casts, reductions, biases, sums of parts."""
 
 import copy
 
@@ -52,7 +52,7 @@ def test_casts_are_packed(monkeypatch):
 
 @pytest.mark.parametrize("parts", [True, False])
 def test_casts_are_one_step(parts):
-    """In one memory or not, with rows of zeros or without."""
+    """In one allocation or several, with rows of zeros or without."""
     graph = ir.Graph()
     layouts = [Layout((6, 5), (5, 1)), Layout((3, 4, 2, 2), (16, 1, 8, 4)), Layout((), ())]
     wanted = [Layout((8, 5), (5, 1)), *layouts[1:]]
@@ -80,7 +80,7 @@ def test_casts_are_one_step(parts):
 @pytest.mark.parametrize("reduce", [torch.sum, torch.amax])
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_reductions_are_stored_as_they_are_needed(goes_on, reduce):
-    """No kernel casts a sum of bf16 numbers, unless a program goes on with it, which takes it not rounded."""
+    """No kernel casts a sum of bf16 numbers, unless a program reads the sum, which it does before rounding."""
 
     def function(x):
         y = x.sigmoid()
@@ -113,7 +113,7 @@ def test_gradients_of_biases_under_autocast():
 
 
 def test_results_share_no_memory():
-    """What is rounded and widened twice would be what it was made of, which is a result, too."""
+    """Without its two round trips, the second result would be the first one."""
 
     def function(x):
         y = x * 1.5
@@ -126,7 +126,7 @@ def test_results_share_no_memory():
 
 
 def product_and_bias(device="cuda", used=False, transposed=False, name="add"):
-    """x @ w + b, seen as [2, 3, 4], as a layer inputs it whose input's rows are not adjacent."""
+    """Graph of x @ w + b, viewed as [2, 3, 4], as a layer computes it if the rows of its input are not adjacent."""
     graph, dtype, device = ir.Graph(), torch.bfloat16, torch.device(device)
 
     def view(value, sizes=None, strides=None):
@@ -170,7 +170,7 @@ def test_biases_that_stay(options):
 
 
 class Growing(nn.Module):
-    """Each convolution sees what all before it gave: the gradient of that is a sum of parts."""
+    """Each convolution reads the results of all before it, whose gradients are sums of parts."""
 
     def __init__(self):
         super().__init__()
@@ -184,7 +184,7 @@ class Growing(nn.Module):
 
 
 def test_gradients_of_parts_are_added_where_they_are():
-    """One kernel for each convolution's: no part is copied, and no sum of two stored."""
+    """One kernel computes the gradient of each convolution's result: no part is copied, and no partial sum stored."""
     reports = []
     torch._dynamo.reset()
     model, x = Growing().to(memory_format=torch.channels_last), torch.randn(2, 8, 40, 40, requires_grad=True)
@@ -197,7 +197,7 @@ def test_gradients_of_parts_are_added_where_they_are():
 
 
 class Normed(nn.Module):
-    """Each convolution sees the normed sum of what all before it gave, as in a DenseNet."""
+    """Each convolution reads the normed concatenation of the results of all before it, as in a DenseNet."""
 
     def __init__(self):
         super().__init__()
@@ -212,7 +212,7 @@ class Normed(nn.Module):
 
 
 def test_moments_of_what_was_concatenated():
-    """Those of each convolution's result come with it, and no concatenation is read for them."""
+    """A convolution computes the moments of its result, and no concatenation is read for moments."""
     reports = []
     torch._dynamo.reset()
     model = Normed().double().to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""What is added to rows by their numbers, in compiled graphs."""
+"""Additions to rows by their indices, as sums of segments, in compiled graphs."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_what_is_summed_by_segments():
 
 @pytest.mark.parametrize("shape", [(9, 4), (9, 1), (9, 1, 3)], ids=str)
 def test_numbers_of_rows(shape):
-    """One column is all of its row, however its numbers are strided."""
+    """An index per element is one per row if a row has one element, whatever the strides of the index."""
     numbers = torch.arange(9)
     expanded = numbers.view(9, *(1 for _ in shape[1:])).expand(shape)
     assert scatter_reduce._of_rows(expanded).equal(numbers)
@@ -49,7 +49,7 @@ def test_numbers_of_rows(shape):
 
 
 def edges(nodes, count, device="cpu"):
-    """Sources, of which some are counted from the end, and targets: one node has many edges, some have none."""
+    """Source and target nodes of edges: some sources are negative, one node has many edges, some have none."""
     source = torch.randint(-nodes, nodes, (count,), device=device)
     target = torch.where(torch.rand(count, device=device) < 0.3, 5, source.flip(0) % nodes)
     return source, torch.where(target % 7 == 3, 8, target)
@@ -70,7 +70,7 @@ def without_weight(x, base, source, target, weight):
 
 
 def by_a_program(x, base, source, target, weight):
-    """Messages that no look-up and factor make: they are in memory."""
+    """Messages that are no product of a gather and a factor, so that they are written to memory."""
     messages = (x[source] + base[target]).relu() * weight[:, None]
     return torch.index_add(base, 0, target, messages)
 
@@ -79,7 +79,7 @@ SUMS = [by_index_add, by_scatter_add, without_weight, by_a_program]
 
 
 def check(function, dtype, columns, device, rows=1000, entries=40000):
-    """Its results and gradients are as near to exact ones as their type can be, and repeat."""
+    """Check that results and gradients are as near to exact ones as their data type allows, and reproducible."""
     torch.manual_seed(0)
     torch._dynamo.reset()
 
@@ -134,7 +134,7 @@ def test_gradients_and_their_gradients(function, monkeypatch):
 
 
 def kinds(function, *given):
-    """Kinds of the steps of its forward and of its backward."""
+    """Kinds of the steps of a function's forward and backward."""
     found = []
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="reformer", options={"report": found.append})
@@ -144,7 +144,7 @@ def kinds(function, *given):
 
 @needs_aten
 def test_messages_are_not_in_memory():
-    """Two layers share what is known of the edges, and a sum reads a few numbers for each."""
+    """Two layers share the sorted edges, and a sum reads a few numbers per edge."""
 
     def layers(x, source, target, weight):
         for _ in range(2):
@@ -200,7 +200,7 @@ READERS = {
 @pytest.mark.parametrize("wrong", [-1, -301, 300])
 @pytest.mark.parametrize("name", READERS)
 def test_numbers_that_name_no_row(name, wrong):
-    """PyTorch's error, or none where it has none."""
+    """Invalid indices raise PyTorch's error, or none where PyTorch raises none."""
     x, index = torch.randn(300, 4), torch.zeros(MANY, dtype=torch.int64)
     index[77] = wrong
     torch._dynamo.reset()
@@ -216,7 +216,7 @@ def test_numbers_that_name_no_row(name, wrong):
 
 @needs_aten
 def test_what_is_written_to_is_read_before():
-    """A table that changes after it was looked up."""
+    """A table that changes after rows of it were gathered."""
 
     def function(x, source, target):
         rows = x[source]

@@ -11,7 +11,7 @@ FIRST, FIRSTS = torch.tensor(0), torch.tensor([0])
 
 
 def outcome(function, tensors):
-    """The result and the gradients of those that may have some."""
+    """The result, and the gradients of floating-point tensors."""
     tensors = [each.clone().requires_grad_(each.is_floating_point()) for each in tensors]
     result = function(*tensors)
     result.sum().backward()
@@ -45,7 +45,7 @@ def test_rows(name, x):
 
 
 def test_a_number_for_each_element():
-    """There are so many that the gradient is one that might be computed with a loss."""
+    """The tensors are so large that the gradient may be hoisted to the loss."""
     for function in (lambda x, y: x.expand_as(y), lambda x, y: (F.softmax(x, -1).expand_as(y) * y).sin()):
         check(function, NUMBER, torch.randn(100, 200, dtype=torch.float64))
 
@@ -83,7 +83,7 @@ BAGS = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", BAGS)
 def test_bags(name, dtype):
-    """In bf16 PyTorch's kernel for CPUs gives other results beside the sums than its fake tensors say."""
+    """In bf16, PyTorch's CPU kernel has other secondary results, beside the sums, than its fake tensors."""
     weights = (torch.arange(30).view(10, 3) / 8).to(dtype)
     check(BAGS[name], weights)
     with torch.no_grad():

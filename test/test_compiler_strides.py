@@ -1,4 +1,4 @@
-"""Tensors in other orders of memory, parts of tensors and repeated rows, in plans."""
+"""Transposed tensors, parts of tensors and repeated rows in plans."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = needs_aten
 
 
 def reports_of(function, *inputs) -> list:
-    """The reports of a function's plans; what these give is what PyTorch gives, in memory of its own."""
+    """Reports of a function's plans; checks that results are PyTorch's, and share no memory with the inputs."""
     torch._dynamo.reset()
     reports = []
     found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
@@ -41,13 +41,13 @@ OPERANDS = {
 
 @pytest.mark.parametrize("name", OPERANDS)
 def test_parts_of_few_elements(name):
-    """What is computed of them is computed again where it is read, though they lie apart."""
+    """Functions of few elements are computed again by each reader, although the elements are not adjacent."""
     function, x = OPERANDS[name]
     reports_of(function, x, SMALL)
 
 
 def test_vectors_that_are_numbers_of_rows():
-    """What was a vector of channels to a group stays one, though random numbers ask for rows where it has them."""
+    """A group's vector of channels stays one, although random numbers need a space in which it is one of rows."""
 
     def function(scores):
         dead = scores.ne(-torch.inf).any(-1, keepdim=True).logical_not()
@@ -64,7 +64,7 @@ def test_vectors_that_are_numbers_of_rows():
 
 
 class Turned(nn.Module):
-    """A block of a transformer between layers that want sequences first."""
+    """A block of a transformer between layers whose tensors have the sequence as their first dimension."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,8 @@ class Turned(nn.Module):
 
 
 def test_other_orders_are_no_copies():
-    """The norm's kernel writes what the product needs, and the sum's reads where that is; backward, too."""
+    """The norm's kernel writes the order that the product needs; the sum's kernel reads the product's order; kernels
+    of the backward do so, too."""
     reports = []
     torch._dynamo.reset()
     model, x = Turned(), torch.randn(6, 5, 32, requires_grad=True)
@@ -98,7 +99,7 @@ def fuse_transposes(tensor):
 
 
 def test_copies():
-    """Each is written with what it is a copy of; its columns' sum comes along, and needs no copy in memory."""
+    """A copy is written by the kernel that computes its source. The sum of its columns needs no copy in memory."""
     x = torch.randn(2, 6, 40, 32)
     (report,) = reports_of(lambda x: (x * 2, fuse_transposes(x * 2)), x)
     assert len(report.lines) == 1

@@ -1,1 +1,1 @@
-"""The compiler's graph, and what its stages share."""
+"""The compiler's graph, its layouts and iteration spaces, and helpers that several stages share."""

@@ -1,4 +1,4 @@
-"""Operators that the compiler's own rewrites put into FX graphs."""
+"""Operators, and keys of nodes' `meta`, that the compiler's rewrites put into FX graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @torch.library.custom_op("reformer::_random", mutates_args=())
 def _random(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """Uniform in [0, 1), fp32, by the key and each element's place in the memory, which is dense."""
+    """Uniform random numbers in [0, 1), fp32, by the key and each element's place in the (dense) memory."""
     numbers = uniform(key, (1, math.prod(size), 1, 1))
     return numbers.as_strided(size, stride).clone()
 
@@ -27,12 +27,13 @@ def _(key: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
 
 random = torch.ops.reformer._random.default
 draw_key = aten.randint.low
-USER_CAST = "reformer_user_cast"  # in a node's meta
-DONATED = "reformer_spent"  # in a node's meta: nobody needs the tensor after its one use
+USER_CAST = "reformer_user_cast"  # in a node's meta: the user wrote this cast
+DONATED = "reformer_spent"  # in a node's meta: the tensor is dead after its only use
 
 
 @torch.library.custom_op("reformer::_scaled", mutates_args=())
 def _scaled(tensor: Tensor, factor: Tensor) -> Tensor:
+    """tensor * factor, for a factor of one element."""
     return tensor * factor
 
 

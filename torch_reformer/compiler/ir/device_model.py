@@ -1,4 +1,4 @@
-"""Expected times of kernels on a device: bytes and operations by fitted rates."""
+"""Expected times of kernels, from their bytes and arithmetic by rates that are fitted to timings (costs.json)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ...runtime.native import gpu_specs
 from .graph import Call, Conv, ConvGrads, Operation, View, replaced
 
 TABLE = Path(__file__).parent / "costs.json"
-OTHERS = "others"  # kinds of which there were few timings
-# The CPU's attention, for one that PyTorch counts.
+OTHERS = "others"  # key of TABLE for kinds with few timings
+# PyTorch counts the flops of these GPU operators, but not of the CPU's.
 _COUNTED_AS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: torch.ops.aten._scaled_dot_product_flash_attention,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
@@ -25,12 +25,12 @@ _COUNTED_AS = {
     ),
 }
 _PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm}
-_CPU = 50  # gigabytes a second, of one that is not known
+_CPU = 50  # gigabytes per second that are assumed of a CPU
 
 
 class Gpu(NamedTuple):
-    """Figures of data sheets: gigabytes a second, and teraflops of dense products of matrices in 16 bits, in TF32, in
-    fp32 and in fp64."""
+    """Figures of data sheets: gigabytes per second, and dense teraflops of matrix products in 16 bits, TF32, fp32 and
+    fp64."""
 
     bandwidth: float
     arithmetic: float
@@ -40,7 +40,7 @@ class Gpu(NamedTuple):
 
 
 def _known() -> dict[str, Gpu]:
-    """By their architecture, or by their name where the architecture's usual one is another."""
+    """GPUs by their architecture, or by their name where another GPU already stands for the architecture."""
     known = {}
     for spec in gpu_specs():
         if spec.gb_per_s:
@@ -55,18 +55,19 @@ GPUS = _known()
 
 
 class Fitted(NamedTuple):
-    """Microseconds to start, and multiples of those that bytes and arithmetic take by the data sheet."""
+    """Microseconds to start a kernel, and factors on the times that bytes and arithmetic take by the data sheet."""
 
     start: float
     of_bytes: float
     of_flops: float
 
     def us(self, gpu: Gpu, bytes: float, flops: float) -> float:
-        return sum(each * term for each, term in zip(self, terms(gpu, bytes, flops), strict=True))
+        """Expected microseconds of a kernel."""
+        return sum(factor * term for factor, term in zip(self, terms(gpu, bytes, flops), strict=True))
 
 
 def terms(gpu: Gpu, bytes: float, flops: float) -> tuple[float, float, float]:
-    """What Fitted multiplies."""
+    """The terms that the factors of Fitted multiply: 1, and microseconds of bytes and of flops by the data sheet."""
     return 1, bytes / (gpu.bandwidth * 1e3), flops / (gpu.arithmetic * 1e6)
 
 
@@ -81,41 +82,51 @@ def known_gpu(architecture: str, name: str) -> str | None:
 
 
 def us_of_bytes(gpu: str | None, bytes: float) -> float:
-    """In a stitched kernel, without its start; on a CPU where there is no GPU."""
+    """Microseconds to move bytes in a stitched kernel, without its start; on a CPU if `gpu` is None."""
     return bytes / (_CPU * 1e3) if gpu is None else _table()["stitch"]._replace(start=0).us(GPUS[gpu], bytes, 0)
 
 
 def bytes_of_start(gpu: str | None) -> float:
-    """What is moved while a stitched kernel starts."""
+    """Bytes that could be moved in the time that a stitched kernel takes to start."""
     return _table()["stitch"].start / us_of_bytes(gpu, 1)
 
 
 def predicted_us(gpu: str, kind: str, bytes: int, flops: int, dtype: torch.dtype = torch.bfloat16) -> float:
-    """kind: as kind_of() says. dtype: of what is multiplied. Raises ValueError for a GPU that is not known."""
+    """Expected microseconds of a kernel.
+
+    Args:
+        gpu: a key of GPUS.
+        kind: kind of kernel, as kind_of() gives it.
+        dtype: data type of the factors of its products.
+
+    Raises:
+        ValueError: the GPU is not known.
+    """
     if gpu not in GPUS:
-        raise ValueError(f"no times are known of {gpu!r}; of {', '.join(GPUS)} they are")
+        raise ValueError(f"no times are known of the GPU {gpu!r}; they are known of {', '.join(GPUS)}")
     return (_table().get(kind) or _table()[OTHERS]).us(GPUS[gpu], bytes, flops * slowness(GPUS[gpu], kind, dtype))
 
 
 def slowness(gpu: Gpu, kind: str, dtype: torch.dtype) -> float:
-    """How many times as long as in 16 bits, to whose timings all is fitted, arithmetic in this type takes. Depthwise
-    convolutions are computed in fp32 in any case."""
+    """Time of arithmetic in this data type, relative to 16 bits, whose timings the table is fitted to. 1 for depthwise
+    convolutions, which compute in fp32 for every data type."""
     if dtype.itemsize <= 2 or kind.endswith("depthwise"):
         return 1
     if dtype.itemsize == 8:
         return gpu.arithmetic / gpu.double
-    of = "conv" if kind.startswith(("conv", "aten::conv", "aten::_conv")) else "matmul"
-    return gpu.arithmetic / (gpu.tf32 if allows_tf32(of) else gpu.single)
+    family = "conv" if kind.startswith(("conv", "aten::conv", "aten::_conv")) else "matmul"
+    return gpu.arithmetic / (gpu.tf32 if allows_tf32(family) else gpu.single)
 
 
 def kind_of_operator(operator) -> str:
+    """Kind of an extern call: "product", or the operator's name without its overload."""
     packet = getattr(operator, "overloadpacket", operator)
     return "product" if packet in _PRODUCTS else str(packet).replace(".", "::")
 
 
 def flops(operation: Operation) -> int:
-    """Multiplications and additions of a convolution, and of those calls that PyTorch's own counter knows, or that
-    compute the same; others move bytes."""
+    """Multiplications and additions of a convolution, or of a call whose operator PyTorch's counter knows; 0 for other
+    operations, whose time is that of their bytes."""
     if isinstance(operation, (Conv, ConvGrads)):
         outputs = operation.grad.layout if isinstance(operation, ConvGrads) else operation.results[0].layout
         _, channels, height, width = operation.weight.layout.sizes
@@ -124,24 +135,25 @@ def flops(operation: Operation) -> int:
     count = flops_of_operator(operation.operator) if isinstance(operation, Call) else None
     if count is None:
         return 0
-    results = [_meta(View(each, each.layout)) for each in operation.results]
-    args, kwargs = (replaced(each, _meta) for each in (operation.args, operation.kwargs))
+    results = [_meta(View(result, result.layout)) for result in operation.results]
+    args, kwargs = replaced(operation.args, _meta), replaced(operation.kwargs, _meta)
     return count(*args, **kwargs, out_val=results[0] if len(results) == 1 else tuple(results))
 
 
 def flops_of_operator(operator) -> Callable | None:
-    """The counter of an operator's flops, which takes its arguments, and its result as out_val."""
-    from torch.utils.flop_counter import flop_registry  # which imports Triton where it is installed
+    """PyTorch's counter of an operator's flops, called with its arguments, and its result as `out_val`; or None."""
+    from torch.utils.flop_counter import flop_registry  # here, as it imports Triton where that is installed
 
     packet = getattr(operator, "overloadpacket", None)
     return flop_registry.get(_COUNTED_AS.get(packet, packet))
 
 
 def multiplied_type(operation: Operation) -> torch.dtype:
-    """The type of what a convolution or call multiplies."""
-    types = [each.value.dtype for each in operation.operands]
-    return next((each for each in types if each.is_floating_point), torch.float32)
+    """Data type of the factors of a convolution or product: that of the first floating-point operand."""
+    types = [view.value.dtype for view in operation.operands]
+    return next((dtype for dtype in types if dtype.is_floating_point), torch.float32)
 
 
 def _meta(view: View) -> Tensor:
+    """The view as a tensor on the meta device."""
     return torch.empty_strided(view.layout.sizes, view.layout.strides, dtype=view.value.dtype, device="meta")

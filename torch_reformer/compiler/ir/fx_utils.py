@@ -1,4 +1,4 @@
-"""Properties of nodes of FX graphs."""
+"""Properties of nodes of FX graphs, and sets of operators that have one property."""
 
 from __future__ import annotations
 
@@ -13,48 +13,52 @@ aten = torch.ops.aten
 
 
 def is_element_wise(node: Node) -> bool:
+    """True if PyTorch tags the operator as pointwise, or if it is a cast."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target is aten._to_copy.default
 
 
 def given_again(node: Node, changed: dict[Node, object]):
-    """What the operator gives for the fake operands as they are now."""
-    given = tree_leaves([changed.get(each, each.meta.get("val")) for each in node.all_input_nodes])
-    mode = next(each.fake_mode for each in given if isinstance(each, Tensor))
+    """The node's result, computed again from its operands' fake values; changed: those that replace `meta["val"]`."""
 
-    def value(each: Node):
-        return changed.get(each, each.meta.get("val"))
+    def value(operand: Node):
+        return changed.get(operand, operand.meta.get("val"))
 
+    operands = tree_leaves([value(operand) for operand in node.all_input_nodes])
+    mode = next(operand.fake_mode for operand in operands if isinstance(operand, Tensor))
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), value)
     with mode, torch.no_grad():
         return node.target(*args, **kwargs)
 
 
 def in_order(module: GraphModule, node: Node, strides: tuple[int, ...]) -> Node:
-    """A copy of a result of the graph with these strides."""
+    """Add a copy with these strides of a result of the graph, before the output node."""
     (output,) = module.graph.find_nodes(op="output")
     value = node.meta["val"]
     with module.graph.inserting_before(output):
         memory = module.graph.call_function(aten.new_empty_strided.default, (node, value.shape, strides))
-        copied = module.graph.call_function(aten.copy.default, (memory, node))
-    memory.meta["val"] = copied.meta["val"] = value.new_empty_strided(value.shape, strides)
-    return copied
+        copy = module.graph.call_function(aten.copy.default, (memory, node))
+    memory.meta["val"] = copy.meta["val"] = value.new_empty_strided(value.shape, strides)
+    return copy
 
 
 def base_of(node: Node) -> Node:
+    """The node that a chain of views starts from; the node itself if it is no view."""
     while is_view(node):
         node = node.args[0]
     return node
 
 
 def is_view(node: Node) -> bool:
+    """True if the operator only gives a view of its first argument."""
     return getattr(node.target, "is_view", False)
 
 
 def real_number(value):
+    """The value if it is a real number, else None."""
     return value if isinstance(value, (int, float, bool)) else None
 
 
-# What has the same number in each element: that number, of the operator's arguments.
+# Operators whose result has one number in all elements, and that number as a function of the operator's arguments.
 CONSTANTS: dict[Callable, Callable] = {
     aten.full.default: lambda sizes, number: real_number(number),
     aten.full_like.default: lambda like, number: real_number(number),
@@ -67,22 +71,24 @@ CONSTANTS: dict[Callable, Callable] = {
 }
 constant_pad = torch.ops.aten.constant_pad_nd.default
 SUMS = {aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default}
+REDUCTIONS = SUMS | {aten.amax.default, aten.var_mean.correction}  # those of lowering/reductions.py
 VIEWS = {aten.view.default, aten.unsqueeze.default, aten.squeeze.dims, aten.expand.default, aten.permute.default}
 VIEWS |= {aten.alias.default}
 
 
 def size_of(node: Node) -> int:
-    """Elements of a tensor whose sizes are known; else 0."""
+    """Number of elements of a node's tensor; 0 if it is no tensor or its sizes are symbols."""
     value = node.meta.get("val")
     return value.numel() if isinstance(value, Tensor) and isinstance(value.numel(), int) else 0
 
 
 def bytes_of(node: Node) -> int:
+    """Bytes of a node's tensor; 0 if its sizes are symbols."""
     return size_of(node) * node.meta["val"].dtype.itemsize
 
 
 def is_static(module: GraphModule) -> bool:
     """True if no tensor of the graph has a stride that is a symbol."""
     values = [node.meta.get("val") for node in module.graph.nodes]
-    strides = [each.stride() for each in values if isinstance(each, Tensor)]
-    return all(isinstance(each, int) for stride in strides for each in stride)
+    strides = [value.stride() for value in values if isinstance(value, Tensor)]
+    return all(isinstance(stride, int) for of_tensor in strides for stride in of_tensor)

@@ -1,4 +1,4 @@
-"""Gathers: rows of a table that are read by an index."""
+"""Gathers: rows of a table that an index selects, and that programs can read in place."""
 
 from __future__ import annotations
 
@@ -13,53 +13,62 @@ from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace, joined, wit
 from .layout import Layout
 
 aten = torch.ops.aten
-MOST_TABLES = 4  # that kernels take (csrc/hip/programs/stitch_args.h)
+MOST_TABLES = 4  # of one kernel (csrc/hip/programs/stitch_args.h)
 OPERATORS = {aten.embedding.default, aten.index_select.default}
 
 
 @dataclass(frozen=True)
 class Gather:
-    """table: [rows, columns]. index: the number of a row for each row of the result."""
+    """A gather. table: [rows, columns]. index: the number of a table's row for each row of the result."""
 
     table: View
     index: View
 
     @property
     def columns(self) -> int:
+        """Number of columns of the table."""
         return self.table.layout.sizes[1]
 
     @property
     def elements(self) -> int:
-        """Those of the table that are read at most."""
+        """Upper bound of the number of the table's elements that are read."""
         return min(self.table.elements, self.index.layout.numel * self.columns)
 
     def layout(self, space: IterationSpace, view: View, index_map: IndexMap) -> Layout | None:
-        """How the index is handed over to a program that reads this view of what is looked up, with these index map. None
-        if its rows are not the table's."""
+        """Layout in which a program gets the index.
+
+        Args:
+            space: the program's iteration space.
+            view: the view of the gather's result that the program reads.
+            index_map: of that view in the space.
+
+        Returns:
+            None if the rows of the space are not rows of the table.
+        """
         columns = self.columns
         if not space.nhwc or space.channels != columns or view.layout.offset % columns:
             return None
         (_, count, stride), *outer = with_strides(index_map, space.numel)
-        if stride != 1 or count % columns or any(each % columns for _, _, each in outer):
+        if stride != 1 or count % columns or any(step % columns for _, _, step in outer):
             return None
         inner = [(count // columns, 1)] if count > columns else []
         lines = joined([*inner, *((count, stride // columns) for _, count, stride in outer)])
-        own, first = self.index.layout, view.layout.offset // columns
-        if not own.is_row_major:
-            if first or lines not in ((), ((1, own.numel, 1),)):
+        index, first = self.index.layout, view.layout.offset // columns
+        if not index.is_row_major:
+            if first or lines not in ((), ((1, index.numel, 1),)):
                 return None
-            lines = joined((n, s) for n, s in zip(own.sizes[::-1], own.strides[::-1], strict=True) if n != 1)
+            lines = joined((n, s) for n, s in zip(index.sizes[::-1], index.strides[::-1], strict=True) if n != 1)
         if len(lines) > MOST_OF_LINE:
             return None
         if lines in ((), ((1, space.numel // columns, 1),)):
-            return space.layout_of("row", own.offset + first)
+            return space.layout_of("row", index.offset + first)
         dims = [(count, stride) for _, count, stride in lines]
         dims += [(1, 0)] * (5 - len(dims))
-        return Layout(tuple(n for n, _ in dims[::-1]), tuple(s for _, s in dims[::-1]), own.offset + first)
+        return Layout(tuple(n for n, _ in dims[::-1]), tuple(s for _, s in dims[::-1]), index.offset + first)
 
 
 def gather_of(operation: Operation | None) -> Gather | None:
-    """What a call looks up that programs can, too."""
+    """The gather that a call computes, if programs can compute it, too; else None."""
     if not isinstance(operation, Call) or operation.operator not in OPERATORS:
         return None
     table, *dim, index = operation.args[: 2 if operation.operator is aten.embedding.default else 3]
@@ -80,7 +89,7 @@ _ARANGE = torch.ops.aten.arange
 
 
 def counts_up(value: Value) -> bool:
-    """Whether it is 0, 1, 2 and so on: of channels that needs no memory."""
+    """True if the elements are 0, 1, 2 and so on. As indices of channels they need no memory."""
     maker = value.maker
     if not isinstance(maker, Call):
         return False

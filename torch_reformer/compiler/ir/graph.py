@@ -1,23 +1,23 @@
-"""The compiler's graph: what one call computes, as operations on tensors whose sizes are known.
+"""The compiler's graph: the operations of one call, on tensors of known sizes.
 
-A :class:`Value` is memory that one operation makes, or that is given; a :class:`View` is a way to look at a value.
-Operations take views, so what only looks at memory in another way (reshapes, permutations, slices, expansions) is no
-operation. There are seven kinds:
+A :class:`Value` is the memory of a tensor that one operation computes, or of an input; a :class:`View` is a layout of
+a value's elements. Operations read views, so reshapes, permutations, slices and expansions are not operations. There
+are seven kinds of operation:
 
-- :class:`Map`: a result for each element of its own, of the operands' elements there (broadcast). What it computes is
-  an expression of a program (torch_reformer/program).
-- :class:`Random`: such a one of random numbers.
+- :class:`Map`: element-wise, by an expression of a program (torch_reformer/program); operands are broadcast.
+- :class:`Random`: a Map that computes random numbers.
 - :class:`Reduce`: a sum, a maximum or moments over some of the dimensions.
-- :class:`Conv`: a two-dimensional convolution, behind whose kernel a program can run.
-- :class:`ConvGrads`: the gradients of one.
-- :class:`Casts`: many tensors in another data type.
-- :class:`Call`: any operator of PyTorch.
+- :class:`Conv`: a two-dimensional convolution, whose kernel can have a program as its epilogue.
+- :class:`ConvGrads`: the gradients of a convolution.
+- :class:`Casts`: casts of many tensors to other data types.
+- :class:`Call`: any other operator of PyTorch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from .layout import Layout, span
 
 
 class Typed(NamedTuple):
-    """What is known of a tensor before it is there."""
+    """Layout, data type and device of a tensor that is not computed yet."""
 
     layout: Layout
     dtype: torch.dtype
@@ -38,8 +38,13 @@ class Typed(NamedTuple):
 
 @dataclass(eq=False)
 class Value:
-    """A tensor's memory, as one operation made it, or as it was given (maker: None). memory: how all of it lies, where
-    rows are longer than the layout's; zeros are there (lowering/constant_pad.py)."""
+    """The memory of a tensor.
+
+    Args:
+        maker: the operation that computes it; None for an input of the graph.
+        memory: the layout of all the memory if its rows are longer than the layout's: zeros are behind each row
+            (lowering/constant_pad.py).
+    """
 
     number: int
     layout: Layout
@@ -58,18 +63,20 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class View:
+    """Elements of a value, in a layout of their own."""
+
     value: Value
     layout: Layout
 
     @property
     def is_full(self) -> bool:
-        """Whether it has each of the value's elements once, in whatever order of dimensions."""
-        own, whole = self.layout, self.value.layout
-        return own.numel == whole.numel and own.is_dense and whole.is_dense
+        """True if the view has each of the value's elements once, in any order of dimensions."""
+        layout, whole = self.layout, self.value.layout
+        return layout.numel == whole.numel and layout.is_dense and whole.is_dense
 
     @property
     def elements(self) -> int:
-        """How many it looks at: what is repeated counts once."""
+        """Number of elements of the value that are read; repeated ones count once."""
         return self.layout.elements
 
     def __str__(self) -> str:
@@ -78,7 +85,7 @@ class View:
 
 @dataclass(eq=False)
 class Operation(ABC):
-    """node: of PyTorch's graph, which it computes; None of what passes add."""
+    """Base class of operations. node: the node of PyTorch's graph that it computes; None if a pass added it."""
 
     results: list[Value] = field(default_factory=list, init=False)
     node: Node | None = field(default=None, init=False, repr=False)
@@ -86,29 +93,31 @@ class Operation(ABC):
     @property
     @abstractmethod
     def operands(self) -> list[View]:
-        """What it reads."""
+        """Views that the operation reads."""
 
     @abstractmethod
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        """Puts another view in the place of each operand."""
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        """Replace each operand by `new_view(operand)`."""
 
     @property
     def writes(self) -> list[Value]:
-        """Values that are there and that it changes."""
+        """Existing values that the operation changes in place."""
         return []
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws from a generator, whose order is seen."""
+        """True if the operation draws from a generator, so that its order among others matters."""
         return False
 
     @abstractmethod
     def text(self) -> str:
-        """The operation without its results."""
+        """The operation and its operands as text, without its results."""
 
 
 @dataclass(eq=False)
 class _OfInputs(Operation):
+    """An operation whose operands are one list of inputs."""
+
     inputs: list[View]
     name: str
 
@@ -116,8 +125,8 @@ class _OfInputs(Operation):
     def operands(self) -> list[View]:
         return self.inputs
 
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        self.inputs = list(map(of, self.inputs))
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        self.inputs = list(map(new_view, self.inputs))
 
     def text(self) -> str:
         return f"{self.name}({', '.join(map(str, self.inputs))})"
@@ -125,8 +134,12 @@ class _OfInputs(Operation):
 
 @dataclass(eq=False)
 class Map(_OfInputs):
-    """result = expression(*inputs), element by element: inputs have the result's sizes. after_reduction: it only goes on
-    with what others have reduced (fusion/group.py). rounds: a cast that the user wrote (joint_graph/user_casts.py)."""
+    """result = expression(*inputs), element by element. Inputs have the result's sizes.
+
+    Args:
+        after_reduction: the operation only continues with what others have reduced (fusion/group.py).
+        rounds: the operation is a cast that the user wrote (joint_graph/user_casts.py).
+    """
 
     expression: Callable[..., Expression]
     after_reduction: bool = field(default=False, init=False)
@@ -134,12 +147,13 @@ class Map(_OfInputs):
 
 
 def is_cast(operation: Operation | None) -> bool:
+    """True if the operation only changes the data type of its operand."""
     return isinstance(operation, Map) and operation.name in ("cast", "_to_copy") and len(operation.inputs) == 1
 
 
 def is_removable_cast(operation: Operation | None) -> bool:
-    """True for a cast whose operand may be used in its result's place: it does no more than to round, and not because
-    the user asked for it. Truth values are no rounded numbers."""
+    """True for a cast whose operand can replace its result: it only rounds, and the user did not write it. A cast to
+    bool does not round."""
     if not is_cast(operation) or operation.rounds:
         return False
     return operation.results[0].dtype.is_floating_point or operation.inputs[0].value.dtype == torch.bool
@@ -147,14 +161,17 @@ def is_removable_cast(operation: Operation | None) -> bool:
 
 @dataclass(eq=False)
 class Random(Map):
-    """Random numbers: of each element's place in memory, and of the key that is the only input."""
+    """Random numbers, computed from the key, which is the only input, and from each element's place in memory."""
 
 
 @dataclass(eq=False)
 class Reduce(Operation):
-    """A sum, max or moments of the elements that differ only in these dimensions. The result has one element for each
-    of the others, in their order; of moments two such, the means and the sums of squared differences. It is fp32, or
-    fp64 of fp64; passes/narrow_reductions.py makes sums and maxima narrower."""
+    """A reduction over the dimensions `over`; kind: "sum", "max" or "moments".
+
+    The result has the other dimensions, in their order. Moments have a first dimension of 2: the means, and the sums of
+    squared differences from them. The result is fp32, or fp64 for fp64 inputs; passes/narrow_reductions.py makes sums
+    and maxima narrower.
+    """
 
     kind: str
     input: View
@@ -164,8 +181,8 @@ class Reduce(Operation):
     def operands(self) -> list[View]:
         return [self.input]
 
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        self.input = of(self.input)
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        self.input = new_view(self.input)
 
     def text(self) -> str:
         return f"{self.kind}({self.input}, over={list(self.over)})"
@@ -173,6 +190,8 @@ class Reduce(Operation):
 
 @dataclass(frozen=True)
 class Geometry:
+    """Stride, padding and dilation of a convolution, (height, width) each, and its number of groups."""
+
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
@@ -184,6 +203,8 @@ class Geometry:
 
 @dataclass(eq=False)
 class Conv(Operation):
+    """A convolution of input [N, C, H, W] and weight [K, C / groups, R, S]."""
+
     input: View
     weight: View
     geometry: Geometry
@@ -192,8 +213,8 @@ class Conv(Operation):
     def operands(self) -> list[View]:
         return [self.input, self.weight]
 
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        self.input, self.weight = of(self.input), of(self.weight)
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        self.input, self.weight = new_view(self.input), new_view(self.weight)
 
     def text(self) -> str:
         return f"conv({self.input}, {self.weight}, {self.geometry})"
@@ -201,7 +222,7 @@ class Conv(Operation):
 
 @dataclass(eq=False)
 class ConvGrads(Operation):
-    """Those of the input and of the weight that are wanted."""
+    """Gradients of a convolution. wanted: whether those of the input and of the weight are computed."""
 
     grad: View
     input: View
@@ -213,26 +234,32 @@ class ConvGrads(Operation):
     def operands(self) -> list[View]:
         return [self.grad, self.input, self.weight]
 
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        self.grad, self.input, self.weight = map(of, self.operands)
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        self.grad, self.input, self.weight = map(new_view, self.operands)
 
     def text(self) -> str:
-        names = [name for name, want in zip(("input", "weight"), self.wanted, strict=True) if want]
+        names = [name for name, is_wanted in zip(("input", "weight"), self.wanted, strict=True) if is_wanted]
         return f"conv_grads({self.grad}, {self.input}, {self.weight}, {self.geometry}) of {', '.join(names)}"
 
 
 @dataclass(eq=False)
 class Casts(_OfInputs):
-    """Each input in another data type, with the layout that it has; a result may have more along its first dimension,
-    zeros. parts: the results are parts of one memory."""
+    """Casts of all inputs, which keep their layouts; a result may have additional rows of zeros at the end of its first
+    dimension. parts: the results are parts of one allocation."""
 
     parts: bool
 
 
 @dataclass(eq=False)
 class Call(Operation):
-    """An operator of PyTorch. Among its arguments and in lists among them tensors are views. lengths: of each list of
-    tensors among its results. parts: the results are what lies along the first dimension of what it gives."""
+    """A call of an operator of PyTorch.
+
+    Args:
+        args, kwargs: tensors are views, also in lists.
+        lengths: of each list of tensors among the results.
+        written: arguments that the operator changes in place.
+        parts: the operator returns one tensor, whose slices along the first dimension are the results.
+    """
 
     operator: Callable[..., Any]
     args: tuple
@@ -245,9 +272,9 @@ class Call(Operation):
     def operands(self) -> list[View]:
         return list(views_of((self.args, tuple(self.kwargs.values()))))
 
-    def change_operands(self, of: Callable[[View], View]) -> None:
-        self.args, self.kwargs = replaced(self.args, of), replaced(self.kwargs, of)
-        self.written = tuple(map(of, self.written))
+    def change_operands(self, new_view: Callable[[View], View]) -> None:
+        self.args, self.kwargs = replaced(self.args, new_view), replaced(self.kwargs, new_view)
+        self.written = tuple(map(new_view, self.written))
 
     @property
     def writes(self) -> list[Value]:
@@ -258,75 +285,106 @@ class Call(Operation):
         return torch.Tag.nondeterministic_seeded in self.operator.tags
 
     def text(self) -> str:
-        def told(value) -> str:
-            if isinstance(value, (list, tuple)):
-                return f"[{', '.join(map(told, value))}]"
-            return str(value)
+        def text_of(argument) -> str:
+            if isinstance(argument, (list, tuple)):
+                return f"[{', '.join(map(text_of, argument))}]"
+            return str(argument)
 
-        words = [*map(told, self.args), *(f"{name}={told(value)}" for name, value in self.kwargs.items())]
-        return f"{self.operator.name()}({', '.join(words)})"
+        arguments = [*map(text_of, self.args), *(f"{name}={text_of(value)}" for name, value in self.kwargs.items())]
+        return f"{self.operator.name()}({', '.join(arguments)})"
 
 
 def views_of(arguments) -> Iterator[View]:
+    """Views among arguments of an operator, in order, also in lists."""
     if isinstance(arguments, View):
         yield arguments
     elif isinstance(arguments, (list, tuple)):
-        for each in arguments:
-            yield from views_of(each)
+        for argument in arguments:
+            yield from views_of(argument)
 
 
-def replaced(arguments, of: Callable[[View], Any]):
-    """The same arguments with something in the place of each view."""
+def replaced(arguments, new: Callable[[View], Any]):
+    """The arguments with `new(view)` for each view, also in lists and dictionaries."""
     if isinstance(arguments, View):
-        return of(arguments)
+        return new(arguments)
     if isinstance(arguments, (list, tuple)):
-        return type(arguments)([replaced(each, of) for each in arguments])
+        return type(arguments)([replaced(argument, new) for argument in arguments])
     if isinstance(arguments, dict):
-        return {name: replaced(each, of) for name, each in arguments.items()}
+        return {name: replaced(argument, new) for name, argument in arguments.items()}
     return arguments
 
 
 class Graph:
-    """Operations in an order in which each follows those it needs.
+    """Operations in a topological order.
 
-    inputs: the tensors that are given. outputs: of each result of the call the view that it is, or a constant."""
+    Attributes:
+        inputs: values of the tensors that a call passes.
+        outputs: results of a call: views, or constants.
+        copies: values that copy a value in another layout (lowering/contiguous.py).
+        joins: views, and the value that has them as its parts (passes/batching.py).
+    """
 
     def __init__(self):
         self.inputs: list[Value] = []
         self.operations: list[Operation] = []
         self.outputs: list[View | Any] = []
-        self.copies: dict[tuple[Value, Layout], Value] = {}  # of values as views have them (lowering/contiguous.py)
-        self.joins: dict[tuple, tuple[list[View], Value]] = {}  # views that are parts of a value (passes/batching.py)
+        self.copies: dict[tuple[Value, Layout], Value] = {}
+        self.joins: dict[tuple, tuple[list[View], Value]] = {}
         self._count = 0
 
     def value(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:
+        """A value with the next number."""
         self._count += 1
         return Value(self._count - 1, layout, dtype, device)
 
     def give(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> Value:
+        """Add an input."""
         self.inputs.append(self.value(layout, dtype, device))
         return self.inputs[-1]
 
     def add(self, operation: Operation, results: Iterable[Typed]) -> list[Value]:
-        """Adds an operation that makes these."""
-        operation.results = [self.value(*each) for each in results]
+        """Append an operation with results of these layouts, data types and devices."""
+        operation.results = [self.value(*typed) for typed in results]
         for result in operation.results:
             result.maker = operation
         self.operations.append(operation)
         return operation.results
 
     def readers(self) -> dict[Value, list[Operation | None]]:
-        """For each value that is read the operations that do; None stands for a result of the graph."""
-        found: dict[Value, list[Operation | None]] = {}
+        """The operations that read each value, once per operand; None stands for a result of the graph."""
+        readers: dict[Value, list[Operation | None]] = {}
         for operation in self.operations:
             for view in operation.operands:
-                found.setdefault(view.value, []).append(operation)
+                readers.setdefault(view.value, []).append(operation)
         for view in self.output_views():
-            found.setdefault(view.value, []).append(None)
-        return found
+            readers.setdefault(view.value, []).append(None)
+        return readers
+
+    def uses(self) -> Counter[Value]:
+        """How often each value is read; each result of the graph counts as a read."""
+        operands = (view.value for operation in self.operations for view in operation.operands)
+        return Counter(operands) + Counter(view.value for view in self.output_views())
+
+    def substitute(self, instead: Mapping[Value, View]) -> None:
+        """Replace values by views of others.
+
+        Operations all of whose results are replaced are dropped. Every other operand and output that reads a replaced
+        value reads the memory of the given view instead: it keeps its sizes and strides, and the offsets are added.
+        The caller ensures that the elements lie there in the same order, and that no given view reads a value that is
+        replaced itself.
+        """
+        self.operations = [
+            operation
+            for operation in self.operations
+            if not operation.results or any(result not in instead for result in operation.results)
+        ]
+        for operation in self.operations:
+            operation.change_operands(lambda view: substituted(view, instead))
+        self.outputs = [substituted(out, instead) if isinstance(out, View) else out for out in self.outputs]
 
     def output_views(self) -> list[View]:
-        return [each for each in self.outputs if isinstance(each, View)]
+        """Results of the graph that are tensors."""
+        return [output for output in self.outputs if isinstance(output, View)]
 
     def __str__(self) -> str:
         def typed(value: Value) -> str:
@@ -334,18 +392,31 @@ class Graph:
 
         lines = [f"given {typed(value)}" for value in self.inputs]
         for operation in self.operations:
-            made = ", ".join(map(typed, operation.results))
-            lines.append(f"{made} = {operation.text()}" if made else operation.text())
+            results = ", ".join(map(typed, operation.results))
+            lines.append(f"{results} = {operation.text()}" if results else operation.text())
         return "\n".join([*lines, f"gives {', '.join(map(str, self.outputs))}"])
 
 
+def substituted(view: View, instead: Mapping[Value, View]) -> View:
+    """The view in the memory of the view that replaces its value, if one does."""
+    source, layout = instead.get(view.value), view.layout
+    if source is None:
+        return view
+    return View(source.value, Layout(layout.sizes, layout.strides, layout.offset + source.layout.offset))
+
+
 def verify(graph: Graph) -> None:
-    """Raises ValueError with a sentence where the graph is none: in tests, after each pass."""
-    there = {value for value in graph.inputs}
+    """Check a graph; tests do so after each pass.
+
+    Raises:
+        ValueError: a value is read before it is computed, a view reaches beyond its memory, an operand of a Map has
+            other sizes than the result, or a result names another operation as its maker.
+    """
+    known = {value for value in graph.inputs}
 
     def check(view: View, what: str) -> None:
-        if view.value not in there:
-            raise ValueError(f"{what} needs {view.value} before it is made")
+        if view.value not in known:
+            raise ValueError(f"{what} needs {view.value} before it is computed")
         layout, memory = view.layout, view.value.memory or view.value.layout
         last = layout.offset + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))
         if layout.numel and (layout.offset < 0 or last >= span(memory)):
@@ -361,7 +432,7 @@ def verify(graph: Graph) -> None:
                     raise ValueError(f"{operation.text()} has operands of other sizes than {result.layout}")
         for result in operation.results:
             if result.maker is not operation:
-                raise ValueError(f"{result} is made by another operation than {operation.text()}")
-            there.add(result)
+                raise ValueError(f"{result} names another operation than {operation.text()} as its maker")
+            known.add(result)
     for view in graph.output_views():
         check(view, "the result")

@@ -1,14 +1,14 @@
-"""What an element-wise operation's operands are to a program, by where their elements lie in memory.
+"""Iteration spaces of programs, and index maps: how operands vary over the result's memory.
 
-All that a program reads and writes for each element has its elements in one order: that of memory. Seen so, sizes and
-permutations of dimensions don't matter, and an operand that is broadcast repeats by a rule: element i of the result
-needs the operand's element (i // inner) % count. Such a pair (inner, count) is a digit of the index; an operand has
-one for each run of adjacent dimensions in which it varies.
+A program iterates over the elements of its result in the order of memory. Sizes and permutations of dimensions do not
+matter then, and a broadcast operand repeats by a rule: element i of the result reads the operand's element
+(i // inner) % count. An index map is a tuple of such digits (inner, count), one for each run of adjacent dimensions in
+which the operand varies.
 
-An operand whose elements lie in another order, or apart, is placed: it has a digit for each run of dimensions, with the
-stride, the elements of memory from one of its values to the next. Such a triple is (inner, count, stride). Programs
-read it where it is if its rows are those of the result, in whatever order, or parts of them; kernels of GPUs read and
-write also what is transposed: elements of successive rows are adjacent there, in place of a row's.
+An operand whose elements lie in another order, or with gaps, is strided: its digits (inner, count, stride) also have
+the distance in memory between successive elements, and there is one for each run of dimensions. Programs read a strided
+operand in place if its rows, or parts of them, are rows of the result, in any order. Kernels of GPUs also read and
+write transposed tensors, in which elements of successive rows, not of one row, are adjacent.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .graph import Map, Random, View
 from .layout import Layout
 
 IndexMap = tuple[tuple[int, ...], ...]
-BY_PLACE: IndexMap = ((-1, 1),)  # of a key: each element has a random number of its own
-# Rows as long as a GPU's kernel has in registers, so that what is added up over rows is, too (stitch_launch.h);
-# and as many as keep its processors busy.
+BY_PLACE: IndexMap = ((-1, 1),)  # of a key of random numbers: each element has its own number
+# Elements of the longest row that a GPU's kernel keeps in registers while it reduces the row (stitch_launch.h), and
+# rows that keep a GPU's processors busy.
 LONGEST_ROW, _MANY_ROWS = 4096, 64
-# IndexMap of a placed operand's line and column that kernels know (csrc/program/placement.h), and adjacent elements that
-# they read at once.
+# Digits of a strided operand's rows and columns that kernels support (csrc/program/placement.h), and adjacent elements
+# that they read at once.
 MOST_OF_LINE, _OF_COLUMN, _ADJACENT = 4, 2, 8
-# Rows and columns of what is transposed: so many adjacent ones at least, a multiple of which are.
+# Least number of adjacent rows and columns of a transposed tensor, and a divisor of these numbers.
 _LEAST_TRANSPOSED, _OF_TRANSPOSED = 8, 4
 
 
 def index_map_of(result: Layout, operand: Layout) -> IndexMap:
-    """How an operand of the result's sizes varies over the result's memory, which is dense."""
+    """Index map of an operand that has the result's sizes, over the memory of the result, which is dense."""
     inner = expected = 1
     index_map: list[tuple[int, int]] = []
     joined = False
@@ -57,7 +57,7 @@ def index_map_of(result: Layout, operand: Layout) -> IndexMap:
 
 
 def result_maps(layout: Layout) -> set[IndexMap]:
-    """Where the elements of a result lie that leave some of its memory out; nothing for others."""
+    """Index map of a result with gaps in its memory, over its packed layout; empty set for a dense result."""
     return set() if layout.is_dense else {index_map_of(layout.packed, layout)}
 
 
@@ -67,24 +67,25 @@ def _strided(result: Layout, operand: Layout) -> IndexMap:
 
 
 def joined(runs: Iterable[tuple[int, int]]) -> IndexMap:
-    """IndexMap with strides of counts and strides, the innermost first: those that go on with the one before are one."""
-    found: list[tuple[int, int, int]] = []
+    """Index map of (count, stride) pairs, innermost first; runs that continue the one before them are merged."""
+    digits: list[tuple[int, int, int]] = []
     inner = 1
     for count, stride in runs:
-        if found and stride == found[-1][1] * found[-1][2]:
-            found[-1] = found[-1][0], found[-1][1] * count, found[-1][2]
+        if digits and stride == digits[-1][1] * digits[-1][2]:
+            digits[-1] = digits[-1][0], digits[-1][1] * count, digits[-1][2]
         else:
-            found.append((inner, count, stride))
+            digits.append((inner, count, stride))
         inner *= count
-    return tuple(found)
+    return tuple(digits)
 
 
 def is_strided(index_map: IndexMap) -> bool:
+    """True if the digits have strides."""
     return bool(index_map) and len(index_map[0]) == 3
 
 
 def with_strides(index_map: IndexMap, numel: int) -> IndexMap:
-    """The same as a placed operand's, of a result of so many elements: what has fewer repeats."""
+    """Rewrite an index map with strides, over a result of `numel` elements; broadcast dimensions get stride 0."""
     runs, expected, end = [], 1, 1
     for inner, count, *stride in index_map:
         runs += [(inner // end, 0)] if inner > end else []
@@ -95,8 +96,8 @@ def with_strides(index_map: IndexMap, numel: int) -> IndexMap:
 
 
 def inverse(index_map: IndexMap) -> IndexMap | None:
-    """For index map of a placed operand that has each of its memory's elements once: those of the result's elements over
-    that memory. None for others."""
+    """Index map of the result's elements over the memory of a strided operand. None if the operand does not have each
+    element of its memory once."""
     expected, runs = 1, []
     for inner, count, stride in sorted(index_map, key=lambda digit: digit[2]):
         if stride != expected:
@@ -107,7 +108,7 @@ def inverse(index_map: IndexMap) -> IndexMap | None:
 
 
 def operand_maps(operation: Map) -> list[tuple[View, IndexMap]]:
-    """How an operation's operands vary over its result's memory."""
+    """Operands of an operation, and their index maps over the result's memory."""
     if isinstance(operation, Random):
         return [(view, BY_PLACE) for view in operation.inputs]
     layout = operation.results[0].layout
@@ -115,26 +116,26 @@ def operand_maps(operation: Map) -> list[tuple[View, IndexMap]]:
 
 
 def without(layout: Layout, dims: Iterable[int]) -> IndexMap:
-    """The index map of what has one element for all that differ only in these dimensions."""
+    """Index map of the result of a reduction over these dimensions of a tensor of this layout."""
     dims = set(dims)
-    left = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
-    # Its elements lie side by side, in the order of memory.
+    strides = [0 if d in dims else stride for d, stride in enumerate(layout.strides)]
+    # The result is packed, with the other dimensions in the order of memory.
     expected = 1
-    for d in sorted(range(len(left)), key=lambda d: layout.strides[d]):
-        if left[d] and layout.sizes[d] != 1:
-            left[d] = expected
+    for d in sorted(range(len(strides)), key=lambda d: layout.strides[d]):
+        if strides[d] and layout.sizes[d] != 1:
+            strides[d] = expected
             expected *= layout.sizes[d]
-    return index_map_of(layout, Layout(layout.sizes, tuple(left)))
+    return index_map_of(layout, Layout(layout.sizes, tuple(strides)))
 
 
 def _are_read(columns: list[tuple[int, int]]) -> bool:
-    """Whether a program reads the columns of a row that have these counts and strides."""
+    """True if a program can read the columns of a row, given by their counts and strides."""
     count, stride = columns[0]
     return stride == 1 and len(columns) <= _OF_COLUMN and (len(columns) == 1 or count % _ADJACENT == 0)
 
 
 def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]) -> bool:
-    """Whether a kernel reads and writes adjacent elements of successive rows, with these counts and strides."""
+    """True if elements of successive rows are adjacent, and kernels can transpose so many rows and columns."""
     if len(columns) != 1 or not lines or columns[0][1] < 2 or lines[0][1] != 1:
         return False
     return all(count >= _LEAST_TRANSPOSED and count % _OF_TRANSPOSED == 0 for count in (columns[0][0], lines[0][0]))
@@ -142,7 +143,7 @@ def _are_transposed(columns: list[tuple[int, int]], lines: list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class IterationSpace:
-    """The result that a program runs over: [images, channels, height, width], in NHWC's order of memory or NCHW's."""
+    """Shape [images, channels, height, width] of the result that a program iterates over, in NHWC or NCHW memory."""
 
     images: int
     channels: int
@@ -152,43 +153,47 @@ class IterationSpace:
 
     @property
     def pixels(self) -> int:
+        """Number of spatial positions."""
         return self.height * self.width
 
     @functools.cached_property
     def numel(self) -> int:
+        """Number of elements."""
         return self.images * self.channels * self.pixels
 
     @property
     def layout(self) -> Layout:
+        """Layout of a full-size operand."""
         n, c, h, w = sizes = (self.images, self.channels, self.height, self.width)
         strides = (h * w * c, 1, w * c, c) if self.nhwc else (c * h * w, h * w, w, 1)
         return Layout(sizes, strides)
 
     @property
     def channel_map(self) -> IndexMap:
+        """Index map of an operand with one element per channel."""
         return ((1 if self.nhwc else self.pixels, self.channels),)
 
     @property
     def plane_map(self) -> IndexMap | None:
-        """None if planes are channels, or elements."""
+        """Index map of an operand per image and channel; None if planes are the same as channels or elements."""
         c, p, n = self.channels, self.pixels, self.images
         if min(c, p, n) == 1:
             return None
         return ((1, c), (c * p, n)) if self.nhwc else ((p, c * n),)
 
     def kind(self, index_map: IndexMap) -> str | None:
-        """What an operand is to a program here: full, transposed, channel, row, plane, scalar or random."""
-        if (found := self.dense_kind(index_map)) is not None:
-            return found
+        """Kind of an operand: full, transposed, channel, row, plane, scalar or random; None if unsupported."""
+        if (kind := self.dense_kind(index_map)) is not None:
+            return kind
         placement = self.placement(index_map)
         if placement is None or placement.numel != self.numel:
             return None if placement is None else "row"
         return "full" if placement.strides[-1] == 1 or self.channels == 1 else "transposed"
 
     def dense_kind(self, index_map: IndexMap) -> str | None:
-        """The same of what is handed over without a placement."""
+        """Kind of an operand that needs no placement: any but transposed; None for others."""
         c, p, n = self.channels, self.pixels, self.images
-        if index_map == BY_PLACE:  # programs have places in channels_last order
+        if index_map == BY_PLACE:  # programs number the elements in NHWC order
             return "random" if self.nhwc or c == 1 or p == 1 else None
         if self.numel == 1 or index_map == ((1, self.numel),):
             return "full"
@@ -198,28 +203,30 @@ class IterationSpace:
             return "channel"
         if index_map == self.plane_map:
             return "plane"
-        rows = ((c, n * p),) if self.nhwc else tuple(each for each in ((1, p), (p * c, n)) if each[1] != 1)
+        rows = ((c, n * p),) if self.nhwc else tuple(digit for digit in ((1, p), (p * c, n)) if digit[1] != 1)
         return "row" if index_map == rows else None
 
     def is_strided(self, index_map: IndexMap) -> bool:
-        """Whether an operand is handed over by its placement."""
+        """True if a program reads the operand by a placement."""
         return self.dense_kind(index_map) is None and self.placement(index_map) is not None
 
-    @functools.lru_cache(1 << 14)  # noqa: B019  a space is two numbers and a few
+    @functools.lru_cache(1 << 14)  # noqa: B019  spaces are small
     def placement(self, index_map: IndexMap) -> Layout | None:
-        """The layout in which a placed operand is handed over: the dimensions run through the elements, or the rows if
-        it is the same in each of a row's, in the order of the result's memory. They are more than four: operators know
-        it by that. None if no program reads it."""
+        """Layout in which a program gets a strided operand; None if no program can read it.
+
+        Its dimensions run through the elements in the order of the result's memory, or through the rows if the operand
+        is constant along each row. There are at least five dimensions, by which operators recognise a placement.
+        """
         if not self.nhwc or self.channels == 1 or index_map == BY_PLACE:
             return None
         columns, lines, inner = [], [], 1
-        found = with_strides(index_map, self.numel)
-        if found[-1][0] * found[-1][1] != self.numel:
+        digits = with_strides(index_map, self.numel)
+        if digits[-1][0] * digits[-1][1] != self.numel:
             return None
-        for _, count, stride in found:
+        for _, count, stride in digits:
             within = min(count, max(1, self.channels // inner))
             if inner < self.channels and (count % within or (within < count and inner * within != self.channels)):
-                return None  # it goes across the end of a row
+                return None  # the digit crosses the end of a row
             columns += [(within, stride)] if within > 1 else []
             lines += [(count // within, within * stride)] if within < count else []
             inner *= count
@@ -232,6 +239,7 @@ class IterationSpace:
         return Layout(tuple(count for count, _ in reversed(dims)), tuple(stride for _, stride in reversed(dims)))
 
     def sizes_of(self, kind: str) -> tuple[int, ...]:
+        """Sizes of an operand of this kind, without a placement."""
         return {
             "full": self.layout.sizes,
             "channel": (self.channels,),
@@ -242,6 +250,7 @@ class IterationSpace:
         }[kind]
 
     def layout_of(self, kind: str, offset: int = 0) -> Layout:
+        """Dense layout of an operand of this kind, whose first element lies at `offset`."""
         if kind == "full":
             return Layout(self.layout.sizes, self.layout.strides, offset)
         sizes = self.sizes_of(kind)
@@ -251,9 +260,9 @@ class IterationSpace:
 def shaped(
     space: IterationSpace, layouts: Iterable[Layout], operands: set[IndexMap], reductions: set[IndexMap]
 ) -> IterationSpace:
-    """The same space in the sizes of one of the tensors, if one has these elements in four dimensions: so it need not
-    be viewed in others."""
-    free = space.images == space.channels == 1 and not space.nhwc  # of no operand that is broadcast
+    """The space with the sizes of one of the four-dimensional tensors of these layouts, which then needs no view; the
+    space itself if there is none that fits."""
+    free = space.images == space.channels == 1 and not space.nhwc  # no operand is broadcast
     for layout in layouts:
         if len(layout.sizes) != 4 or layout.numel != space.numel:
             continue
@@ -262,17 +271,17 @@ def shaped(
             same = (n * h * w, c, nhwc) == (space.images * space.pixels, space.channels, space.nhwc)
             if not nhwc:
                 same = same and n == space.images
-            found = IterationSpace(n, c, h, w, nhwc)
-            if not (same or free) or min(c, h * w) == 1 or layout.strides != found.layout.strides:
+            candidate = IterationSpace(n, c, h, w, nhwc)
+            if not (same or free) or min(c, h * w) == 1 or layout.strides != candidate.layout.strides:
                 continue
-            if fits(found, operands, reductions, transposes=True):
-                return found
+            if fits(candidate, operands, reductions, transposes=True):
+                return candidate
     return space
 
 
 def reduces_rows(numel: int, index_map: IndexMap | None) -> bool:
-    """Whether what has these index map is better reduced row by row, so that the result is known while the row's elements
-    are at hand: there are enough rows for a processor, or they are short."""
+    """True if a reduction with this index map is better done row by row, so that its result is known while the row's
+    elements are in registers: the rows are many enough for a GPU's processors, or short."""
     if not index_map or len(index_map) > 1:
         return False
     ((inner, count),) = index_map
@@ -286,35 +295,43 @@ def fits(
     whole_rows: bool = True,
     transposes: bool = False,
 ) -> bool:
-    """Whether operands of these index map are what programs know, and what is reduced is reduced to channels, to one
-    number, or, if whole rows are at hand (they are not behind a convolution), row by row or plane by plane. turns:
-    whether operands may be transposed; where rows are reduced they may not."""
-    kinds = {space.kind(each) for each in operands}
+    """True if a program over the space can read these operands and compute these reductions.
+
+    Args:
+        operands: index maps of operands.
+        reductions: index maps of the reductions' results: per channel, one number, or per row or plane.
+        whole_rows: whether a kernel has whole rows in registers, as reductions per row and plane and strided operands
+            need; a convolution's epilogue has not.
+        transposes: whether operands may be transposed; never with reductions per row.
+    """
+    kinds = {space.kind(operand) for operand in operands}
     if None in kinds or ("transposed" in kinds and not transposes):
         return False
     if not whole_rows and any(map(space.is_strided, operands)):
         return False
-    row = [each for each in reductions if whole_rows and reduces_rows(space.numel, each)]
-    others = [each for each in reductions if each not in row]
-    if any(space.dense_kind(each) != "row" for each in row) or (row and "transposed" in kinds):
+    per_row = [index_map for index_map in reductions if whole_rows and reduces_rows(space.numel, index_map)]
+    others = [index_map for index_map in reductions if index_map not in per_row]
+    if any(space.dense_kind(index_map) != "row" for index_map in per_row) or (per_row and "transposed" in kinds):
         return False
-    if any(each and space.dense_kind(each) not in ("channel", "plane") for each in others):
+    if any(index_map and space.dense_kind(index_map) not in ("channel", "plane") for index_map in others):
         return False
-    if (row or not whole_rows) and space.plane_map in (*operands, *others):
+    if (per_row or not whole_rows) and space.plane_map in (*operands, *others):
         return False
-    return not (row and others) or space.channels <= LONGEST_ROW
+    return not (per_row and others) or space.channels <= LONGEST_ROW
 
 
 def find_space(
     numel: int, operands: set[IndexMap], reductions: set[IndexMap], transposes: bool = False
 ) -> IterationSpace | None:
-    """One that fits these, if there is one: with rows as they are reduced, or as an operand has them; of placed ones
-    last."""
+    """An iteration space that fits operands and reductions; None if there is none.
 
-    def last(index_map: IndexMap):
+    The rows of the candidates are those of a reduction or of an operand, of strided operands last.
+    """
+
+    def priority(index_map: IndexMap):
         return index_map not in reductions, is_strided(index_map), -len(index_map), index_map
 
-    for index_map in sorted(reductions | operands, key=last):
+    for index_map in sorted(reductions | operands, key=priority):
         for space in _spaces(numel, index_map):
             if fits(space, operands, reductions, transposes=transposes):
                 return space
@@ -323,12 +340,13 @@ def find_space(
 
 
 def _spaces(numel: int, index_map: IndexMap):
+    """Candidate spaces of `numel` elements in which the index map is per channel, row or plane."""
     if not index_map or index_map in (BY_PLACE, ((1, numel),)):
         return
     inner, count = index_map[0][:2]
-    if is_strided(index_map):  # rows are some of its index map
-        for each in index_map[1::-1]:
-            yield IterationSpace(1, each[0] * each[1], numel // (each[0] * each[1]), 1, True)
+    if is_strided(index_map):  # rows are its first digit, or the first two
+        for inner, count, _ in index_map[1::-1]:
+            yield IterationSpace(1, inner * count, numel // (inner * count), 1, True)
     elif len(index_map) == 2 and inner == 1:
         images = index_map[1][1]
         yield IterationSpace(images, count, numel // (count * images), 1, True)

@@ -1,4 +1,4 @@
-"""How elements lie in memory."""
+"""Strided layouts of tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes and strides of dimensions, and where the first element lies, all counted in elements."""
+    """Sizes and strides of the dimensions, and the offset of the first element, all in elements."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -17,26 +17,27 @@ class Layout:
 
     @functools.cached_property  # the planner asks some 100,000 times
     def numel(self) -> int:
+        """Number of elements."""
         return math.prod(self.sizes)
 
     @functools.cached_property
     def elements(self) -> int:
-        """Without those that are repeated."""
+        """Number of elements in memory: dimensions of stride 0 repeat them and do not count."""
         return math.prod(n for n, s in zip(self.sizes, self.strides, strict=True) if s)
 
     def in_memory_order(self) -> list[tuple[int, int]]:
-        """Sizes and strides of the dimensions that have more than one element, the outermost first."""
+        """Sizes and strides of the dimensions of more than one element, outermost first."""
         pairs = [(size, stride) for size, stride in zip(self.sizes, self.strides, strict=True) if size != 1]
         return sorted(pairs, key=lambda pair: -pair[1])
 
     def matches(self, other: Layout) -> bool:
-        """Whether each element has the same place in both, counted from the first."""
+        """True if both have the same sizes, and each element lies as far from the first one in both."""
         strides = zip(self.sizes, self.strides, other.strides, strict=False)
         return self.sizes == other.sizes and all(a == b for size, a, b in strides if size != 1)
 
     @functools.cached_property
     def is_dense(self) -> bool:
-        """Whether it has every element of its memory once."""
+        """True if the elements fill the memory from its beginning, each once, in any order of dimensions."""
         expected = 1
         for size, stride in reversed(self.in_memory_order()):
             if stride != expected:
@@ -46,13 +47,13 @@ class Layout:
 
     @staticmethod
     def row_major(sizes: tuple[int, ...], offset: int = 0) -> Layout:
-        """Adjacent elements, in the order of the dimensions."""
+        """Layout of adjacent elements in the order of the dimensions."""
         strides = tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
         return Layout(sizes, strides, offset)
 
     @property
     def is_row_major(self) -> bool:
-        """Whether its elements are adjacent in the order of the dimensions."""
+        """True if the elements are adjacent in the order of the dimensions, at any offset."""
         expected = 1
         for size, stride in zip(self.sizes[::-1], self.strides[::-1], strict=True):
             if size != 1 and stride != expected:
@@ -62,7 +63,7 @@ class Layout:
 
     @property
     def packed(self) -> Layout:
-        """The same order of memory without what lies between the elements."""
+        """Dense layout with the elements in this layout's order of memory."""
         strides, expected = dict.fromkeys(range(len(self.sizes)), 1), 1
         for d in sorted(strides, key=lambda d: (self.strides[d], -d)):
             strides[d] = expected
@@ -75,7 +76,7 @@ class Layout:
 
 
 def span(layout: Layout) -> int:
-    """Elements from the first to the last."""
+    """Number of elements of memory from the first to the last element, both included."""
     if layout.numel == 0:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(layout.sizes, layout.strides, strict=True))

@@ -1,10 +1,10 @@
-"""Stages of compilation: printed on request, and left out where they fail.
+"""Stages of compilation: they are printed on request, and left out if they fail.
 
-``TORCH_LOGS="+torch_reformer"`` prints what each stage has made of a graph.
+``TORCH_LOGS="+torch_reformer"`` prints the graph after each stage.
 
-No error of the compiler's own reaches a user. What has failed is left out, and the graph is compiled again without:
-an optional stage, which only makes the plan a better one; else the operators that could not be lowered, which PyTorch's
-kernels compute then; else all optional stages. Where nothing is left to leave out, the graph is not planned. One
+No internal error of the compiler reaches a user. After an error, the graph is compiled again without the part that
+failed: an optional stage, which only improves the plan; else the operators that could not be lowered, which PyTorch's
+kernels then compute; else all optional stages. If there is nothing more to leave out, the graph is not planned. One
 warning says what was left out. With ``TORCH_REFORMER_RAISE_ERRORS=1``, as in the package's tests, errors are raised.
 """
 
@@ -32,19 +32,19 @@ REPORT = 'Please report it, with what TORCH_LOGS="+torch_reformer" prints.'
 
 
 class Failed(Exception):
-    """An error of the compiler's own, which is the cause. nodes: of PyTorch's graph, where it came from."""
+    """An internal error of the compiler, which is the cause. nodes: nodes of PyTorch's graph at which it happened."""
 
     def __init__(self, stage: str, is_optional: bool, nodes: Iterable[Node]):
         super().__init__(stage)
         self.stage, self.is_optional, self.nodes = stage, is_optional, tuple(dict.fromkeys(nodes))
 
     def __str__(self) -> str:
-        of = f" of {told(self.nodes)}" if self.nodes else ""
-        return f"{self.stage}{of} ({type(self.__cause__).__name__}: {self.__cause__})"
+        of_nodes = f" of {names_of(self.nodes)}" if self.nodes else ""
+        return f"{self.stage}{of_nodes} ({type(self.__cause__).__name__}: {self.__cause__})"
 
 
 class _Attempt:
-    """What is left out of the compilation of one graph: stages and nodes by their names."""
+    """The stages and nodes, by their names, that the compilation of one graph leaves out."""
 
     def __init__(self):
         self.stages: set[str] = set()
@@ -52,7 +52,7 @@ class _Attempt:
         self.leaves_all_out = False
 
     def leave_out(self, failure: Failed) -> bool:
-        """Inputs out what has failed; False if there is nothing to leave out."""
+        """Leave out what has failed; False if there is nothing more to leave out."""
         nodes = {node.name for node in failure.nodes} - self.nodes
         if failure.is_optional:
             self.stages.add(failure.stage)
@@ -66,34 +66,34 @@ class _Attempt:
 
 
 _attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
-_warned: set[str] = set()  # of which stages
+_warned: set[str] = set()  # stages that a warning has named
 
 
 def reset() -> None:
-    """Lets warnings be given again."""
+    """Allow each warning to be given again."""
     _warned.clear()
 
 
 def has_left_out() -> bool:
-    """True if a stage or operator was left out since the last reset, of whatever graph."""
+    """True if a stage or operator of any graph was left out since the last reset."""
     return bool(_warned)
 
 
 def raises() -> bool:
-    """True if errors are raised."""
+    """True if internal errors are raised."""
     return os.environ.get("TORCH_REFORMER_RAISE_ERRORS") == "1"
 
 
 def warn_of(failures: list[Failed], instead: str) -> None:
-    """Warns if there are new ones."""
-    if any(each.stage not in _warned for each in failures):
-        _warned.update(each.stage for each in failures)
+    """Warn of failures, and what is done instead, unless earlier warnings have named all of their stages."""
+    if any(failure.stage not in _warned for failure in failures):
+        _warned.update(failure.stage for failure in failures)
         causes = "; in ".join(map(str, failures))
         warnings.warn(f"an internal error of torch_reformer in {causes}: {instead}. {REPORT}", stacklevel=3)
 
 
 def optional(stage: Callable[..., _T], subject, *args) -> _T | None:
-    """What the stage gives, or None if it is left out."""
+    """Run an optional stage. Returns its result, or None if it is left out."""
     attempt, name = _attempt.get(), stage.__name__
     if attempt and (attempt.leaves_all_out or name in attempt.stages):
         return None
@@ -105,7 +105,7 @@ def optional(stage: Callable[..., _T], subject, *args) -> _T | None:
 
 @contextlib.contextmanager
 def blamed(stage: str, origins: Iterable[Node | Operation] = (), is_optional: bool = False) -> Iterator[None]:
-    """Where an error is this stage's, or that of these nodes, or of those that the operations come from."""
+    """Context whose errors become `Failed`, of the stage and of these nodes or of the operations' nodes."""
     try:
         yield
     except (Unsupported, Failed):
@@ -113,12 +113,12 @@ def blamed(stage: str, origins: Iterable[Node | Operation] = (), is_optional: bo
     except Exception as error:
         if _attempt.get() is None:
             raise
-        nodes = (each.node if isinstance(each, Operation) else each for each in origins)
+        nodes = (origin.node if isinstance(origin, Operation) else origin for origin in origins)
         raise Failed(stage, is_optional, (node for node in nodes if node is not None)) from error
 
 
 def or_whole(rule: Callable) -> Callable:
-    """A decomposition that inputs the operator whole where it fails."""
+    """Wrap a decomposition such that it keeps the operator if it fails."""
 
     @functools.wraps(rule)
     def run(*args, **kwargs):
@@ -129,23 +129,23 @@ def or_whole(rule: Callable) -> Callable:
                 raise
             failure = Failed(f"the decomposition {rule.__name__}", True, ())
             failure.__cause__ = error
-            warn_of([failure], "the operator stays whole")
+            warn_of([failure], "the operator is not decomposed")
             return NotImplemented
 
     return run
 
 
 def is_left_out(node: Node) -> bool:
-    """True if PyTorch computes the node, as a plan's step."""
+    """True if the node is left to PyTorch, as a step of the plan, because a stage failed with it."""
     attempt = _attempt.get()
     return attempt is not None and node.name in attempt.nodes
 
 
 def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
-    """What `make` makes of a graph, if need be without what fails.
+    """Result of `make`, which compiles a graph, repeated without the parts that fail.
 
     Raises:
-        Unsupported: nothing could be left out any more; the graph is as it was.
+        Unsupported: there was nothing more to leave out; the graph is unchanged.
     """
     if raises():
         return make()
@@ -155,7 +155,7 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
         while True:
             try:
                 with blamed("planning"):
-                    found = make()
+                    result = make()
                 break
             except Failed as failure:
                 _log.info("left out: %s", failure, exc_info=failure.__cause__)
@@ -165,36 +165,36 @@ def attempted(make: Callable[[], _T], module: GraphModule) -> _T:
                     raise Unsupported(f"an internal error in {failures[0]}. {REPORT}") from failure.__cause__
     finally:
         _attempt.reset(token)
-    of_nodes = "PyTorch's kernels compute these operators"
-    warn_of(failures, of_nodes if attempt.nodes else "the graph is planned without it")
-    return found
+    without_nodes = "PyTorch's kernels compute these operators"
+    warn_of(failures, without_nodes if attempt.nodes else "the graph is planned without it")
+    return result
 
 
 def _copied(graph: Graph) -> Graph:
-    """With what Dynamo notes of its graphs' inputs."""
-    found = copy.deepcopy(graph)
-    for node, own in zip(graph.nodes, found.nodes, strict=True):
+    """Deep copy of a graph, with Dynamo's notes on its inputs."""
+    copied = copy.deepcopy(graph)
+    for node, new in zip(graph.nodes, copied.nodes, strict=True):
         if hasattr(node, "_dynamo_source"):
-            own._dynamo_source = node._dynamo_source
-    return found
+            new._dynamo_source = node._dynamo_source
+    return copied
 
 
-def told(nodes: Iterable[Node]) -> str:
-    """Operators and where the user calls them."""
+def names_of(nodes: Iterable[Node]) -> str:
+    """Names of the nodes' operators, and the lines of the user's code that call them."""
     texts = dict.fromkeys(f"{getattr(node.target, '__name__', node.target)}{place_of(node)}" for node in nodes)
     more = [f"{len(texts) - _MOST_NAMED} more"] if len(texts) > _MOST_NAMED else []
     return ", ".join([*texts][:_MOST_NAMED] + more)
 
 
 def place_of(node: Node) -> str:
-    """The line of the user's code that a node comes from, in brackets; nothing if that is not known."""
-    lines = [each.strip() for each in (node.meta.get("stack_trace") or "").strip().splitlines()]
+    """The line of the user's code that a node comes from, in brackets; empty if that is not known."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").strip().splitlines()]
     places = [i for i, line in enumerate(lines) if line.startswith("File ")]
     return f" [{': '.join(lines[places[-1] : places[-1] + 2])}]" if places else ""
 
 
 def show(stage: str, subject) -> None:
-    """Prints what a stage has changed, if that is asked for."""
+    """Log the graph or other subject that a stage has changed, if debug logs are on."""
     if _log.isEnabledFor(logging.DEBUG):
         graph = getattr(subject, "graph", None)
         text = str(graph) if isinstance(subject, GraphModule) else str(subject)

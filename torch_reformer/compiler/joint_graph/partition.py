@@ -7,9 +7,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..ir.fx_utils import base_of, is_element_wise, is_view, size_of
+from ..ir.fx_utils import REDUCTIONS, base_of, is_element_wise, is_view, size_of
 from ..ir.gather import OPERATORS
-from ..lowering.reductions import RULES as REDUCTIONS
 
 aten = torch.ops.aten
 _EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)

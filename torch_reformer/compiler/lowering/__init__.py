@@ -1,6 +1,8 @@
-"""Which of PyTorch's operators become what in the graph (ir/graph.py). A rule takes the graph, the operator's fake result and
-its arguments, tensors among them as views. It adds operations and gives the result's views, or None where PyTorch's own
-operator has to do it."""
+"""Rules that lower PyTorch's operators to operations of the graph (ir/graph.py).
+
+A rule takes the graph, the operator's fake result and its arguments, tensors as views. It adds operations and returns
+the result's view or views, or None if the operator stays a call of PyTorch's own.
+"""
 
 from . import cat, constant_pad, convolution, pointwise, random, reductions, segment_reduce, views
 

@@ -1,4 +1,4 @@
-"""Zeros behind each row of a matrix, or stack of matrices: what computes the rows writes them to where these are."""
+"""Zeros behind each row: the kernel that computes the rows writes them to memory that has the zeros already."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from ..ir.layout import Layout
 
 
 def rows_below(call: Call) -> bool:
-    """Whether it adds rows of zeros, or zeros to a vector, at the end."""
+    """True if a call of constant_pad_nd appends rows of zeros to a matrix or stack, or zeros to a vector."""
     view, pads, *number = call.args
     dimensions = len(view.layout.sizes)
     return len(pads) == 2 * dimensions and not any(pads[:-1]) and pads[-1] > 0 and number in ([], [0], [0.0])
 
 
 def _pad(graph: Graph, value: Tensor, view: View, pads, number=0) -> View | None:
+    """Rule of constant_pad_nd: zeros behind each row."""
     memory, dtype, source = layout_of(value), view.value.dtype, view.layout
     if len(pads) != 2 or pads[0] or pads[1] <= 0 or number or dtype not in FLOATS or not source.numel:
         return None
     if not value.is_contiguous() or dtype == torch.float64:
         return None
     layout = Layout(source.sizes, memory.strides)
-    index_map = {index_map_of(layout, source)} | result_maps(layout)
-    if layout.is_dense or find_space(layout.numel, index_map, set()) is None:  # dense: of one row
+    index_maps = {index_map_of(layout, source)} | result_maps(layout)
+    if layout.is_dense or find_space(layout.numel, index_maps, set()) is None:  # dense: there is one row
         return None
-    (made,) = graph.add(Map([view], f"pad[{pads[1]}]", lambda x: x), [Typed(layout, dtype, view.value.device)])
-    made.memory = memory
-    return View(made, memory)
+    (result,) = graph.add(Map([view], f"pad[{pads[1]}]", lambda x: x), [Typed(layout, dtype, view.value.device)])
+    result.memory = memory
+    return View(result, memory)
 
 
 RULES = {constant_pad: _pad}

@@ -1,5 +1,8 @@
-"""Tensors whose elements lie in another order than those they are computed with, and that no program reads so: copied
-first, once for all that read them so, as PyTorch's own norms do it. Then the rest is one kernel."""
+"""Copies of operands whose order of memory no program reads beside that of the others.
+
+An operand is copied once for all operations that read it in one layout, as PyTorch's own norms do it; the operations
+are one kernel then.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,20 @@ _contiguous = torch.ops.reformer._contiguous.default
 
 
 def in_order(graph: Graph, view: View, layout: Layout) -> View:
-    """The view with its elements in the order of this layout of the same sizes, and repeated where it repeats them. A
-    part of a tensor stays as it is."""
+    """The view, copied to the layout's order of memory if it has another one; broadcast dimensions stay so. layout: has
+    the view's sizes. A view of only a part of a value is not copied."""
     if not is_strided(index_map_of(layout, view.layout)) or view.elements != view.value.layout.numel:
         return view
     return _copy(graph, view, layout, graph.copies)
 
 
 def copied(graph: Graph, view: View, layout: Layout) -> View:
-    """A copy of its own of the view, so."""
+    """Unshared contiguous copy of the view in `layout`."""
     return _copy(graph, view, layout, {})
 
 
 def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[Value, Layout], Value]) -> View:
+    """Copy in the layout's order of memory, taken from `known` copies if it is there."""
     dims = sorted(range(len(layout.sizes)), key=lambda d: -layout.strides[d])
     dims = [d for d in dims if layout.sizes[d] != 1 and view.layout.strides[d]]
     sizes = tuple(layout.sizes[d] for d in dims)
@@ -37,5 +41,5 @@ def _copy(graph: Graph, view: View, layout: Layout, known: dict[tuple[Value, Lay
     if key not in known:
         call = Call(_contiguous, (View(view.value, ordered),), {})
         (known[key],) = graph.add(call, [(Layout(sizes, strides), view.value.dtype, view.value.device)])
-    own = dict(zip(dims, strides, strict=True))
-    return View(known[key], Layout(layout.sizes, tuple(own.get(d, 0) for d in range(len(layout.sizes)))))
+    stride_of = dict(zip(dims, strides, strict=True))
+    return View(known[key], Layout(layout.sizes, tuple(stride_of.get(d, 0) for d in range(len(layout.sizes)))))

@@ -1,4 +1,4 @@
-"""Element-wise operators as Maps, by expressions of programs. A new one is a line of the table."""
+"""Element-wise operators as Maps, by expressions of programs. A new operator is a line of the table EXPRESSIONS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 class NotElementWise(Exception):
-    """With these arguments no program computes it."""
+    """Raised by an expression that no program computes with these arguments."""
 
 
 def _scaled(x, alpha):
@@ -38,10 +38,10 @@ def _three_halves(x):
 def _power(x, exponent):
     whole = {1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x, 4: lambda: (x * x) * (x * x), -1: lambda: 1 / x}
     roots = {0.5: lambda: p.sqrt(x), -0.5: lambda: p.rsqrt(x), -2: lambda: 1 / (x * x), 1.5: lambda: _three_halves(x)}
-    found = (whole | roots).get(exponent)
-    if found is None:
+    expression = (whole | roots).get(exponent)
+    if expression is None:
         raise NotElementWise
-    return found()
+    return expression()
 
 
 def _clamp(x, least=None, most=None):
@@ -85,7 +85,7 @@ def _where(condition, x, y):
     return p.select(condition, x, y)
 
 
-# Each takes what the operator does, with expressions or numbers in the place of tensors.
+# Each function has the operator's arguments, with expressions or numbers in place of tensors.
 EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.add.Tensor: lambda x, y, alpha=1: x + _scaled(y, alpha),
     aten.add.Scalar: lambda x, y, alpha=1: x + y * alpha,
@@ -138,7 +138,7 @@ EXPRESSIONS: dict[Callable, Callable[..., Expression]] = {
     aten.clone.default: _cast,
     aten.alias.default: _cast,
 }
-# The same of truth values only: of whole numbers they are something else.
+# Operators for operands of bool only: for integers they compute something else.
 OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
     aten.bitwise_not.default: _not,
     aten.bitwise_and.Tensor: _both,
@@ -149,11 +149,11 @@ OF_TRUTHS: dict[Callable, Callable[..., Expression]] = {
 _ROUND = {torch.bfloat16: p.round_bf16, torch.float16: p.round_fp16}
 EQUALITIES = {getattr(getattr(aten, name), kind) for name in ("eq", "ne") for kind in ("Tensor", "Scalar")}
 COMPARISONS = {
-    each
+    overload
     for name in ("gt", "ge", "lt", "le", "eq", "ne")
-    for each in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+    for overload in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
 }
-# Those that give 0 and 1; of the others' truth values anything but 0 is true.
+# Operators whose expressions give 0 and 1. For a result of bool, other expressions may give any number: not 0 is true.
 GIVE_TRUTHS = {
     *(*COMPARISONS, *OF_TRUTHS),
     *(aten.logical_not.default, aten.logical_and.default, aten.logical_or.default),
@@ -161,87 +161,92 @@ GIVE_TRUTHS = {
 
 
 def add_map(graph: Graph, name: str, expression: Callable[..., Expression], inputs: list[View], like: Tensor) -> View:
-    """A new tensor with the sizes, strides and data type of `like`; the inputs have its sizes."""
+    """Add a Map whose result has the sizes, strides and data type of `like`; the inputs have its sizes."""
     return add_typed_map(graph, name, expression, inputs, typed(like))
 
 
 def add_typed_map(graph: Graph, name: str, expression, inputs: list[View], type: Typed) -> View:
+    """Add a Map whose result has this layout, data type and device; the inputs have its sizes."""
     (result,) = graph.add(Map(inputs, name, expression), [type])
     return View(result, type.layout)
 
 
 def _constant(number: Callable, graph: Graph, value, *args, **kwargs) -> View | None:
+    """Rule of an operator whose result has `number(*args)` in all elements."""
     if not isinstance(value, Tensor) or value.dtype not in (*FLOATS, torch.bool):
         return None
-    found = number(*args)
-    if found is None or not layout_of(value).is_dense or not value.numel():
+    constant = number(*args)
+    if constant is None or not layout_of(value).is_dense or not value.numel():
         return None
-    found = float(bool(found) if value.dtype == torch.bool else found)
-    return add_map(graph, f"full[{found}]", lambda: Expression("constant", attribute=found), [], value)
+    constant = float(bool(constant) if value.dtype == torch.bool else constant)
+    return add_map(graph, f"full[{constant}]", lambda: Expression("constant", attribute=constant), [], value)
 
 
 def _map(target, rule: Callable[..., Expression], graph: Graph, value, *args, **kwargs) -> View | None:
+    """Rule of an operator whose expression is `rule`; value: its fake result."""
     if not isinstance(value, Tensor) or not is_plain(value) or value.dtype not in (*FLOATS, torch.bool):
         return None
-    truths, layout = value.dtype == torch.bool, layout_of(value)
-    if target in OF_TRUTHS and not truths:
+    is_bool, layout = value.dtype == torch.bool, layout_of(value)
+    if target in OF_TRUTHS and not is_bool:
         return None
     if not layout.is_dense or layout.numel == 0:
         return None
-    if target in EQUALITIES and any(isinstance(each, View) and each.value.dtype in NARROW for each in args):
-        return None  # unrounded in a program, the greatest of some numbers would equal none of them
+    if target in EQUALITIES and any(isinstance(arg, View) and arg.value.dtype in NARROW for arg in args):
+        return None  # in a program, where a maximum is not rounded, it might equal none of the numbers
     inputs, places = [], []
-    for place, each in enumerate(args):
-        if isinstance(each, View):
-            each = _expanded(each, layout.sizes)
-            if each is None or each.value.device != value.device:
+    for place, arg in enumerate(args):
+        if isinstance(arg, View):
+            expanded = _expanded(arg, layout.sizes)
+            if expanded is None or expanded.value.device != value.device:
                 return None
             places.append(place)
-            inputs.append(each)
-        elif not (each is None or isinstance(each, (int, float, bool, str))):
+            inputs.append(expanded)
+        elif not (arg is None or isinstance(arg, (int, float, bool, str))):
             return None
-    if any(isinstance(each, View) for each in kwargs.values()) or not computes(inputs, value):
+    if any(isinstance(arg, View) for arg in kwargs.values()) or not computes(inputs, value):
         return None
     if not _has_space(inputs, layout):
         if _is_copy(target, inputs[0], value) and inputs[0].elements == layout.numel:
             return copied(graph, inputs[0], layout)
-        inputs = [in_order(graph, each, layout) for each in inputs]
+        inputs = [in_order(graph, view, layout) for view in inputs]
         if not _has_space(inputs, layout):
             return None
     numbers, dtype = list(args), inputs[0].value.dtype
     if target in COMPARISONS and dtype in FLOATS and not isinstance(numbers[-1], View):
-        with real_tensors():  # rounded to the tensor's type
+        with real_tensors():  # PyTorch rounds the number to the tensor's type
             numbers[-1] = torch.tensor(numbers[-1], dtype=dtype).item()
 
     def expression(*operands: Expression) -> Expression:
-        given = list(numbers)
+        arguments = list(numbers)
         for place, operand in zip(places, operands, strict=True):
-            given[place] = operand
-        found = rule(*given, **kwargs)
-        return Expression("ne", found, 0.0) if truths and target not in GIVE_TRUTHS else found
+            arguments[place] = operand
+        result = rule(*arguments, **kwargs)
+        return Expression("ne", result, 0.0) if is_bool and target not in GIVE_TRUTHS else result
 
     try:
         expression(*(Expression("full", attribute=f"t{i}") for i in range(len(inputs))))
     except NotElementWise:
         return None
-    told = [str(each) for i, each in enumerate(args) if i not in places and each is not None]
-    told += [str(each) for name, each in kwargs.items() if name == "alpha" and each != 1]
-    name = target._schema.name.split("::")[1] + "".join(f"[{each}]" for each in told)
+    attributes = [arg for place, arg in enumerate(args) if place not in places and arg is not None]
+    attributes += [arg for name, arg in kwargs.items() if name == "alpha" and arg != 1]
+    name = target._schema.name.split("::")[1] + "".join(f"[{attribute}]" for attribute in attributes)
     return add_map(graph, name, expression, inputs, value)
 
 
 def _is_copy(target, input: View, value: Tensor) -> bool:
+    """True if the operator copies its operand without a cast."""
     return target in (aten.clone.default, aten.copy.default) and input.value.dtype == value.dtype
 
 
 def _has_space(inputs: list[View], layout: Layout) -> bool:
-    """Whether a program computes results of this layout of the inputs where they are."""
-    return find_space(layout.numel, {index_map_of(layout, each.layout) for each in inputs}, set()) is not None
+    """True if a program can compute a result of this layout from the inputs in place."""
+    return find_space(layout.numel, {index_map_of(layout, view.layout) for view in inputs}, set()) is not None
 
 
 def computes(inputs: list[View], value: Tensor) -> bool:
-    """Whether programs compute with these types: in fp64, of nothing else and on CPUs only, or in fp32."""
-    types = {each.value.dtype for each in inputs}
+    """True if programs compute with these data types: floating-point types without fp64, or fp64 alone on CPUs; and
+    bool."""
+    types = {view.value.dtype for view in inputs}
     if not inputs or not types <= {*FLOATS, torch.bool}:
         return False
     both = {*types, value.dtype} - {torch.bool}
@@ -249,27 +254,27 @@ def computes(inputs: list[View], value: Tensor) -> bool:
 
 
 def _expanded(view: View, sizes: tuple[int, ...]) -> View | None:
-    """The view with these sizes: dimensions of one element, and those that it has not, repeat."""
-    own, missing = view.layout, len(sizes) - len(view.layout.sizes)
-    if missing < 0 or any(a != b and a != 1 for a, b in zip(own.sizes, sizes[missing:], strict=True)):
+    """The view broadcast to these sizes; None if it cannot be."""
+    layout, missing = view.layout, len(sizes) - len(view.layout.sizes)
+    if missing < 0 or any(a != b and a != 1 for a, b in zip(layout.sizes, sizes[missing:], strict=True)):
         return None
-    strides = [0 if a == 1 else stride for a, stride in zip(own.sizes, own.strides, strict=True)]
-    return View(view.value, Layout(sizes, (*[0] * missing, *strides), own.offset))
+    strides = [0 if size == 1 else stride for size, stride in zip(layout.sizes, layout.strides, strict=True)]
+    return View(view.value, Layout(sizes, (*[0] * missing, *strides), layout.offset))
 
 
 def rounding_cast(graph: Graph, value, source: View, **options) -> View | None:
-    """A cast that the user wrote: what goes on with the result, without memory between, has it as it would be stored.
-    The source is rounded to its own type, too, unless it is read from memory."""
+    """Rule of a cast that the user wrote: its result is rounded even if no memory is written in between. The source is
+    rounded to its own data type, too, unless it is read from memory."""
     in_memory = isinstance(source.value.maker, (Call, type(None)))
     rule = _rounded(value.dtype) if in_memory else _rounded(source.value.dtype, value.dtype)
-    found = _map(aten._to_copy.default, rule, graph, value, source, **options)
-    if found is not None and isinstance(found.value.maker, Map):
-        found.value.maker.rounds = source.value.dtype != value.dtype
-    return found
+    result = _map(aten._to_copy.default, rule, graph, value, source, **options)
+    if result is not None and isinstance(result.value.maker, Map):
+        result.value.maker.rounds = source.value.dtype != value.dtype
+    return result
 
 
 def _rounded(*types: torch.dtype) -> Callable[..., Expression]:
-    """A cast to these data types, one after the other."""
+    """Expression of casts to these data types, one after the other."""
 
     def rule(x, **_):
         for dtype in types:
@@ -280,7 +285,7 @@ def _rounded(*types: torch.dtype) -> Callable[..., Expression]:
 
 
 def _copy(graph: Graph, value, to: View, source: View, non_blocking: bool = False) -> View | None:
-    """What was in its place before is not read."""
+    """Rule of aten.copy, which does not read the old elements of `to`."""
     rule = _cast if source.value.dtype == value.dtype else _rounded(value.dtype)
     return _map(aten.copy.default, rule, graph, value, source)
 

@@ -1,4 +1,4 @@
-"""The random numbers of decompositions/dropout.py."""
+"""Rule of the random numbers of decompositions/dropout.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Sums, means, maxima and variances as Reduces. The variance of a row, whose mean is known while its elements are at
-hand, is a sum of squared differences from that."""
+"""Sums, means, maxima and variances as Reduces.
+
+The mean of a row is known while a kernel has the row's elements in registers, so the variance of a row is a sum of
+squared differences from it; other variances are moments, which one pass computes.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,24 @@ from ..ir.layout import Layout
 from .pointwise import add_map, add_typed_map, computes
 
 aten = torch.ops.aten
-_LEAST_OF_IMAGE = 512  # elements of which some are added up, that are adjacent: as many as a block's threads have
+_LEAST_OF_IMAGE = 512  # adjacent elements of an image that is reduced in part: as many as a block has threads
 
 
 def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[View] | None:
-    """In fp32 or fp64, with the sizes of `like`: a sum or maximum, or mean and sum of squared differences."""
+    """Add a Reduce in fp32 or fp64.
+
+    Args:
+        kind: "sum", "max" or "moments".
+        like: a fake tensor with the result's sizes and strides.
+
+    Returns:
+        The result; of moments, the means and the sums of squared differences. None if no program computes it.
+    """
     dtype, layout = view.value.dtype, view.layout
     if dtype not in FLOATS or layout.numel == 0 or (dtype == torch.float64 and view.value.device.type != "cpu"):
         return None
     over = _over(layout, dims)
-    if not view.is_full and _by_itself(layout).is_dense:  # a part, read where it is
+    if not view.is_full and _by_itself(layout).is_dense:  # a dense part of a value, which is read in place
         layout = _by_itself(layout)
         view = add_typed_map(graph, "clone", lambda x: x, [view], Typed(layout, dtype, view.value.device))
     if not layout.is_dense or not view.is_full or not over:
@@ -34,67 +45,71 @@ def _reduce(graph: Graph, kind: str, view: View, dims, like: Tensor) -> list[Vie
     if len(index_map) > 1 and index_map[-1][0] < _LEAST_OF_IMAGE:
         return None
     if find_space(layout.numel, {((1, layout.numel),)}, {index_map}) is None:
-        return None  # nothing is added up
-    left = [d for d in range(len(layout.sizes)) if d not in over]
-    strides, expected = dict.fromkeys(left, 0), 1
-    for d in sorted(left, key=lambda d: (layout.strides[d], -d)):
+        return None
+    kept = [d for d in range(len(layout.sizes)) if d not in over]
+    strides, expected = dict.fromkeys(kept, 0), 1
+    for d in sorted(kept, key=lambda d: (layout.strides[d], -d)):
         strides[d] = expected
         expected *= layout.sizes[d]
-    result = Layout(tuple(layout.sizes[d] for d in left), tuple(strides.values()))
-    wanted = layout_of(like)
-    if len(wanted.sizes) == len(layout.sizes):  # the dimensions that are gone have one element
-        wanted = Layout(result.sizes, tuple(wanted.strides[d] for d in left))
-    if not wanted.matches(result):
-        return None  # PyTorch's lies in another order
+    result = Layout(tuple(layout.sizes[d] for d in kept), tuple(strides.values()))
+    like_layout = layout_of(like)
+    if len(like_layout.sizes) == len(layout.sizes):  # keepdim: reduced dimensions have one element
+        like_layout = Layout(result.sizes, tuple(like_layout.strides[d] for d in kept))
+    if not like_layout.matches(result):
+        return None
     count = 2 if kind == "moments" else 1
     stacked = Layout((2, *result.sizes), (expected, *result.strides)) if count == 2 else result
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    (made,) = graph.add(Reduce(kind, view, over), [(stacked, wide, view.value.device)])
-    return [View(made, layout_of(like, i * expected)) for i in range(count)]
+    (value,) = graph.add(Reduce(kind, view, over), [(stacked, wide, view.value.device)])
+    return [View(value, layout_of(like, i * expected)) for i in range(count)]
 
 
 def _by_itself(layout: Layout) -> Layout:
-    """The layout of a part of a tensor as a tensor of its own."""
+    """Layout of a part of a tensor, as a tensor in memory of its own."""
     return dataclasses.replace(layout, offset=0)
 
 
 def _of_one_element(view: View, dims, like: Tensor) -> list[View] | None:
-    """The sums if each is of one element."""
-    layout, wanted = view.layout, layout_of(like)
-    if layout.numel != wanted.numel or not layout.numel or not computes([view], like):
+    """The operand as its own sum if each sum has one term, else None."""
+    layout, result = view.layout, layout_of(like)
+    if layout.numel != result.numel or not layout.numel or not computes([view], like):
         return None
-    over = _over(layout, dims) if len(wanted.sizes) < len(layout.sizes) else ()
-    left = [d for d in range(len(layout.sizes)) if d not in over]
-    sizes, strides = (tuple(each[d] for d in left) for each in (layout.sizes, layout.strides))
-    if not wanted.is_dense or not wanted.matches(Layout(sizes, strides)):
+    over = _over(layout, dims) if len(result.sizes) < len(layout.sizes) else ()
+    kept = [d for d in range(len(layout.sizes)) if d not in over]
+    sizes, strides = (tuple(numbers[d] for d in kept) for numbers in (layout.sizes, layout.strides))
+    if not result.is_dense or not result.matches(Layout(sizes, strides)):
         return None
     return [View(view.value, Layout(sizes, strides, layout.offset))]
 
 
 def _over(layout: Layout, dims) -> tuple[int, ...]:
+    """Dimensions of a reduction, counted from the first one; all of them if none are given."""
     return tuple(d % len(layout.sizes) for d in (dims or range(len(layout.sizes)))) if layout.sizes else ()
 
 
-def _repeated(found: View, layout: Layout, over: tuple[int, ...]) -> View:
-    """What was reduced over these dimensions of a tensor, for each of the tensor's elements."""
-    left = [d for d in range(len(layout.sizes)) if d not in over]
-    own = found.layout.strides
-    strides = dict(zip(left, [own[d] for d in left] if len(own) == len(layout.sizes) else own, strict=True))
-    everywhere = tuple(strides.get(d, 0) for d in range(len(layout.sizes)))
-    return View(found.value, Layout(layout.sizes, everywhere, found.layout.offset))
+def _repeated(reduced: View, layout: Layout, over: tuple[int, ...]) -> View:
+    """Result of a reduction over these dimensions of a tensor, broadcast to the tensor's sizes."""
+    kept = [d for d in range(len(layout.sizes)) if d not in over]
+    strides = reduced.layout.strides
+    stride_of = dict(
+        zip(kept, [strides[d] for d in kept] if len(strides) == len(layout.sizes) else strides, strict=True)
+    )
+    broadcast = tuple(stride_of.get(d, 0) for d in range(len(layout.sizes)))
+    return View(reduced.value, Layout(layout.sizes, broadcast, reduced.layout.offset))
 
 
 def add_sum(graph: Graph, value, view, dims=None, keepdim=False, dtype=None, scale: float = 1.0):
+    """Rule of aten.sum: the sum times `scale`, or None. value: the fake result."""
     if dtype not in (None, value.dtype) or value.dtype not in FLOATS:
         return None
     if torch.float64 in (view.value.dtype, value.dtype) and view.value.dtype != value.dtype:
         return None
-    found = _of_one_element(view, dims, value) or _reduce(graph, "sum", view, dims, value)
-    if found is None:
+    sums = _of_one_element(view, dims, value) or _reduce(graph, "sum", view, dims, value)
+    if sums is None:
         return None
-    if scale == 1 and found[0].value.dtype == value.dtype and found[0].value is not view.value:
-        return found[0]
-    return add_map(graph, "scaled" if scale != 1 else "cast", lambda x: x * scale if scale != 1 else x, found, value)
+    if scale == 1 and sums[0].value.dtype == value.dtype and sums[0].value is not view.value:
+        return sums[0]
+    return add_map(graph, "scaled" if scale != 1 else "cast", lambda x: x * scale if scale != 1 else x, sums, value)
 
 
 def _mean(graph: Graph, value, view, dims=None, keepdim=False, dtype=None):
@@ -103,10 +118,10 @@ def _mean(graph: Graph, value, view, dims=None, keepdim=False, dtype=None):
 
 
 def _max(graph: Graph, value, view, dims=(), keepdim=False):
-    found = _reduce(graph, "max", view, dims, value)
-    if found is None:
+    maxima = _reduce(graph, "max", view, dims, value)
+    if maxima is None:
         return None
-    return found[0] if found[0].value.dtype == value.dtype else add_map(graph, "cast", lambda x: x, found, value)
+    return maxima[0] if maxima[0].value.dtype == value.dtype else add_map(graph, "cast", lambda x: x, maxima, value)
 
 
 def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=False):
@@ -118,21 +133,21 @@ def _var_mean(graph: Graph, value, view, dims=None, correction=None, keepdim=Fal
     layout, over = _by_itself(view.layout), _over(view.layout, dims)
     if layout.is_dense and reduces_rows(layout.numel, without(layout, over)):
         return _var_mean_of_rows(graph, variance, mean, view, over, divisor)
-    found = _reduce(graph, "moments", view, dims, mean)
-    if found is None:
+    moments = _reduce(graph, "moments", view, dims, mean)
+    if moments is None:
         return None
-    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [found[1]], variance), found[0]]
+    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [moments[1]], variance), moments[0]]
 
 
 def _var_mean_of_rows(graph: Graph, variance: Tensor, mean: Tensor, view: View, over: tuple[int, ...], divisor: float):
-    found = add_sum(graph, mean, view, over, scale=mean.numel() / view.layout.numel)
-    if found is None:
+    means = add_sum(graph, mean, view, over, scale=mean.numel() / view.layout.numel)
+    if means is None:
         return None
-    middle = _repeated(found, view.layout, over)
+    broadcast = _repeated(means, view.layout, over)
     type = Typed(_by_itself(view.layout), mean.dtype, mean.device)
-    squares = add_typed_map(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, middle], type)
-    (made,) = _reduce(graph, "sum", squares, over, variance)
-    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [made], variance), found]
+    squares = add_typed_map(graph, "squared_difference", lambda x, m: (x - m) * (x - m), [view, broadcast], type)
+    (sums,) = _reduce(graph, "sum", squares, over, variance)
+    return [add_map(graph, "scaled", lambda x: x * (1 / divisor), [sums], variance), means]
 
 
 RULES = {

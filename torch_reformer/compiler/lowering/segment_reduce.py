@@ -1,4 +1,4 @@
-"""Sums of rows by segments, which begin at zero where they would be added to zeros."""
+"""Rule of sums of rows by segments: a base of zeros is dropped."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def _segment_sum(
     graph: Graph, value: Tensor, source: View, order: View, begins: View, base: View | None, factors: View | None
 ) -> View:
     base = None if base is None or _is_zero(base) else base
-    (made,) = graph.add(Call(_sum, (source, order, begins, base, factors), {}), [typed(value)])
-    return View(made, made.layout)
+    (result,) = graph.add(Call(_sum, (source, order, begins, base, factors), {}), [typed(value)])
+    return View(result, result.layout)
 
 
 def _is_zero(view: View) -> bool:

@@ -1,4 +1,4 @@
-"""Operators that for these arguments only look at what they copy in another way."""
+"""Rules of operators that, for some arguments, only copy a tensor in another layout."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ aten = torch.ops.aten
 def _as_strided_scatter(
     graph: Graph, value: Tensor, into: View, source: View, size: Sequence[int], stride: Sequence[int], offset=None
 ) -> View | None:
-    """What replaces every element: as in the gradient of an average over images, whose strides PyTorch settles."""
+    """Rule of aten.as_strided_scatter if it replaces every element: as in gradients of means over images, to which
+    PyTorch gives their strides in this way."""
     written, whole = Layout(tuple(size), tuple(stride)), layout_of(value)
-    # An offset counts from the beginning of memory, which is known of what the graph makes.
+    # The offset counts from the beginning of the storage, which is known only of values that the graph computes.
     if offset is not None and (into.value.maker is None or offset != into.layout.offset):
         return None
     if not written.is_dense or not whole.is_dense or written.numel != whole.numel:

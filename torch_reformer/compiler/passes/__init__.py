@@ -1,4 +1,4 @@
-"""What happens to a graph before its operations are put into groups: each pass takes a graph and changes it."""
+"""Passes that change a graph before its operations are fused into groups. Each takes the graph and changes it."""
 
 from .drop_round_trips import drop_round_trips
 from .drop_unused import drop_unused

@@ -1,4 +1,4 @@
-"""Sums of many terms, as autograd writes those of gradients: additions of two, one after the other."""
+"""Chains of additions, by which autograd writes sums of many gradients: finding their terms, and changing these."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from dataclasses import dataclass
 
 from ...program import Program, full, store
 from ..ir.graph import Graph, Map, Operation, Typed, Value, View
-from .batching import add_at, expression_of, place_of, replace
+from .batching import add_at, expression_of, place_of
 
 _SUM = str(Program(store(full("t0") + full("t1"))))
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The last of the additions, and what all of them add up, in order."""
+    """The last addition of a chain, and the terms that the chain adds up, in order."""
 
     last: Map
     terms: list[View]
 
 
 def find_sums(graph: Graph) -> list[Sum]:
-    """All of them, whose parts nobody else needs."""
+    """All longest chains of additions whose intermediate sums nobody else reads, in the graph's order."""
     readers = graph.readers()
-    additions = {each for each in graph.operations if _is_addition(each)}
+    additions = {operation for operation in graph.operations if _is_addition(operation)}
 
-    def inner(view: View, whole: Value) -> Map | None:
-        """The addition that makes this term, if it is one of the sum's."""
-        maker = view.value.maker
-        same = view.layout == view.value.layout and view.value.dtype == whole.dtype
-        return maker if maker in additions and same and len(readers[view.value]) == 1 else None
+    def inner_addition(term: View, total: Value) -> Map | None:
+        """The addition that computes a term, if it belongs to the chain."""
+        maker = term.value.maker
+        same = term.layout == term.value.layout and term.value.dtype == total.dtype
+        return maker if maker in additions and same and len(readers[term.value]) == 1 else None
 
-    found, inside = [], set()
+    sums, inner = [], set()
     for last in reversed(graph.operations):
-        if last not in additions or last in inside:
+        if last not in additions or last in inner:
             continue
         terms, todo = [], last.inputs[::-1]
         while todo:
             view = todo.pop()
-            if (part := inner(view, last.results[0])) is None:
+            if (addition := inner_addition(view, last.results[0])) is None:
                 terms.append(view)
             else:
-                inside.add(part)
-                todo += part.inputs[::-1]
-        found.append(Sum(last, terms))
-    return found[::-1]
+                inner.add(addition)
+                todo += addition.inputs[::-1]
+        sums.append(Sum(last, terms))
+    return sums[::-1]
 
 
 def _is_addition(operation: Operation) -> bool:
+    """True if the operation adds two tensors of its result's layout."""
     if not isinstance(operation, Map) or operation.name != "add" or len(operation.inputs) != 2:
         return False
     (result,) = operation.results
@@ -54,16 +55,15 @@ def _is_addition(operation: Operation) -> bool:
 
 
 def change_terms(graph: Graph, sum: Sum, terms: list[View]) -> None:
-    """Has the sum add up these. The additions that it was made of are left to drop_unused."""
+    """Make the sum add up other terms. Additions that nobody reads any more are left to drop_unused."""
     (result,) = sum.last.results
     *others, last = terms
     if not others:
-        graph.operations = [each for each in graph.operations if each is not sum.last]
-        replace(graph, {result: last})
+        graph.substitute({result: last})
         return
     type = Typed(result.layout, result.dtype, result.device)
     total = others[0]
-    for each in others[1:]:
-        made = add_at(graph, place_of(graph, sum.last), Map([total, each], "add", lambda x, y: x + y), type)
-        total = View(made, made.layout)
+    for term in others[1:]:
+        partial = add_at(graph, place_of(graph, sum.last), Map([total, term], "add", lambda x, y: x + y), type)
+        total = View(partial, partial.layout)
     sum.last.inputs = [total, last]

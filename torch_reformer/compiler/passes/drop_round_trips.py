@@ -1,39 +1,33 @@
-"""What is rounded to a narrow data type only to be widened again stays as wide as it was computed: gradients of biases
-under autocast need no kernel of their own so."""
+"""Drop casts to a narrower data type and back: the value stays as wide as it was computed.
+
+Gradients of biases under autocast then need no kernel of their own.
+"""
 
 from __future__ import annotations
 
-from ..ir.graph import Graph, Value, View, is_removable_cast
-from ..ir.layout import Layout
+from ..ir.graph import Graph, Operation, Value, View, is_removable_cast, substituted
 
 
 def drop_round_trips(graph: Graph) -> None:
+    """Replace results of widening casts by what the narrowing cast before them read."""
     outputs = {view.value for view in graph.output_views()}
-    instead: dict[Value, View] = {}  # of a cast's result: a view whose own value has no other in its place
-
-    def wide(view: View) -> View:
-        source, own = instead.get(view.value), view.layout
-        if source is None:
-            return view
-        return View(source.value, Layout(own.sizes, own.strides, own.offset + source.layout.offset))
-
+    instead: dict[Value, View] = {}  # a cast's result -> a view, whose value is not replaced itself
     for operation in graph.operations:
         source = _source(operation)
         if source is None:
             continue
-        source, result = wide(source), operation.results[0]
+        source, result = substituted(source, instead), operation.results[0]
         # Two results of the graph share no memory.
         if not {source.value, result} <= outputs:
             instead[result] = source
             if result in outputs:
                 outputs.add(source.value)
-    for operation in graph.operations:
-        operation.change_operands(wide)
-    graph.outputs = [wide(each) if isinstance(each, View) else each for each in graph.outputs]
+    graph.substitute(instead)
 
 
-def _source(operation) -> View | None:
-    """What a cast's operand was rounded from, if it is of the cast's own data type and lies in the same order."""
+def _source(operation: Operation) -> View | None:
+    """The operand that was rounded before a cast, if it has the data type and the order of memory of the cast's result;
+    else None."""
     if not is_removable_cast(operation) or not is_removable_cast(maker := operation.inputs[0].value.maker):
         return None
     (result,), (source,) = operation.results, maker.inputs

@@ -1,4 +1,4 @@
-"""What nobody needs is not computed. What gives nothing is there for its effect, an assertion for one."""
+"""Drop operations that nobody needs. Operations without results stay: they have effects, as assertions do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from ..ir.graph import Graph
 
 
 def drop_unused(graph: Graph) -> None:
+    """Drop operations without effects whose results are not needed."""
     needed = {view.value for view in graph.output_views()}
-    left = []
+    kept = []
     for operation in reversed(graph.operations):
         has_effect = operation.writes or operation.is_random or not operation.results
-        if has_effect or any(each in needed for each in operation.results):
+        if has_effect or any(result in needed for result in operation.results):
             needed |= {view.value for view in operation.operands}
-            left.append(operation)
-    graph.operations = left[::-1]
+            kept.append(operation)
+    graph.operations = kept[::-1]

@@ -1,6 +1,9 @@
-"""A sum of products of matrices, as the gradient of a weight that each step of a loop reads, is one product of what
-lies in joined rows; a sum of sums over rows is one over all rows, and gradients of one table are one. Added up in fp32,
-not rounded term by term, and launched once."""
+"""Turn sums of products, of sums over rows and of gradients of one table into one operation.
+
+The gradient of a weight that each step of a loop reads is a sum of matrix products: it is one product of matrices with
+joined rows. A sum of sums over rows is one sum over all rows. The one operation adds up in fp32, without rounding each
+term, and is launched once.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +21,37 @@ _embedding_grad = torch.ops.reformer._embedding_grad.default
 
 
 def join_sums(graph: Graph) -> None:
-    written = {value for each in graph.operations for value in each.writes}
+    """Join the terms of each sum that can be computed by one operation, if that saves time."""
+    written = {value for operation in graph.operations for value in operation.writes}
     readers = graph.readers()
-    for found in find_sums(graph):
-        made_by = [_term(view, readers) for view in found.terms]
+    for sum_ in find_sums(graph):
+        makers = [_term(view, readers) for view in sum_.terms]
         kinds: dict[tuple, list[int]] = {}
-        for place, term in enumerate(made_by):
+        for place, term in enumerate(makers):
             key = None if term is None else _key(term)
             if key is not None and written.isdisjoint(view.value for view in term.operands):
                 kinds.setdefault(key, []).append(place)
-        terms, (result,) = dict(enumerate(found.terms)), found.last.results
+        terms, (result,) = dict(enumerate(sum_.terms)), sum_.last.results
         for places in kinds.values():
-            parts = [made_by[place] for place in places]
+            parts = [makers[place] for place in places]
             if not _is_worth_it(graph, parts):
                 continue
-            made = _joined(graph, found.last, parts)
-            if made.value.dtype != result.dtype:
-                cast = Map([made], "_to_copy", lambda x: x)
-                value = add_at(
-                    graph, place_of(graph, found.last), cast, Typed(result.layout, result.dtype, result.device)
-                )
-                made = View(value, value.layout)
-            terms[places[0]] = made
+            term = _joined(graph, sum_.last, parts)
+            if term.value.dtype != result.dtype:
+                cast = Map([term], "_to_copy", lambda x: x)
+                type = Typed(result.layout, result.dtype, result.device)
+                value = add_at(graph, place_of(graph, sum_.last), cast, type)
+                term = View(value, value.layout)
+            terms[places[0]] = term
             for place in places[1:]:
                 del terms[place]
-        if len(terms) < len(found.terms):
-            change_terms(graph, found, list(terms.values()))
+        if len(terms) < len(sum_.terms):
+            change_terms(graph, sum_, list(terms.values()))
             readers = graph.readers()
 
 
 def _term(view: View, readers: dict) -> Operation | None:
-    """The operation that makes this term, perhaps cast afterwards, for nobody else."""
+    """The operation that computes a term, perhaps with casts behind it, if nothing else reads its result; else None."""
     while is_removable_cast(view.value.maker) and _is_read_as_it_is(view, readers):
         (view,) = view.value.maker.inputs
     maker = view.value.maker
@@ -58,59 +61,59 @@ def _term(view: View, readers: dict) -> Operation | None:
 
 
 def _is_read_as_it_is(view: View, readers: dict) -> bool:
-    own = view.value.layout
-    return len(readers[view.value]) == 1 and view.layout == own and own.is_row_major
+    """True if the view is all of a row-major value, and the only view of it that is read."""
+    layout = view.value.layout
+    return len(readers[view.value]) == 1 and view.layout == layout and layout.is_row_major
 
 
 def _key(term: Operation) -> tuple | None:
-    """What all have in common that may be one; None for what is not joined."""
+    """What terms have in common that can be one operation; None for a term that cannot be joined."""
     (result,) = term.results
-    own = result.layout, result.dtype, result.device
+    typed = result.layout, result.dtype, result.device
     if isinstance(term, Reduce):
         sizes = term.input.layout.sizes
         if term.kind == "sum" and term.over and term.input.layout.is_row_major:
-            return term.kind, term.over, sizes, term.input.value.dtype, *own
+            return term.kind, term.over, sizes, term.input.value.dtype, *typed
     elif term.operator is _mm:
-        return _mm, *(view.layout.sizes for view in term.operands), *own
+        return _mm, *(view.layout.sizes for view in term.operands), *typed
     elif (
         term.operator is _embedding_grad
         and not term.args[4]
-        and all(each.layout.is_row_major for each in term.operands)
+        and all(view.layout.is_row_major for view in term.operands)
     ):
-        return _embedding_grad, *term.args[2:4], *own
+        return _embedding_grad, *term.args[2:4], *typed
     return None
 
 
 def _is_worth_it(graph: Graph, terms: list[Operation]) -> bool:
-    """Whether to join the operands costs less than the other terms' calls, and their results, which are written and
-    added up."""
+    """True if joining the operands costs less than what it saves: calls, and results that are written and added up."""
     (result,) = terms[0].results
     saved = (len(terms) - 1) * (of_call(result.device) + 3 * result.bytes)
-    return saved > 0 and sum(cost_of_joining(graph, *each) for each in _operands(terms)) < saved
+    return saved > 0 and sum(cost_of_joining(graph, views, dim) for views, dim in _operands(terms)) < saved
 
 
 def _operands(terms: list[Operation]) -> list[tuple[list[View], int]]:
-    """What is joined, of each operand of all terms, and in which dimension."""
+    """For each operand, the views of all terms that are joined, and the dimension in which they are."""
     if isinstance(terms[0], Reduce):
-        return [([each.input for each in terms], terms[0].over[0])]
+        return [([term.input for term in terms], terms[0].over[0])]
     if terms[0].operator is _mm:
-        return [([_transposed(each.args[0]) for each in terms], 0), ([each.args[1] for each in terms], 0)]
+        return [([_transposed(term.args[0]) for term in terms], 0), ([term.args[1] for term in terms], 0)]
     width = terms[0].results[0].layout.sizes[1]
-    return [([_rows(each.args[0], width) for each in terms], 0), ([_rows(each.args[1]) for each in terms], 0)]
+    return [([_rows(term.args[0], width) for term in terms], 0), ([_rows(term.args[1]) for term in terms], 0)]
 
 
 def _joined(graph: Graph, before: Operation, terms: list[Operation]) -> View:
-    """The sum of these terms, by one operation."""
+    """Add one operation that computes the sum of the terms, in front of the operation `before`."""
     first, (result,) = terms[0], terms[0].results
-    operands = [joined(graph, *each) for each in _operands(terms)]
+    operands = [joined(graph, views, dim) for views, dim in _operands(terms)]
     if isinstance(first, Reduce):
-        made = Reduce(first.kind, *operands, first.over)
+        operation = Reduce(first.kind, *operands, first.over)
     elif first.operator is _mm:
-        made = Call(_mm, (_transposed(operands[0]), operands[1]), {})
+        operation = Call(_mm, (_transposed(operands[0]), operands[1]), {})
     else:
-        made = Call(_embedding_grad, (*operands, *first.args[2:]), {})
+        operation = Call(_embedding_grad, (*operands, *first.args[2:]), {})
     type = Typed(result.layout, result.dtype, result.device)
-    value = add_at(graph, place_of(graph, before), made, type)
+    value = add_at(graph, place_of(graph, before), operation, type)
     return View(value, value.layout)
 
 
@@ -120,5 +123,5 @@ def _transposed(view: View) -> View:
 
 
 def _rows(view: View, *width: int) -> View:
-    """All of its rows of this width, or of no width."""
+    """The view as a matrix with rows of this width, or as a vector if there is none."""
     return View(view.value, Layout.row_major((view.layout.numel // math.prod(width), *width), view.layout.offset))

@@ -1,5 +1,8 @@
-"""Moments over images and pixels of what was concatenated along its channels are those of its parts: of a convolution's
-result they come with the convolution, and a part that is in several concatenations, as in a DenseNet, is read once."""
+"""Replace moments of a concatenation along channels by the concatenated moments of its parts.
+
+The moments, over images and spatial positions, of a convolution's result are computed by its kernel, and a part of
+several concatenations, as in a DenseNet, is read only once.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ _cat = torch.ops.aten.cat.default
 
 
 def moments_of_parts(graph: Graph) -> None:
+    """Replace moments for which at most one part is read anew: others have moments, or a convolution computes them."""
     known: dict[tuple[Value, Layout], View] = {}  # a part -> its moments
     before, graph.operations = graph.operations, []
     for operation in before:
         parts = _parts(operation)
-        if parts is None or sum(not _is_free(each, known) for each in parts) > 1:
+        if parts is None or sum(not _is_free(part, known) for part in parts) > 1:
             graph.operations.append(operation)
             continue
         for part in parts:
             if _key(part) not in known:
                 known[_key(part)] = _moments(graph, operation, part)
-        # The value stays, and with it all that reads it.
+        # The result stays the same value, so that its readers need no change.
         (result,) = operation.results
         call = Call(_cat, ([known[_key(part)] for part in parts], 1), {})
         call.results, result.maker = [result], call
@@ -30,7 +34,8 @@ def moments_of_parts(graph: Graph) -> None:
 
 
 def _parts(operation: Operation) -> list[View] | None:
-    """What was concatenated, if these are the moments of that, or of that in a wider data type."""
+    """Views that were concatenated, if the operation computes the moments of the concatenation, which may be cast to a
+    wider data type first; else None."""
     if not isinstance(operation, Reduce) or operation.kind != "moments" or operation.over != (0, 2, 3):
         return None
     view = operation.input
@@ -48,6 +53,7 @@ def _parts(operation: Operation) -> list[View] | None:
 
 
 def _is_free(part: View, known: dict) -> bool:
+    """True if the moments of a part are known, or come with a convolution."""
     return _key(part) in known or isinstance(part.value.maker, Conv)
 
 
@@ -55,12 +61,13 @@ def _key(part: View) -> tuple[Value, Layout]:
     return part.value, part.layout
 
 
-def _moments(graph: Graph, of: Reduce, part: View) -> View:
-    channels, (whole,) = part.layout.sizes[1], of.results
-    if part.value.dtype != of.input.value.dtype:
-        type_ = Typed(part.layout, of.input.value.dtype, part.value.device)
+def _moments(graph: Graph, whole: Reduce, part: View) -> View:
+    """Add the moments of a part, in the data types of those of the whole concatenation."""
+    channels, (result,) = part.layout.sizes[1], whole.results
+    if part.value.dtype != whole.input.value.dtype:
+        type_ = Typed(part.layout, whole.input.value.dtype, part.value.device)
         (wide,) = graph.add(Map([part], "_to_copy", lambda x: x), [type_])
         part = View(wide, wide.layout)
     layout = Layout((2, channels), (channels, 1))
-    (made,) = graph.add(Reduce("moments", part, of.over), [Typed(layout, whole.dtype, whole.device)])
-    return View(made, layout)
+    (moments,) = graph.add(Reduce("moments", part, whole.over), [Typed(layout, result.dtype, result.device)])
+    return View(moments, layout)

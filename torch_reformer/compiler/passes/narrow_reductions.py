@@ -1,5 +1,7 @@
-"""A sum or maximum that is needed only in a narrower data type is stored so: the gradient of a bf16 bias needs no
-kernel that casts it."""
+"""Store a sum or maximum in the narrower data type in which it is needed.
+
+The gradient of a bf16 bias then needs no kernel that casts it.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +12,23 @@ from ..ir.graph import Graph, Map, Operation, Reduce, Value, View, is_cast
 
 
 def narrow_reductions(graph: Graph) -> None:
+    """Drop casts of reductions that nothing else reads, and store the reductions in the casts' data types."""
     readers = graph.readers()
-    instead: dict[Value, Value] = {}  # a cast's result -> the reduction's
+    instead: dict[Value, View] = {}  # a cast's result -> the reduction's
     for operation in graph.operations:
         if not isinstance(operation, Reduce) or operation.kind == "moments":
             continue
         (value,) = operation.results
         cast = _only_cast(value, readers.get(value, []))
-        # A program that goes on with it computes with what is not rounded.
-        if cast is not None and not any(isinstance(each, (Map, Reduce)) for each in readers[cast.results[0]]):
+        # A program that reads the cast's result goes on with the sum before it is rounded.
+        if cast is not None and not any(isinstance(reader, (Map, Reduce)) for reader in readers[cast.results[0]]):
             value.dtype = cast.results[0].dtype
-            instead[cast.results[0]] = value
-
-    def narrow(view: View) -> View:
-        value = instead.get(view.value)
-        return view if value is None else View(value, view.layout)
-
-    graph.operations = [each for each in graph.operations if not any(result in instead for result in each.results)]
-    for operation in graph.operations:
-        operation.change_operands(narrow)
-    graph.outputs = [narrow(each) if isinstance(each, View) else each for each in graph.outputs]
+            instead[cast.results[0]] = View(value, value.layout)
+    graph.substitute(instead)
 
 
 def _only_cast(value: Value, readers: list[Operation | None]) -> Map | None:
-    """The cast to a narrower data type that alone reads it, as it lies in memory."""
+    """The only reader of a value, if that is a cast to a narrower data type in the same order of memory; else None."""
     if len(readers) != 1 or not is_cast(readers[0]) or value.dtype != torch.float32:
         return None
     (cast,) = readers

@@ -1,18 +1,19 @@
-"""Under autocast each parameter is cast before its use, and its gradient after: two operators cast all of them."""
+"""Cast all parameters by one operator, and all gradients by another: under autocast each of them is cast by its own."""
 
 from __future__ import annotations
 
 from ..ir.graph import Call, Casts, ConvGrads, Graph, Map, Reduce, Value
 
-FEWEST = 4  # casts that are worth a step of their own
+FEWEST = 4  # casts of a pack: fewer are not worth a step of the plan
 
 
 def pack_casts(graph: Graph) -> None:
+    """Pack casts of inputs, and casts to results of the graph, that are not fused with what computes or reads them."""
     readers: dict[Value, list] = {}
     for operation in graph.operations:
         for view in operation.operands:
             readers.setdefault(view.value, []).append(operation)
-    given = {value for value in graph.inputs}
+    inputs = {value for value in graph.inputs}
     outputs = {view.value for view in graph.output_views()}
     first: list[Map] = []
     last: list[Map] = []
@@ -20,22 +21,23 @@ def pack_casts(graph: Graph) -> None:
         if not _is_cast(operation):
             continue
         result, source = operation.results[0], operation.inputs[0].value
-        by = readers.get(result, [])
-        if source in given and any(not isinstance(each, (Map, Reduce)) for each in by):
+        result_readers = readers.get(result, [])
+        if source in inputs and any(not isinstance(reader, (Map, Reduce)) for reader in result_readers):
             first.append(operation)
-        elif result in outputs and not by and isinstance(source.maker, (Call, ConvGrads)):
+        elif result in outputs and not result_readers and isinstance(source.maker, (Call, ConvGrads)):
             last.append(operation)
     for casts, parts in ((first, True), (last, False)):
         by_kind: dict[tuple, list[Map]] = {}
         for cast in casts:
             result = cast.results[0]
             by_kind.setdefault((result.dtype, cast.inputs[0].value.dtype, result.device), []).append(cast)
-        for found in by_kind.values():
-            if len(found) >= FEWEST:
-                _pack(graph, found, parts)
+        for pack in by_kind.values():
+            if len(pack) >= FEWEST:
+                _pack(graph, pack, parts)
 
 
 def _is_cast(operation) -> bool:
+    """True for a cast between floating-point types in the same order of memory."""
     if not isinstance(operation, Map) or operation.name != "_to_copy":
         return False
     (view,), result = operation.inputs, operation.results[0]
@@ -49,11 +51,12 @@ def _is_cast(operation) -> bool:
 
 
 def _pack(graph: Graph, casts: list[Map], parts: bool) -> None:
-    gone = {each for each in casts}
+    """Replace casts by one Casts: at the place of the first one, or, for gradients, at the end of the graph."""
+    replaced = set(casts)
     packed = Casts([cast.inputs[0] for cast in casts], "casts", parts)
     packed.results = [cast.results[0] for cast in casts]
     for result in packed.results:
         result.maker = packed
     at = graph.operations.index(casts[0]) if parts else len(graph.operations)
     graph.operations.insert(at, packed)
-    graph.operations = [each for each in graph.operations if each not in gone]
+    graph.operations = [operation for operation in graph.operations if operation not in replaced]

@@ -1,18 +1,17 @@
-"""Batch norms count their batches, each in a tensor of its own: one operator adds to all of them, in place."""
+"""Increment the batch counters of all batch norms by one in-place operator."""
 
 from __future__ import annotations
 
 import torch
 
-from ..ir.graph import Call, Graph, Value, View
+from ..ir.graph import Call, Graph, View
 
 aten = torch.ops.aten
 
 
 def pack_counters(graph: Graph) -> None:
-    uses: dict[Value, int] = {}
-    for view in (*(view for each in graph.operations for view in each.operands), *graph.output_views()):
-        uses[view.value] = uses.get(view.value, 0) + 1
+    """Replace pairs of an addition of a number and a copy back by one aten._foreach_add_."""
+    uses = graph.uses()
     packs: dict[tuple, list[tuple[Call, Call, View]]] = {}
     for copy in graph.operations:
         if not (isinstance(copy, Call) and copy.operator is aten.copy_.default):
@@ -21,14 +20,14 @@ def pack_counters(graph: Graph) -> None:
         add = source.value.maker if isinstance(source, View) else None
         if not (isinstance(add, Call) and add.operator is aten.add.Scalar and uses[source.value] == 1):
             continue
-        of, number, *scale = add.args
-        # The counter itself, needed by nobody else.
-        if scale or add.kwargs or of.value is not to.value or of.layout != to.layout or uses[to.value] != 2:
+        counter, number, *scale = add.args
+        # The sum goes back to the counter, which nothing else reads.
+        if scale or add.kwargs or counter.value is not to.value or counter.layout != to.layout or uses[to.value] != 2:
             continue
         packs.setdefault((repr(number), to.value.device, to.value.dtype), []).append((add, copy, to))
-    for found in packs.values():
-        number = found[0][0].args[1]
-        gone = {each for add, copy, _ in found for each in (add, copy)}
-        views = tuple(view for *_, view in found)
-        graph.operations = [each for each in graph.operations if each not in gone]
+    for pack in packs.values():
+        number = pack[0][0].args[1]
+        replaced = {operation for add, copy, _ in pack for operation in (add, copy)}
+        views = tuple(view for *_, view in pack)
+        graph.operations = [operation for operation in graph.operations if operation not in replaced]
         graph.add(Call(aten._foreach_add_.Scalar, (list(views), number), {}, (), views), [])

@@ -1,4 +1,4 @@
-"""Each dropout draws a key: one call draws all of them."""
+"""Draw the keys of all dropouts by one call."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from ..ir.graph import Call, Graph
 
 
 def pack_keys(graph: Graph) -> None:
+    """Replace draws of one key each, between the same limits, by one draw at the place of the first."""
     packs: dict[tuple, list[Call]] = {}
-    for each in graph.operations:
-        if isinstance(each, Call) and each.operator is draw_key and each.args[2] == [1]:
-            packs.setdefault((each.args[:2], each.results[0].device), []).append(each)
-    for (limits, _), found in packs.items():
-        if len(found) == 1:
+    for operation in graph.operations:
+        if isinstance(operation, Call) and operation.operator is draw_key and operation.args[2] == [1]:
+            packs.setdefault((operation.args[:2], operation.results[0].device), []).append(operation)
+    for (limits, _), draws in packs.items():
+        if len(draws) == 1:
             continue
-        packed = Call(draw_key, (*limits, [len(found), 1]), found[0].kwargs, parts=True)
-        packed.results = [each.results[0] for each in found]
+        packed = Call(draw_key, (*limits, [len(draws), 1]), draws[0].kwargs, parts=True)
+        packed.results = [draw.results[0] for draw in draws]
         for result in packed.results:
             result.maker = packed
-        graph.operations[graph.operations.index(found[0])] = packed
-        gone = {each for each in found}
-        graph.operations = [each for each in graph.operations if each not in gone]
+        graph.operations[graph.operations.index(draws[0])] = packed
+        replaced = set(draws)
+        graph.operations = [operation for operation in graph.operations if operation not in replaced]

@@ -1,17 +1,18 @@
-"""A cast parameter to which rows of zeros are added (joint_graph/pad_mm.py) is written by the operator that casts all of them to
-memory that has these rows."""
+"""Let the operator that casts all parameters write some of them to memory that has rows of zeros behind them.
+
+joint_graph/pad_mm.py appends such rows to casts of parameters.
+"""
 
 from __future__ import annotations
 
 from ..ir.fx_utils import constant_pad
-from ..ir.graph import Call, Casts, Graph, Value
+from ..ir.graph import Call, Casts, Graph
 from ..lowering.constant_pad import rows_below
 
 
 def pad_casts(graph: Graph) -> None:
-    uses: dict[Value, int] = {}
-    for view in (*(view for each in graph.operations for view in each.operands), *graph.output_views()):
-        uses[view.value] = uses.get(view.value, 0) + 1
+    """Drop paddings of results of Casts that nothing else reads, and make the padded tensors the results."""
+    uses = graph.uses()
     for operation in list(graph.operations):
         if not isinstance(operation, Call) or operation.operator is not constant_pad or not rows_below(operation):
             continue

@@ -1,6 +1,9 @@
-"""What nodes of a graph send along its edges is added up without being written: a sum of segments reads the rows of a
-table where they are, by the table's numbers in the order in which it adds up, and multiplies each by its own factor.
-The numbers and the factors in that order are few beside the rows, and sums over the same edges share them."""
+"""Fuse gathers into segment sums: messages of graph networks are added up without being written to memory.
+
+A segment sum reads the rows of a table in place, by their numbers in the order of the sum, and multiplies each by its
+factor. The numbers and factors in that order are little memory compared with the rows, and sums over the same edges
+share them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ _numbers, _sum = reformer._row_numbers.default, reformer._segment_sum.default
 
 
 def read_messages(graph: Graph) -> None:
+    """Make segment sums read the tables and factors that their sources are computed from."""
     fusion = _Fusion(graph)
     operations, graph.operations = graph.operations, []
     for operation in operations:
@@ -26,74 +30,79 @@ def read_messages(graph: Graph) -> None:
 
 
 class _Fusion:
+    """Changes of one graph's segment sums. calls: results of the calls that they share."""
+
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.places = {each: place for place, each in enumerate(graph.operations)}
-        self.written = {value: place for place, each in enumerate(graph.operations) for value in each.writes}
-        self.made: dict[tuple, View] = {}  # of an operator and its arguments
+        self.places = {operation: place for place, operation in enumerate(graph.operations)}
+        self.written = {value: place for operation, place in self.places.items() for value in operation.writes}
+        self.calls: dict[tuple, View] = {}  # an operator and its arguments -> the result
 
     def change(self, operation: Call) -> None:
+        """Fuse a segment sum with the gather and the multiplication that compute its source, if it can be."""
         source, order, begins, base, factors = operation.args
         sizes = source.layout.sizes
         if (product := _product(source)) is not None:
             source, factor = product
-        found = self._gather(source, sizes)
+        gather = self._gather(source, sizes)
         if product is not None:
-            is_computed = found is None and isinstance(source.value.maker, Map)  # and the product with it
+            is_computed = gather is None and isinstance(source.value.maker, Map)  # one kernel computes the product, too
             if is_computed or self._changes(operation.args[0].value.maker, factor, source):
                 return
             factors = self._in_order(factor, order)
-        if found is not None:
-            source, order = found.table, self._in_order(self._row_numbers(found), order)
+        if gather is not None:
+            source, order = gather.table, self._in_order(self._row_numbers(gather), order)
         operation.args = source, order, begins, base, factors
 
     def _changes(self, reader: Operation, *views: View) -> bool:
-        """Whether something is written to one of these after the operation has read it."""
+        """True if one of the views is written to after the operation has read it."""
         return any(self.written.get(view.value, -1) > self.places[reader] for view in views)
 
     def _gather(self, source: View, sizes: tuple[int, ...]) -> Gather | None:
-        """That which gives all rows of these sizes, and can be done later as well."""
-        found = gather_of(source.value.maker) if _is_all(source) else None
-        if found is None or self._changes(source.value.maker, found.table, found.index):
+        """The gather that computes all rows of a source of these sizes, if it could be done later, too; else None."""
+        gather = gather_of(source.value.maker) if _is_all(source) else None
+        if gather is None or self._changes(source.value.maker, gather.table, gather.index):
             return None
-        return found if sizes == (found.index.layout.numel, found.columns) and found.index.layout.is_row_major else None
+        index = gather.index.layout
+        return gather if sizes == (index.numel, gather.columns) and index.is_row_major else None
 
-    def _row_numbers(self, found: Gather) -> View:
-        """The index, checked and narrow."""
-        own, rows, maker = found.index.layout, found.table.layout.sizes[0], found.index.value.maker
-        index = View(found.index.value, Layout((own.numel,), (1,), own.offset))
+    def _row_numbers(self, gather: Gather) -> View:
+        """The index as a vector of int32, which the operator has checked."""
+        layout, rows, maker = gather.index.layout, gather.table.layout.sizes[0], gather.index.value.maker
+        index = View(gather.index.value, Layout((layout.numel,), (1,), layout.offset))
         if isinstance(maker, Call) and maker.operator is _numbers and maker.args[1] == rows:
             return index
         return self._call(_numbers, (index, rows, "index_select"), torch.int32)
 
     def _in_order(self, values: View, order: View) -> View:
+        """Elements of a vector in the order of the segment sum."""
         return self._call(aten.index_select.default, (values, 0, order), values.value.dtype)
 
     def _call(self, operator, args: tuple, dtype: torch.dtype) -> View:
-        """What the operator gives: as many elements as the last view among the arguments has."""
-        key = operator, *((each.value, each.layout) if isinstance(each, View) else each for each in args)
-        if key not in self.made:
-            last = [each for each in args if isinstance(each, View)][-1]
+        """Result of a call, with the sizes of the last view among the arguments; equal calls share it."""
+        key = operator, *((arg.value, arg.layout) if isinstance(arg, View) else arg for arg in args)
+        if key not in self.calls:
+            last = [arg for arg in args if isinstance(arg, View)][-1]
             typed = Typed(Layout(last.layout.sizes, (1,)), dtype, last.value.device)
             (value,) = self.graph.add(Call(operator, args, {}), [typed])
-            self.made[key] = View(value, value.layout)
-        return self.made[key]
+            self.calls[key] = View(value, value.layout)
+        return self.calls[key]
 
 
 def _product(source: View) -> tuple[View, View] | None:
-    """The rows, as the source has them, and the vector of factors, if it is nothing but their products."""
-    maker, own = source.value.maker, source.layout
+    """The rows, in the source's layout, and the vector of factors, if the source is their product; else None."""
+    maker, layout = source.value.maker, source.layout
     if not _is_all(source) or not isinstance(maker, Map) or maker.name != "mul" or len(maker.inputs) != 2:
         return None
     for rows, factor in (maker.inputs, maker.inputs[::-1]):
         sizes, strides = factor.layout.sizes, factor.layout.strides
         is_of_rows = all(size == 1 or not stride for size, stride in zip(sizes[1:], strides[1:], strict=True))
-        types = {each.dtype for each in (source.value, rows.value, factor.value)}
-        if sizes[:1] == own.sizes[:1] and is_of_rows and len(types) == 1 and _is_all(rows):
-            return View(rows.value, own), View(factor.value, Layout(sizes[:1], strides[:1], factor.layout.offset))
+        types = {value.dtype for value in (source.value, rows.value, factor.value)}
+        if sizes[:1] == layout.sizes[:1] and is_of_rows and len(types) == 1 and _is_all(rows):
+            return View(rows.value, layout), View(factor.value, Layout(sizes[:1], strides[:1], factor.layout.offset))
     return None
 
 
 def _is_all(view: View) -> bool:
-    """Whether it is all of its value, both in the order of their dimensions."""
+    """True if the view is all of its value, and both are row-major."""
     return view.is_full and view.layout.is_row_major and view.value.layout.is_row_major

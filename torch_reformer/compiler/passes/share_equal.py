@@ -1,26 +1,27 @@
-"""What is computed twice of the same tensors is one: a norm's factors, say, which forward and backward write in other
-ways. A copy in the same order of memory is what it is a copy of."""
+"""Common subexpressions: compute only once what is computed twice of the same tensors.
+
+A norm's factors are an example, which forward and backward write in different ways. A copy in the same order of memory
+is replaced by its source.
+"""
 
 from __future__ import annotations
 
 from ...program import Program, full, store
-from ..ir.graph import Graph, Map, Operation, Random, Reduce, Value, View
+from ..ir.graph import Graph, Map, Operation, Random, Reduce, Value, View, substituted
 from ..ir.iteration_space import operand_maps, without
 from .batching import expression_of
 
 
 def share_equal(graph: Graph) -> None:
+    """Replace results of Maps and Reduces by earlier values that are equal."""
     written = {value for operation in graph.operations for value in operation.writes}
     outputs = {view.value for view in graph.output_views()}
-    given = {value for value in graph.inputs}
+    inputs = {value for value in graph.inputs}
     known: dict[tuple, list[Operation]] = {}
-    instead: dict[Value, Value] = {}  # of a result
+    instead: dict[Value, View] = {}
 
-    def first(view: View) -> View:
-        return View(instead.get(view.value, view.value), view.layout)
-
-    def same_as(operation: Operation) -> Value | None:
-        """What is there already and holds the same."""
+    def equal_value(operation: Operation) -> Value | None:
+        """An earlier value that is equal to the operation's result."""
         if not isinstance(operation, (Map, Reduce)) or isinstance(operation, Random):
             return None
         if not written.isdisjoint((*operation.results, *(view.value for view in operation.operands))):
@@ -29,24 +30,22 @@ def share_equal(graph: Graph) -> None:
             return operation.inputs[0].value
         before = known.setdefault(_key(operation), [])
         before.append(operation)
-        return next((each.results[0] for each in before[:-1] if _is_equal(each, operation)), None)
+        return next((other.results[0] for other in before[:-1] if _is_equal(other, operation)), None)
 
-    left = []
     for operation in graph.operations:
-        operation.change_operands(first)
-        same = same_as(operation)
-        # A result of the graph shares memory with no other, and with nothing that is given.
-        if same is None or (operation.results[0] in outputs and same in outputs | given):
-            left.append(operation)
+        operation.change_operands(lambda view: substituted(view, instead))
+        value = equal_value(operation)
+        # A result of the graph shares memory with no other result, and with no input.
+        if value is None or (operation.results[0] in outputs and value in outputs | inputs):
             continue
-        instead[operation.results[0]] = same
+        instead[operation.results[0]] = View(value, value.layout)
         if operation.results[0] in outputs:
-            outputs.add(same)
-    graph.operations = left
-    graph.outputs = [first(each) if isinstance(each, View) else each for each in graph.outputs]
+            outputs.add(value)
+    graph.substitute(instead)
 
 
 def _is_copy(operation: Map | Reduce) -> bool:
+    """True if the operation copies its operand in the same order of memory."""
     if not isinstance(operation, Map) or len(operation.inputs) != 1:
         return False
     (view,), (result,) = operation.inputs, operation.results
@@ -56,7 +55,8 @@ def _is_copy(operation: Map | Reduce) -> bool:
 
 
 def _key(operation: Map | Reduce) -> tuple:
-    """What it is, and of which elements of memory, whatever sizes they are looked at with."""
+    """Kind of the operation, and the elements of memory that it reads, whatever the sizes of the views; equal for equal
+    operations."""
     (result,) = operation.results
     if isinstance(operation, Reduce):
         layout = operation.input.layout
@@ -66,5 +66,5 @@ def _key(operation: Map | Reduce) -> tuple:
 
 
 def _is_equal(one: Map | Reduce, other: Map | Reduce) -> bool:
-    """Whether operations of the same key are the same: names of expressions do not tell all numbers in them."""
+    """True if operations of one key are equal: names of Maps omit some constants of their expressions."""
     return isinstance(one, Reduce) or expression_of(one) == expression_of(other)

@@ -1,5 +1,7 @@
-"""A sum of tensors of which each is something in one place of a dimension and zero in the others, as the gradient of
-what each step of a loop takes from a tensor, is what they are, stacked."""
+"""Turn sums of tensors that are each zero but at one index of a dimension into a stack of what they have there.
+
+The gradient of a tensor of which each step of a loop selects one index is such a sum.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,22 @@ from .add_chains import change_terms, find_sums
 from .batching import stacked
 
 _eq = torch.ops.aten.eq.Scalar
-_FEWEST = 4  # of fewer, kernels choose between them as they read them
+_FEWEST = 4  # terms; kernels that read a sum of fewer choose between them
 
 
 def stack_selected(graph: Graph) -> None:
-    for found in find_sums(graph):
-        (result,) = found.last.results
+    """Replace terms of sums that together have each index of a dimension by one stack."""
+    for sum_ in find_sums(graph):
+        (result,) = sum_.last.results
         if not result.layout.is_row_major:
             continue
-        terms = dict(enumerate(found.terms))
-        selected: dict[int, dict[int, int]] = {}  # a dimension -> the place in it -> that of the term
+        terms = dict(enumerate(sum_.terms))
+        selected: dict[int, dict[int, int]] = {}  # a dimension -> an index -> the place of its term
         for place, view in terms.items():
-            chosen = _selected(view)
-            if chosen is not None and view.value.dtype == result.dtype:
-                selected.setdefault(chosen[0], {}).setdefault(chosen[1], place)
+            dim_and_index = _selected(view)
+            if dim_and_index is not None and view.value.dtype == result.dtype:
+                dim, index = dim_and_index
+                selected.setdefault(dim, {}).setdefault(index, place)
         for dim, places in selected.items():
             count = result.layout.sizes[dim]
             if len(places) != count or count < _FEWEST:
@@ -33,12 +37,12 @@ def stack_selected(graph: Graph) -> None:
             views = [_part(terms.pop(places[i]), dim) for i in range(count)]
             value = stacked(graph, views, dim)
             terms[places[0]] = View(value, value.layout)
-        if len(terms) < len(found.terms):
-            change_terms(graph, found, list(terms.values()))
+        if len(terms) < len(sum_.terms):
+            change_terms(graph, sum_, list(terms.values()))
 
 
 def _selected(term: View) -> tuple[int, int] | None:
-    """In which dimension, and where in it, it is not zero."""
+    """The dimension, and the index in it, at which a term may be other than zero; None if it is no such term."""
     where = term.value.maker
     if not isinstance(where, Map) or where.name != "where" or len(where.inputs) != 3:
         return None
@@ -50,20 +54,20 @@ def _selected(term: View) -> tuple[int, int] | None:
     equal = condition.value.maker
     if not isinstance(equal, Call) or equal.operator is not _eq:
         return None
-    numbers, place = equal.args
+    numbers, index = equal.args
     dims = [d for d, stride in enumerate(condition.layout.strides) if stride and condition.layout.sizes[d] > 1]
     if not counts_up(numbers.value) or len(dims) != 1 or numbers.layout != equal.results[0].layout:
         return None
     (dim,) = dims
     size = condition.layout.sizes[dim]
     is_full = condition.layout.strides[dim] == 1 and not condition.layout.offset and not numbers.layout.offset
-    if not is_full or numbers.layout.numel != size or not 0 <= place < size or part.layout.strides[dim]:
+    if not is_full or numbers.layout.numel != size or not 0 <= index < size or part.layout.strides[dim]:
         return None
-    return dim, place
+    return dim, index
 
 
 def _part(term: View, dim: int) -> View:
-    """What is chosen, without the dimension in which it is repeated."""
+    """The term's elements at its index, without the dimension `dim`."""
     part = term.value.maker.inputs[1]
-    sizes, strides = ((*each[:dim], *each[dim + 1 :]) for each in (part.layout.sizes, part.layout.strides))
+    sizes, strides = ((*numbers[:dim], *numbers[dim + 1 :]) for numbers in (part.layout.sizes, part.layout.strides))
     return View(part.value, Layout(sizes, strides, part.layout.offset))
