@@ -14,10 +14,8 @@ from marks import needs_aten
 
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.cli import planned
-from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, planner
-from torch_reformer.compiler.fusion.ilp import model as choice
-from torch_reformer.compiler.fusion.ilp.planner import Planned
-from torch_reformer.compiler.fusion.schedule import Cyclic
+from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, model, planner
+from torch_reformer.compiler.fusion.ilp.planner import IlpSummary
 
 pytestmark = [needs_aten, pytest.mark.skipif(milp.name() is None, reason="neither highspy nor SciPy is installed")]
 
@@ -63,7 +61,7 @@ def random_function(seed: int):
 
 def anew(monkeypatch):
     """Has components planned anew for the same cost, too, and takes what comes of it."""
-    monkeypatch.setattr(choice.Solution, "is_better", lambda self, other: self.cost <= other.cost)
+    monkeypatch.setattr(model.Solution, "is_better", lambda self, other: self.cost <= other.cost)
     costs = itertools.count()  # of the plan, then of the greedy one
     monkeypatch.setattr(planner, "cost_of", lambda *_: next(costs))
 
@@ -157,16 +155,16 @@ def without_a_group(fusion, *args):
     del fusion.groups[max(fusion.groups.keys() - before)]
 
 
-def no_order(fusion):
-    raise Cyclic
+def cyclic(fusion):
+    raise ValueError("groups need each other")
 
 
 @pytest.mark.parametrize(
     ("module", "name", "change", "reason"),
     [
-        (planner, "replace_groups", without_a_group, "no group would make %"),
-        (apply, "schedule", no_order, "groups would need each other"),
-        (milp.Model, "allows", lambda *_: False, "the groups are no solution of their program"),
+        (planner, "replace_groups", without_a_group, "no group makes %"),
+        (planner, "verify", cyclic, "groups need each other"),
+        (milp.Model, "allows", lambda *_: False, "the greedy groups violate a constraint of their model"),
     ],
 )
 def test_what_is_no_plan_is_refused(module, name, change, reason, monkeypatch):
@@ -186,7 +184,7 @@ def test_repeated_layers_are_planned_once():
 def test_the_report_tells():
     (report,) = reports(shared_later, *(torch.randn(300, 200) for _ in range(3)))
     assert "us by greedy merging" in str(report) and "gap" in str(report)
-    one, other = (Planned(1.0, 1.0, 1.0, 1, 1, seconds=seconds) for seconds in (0.1, 0.2))
+    one, other = (IlpSummary(1.0, 1.0, 1.0, 1, 1, seconds=seconds) for seconds in (0.1, 0.2))
     assert one == other
 
 
@@ -196,9 +194,9 @@ sys.path[:0] = sys.argv[1:]
 import torch
 import training_models
 from test_compiler_planner import random_function
-from torch_reformer.compiler.fusion.ilp import model as choice
-from torch_reformer.compiler.plan import planned
-choice.Choice.is_better = lambda self, other: self.cost <= other.cost  # so that plans are not the greedy ones
+from torch_reformer.compiler.fusion.ilp import model
+from torch_reformer.compiler.cli import planned
+model.Solution.is_better = lambda self, other: self.cost <= other.cost  # so that plans are not the greedy ones
 for seed in range(2):
     for report in planned(random_function(seed), tuple(torch.empty(300, 200) for _ in range(3)), "sm_90"):
         print(report)

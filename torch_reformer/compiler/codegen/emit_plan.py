@@ -123,7 +123,7 @@ class _Emitter:
     def _group(self, group: FusionGroup) -> None:
         stored = [each for each in group.members if each.results[0] in self.needed]
         copies = group.copies.keys() & self.needed  # others only go on to reductions
-        there = group.into.keys() | group.over.keys() | copies
+        there = group.destinations.keys() | group.reused.keys() | copies
         into = [each for each in group.operations if each.results[0] in there]
         stored = [*(each for each in stored if each not in into), *into]
         if not stored:
@@ -151,9 +151,9 @@ class _Emitter:
 
     def _written(self, group: FusionGroup, value: Value, space: IterationSpace) -> int:
         """The tensor that is there and gets a group's result."""
-        over = group.over.get(value)
+        over = group.reused.get(value)
         if value not in group.copies:
-            view = over or group.into[value]
+            view = over or group.destinations[value]
             return self._number(view, space.layout_of("full", view.layout.offset) if over else None)
         if value in group.parts:
             return self._part(group.parts[value], space.placement(group.copies[value]))
