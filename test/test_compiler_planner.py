@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from marks import needs_aten
 
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.cli import planned
 from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, model, planner
@@ -63,7 +64,7 @@ def anew(monkeypatch):
     """Has components planned anew for the same cost, too, and takes what comes of it."""
     monkeypatch.setattr(model.Solution, "is_better", lambda self, other: self.cost <= other.cost)
     costs = itertools.count()  # of the plan, then of the greedy one
-    monkeypatch.setattr(planner, "cost_of", lambda *_: next(costs))
+    monkeypatch.setattr(pipeline, "cost_of", lambda *_: next(costs))
 
 
 @pytest.mark.parametrize("seed", range(8))
