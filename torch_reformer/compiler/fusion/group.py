@@ -205,12 +205,12 @@ class FusionGroup:
         """
 
         def ordered(operations: Iterable[Operation]) -> list[Operation]:
-            return sorted(set(operations), key=lambda each: place_of[each])
+            return sorted(set(operations), key=lambda operation: place_of[operation])
 
         self.space = space
         self.operations = ordered([*self.operations, *other.operations])
         members = set(self.operations)
-        self.recomputed = ordered(each for each in (*self.recomputed, *other.recomputed) if each not in members)
+        self.recomputed = ordered({*self.recomputed, *other.recomputed} - members)
         self.inputs |= other.inputs
         self.operands |= other.operands
         self.copies |= other.copies
@@ -226,8 +226,10 @@ class FusionGroup:
                 operations, read = self.traced(operation)
                 needed |= set(operations)
                 inputs |= read
-        self.recomputed = [each for each in (*self.recomputed, *self.operations) if each in needed and each in others]
-        self.operations = [each for each in self.operations if each in needed and each not in others]
+        kept = [operation for operation in (*self.recomputed, *self.operations) if operation in needed]
+        own = [operation for operation in self.operations if operation in needed]
+        self.recomputed = [operation for operation in kept if operation in others]
+        self.operations = [operation for operation in own if operation not in others]
         self.inputs = inputs
         self.copies = {value: index_map for value, index_map in self.copies.items() if value in self.makes}
         self.operands = {*(index_map for _, _, index_map in inputs), *self.copies.values()}

@@ -97,7 +97,7 @@ class _Recompute:
         """Further bytes that the reader reads if it recomputes the value; None if it can't."""
         if len(reader.computed) + len(operations) > MOST_OPERATIONS or reader.numel != group.numel:
             return None
-        if any(each in group.per_row for each in operations):
+        if not group.per_row.isdisjoint(operations):
             return None  # recomputing a row's reductions takes longer than reading the value
         if any(view.value is value and key[2] != reader.full_map for key, view in reader.inputs.items()):
             return None  # also read by another index map

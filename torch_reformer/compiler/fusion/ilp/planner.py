@@ -100,9 +100,10 @@ class _Planner:
                 continue
             bound += solution.bound * len(copies)
             if solution.candidates is not greedy.candidates:
-                changed = self._changed(better or self.fusion, copies, solution)
+                before = better or self.fusion
+                changed = self._changed(before, copies, solution)
                 try:
-                    verify(changed)
+                    verify(changed, traced=changed.groups.keys() - before.groups.keys())
                 except ValueError as reason:
                     refused.append(str(reason))
                     continue
