@@ -1,4 +1,4 @@
-"""What of small graphs is one kernel: groups, epilogues, and how much a group takes."""
+"""Fusion groups of small graphs, epilogues of convolutions, and limits of a group."""
 
 import torch
 from compiled_steps import executables, kinds
@@ -72,7 +72,7 @@ def test_a_residual_is_the_convolutions_epilogue(monkeypatch):
 
 
 def test_two_batch_norms_and_their_sum():
-    """One kernel behind both convolutions; backward one for the four sums and one for both gradients."""
+    """Forward: one kernel behind both convolutions. Backward: one for the four sums and one for both gradients."""
 
     class Block(nn.Module):
         def __init__(self):
@@ -96,7 +96,7 @@ def test_two_batch_norms_and_their_sum():
 
 
 def test_regions_have_room():
-    """No group takes more tensors than a kernel does."""
+    """No group reads more tensors than a kernel supports."""
     graph = ir.Graph()
     layout, kind = Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
     views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * kernel_limits.MOST_INPUTS + 9)]
