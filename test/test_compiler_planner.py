@@ -157,7 +157,7 @@ def without_a_group(fusion, *args):
     del fusion.groups[max(fusion.groups.keys() - before)]
 
 
-def cyclic(fusion):
+def cyclic(fusion, traced):
     raise ValueError("groups need each other")
 
 
