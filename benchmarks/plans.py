@@ -21,7 +21,7 @@ from torch_reformer.compiler import backend
 from torch_reformer.compiler.analysis.report import Report
 from torch_reformer.compiler.cli import planned
 from torch_reformer.compiler.fusion.ilp import milp
-from torch_reformer.compiler.fusion.ilp.planner import Planned
+from torch_reformer.compiler.fusion.ilp.planner import IlpSummary
 from torch_reformer.compiler.joint_graph.memory_budget import saved_bytes
 from torch_reformer.compiler.pipeline import partition
 
@@ -39,7 +39,7 @@ def figures(lines: list) -> dict[str, float]:
     }
 
 
-def groups(planned: list[Planned]) -> dict[str, float]:
+def groups(planned: list[IlpSummary]) -> dict[str, float]:
     """Costs of the groups in both passes. gap: 1 - bound / cost of the plan."""
     greedy, plan, bound = (
         sum(getattr(each, name) for each in planned) / 1e3 for name in ("greedy_us", "plan_us", "bound_us")

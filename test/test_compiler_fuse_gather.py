@@ -1,4 +1,4 @@
-"""Rows of tables that groups of compiled graphs look up themselves."""
+"""Gathers, such as embeddings, that are fused into groups of compiled graphs."""
 
 import copy
 
@@ -16,7 +16,7 @@ LOOK_UPS = {"aten::embedding", "aten::index_select"}
 
 
 class Embeddings(nn.Module):
-    """BERT's: of words, places and kinds of a token."""
+    """BERT's embeddings of words, positions and token types, with layer norm."""
 
     def __init__(self, columns: int):
         super().__init__()
@@ -46,7 +46,7 @@ def kinds_of(report) -> set[str]:
 
 
 def check(function, *args, precise=1e-5, looks_up=True):
-    """Results and gradients are PyTorch's; no call looks anything up, unless one has to."""
+    """Compare results and gradients with PyTorch's; the forward has no gather call unless ``looks_up`` is False."""
     reports, found = [], []
     for run in (compiled(function, reports), function):
         given = [each.clone().requires_grad_() if each.is_floating_point() else each for each in args]
@@ -89,7 +89,7 @@ def test_index_in_another_order():
 
 @needs_aten
 def test_table_in_another_order():
-    """Rows of adjacent elements are looked up where they are, others are not."""
+    """Rows of adjacent elements are gathered in the kernel, others by a call."""
     check(lambda ids, table: norm_of(ids, table[:, :24]), torch.randint(0, 9, (70,)), torch.randn(9, 40))
     check(lambda ids, table: norm_of(ids, table.t()), torch.randint(0, 9, (70,)), torch.randn(24, 9), looks_up=False)
 
@@ -171,8 +171,7 @@ def test_table_that_changes_in_the_graph():
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_graphs_of_look_ups(data):
-    """Random ones: sums and products of rows of several tables, some the same for all images, of rows' sums and of what
-    is there."""
+    """Random sums and products of rows of several tables (some shared by all batch elements), row sums and a tensor."""
     images, length, columns = (data.draw(st.integers(1, most)) for most in (3, 9, 20))
     tables = [torch.randn(rows, columns, dtype=torch.float64) for rows in (5, 1, 12)]
     x = torch.randn(images, length, columns, dtype=torch.float64)

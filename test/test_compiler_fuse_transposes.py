@@ -1,4 +1,4 @@
-"""Copies that kernels turn themselves. On CPUs they are made; here programs there read and write what is transposed."""
+"""Transposing copies that are fused into kernels. Only GPUs' are by default; these tests fuse them on CPUs."""
 
 import copy
 
@@ -20,7 +20,7 @@ def transposed(monkeypatch):
 
 
 def norm(x, scale, shift):
-    """As PyTorch computes it on GPUs: of images in their dimensions' own order."""
+    """Group norm on NCHW memory, as PyTorch computes it on GPUs."""
     return F.silu(F.group_norm(x, 2, scale, shift)).contiguous()
 
 
@@ -54,7 +54,7 @@ def test_cpus_copy(name):
 
 
 def test_rows_are_copied(transposed):
-    """A kernel of rows reads and writes none that are transposed: y and the result are copied, each once."""
+    """A kernel with per-row reductions has no transposed operands: y and the result are copied once each."""
     reports = []
 
     def function(x, y):
@@ -67,15 +67,15 @@ def test_rows_are_copied(transposed):
 
 @pytest.mark.parametrize("size", [(2, 8, 3, 3), (2, 6, 4, 4), (2, 4, 4, 4)], ids=str)
 def test_odd_ones_are_copied(size, transposed):
-    """Kernels would turn these a few elements at a time."""
+    """Sizes of which kernels would transpose only a few elements at a time."""
     reports = []
     check(lambda x, y: x * y, (images(*size), randn(*size)), reports)
     assert sum(counts(reports, COPY))
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_three_are_read_turned(count, transposed):
-    """AMD's GPUs have no registers for more."""
+def test_three_are_read_transposed(count, transposed):
+    """At most three transposed inputs: AMD's GPUs have no registers for more."""
     reports = []
 
     def function(x, *others):
@@ -86,7 +86,7 @@ def test_three_are_read_turned(count, transposed):
 
 
 class Beside(nn.Module):
-    """Batch norm, whose running statistics the kernel updates that writes the transposed copy."""
+    """Batch norm whose running statistics are updated by the kernel that writes the transposed copy."""
 
     def __init__(self, then):
         super().__init__()
@@ -106,7 +106,7 @@ class Mixer(nn.Module):
 
 
 class OverPixels(nn.Module):
-    """Attention of two heads over an image's pixels."""
+    """Attention of two heads over spatial positions."""
 
     def forward(self, x):
         heads = x.reshape(x.shape[0], 2, 4, 16)
@@ -123,7 +123,7 @@ STATISTICS = {
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_running_statistics(name, transposed):
-    """They are written in place by the kernel that writes or reads what is transposed."""
+    """The kernel with transposed operands writes running statistics in place."""
     torch._dynamo.reset()
     model = Beside(STATISTICS[name]()).double().to(memory_format=torch.channels_last)
     own, x = copy.deepcopy(model), images(2, 4, 4, 4)

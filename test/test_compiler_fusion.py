@@ -1,5 +1,6 @@
-"""What of small graphs is one kernel: groups, epilogues, and how much a group takes."""
+"""Fusion groups of small graphs, epilogues of convolutions, and limits of a group."""
 
+import pytest
 import torch
 from compiled_steps import executables, kinds
 from expecttest import assert_expected_inline
@@ -72,7 +73,7 @@ def test_a_residual_is_the_convolutions_epilogue(monkeypatch):
 
 
 def test_two_batch_norms_and_their_sum():
-    """One kernel behind both convolutions; backward one for the four sums and one for both gradients."""
+    """Forward: one kernel behind both convolutions. Backward: one for the four sums and one for both gradients."""
 
     class Block(nn.Module):
         def __init__(self):
@@ -95,8 +96,57 @@ def test_two_batch_norms_and_their_sum():
     assert backward == ["stitch", "stitch", "conv_grads", "conv_grads"]
 
 
+def chain(count: int) -> greedy.Fusion:
+    """Groups of a graph that alternates element-wise operations and sums over everything."""
+    graph = ir.Graph()
+    layout, kind = Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
+    x = ir.View(graph.give(layout, *kind), layout)
+    for _ in range(count):
+        (total,) = graph.add(ir.Reduce("sum", x, (0, 1)), [(Layout((), ()), *kind)])
+        spread = ir.View(total, Layout((100, 100), (0, 0)))
+        (result,) = graph.add(ir.Map([x, spread], "add", lambda a, b: a + b), [(layout, *kind)])
+        x = ir.View(result, layout)
+    graph.outputs = [x]
+    fusion = greedy.Fusion(graph)
+    fusion.run()
+    fusion.verify()
+    assert len(fusion.groups) > 1
+    return fusion
+
+
+def without_a_group(fusion):
+    del fusion.groups[min(fusion.groups)]
+
+
+def without_inputs(fusion):
+    for group in fusion.groups.values():
+        group.inputs.clear()
+
+
+def with_a_cycle(fusion):
+    """The first group overwrites what another one reads, which needs the first."""
+    first = fusion.groups[min(fusion.groups)]
+    (result,) = first.operations[0].results
+    first.destinations[result] = ir.View(result, result.layout)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_a_group, "no group makes"),
+        (without_inputs, "is no input of the group"),
+        (with_a_cycle, "groups need each other"),
+    ],
+)
+def test_verifier(change, message):
+    fusion = chain(3)
+    change(fusion)
+    with pytest.raises(ValueError, match=message):
+        fusion.verify()
+
+
 def test_regions_have_room():
-    """No group takes more tensors than a kernel does."""
+    """No group reads more tensors than a kernel supports."""
     graph = ir.Graph()
     layout, kind = Layout((100, 100), (100, 1)), (torch.float32, torch.device("cpu"))
     views = [ir.View(graph.give(layout, *kind), layout) for _ in range(2 * kernel_limits.MOST_INPUTS + 9)]

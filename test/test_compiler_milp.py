@@ -1,4 +1,4 @@
-"""Programs over 0 and 1 by each solver that is installed: the best of all solutions; and its limits."""
+"""Binary linear programs by each installed solver: optimal solutions, and limits of the search."""
 
 import importlib.util
 import itertools
@@ -21,44 +21,44 @@ def by(request, monkeypatch):
 
 
 def covering(seed: int) -> milp.Model:
-    """In some sets of variables one at least is 1, and in some pairs one at most."""
-    generator, program = random.Random(seed), milp.Model()
+    """Random covering problem: at least one variable of some sets is 1, and at most one of some pairs."""
+    generator, model = random.Random(seed), milp.Model()
     for _ in range(COUNT):
-        program.variable(generator.randint(1, 1000) * 1e6)
+        model.variable(generator.randint(1, 1000) * 1e6)
     for _ in range(6):
-        program.row(dict.fromkeys(generator.sample(range(COUNT), 3), 1), low=1)
+        model.row(dict.fromkeys(generator.sample(range(COUNT), 3), 1), low=1)
     for _ in range(3):
-        program.row(dict.fromkeys(generator.sample(range(COUNT), 2), 1), high=1)
-    return program
+        model.row(dict.fromkeys(generator.sample(range(COUNT), 2), 1), high=1)
+    return model
 
 
-def cost(program: milp.Model, values) -> float:
-    return sum(a * b for a, b in zip(program.costs, values, strict=True))
+def cost(model: milp.Model, values) -> float:
+    return sum(a * b for a, b in zip(model.costs, values, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_best_solution(seed, by):
-    program = covering(seed)
-    solutions = [each for each in itertools.product((0.0, 1.0), repeat=COUNT) if program.allows(each)]
-    best, worst = (by_cost(solutions, key=lambda each: cost(program, each)) for by_cost in (min, max))
-    found, relaxed = program.solved(list(worst)), program.solved()
-    assert program.allows([round(each) for each in found.values]) and found.is_of_integers
-    assert cost(program, found.values) == pytest.approx(cost(program, best), rel=2 * milp.GAP)
-    assert found.bound == pytest.approx(cost(program, best), rel=2 * milp.GAP)
+    model = covering(seed)
+    solutions = [each for each in itertools.product((0.0, 1.0), repeat=COUNT) if model.allows(each)]
+    best, worst = (by_cost(solutions, key=lambda each: cost(model, each)) for by_cost in (min, max))
+    found, relaxed = model.solved(list(worst)), model.solved()
+    assert model.allows([round(each) for each in found.values]) and found.is_integral
+    assert cost(model, found.values) == pytest.approx(cost(model, best), rel=2 * milp.GAP)
+    assert found.bound == pytest.approx(cost(model, best), rel=2 * milp.GAP)
     assert relaxed.bound <= found.bound * (1 + 1e-6)
 
 
 def test_what_has_no_solution(by):
-    program = milp.Model()
-    one, other = program.variable(1.0), program.variable(2.0)
-    program.row({one: 1, other: 1}, low=2)
-    program.row({one: 1, other: 1}, high=1)
-    assert not program.allows([1.0, 1.0])
-    assert program.solved([1.0, 1.0]).values is None
+    model = milp.Model()
+    one, other = model.variable(1.0), model.variable(2.0)
+    model.row({one: 1, other: 1}, low=2)
+    model.row({one: 1, other: 1}, high=1)
+    assert not model.allows([1.0, 1.0])
+    assert model.solved([1.0, 1.0]).values is None
 
 
 def test_time_is_no_limit(by, monkeypatch):
-    """Every process and every rank has to find the same."""
+    """Limits are nodes and a gap, never time: all processes and ranks must find the same solution."""
     given = {}
     if by == "highspy":
         import highspy
@@ -80,8 +80,8 @@ def test_time_is_no_limit(by, monkeypatch):
         monkeypatch.setattr(optimize, "milp", recorded)
         expected = {"node_limit": milp.NODES, "mip_rel_gap": milp.GAP}
     made = milp._SOLVERS[by]()
-    program = covering(0)
-    made(program, [each / 1e9 for each in program.costs], [1.0] * COUNT)
+    model = covering(0)
+    made(model, [each / 1e9 for each in model.costs], [1.0] * COUNT)
     assert given == expected
 
 

@@ -118,7 +118,7 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
 
     def noted(fusion):
         reuse_buffers(fusion)
-        over.extend(view for group in fusion.groups.values() for view in group.over.values())
+        over.extend(view for group in fusion.groups.values() for view in group.reused.values())
 
     monkeypatch.setattr(executable, "reuse_buffers", noted)
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))

@@ -1,4 +1,4 @@
-"""What the compiler reduces and reads plane by plane: group norm, squeeze and excitation."""
+"""Reductions and operands per channel map (plane): group norm, squeeze and excitation."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def results(function, *tensors):
-    """What it gives and its gradients."""
+    """Result and gradients of a function."""
     tensors = [each.detach().requires_grad_() for each in tensors]
     result = function(*tensors)
     weights = torch.linspace(-1, 1, result.numel(), dtype=torch.float64).view(result.shape).to(result.dtype)
@@ -57,7 +57,7 @@ def test_group_norm_of_other_dimensions(size):
 
 
 def test_group_norm_of_bfloat16():
-    """As exact as PyTorch's, whose numbers of groups are rounded."""
+    """Errors are about as small as PyTorch's, which rounds statistics of groups."""
     torch.manual_seed(0)
     x = torch.randn(2, 16, 12, 12).to(torch.bfloat16)
     scale, shift = torch.randn(2, 16).to(torch.bfloat16)
@@ -96,7 +96,7 @@ def test_squeeze_and_excitation(layout):
     found, expected = (results(each, x, *model.parameters()) for each in (compiled(function, reports), function))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
-    # Activation and mean are one kernel's, and what PyTorch's operators compute is vectors.
+    # One kernel computes activation and mean; PyTorch's operators compute only vectors.
     for report in reports:
         assert all(line.read + line.written < x.nbytes for line in report.lines if line.kind.startswith("aten"))
 

@@ -1,5 +1,4 @@
-"""Groups by integer programming: what they compute, that they cost no more than greedy ones, and that every process
-has the same."""
+"""Fusion by integer linear programming: results, costs against greedy fusion's, and equal plans in every process."""
 
 import itertools
 import os
@@ -12,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from marks import needs_aten
 
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.cli import planned
-from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, planner
-from torch_reformer.compiler.fusion.ilp import model as choice
-from torch_reformer.compiler.fusion.ilp.planner import Planned
-from torch_reformer.compiler.fusion.schedule import Cyclic
+from torch_reformer.compiler.fusion.ilp import apply, candidates, milp, model, planner
+from torch_reformer.compiler.fusion.ilp.planner import IlpSummary
 
 pytestmark = [needs_aten, pytest.mark.skipif(milp.name() is None, reason="neither highspy nor SciPy is installed")]
 
@@ -31,14 +29,14 @@ def reports(function, *inputs):
 
 
 def shared_later(x, y, z):
-    """Two sums over columns, the second of what the first gave, and a result that goes on with both."""
+    """Two column sums, the second of values that depend on the first, and a result that depends on both."""
     a = (x + y).exp()
     b = a * (a.sum(0) * 1e-3) + z
     return b.sum(0), (b.tanh() * y).sum(0), a.sigmoid() + b
 
 
 def random_function(seed: int):
-    """Element-wise operations and sums of what there is, and several results."""
+    """Random element-wise operations and sums of earlier values, with several results."""
     generator = torch.Generator().manual_seed(seed)
 
     def pick(count: int) -> int:
@@ -61,11 +59,11 @@ def random_function(seed: int):
     return function
 
 
-def anew(monkeypatch):
-    """Has components planned anew for the same cost, too, and takes what comes of it."""
-    monkeypatch.setattr(choice.Solution, "is_better", lambda self, other: self.cost <= other.cost)
-    costs = itertools.count()  # of the plan, then of the greedy one
-    monkeypatch.setattr(planner, "cost_of", lambda *_: next(costs))
+def replace_all(monkeypatch):
+    """Replace the groups of all components, even at equal cost, and take the resulting plan."""
+    monkeypatch.setattr(model.Solution, "is_better", lambda self, other: self.cost <= other.cost)
+    costs = itertools.count()  # the ILP fusion's cost is asked for first, and is lower
+    monkeypatch.setattr(pipeline, "cost_of", lambda *_: next(costs))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -77,12 +75,13 @@ def test_results_and_costs(seed):
         assert not found.refused
 
 
-@pytest.mark.parametrize("planned_anew", [False, True])
-def test_a_vector_that_others_compute_for_themselves(planned_anew, monkeypatch):
-    """In a gradient's gradient behind a batch norm: variance + eps is stored by one group, and others that this one
-    needs compute it for themselves. No candidate could store it, and a plan left it unmade."""
-    if planned_anew:
-        anew(monkeypatch)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_vector_that_others_recompute(replaced, monkeypatch):
+    """In the second derivative of a batch norm, one group stores variance + eps, and groups that it needs recompute it.
+
+    Regression test: no candidate could store it, and no group of the plan made it."""
+    if replaced:
+        replace_all(monkeypatch)
     torch.manual_seed(0)
     layers = [torch.nn.Conv2d(3, 8, 3, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 4))
@@ -98,8 +97,8 @@ def test_a_vector_that_others_compute_for_themselves(planned_anew, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_zeros_and_look_ups(seed, monkeypatch):
-    """Kernels that are planned anew write zeros behind rows, and look rows up, as greedy ones do."""
-    anew(monkeypatch)
+    """Replaced groups pad rows with zeros and gather rows, as greedy ones do."""
+    replace_all(monkeypatch)
     changed, replace = [], planner.replace_groups
 
     def recorded(fusion, *args):
@@ -122,8 +121,9 @@ def test_zeros_and_look_ups(seed, monkeypatch):
 
 
 def test_better_than_greedy(monkeypatch):
-    """Attention written out, with rows of which all scores are -inf: greedily the mask's row and the softmax are two
-    kernels' (as in PyTorch's decomposition of attention)."""
+    """PyTorch's decomposition of attention, which masks rows whose scores are all -inf.
+
+    Greedy fusion puts the mask of rows and the softmax into two kernels."""
     inputs = [torch.randn(4, 2, 64, 16, requires_grad=False) for _ in range(3)]
     attention = torch.ops.aten._scaled_dot_product_attention_math
 
@@ -157,21 +157,21 @@ def without_a_group(fusion, *args):
     del fusion.groups[max(fusion.groups.keys() - before)]
 
 
-def no_order(fusion):
-    raise Cyclic
+def cyclic(fusion, traced):
+    raise ValueError("groups need each other")
 
 
 @pytest.mark.parametrize(
     ("module", "name", "change", "reason"),
     [
-        (planner, "replace_groups", without_a_group, "no group would make %"),
-        (apply, "schedule", no_order, "groups would need each other"),
-        (milp.Model, "allows", lambda *_: False, "the groups are no solution of their program"),
+        (planner, "replace_groups", without_a_group, "no group makes %"),
+        (planner, "verify", cyclic, "groups need each other"),
+        (milp.Model, "allows", lambda *_: False, "the greedy groups violate a constraint of their model"),
     ],
 )
 def test_what_is_no_plan_is_refused(module, name, change, reason, monkeypatch):
-    """The greedy groups stay, and the report says why."""
-    anew(monkeypatch)
+    """The greedy groups are kept, and the report gives the reason."""
+    replace_all(monkeypatch)
     monkeypatch.setattr(module, name, change)
     (report,) = reports(shared_later, *(torch.randn(300, 200) for _ in range(3)))
     assert f"greedy, as {reason}" in str(report) and report.planned.plan_us == report.planned.greedy_us
@@ -186,7 +186,7 @@ def test_repeated_layers_are_planned_once():
 def test_the_report_tells():
     (report,) = reports(shared_later, *(torch.randn(300, 200) for _ in range(3)))
     assert "us by greedy merging" in str(report) and "gap" in str(report)
-    one, other = (Planned(1.0, 1.0, 1.0, 1, 1, seconds=seconds) for seconds in (0.1, 0.2))
+    one, other = (IlpSummary(1.0, 1.0, 1.0, 1, 1, seconds=seconds) for seconds in (0.1, 0.2))
     assert one == other
 
 
@@ -196,9 +196,9 @@ sys.path[:0] = sys.argv[1:]
 import torch
 import training_models
 from test_compiler_planner import random_function
-from torch_reformer.compiler.fusion.ilp import model as choice
+from torch_reformer.compiler.fusion.ilp import model
 from torch_reformer.compiler.cli import planned
-choice.Solution.is_better = lambda self, other: self.cost <= other.cost  # so that plans are not the greedy ones
+model.Solution.is_better = lambda self, other: self.cost <= other.cost  # so that greedy groups are replaced
 for seed in range(2):
     for report in planned(random_function(seed), tuple(torch.empty(300, 200) for _ in range(3)), "sm_90"):
         print(report)

@@ -1,4 +1,4 @@
-"""Results that a plan's kernels write over what they alone read."""
+"""Buffer reuse: results that kernels write over inputs that no other step reads."""
 
 import pytest
 import torch
@@ -24,12 +24,12 @@ class Of(nn.Module):
 
 
 def overwritten(executable) -> int:
-    """How many results of a plan's kernels are written over what the kernel reads."""
+    """Number of results that a plan's kernels write over their own inputs."""
     return sum(len(set(step.into) & set(step.inputs)) for step in executable.plan.steps if step.kind == "stitch")
 
 
 def step_of(function, *inputs, monkeypatch):
-    """How many results are written so, forward and backward; the gradients are PyTorch's."""
+    """Numbers of reused buffers in forward and backward; gradients are compared with PyTorch's."""
     inputs = [each.clone().requires_grad_() for each in inputs]
     found = [overwritten(each) for each in executables(Of(function), *inputs, monkeypatch=monkeypatch)]
     expected = torch.autograd.grad(function(*inputs).square().sum(), inputs)
@@ -57,7 +57,7 @@ def test_what_follows_a_product(monkeypatch):
 
 @torch.no_grad()
 def test_rows_with_zeros_behind_them():
-    """Written over what another kernel made, whose elements the plan has in other sizes."""
+    """Padded rows written over another kernel's result, which the plan views in other sizes."""
 
     def function(x, weight, other):
         value = (x @ weight).relu()
@@ -73,7 +73,7 @@ def test_rows_with_zeros_behind_them():
 
 
 def test_several_kernels_in_a_row(monkeypatch):
-    """A perceptron: gradients take the place of those that they are computed of."""
+    """A perceptron: each gradient overwrites the one that it is computed from."""
 
     def function(x, first, second, third):
         return F.relu(F.relu(x @ first) @ second) @ third
@@ -83,7 +83,7 @@ def test_several_kernels_in_a_row(monkeypatch):
 
 
 def test_rows(monkeypatch):
-    """A softmax reads each row more than once before it writes it."""
+    """A softmax, which reads each row more than once before it overwrites it."""
 
     def function(x, weight):
         return (x @ weight).softmax(-1) @ weight.t()
@@ -110,7 +110,7 @@ def test_what_stays_as_it_is(what, monkeypatch):
 
 
 def test_several_results_of_rows(monkeypatch):
-    """Each takes the place of another tensor or has its own."""
+    """Each result overwrites a different tensor or has its own memory."""
 
     def function(x, weight):
         y = x @ weight
@@ -121,7 +121,7 @@ def test_several_results_of_rows(monkeypatch):
 
 @pytest.mark.parametrize("sizes", [((1, 3), (3, 2)), ((2, 3), (3, 1)), ((1, 3), (3, 1))], ids=str)
 def test_reductions_of_few_elements(sizes, monkeypatch):
-    """Moments of two elements are two numbers."""
+    """Moments of two elements are two numbers, so they are as large as the input."""
 
     def function(x, weight):
         return torch.cat([each.view(1) for each in torch.var_mean((x @ weight).flatten(), 0, correction=0)])
@@ -137,7 +137,7 @@ def test_results_of_another_type(monkeypatch):
 
 @functorch_config.patch(donated_buffer=False)
 def test_backward_runs_twice():
-    """What a forward saves is not written over."""
+    """Tensors that a forward saves are not overwritten if the backward may run twice."""
     x, first, second = (each.requires_grad_() for each in matrices((64, 32), (32, 96), (96, 16)))
     result = torch.compile(lambda *t: (F.relu(t[0] @ t[1]) @ t[2]).exp().sum(), backend="reformer")(x, first, second)
     once = torch.autograd.grad(result, (x, first, second), retain_graph=True)
@@ -149,7 +149,7 @@ def test_backward_runs_twice():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("place", ["acc", "input", "other", "transposed", "part"])
 def test_a_program_writes_there(dtype, place):
-    """Whichever tensor it is, and where its elements lie in another order, in memory of its own."""
+    """A program writes over any of its inputs, into another tensor, in another memory order, or into a slice."""
     torch.manual_seed(0)
     one, other = (torch.randn(6, 5, 4, 8).to(dtype) for _ in range(2))
     into = {"acc": one, "input": other, "other": torch.empty_like(one)}.get(place)

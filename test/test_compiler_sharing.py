@@ -1,4 +1,4 @@
-"""What is computed twice is one, and what is computed of few elements is one kernel's."""
+"""Equal operations are shared, and operations on few elements share a kernel."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ pytestmark = needs_aten
 
 
 def operations(function, *inputs) -> list[tuple[str, ...]]:
-    """What each kernel computes; what they give is what PyTorch gives, in memory of its own."""
+    """Operations of each kernel; results are compared with PyTorch's, and share no memory."""
     torch._dynamo.reset()
     reports, copies = [], [each.clone() for each in inputs]
     found = torch.compile(function, backend=reformer, options={"report": reports.append})(*inputs)
@@ -22,7 +22,7 @@ def operations(function, *inputs) -> list[tuple[str, ...]]:
 
 
 def test_equal_operations_are_one():
-    """Written through other views, which AOTAutograd does not see."""
+    """Equal operations on different views, which AOTAutograd does not recognise."""
     x, y = torch.randn(300, 100), torch.randn(300, 100)
     twice = lambda x, y: ((x * y).exp() + (x.view(-1) * y.view(-1)).view(300, 100), x + y)  # noqa: E731
     (found,) = operations(twice, x, y)
@@ -34,7 +34,7 @@ def test_results_are_not_shared():
 
 
 def test_other_numbers_are_other_operations():
-    """Means of parts and of wholes are sums times other numbers."""
+    """Operations with different constants, such as the factors of means, are not shared."""
     x = torch.randn(4, 6)
     operations(lambda x: (x[:, :1].mean(1) + x.mean(1), x.mean(1) * 3, x.clamp(-1, 1) + x.clamp(-1, 2)), x)
 
@@ -51,7 +51,7 @@ def test_what_is_written_in_between(of_input):
 
 
 def test_few_elements_are_one_kernel():
-    """Sums over other rows of tensors that have nothing in common but their size."""
+    """Sums of unrelated tensors of equal size."""
     tensors = [torch.randn(16, 32) for _ in range(3)]
     assert len(operations(lambda *tensors: [each.exp().sum(0) for each in tensors], *tensors)) == 1
 
@@ -69,7 +69,7 @@ def test_few_elements_of_other_types():
 
 
 def test_copies_are_what_they_are_copies_of():
-    """Unless they are results, whose memory is their own."""
+    """Copies are replaced by their sources, except results, which need their own memory."""
     (found,) = operations(lambda x: (x.clone().tanh() + 1, x.clone().exp()), torch.randn(300, 100))
     assert not [each for each in found if each.startswith("clone")]
     operations(lambda x: (x.clone(), x.clone(), x.tanh()), torch.randn(300, 100))

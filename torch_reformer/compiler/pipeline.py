@@ -31,7 +31,7 @@ from .fusion.fuse_gather import fuse_gathers
 from .fusion.fuse_transposes import fuse_transposes
 from .fusion.greedy import Fusion
 from .fusion.horizontal import fuse_horizontally
-from .fusion.ilp.planner import Planned, cost_of, integer_program, seed_groups
+from .fusion.ilp.planner import IlpSummary, cost_of, integer_program, seed_groups
 from .fusion.recompute import recompute
 from .fusion.reinplace import reinplace, reuse_buffers
 from .fusion.schedule import Cyclic
@@ -133,7 +133,7 @@ def plan(module: GraphModule, report: Callable[[Report], Any] | None = None, gpu
     return executable
 
 
-def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], Planned | None]:
+def _fuse(graph: Graph, gpu: str | None) -> tuple[list[Fusion], IlpSummary | None]:
     """Fusions of the graph, the best first and the greedy one last, and what integer programming said of them."""
     fusion = Fusion(graph)
     fusion.run()

@@ -10,7 +10,7 @@ import torch
 
 from ..fusion.greedy import Fusion
 from ..fusion.group import FusionGroup
-from ..fusion.ilp.planner import Planned
+from ..fusion.ilp.planner import IlpSummary
 from ..fusion.schedule import schedule
 from ..fusion.traffic import bytes_of, traffic
 from ..ir.device_model import flops, multiplied_type, predicted_us
@@ -50,7 +50,7 @@ class Report:
 
     lines: tuple[Line, ...]
     alone: tuple[Line, ...]
-    planned: Planned | None = None
+    planned: IlpSummary | None = None
 
     @property
     def bytes(self) -> int:
@@ -107,7 +107,7 @@ def report_of(
     graph: Graph,
     fusion: Fusion,
     gpu: str | None = None,
-    planned: Planned | None = None,
+    planned: IlpSummary | None = None,
     measured: Mapping[int, float] | None = None,
 ) -> Report:
     """gpu: that times are expected of, as cost.GPUS has it. measured: microseconds of each group."""

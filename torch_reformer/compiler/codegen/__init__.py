@@ -1,1 +1,1 @@
-"""Fusion groups as programs of kernels and steps of a plan."""
+"""Code generation: fusion groups as kernels' programs, and the steps of a plan."""

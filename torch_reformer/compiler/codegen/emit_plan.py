@@ -1,4 +1,4 @@
-"""Groups and calls as the steps of a plan (runtime/plan.py)."""
+"""Emit the steps of a plan (runtime/plan.py) for a fusion's groups and extern calls."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _conv2d = torch.ops.reformer._conv2d.default
 _empty = torch.ops.aten.empty_strided.default
 _zero = torch.ops.aten.zero_.default
 _cast_all = torch.ops.reformer._cast_all.default
-_ALIGNED = 128  # elements, so that parts of one memory begin at what kernels read at once
+_ALIGNED = 128  # elements; slices of one allocation begin at multiples, for vectorised reads
 
 
 @dataclass(frozen=True)
 class EmittedPlan:
-    """A plan of a graph's inputs, which gives those outputs that are tensors, in order. types: of its tensors, by their
-    numbers, as far as this package's own steps read them. steps: of each group (fusion/greedy.py), in the order in which
-    they run."""
+    """A plan that takes a graph's inputs and gives those of its outputs that are tensors, in order.
+
+    Attributes:
+        types: layout, dtype and device of the plan's tensors, by number, as far as this package's own steps read them.
+        steps: for each group or call of the fusion, in the order in which they run, its steps.
+    """
 
     plan: plans.Plan
     types: dict[int, Typed]
@@ -36,6 +39,11 @@ class EmittedPlan:
 
 
 def emit_plan(graph: Graph, fusion: Fusion) -> EmittedPlan:
+    """Emit the plan of a graph.
+
+    Raises:
+        Cyclic: the groups have no order.
+    """
     return _Emitter(graph, fusion).run()
 
 
@@ -43,39 +51,40 @@ class _Emitter:
     def __init__(self, graph: Graph, fusion: Fusion):
         self.graph, self.fusion = graph, fusion
         self.steps = plans.Plan(len(graph.inputs))
-        self.base: dict[Value, tuple[int, Layout]] = {}  # value -> a tensor of it, and that tensor's layout
+        self.base: dict[Value, tuple[int, Layout]] = {}  # value -> number of its tensor, and the layout of that
         self.views: dict[tuple[Value, Layout], int] = {}
         self.types: dict[int, Typed] = {}
         for i, value in enumerate(graph.inputs):
-            self._is(value, i, value.layout)
+            self._bind(value, i, value.layout)
         self.needed = needed_in_memory(fusion, (*fusion.groups, *fusion.extern_calls))
 
     def run(self) -> EmittedPlan:
         steps: dict[int, range] = {}
         for number in schedule(self.fusion):
             first = len(self.steps.steps)
-            group, alone = self.fusion.groups.get(number), self.fusion.extern_calls.get(number)
-            with blamed("lowering", [alone] if alone else group.computed):
-                if alone:
-                    self._extern_call(alone)
+            group, call = self.fusion.groups.get(number), self.fusion.extern_calls.get(number)
+            with blamed("lowering", [call] if call else group.computed):
+                if call:
+                    self._extern_call(call)
                 else:
                     self._group(group)
             steps[number] = range(first, len(self.steps.steps))
         self.steps.give(*(self._number(view) for view in self.graph.output_views()))
         return EmittedPlan(self.steps, self.types, steps)
 
-    def _is(self, value: Value, number: int, layout: Layout) -> None:
+    def _bind(self, value: Value, number: int, layout: Layout) -> None:
+        """Note that tensor ``number`` of the plan, which has this layout, holds a value."""
         self.base[value] = number, layout
         self.views[value, layout] = number
         self.types[number] = Typed(layout, value.dtype, value.device)
 
     def _number(self, view: View, layout: Layout | None = None) -> int:
-        """The tensor that is this view, or the same elements in another layout."""
+        """Number of the tensor for a view, or for the view's value in another layout."""
         layout = layout or view.layout
         key = view.value, layout
         if key not in self.views:
-            number, own = self.base[view.value]
-            offset = layout.offset - own.offset if layout.numel else 0
+            number, base = self.base[view.value]
+            offset = layout.offset - base.offset if layout.numel else 0
             (self.views[key],) = self.steps.view(number, layout.sizes, layout.strides, offset)
             self.types[self.views[key]] = Typed(layout, view.value.dtype, view.value.device)
         return self.views[key]
@@ -83,21 +92,22 @@ class _Emitter:
     def _extern_call(self, operation: Operation) -> None:
         if isinstance(operation, ConvGrads):
             numbers = [self._number(view) for view in operation.operands]
-            made = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
+            results = self.steps.conv2d_grads(operation.wanted, _geometry(operation), *numbers)
         elif isinstance(operation, Casts):
-            made = self._casts(operation)
+            results = self._casts(operation)
         else:
-            args, kwargs = (replaced(each, self._number) for each in (operation.args, operation.kwargs))
-            layouts = [(each.layout.sizes, each.layout.strides) for each in self._checked(operation)]
-            made = self.steps.aten(operation.operator, args, kwargs, operation.lengths, layouts)
+            args, kwargs = (replaced(arguments, self._number) for arguments in (operation.args, operation.kwargs))
+            layouts = [(result.layout.sizes, result.layout.strides) for result in self._checked(operation)]
+            results = self.steps.aten(operation.operator, args, kwargs, operation.lengths, layouts)
             if operation.parts:
-                made = self.steps.parts(*made, len(operation.results))
-        for value, number in zip(operation.results, made, strict=True):
-            self._is(value, number, value.layout)
+                results = self.steps.parts(*results, len(operation.results))
+        for value, number in zip(operation.results, results, strict=True):
+            self._bind(value, number, value.layout)
 
     def _checked(self, operation: Call) -> list[Value]:
-        """Results whose sizes and strides have to be those that the graph says, up to the last that is read: now and
-        then PyTorch's fake tensors are wrong about one that is there for a backward only."""
+        """Results whose sizes and strides the plan checks: those up to the last that is read.
+
+        PyTorch's fake tensors are sometimes wrong about a result that is only for a backward."""
         if operation.writes or operation.parts:
             return []
         results = list(operation.results)
@@ -106,77 +116,82 @@ class _Emitter:
         return results
 
     def _casts(self, operation: Casts) -> list[int]:
-        results, made = operation.results, []
+        """Emit one step that casts all inputs, into slices of one allocation or separate tensors."""
+        results, numbers = operation.results, []
         options = {"dtype": results[0].dtype, "device": results[0].device}
         if operation.parts:
-            ends = list(itertools.accumulate(-(-each.layout.numel // _ALIGNED) * _ALIGNED for each in results))
+            ends = list(itertools.accumulate(-(-result.layout.numel // _ALIGNED) * _ALIGNED for result in results))
             (memory,) = self.steps.aten(_empty, ((ends[-1],), (1,)), options)
         for i, result in enumerate(results):
             layout = result.layout
             if operation.parts:
-                made += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
+                numbers += self.steps.view(memory, layout.sizes, layout.strides, ends[i - 1] if i else 0)
             else:
-                made += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
-        self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], made))
-        return made
+                numbers += self.steps.aten(_empty, (layout.sizes, layout.strides), options)
+        self.steps.aten(_cast_all, ([self._number(view) for view in operation.inputs], numbers))
+        return numbers
 
     def _group(self, group: FusionGroup) -> None:
-        stored = [each for each in group.members if each.results[0] in self.needed]
-        copies = group.copies.keys() & self.needed  # others only go on to reductions
-        there = group.into.keys() | group.over.keys() | copies
-        into = [each for each in group.operations if each.results[0] in there]
-        stored = [*(each for each in stored if each not in into), *into]
+        """Emit the kernel of a group."""
+        copies = group.copies.keys() & self.needed  # other copies are only reduced
+        placed = group.destinations.keys() | group.reused.keys() | copies
+        written = [operation for operation in group.operations if operation.results[0] in placed]
+        others = [operation for operation in group.members if operation not in written]
+        stored = [*(operation for operation in others if operation.results[0] in self.needed), *written]
         if not stored:
             return
         if stored == [group.anchor]:
             operands = [self._number(view) for view in group.anchor.operands]
-            (made,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
-            self._is(group.anchor.results[0], made, group.anchor.results[0].layout)
+            (result,) = self.steps.aten(_conv2d, (*operands, None, _geometry(group.anchor)))
+            self._bind(group.anchor.results[0], result, group.anchor.results[0].layout)
             return
-        text = KernelProgram(group, stored)
-        tensors = [self._number(*text.tensors[name]) for name in text.program.names]
+        kernel = KernelProgram(group, stored)
+        tensors = [self._number(*kernel.tensors[name]) for name in kernel.program.names]
         if group.anchor:
             operands = [self._number(view) for view in group.anchor.operands]
-            made = self.steps.conv2d(text.program.code, _geometry(group.anchor), *operands, tensors)
+            results = self.steps.conv2d(kernel.program.code, _geometry(group.anchor), *operands, tensors)
         else:
-            if text.acc is None:
-                acc = self._memory(text.space.layout, text.dtype, stored[0].results[0].device)
+            if kernel.acc is None:
+                acc = self._memory(kernel.space.layout, kernel.dtype, stored[0].results[0].device)
             else:
-                acc = self._number(*text.acc)
-            written = [self._written(group, each.results[0], text.space) for each in into]
-            made = self.steps.stitch(text.program.code, acc, tensors, written)
-        for operation, number in zip(stored, made, strict=True):
+                acc = self._number(*kernel.acc)
+            existing = [self._written(group, operation.results[0], kernel.space) for operation in written]
+            results = self.steps.stitch(kernel.program.code, acc, tensors, existing)
+        for operation, number in zip(stored, results, strict=True):
             if operation.results[0] not in group.copies:
-                self._is(operation.results[0], number, text.layout_of(operation))
+                self._bind(operation.results[0], number, kernel.layout_of(operation))
 
     def _written(self, group: FusionGroup, value: Value, space: IterationSpace) -> int:
-        """The tensor that is there and gets a group's result."""
-        over = group.over.get(value)
+        """Number of the existing tensor, or of newly allocated memory, to which the kernel writes a group's result."""
+        reused = group.reused.get(value)
         if value not in group.copies:
-            view = over or group.into[value]
-            return self._number(view, space.layout_of("full", view.layout.offset) if over else None)
+            view = reused or group.destinations[value]
+            return self._number(view, space.layout_of("full", view.layout.offset) if reused else None)
         if value in group.parts:
             return self._part(group.parts[value], space.placement(group.copies[value]))
-        memory, own = value.memory or value.layout, value.layout
-        there = self._number(View(over.value, memory)) if over else None
-        number = self._memory(memory, value.dtype, value.device) if there is None else there
-        self._is(value, number, memory)
+        memory, layout = value.memory or value.layout, value.layout
+        if reused:
+            number = self._number(View(reused.value, memory))
+        else:
+            number = self._memory(memory, value.dtype, value.device)
+        self._bind(value, number, memory)
         if value.memory:
-            rest = memory.sizes[-1] - own.sizes[-1]
-            self.steps.aten(_zero, self.steps.view(number, (*own.sizes[:-1], rest), own.strides, own.sizes[-1]))
+            *outer, columns = layout.sizes
+            rest = memory.sizes[-1] - columns
+            self.steps.aten(_zero, self.steps.view(number, (*outer, rest), layout.strides, columns))
         return self._number(View(value, space.placement(group.copies[value])))
 
     def _part(self, part: View, placement: Layout) -> int:
-        """The tensor that is a part of one that is there from its first part on."""
+        """Number of a slice of a concatenation, which is allocated with its first slice."""
         value = part.value
         if value not in self.base:
-            self._is(value, self._memory(value.layout, value.dtype, value.device), value.layout)
+            self._bind(value, self._memory(value.layout, value.dtype, value.device), value.layout)
         return self._number(View(value, Layout(placement.sizes, placement.strides, part.layout.offset)))
 
     def _memory(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> int:
-        (made,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
-        self.types[made] = Typed(layout, dtype, device)
-        return made
+        (number,) = self.steps.aten(_empty, (layout.sizes, layout.strides), {"dtype": dtype, "device": device})
+        self.types[number] = Typed(layout, dtype, device)
+        return number
 
 
 def _geometry(operation: Conv | ConvGrads) -> int:

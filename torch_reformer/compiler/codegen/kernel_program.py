@@ -1,4 +1,4 @@
-"""A group as a program over the tensors that it reads."""
+"""Program of a fusion group over the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from ..ir.layout import Layout, span
 
 
 class KernelProgram:
-    """A group's program. tensors: name -> what is handed over for it, and with what layout. acc: the same of the
-    tensor that the program runs over, None if there is none or it is the anchor's result."""
+    """Program of a group that stores the results of the operations in ``stored``.
+
+    Attributes:
+        space: the group's iteration space, in the sizes of one of its tensors where that has four dimensions.
+        tensors: name in the program -> the view that is passed for it, and the layout in which it is passed.
+        acc: view and layout of the tensor that the program runs over; None if there is none or it is the anchor's
+            result.
+        dtype: data type of ``acc``, by which the program's precision is chosen.
+    """
 
     def __init__(self, group: FusionGroup, stored: list[Operation]):
         self.group = group
         layouts = [view.layout for view in group.inputs.values()]
-        layouts += [each.results[0].layout for each in stored]
+        layouts += [operation.results[0].layout for operation in stored]
         self.space = group.space
         if not group.anchor:
             self.space = shaped(group.space, layouts, group.operands, group.reductions)
         self.full_map = group.full_map
-        self.members = {each for each in group.computed}
+        self.members = set(group.computed)
         self.tensors: dict[str, tuple[View, Layout]] = {}
         self.names: dict[tuple[Value, Layout, str], Expression] = {}
         self.known: dict[tuple[Operation, IndexMap], Expression] = {}
@@ -36,18 +43,19 @@ class KernelProgram:
         self.dtype = self._dtype()
         if group.anchor is None:
             self._choose_acc()
-        self.program = Program(*(self._output(each) for each in stored))
+        self.program = Program(*map(self._output, stored))
 
     def _dtype(self) -> torch.dtype:
-        """The result's, which says in what precision the program computes."""
+        """Data type of the group: fp64 if any of its tensors is, else its first floating-point type, else fp32."""
         if self.group.anchor:
             return self.group.anchor.results[0].dtype
-        types = [each.results[0].dtype for each in self.group.operations]
-        types += [view.value.dtype for view in self.group.inputs.values()]
-        floats = [each for each in types if each.is_floating_point]
+        dtypes = [operation.results[0].dtype for operation in self.group.operations]
+        dtypes += [view.value.dtype for view in self.group.inputs.values()]
+        floats = [dtype for dtype in dtypes if dtype.is_floating_point]
         return torch.float64 if torch.float64 in floats else floats[0] if floats else torch.float32
 
     def _choose_acc(self) -> None:
+        """Choose the tensor that the program runs over: by preference a full-size input."""
         in_memory = [
             (index_map, view) for (_, _, index_map), view in self.group.inputs.items() if self._is_in_memory(view)
         ]
@@ -58,7 +66,7 @@ class KernelProgram:
                 self.acc = view, self._layout(view, "full")
                 self.dtype = view.value.dtype
                 return
-        # The program has to have one, and reads it only where it is asked to.
+        # Any tensor with enough memory does: the program reads it only where an expression names it.
         for _, view in in_memory:
             layout = self._layout(view, "full")
             if view.value.dtype == self.dtype and layout.offset + span(layout) <= span(view.value.layout):
@@ -66,22 +74,24 @@ class KernelProgram:
                 return
 
     def _is_in_memory(self, view: View) -> bool:
-        """Whether the group reads it, and neither makes it nor looks it up."""
+        """True if the group reads the view from memory, and neither makes nor gathers it."""
         made = view.value.maker is not None and view.value.maker in self.members
         return not made and view.value not in self.group.gathers
 
     def _layout(self, view: View, kind: str) -> Layout:
+        """Layout in which a view is passed as an operand of this kind."""
         if kind == "full" and self.group.anchor:
-            own = self.group.anchor.results[0].layout
-            return Layout(own.sizes, own.strides, view.layout.offset)
+            result = self.group.anchor.results[0].layout
+            return Layout(result.sizes, result.strides, view.layout.offset)
         return self.space.layout_of(kind, view.layout.offset)
 
     def _strided(self, view: View, index_map: IndexMap) -> Layout:
+        """Layout in which a strided operand is passed."""
         placement = self.space.placement(index_map)
         return Layout(placement.sizes, placement.strides, view.layout.offset)
 
     def layout_of(self, operation: Operation) -> Layout:
-        """That which the program's tensor for it has."""
+        """Layout of the tensor that the program stores for an operation."""
         result = operation.results[0]
         if isinstance(operation, Reduce) and self._per(operation) != "row":
             stacked = (2,) if operation.kind == "moments" else ()
@@ -92,15 +102,18 @@ class KernelProgram:
         return self._layout(View(result, Layout(result.layout.sizes, result.layout.strides)), self._per(operation))
 
     def _per(self, operation: Map | Reduce) -> str:
+        """Kind of an operation's result: "full", or one number per "row" or "channel"."""
         if operation in self.group.per_row:
             return "row"
         return "full" if operation.results[0].layout.numel == self.space.numel else "channel"
 
     def _reduced_to(self, operation: Reduce) -> str:
+        """Kind of a reduction's result that is complete after the kernel: "channel", "plane" or "scalar"."""
         index_map = without(operation.input.layout, operation.over)
         return self.space.dense_kind(index_map) if index_map else "scalar"
 
     def _output(self, operation: Operation):
+        """Output of the program that stores an operation's result."""
         per = self._per(operation)
         if isinstance(operation, Reduce) and per != "row":
             value = self._read(operation.input, self.full_map)
@@ -123,7 +136,7 @@ class KernelProgram:
         )
 
     def _computed(self, operation: Operation, index_map: IndexMap) -> Expression:
-        """What an operation's result is where it is read with these index map."""
+        """Expression of an operation's result, read by this index map."""
         key = operation, index_map
         if key not in self.known:
             if operation is self.group.anchor:
@@ -134,20 +147,21 @@ class KernelProgram:
             else:
                 full_map = full_map_of(operation.results[0].layout.numel)
                 operands = [
-                    self._read(each, index_map if own == full_map else own)
-                    for each, own in self.group.operand_maps(operation)
+                    self._read(view, index_map if operand_map == full_map else operand_map)
+                    for view, operand_map in self.group.operand_maps(operation)
                 ]
                 self.known[key] = operation.expression(*operands)
         return self.known[key]
 
     def _read(self, view: View, index_map: IndexMap) -> Expression:
+        """Expression of a view: computed in the program, gathered, or an operand."""
         maker = view.value.maker
         if maker in self.members and self.group.knows(view, index_map):
             return self._computed(maker, index_map)
         input_key = self.group.input_key(view, index_map)
         if input_key not in self.group.inputs:
             if inlined(view, index_map, self.full_map) is None:
-                raise ValueError(f"{view} is not what the group reads")
+                raise ValueError(f"{view} is no input of the group that needs it")
             return self._computed(maker, index_map)
         if view.value in self.group.gathers:
             return self._gathered(view, index_map)
@@ -167,12 +181,13 @@ class KernelProgram:
         return self.names[key]
 
     def _gathered(self, view: View, index_map: IndexMap) -> Expression:
-        found = self.group.gathers[view.value]
-        layout = found.layout(self.space, view, index_map)
+        """Expression that gathers a view's rows from a table."""
+        gather = self.group.gathers[view.value]
+        layout = gather.layout(self.space, view, index_map)
         key = view.value, layout, "table"
         if key not in self.names:
             name = f"t{len(self.tensors)}"
-            self.tensors[name] = found.table, found.table.layout
-            self.tensors[p.index_of(name)] = found.index, layout
+            self.tensors[name] = gather.table, gather.table.layout
+            self.tensors[p.index_of(name)] = gather.index, layout
             self.names[key] = p.table(name)
         return self.names[key]

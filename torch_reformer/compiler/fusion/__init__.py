@@ -1,1 +1,1 @@
-"""Fusion groups: the operations that one kernel computes."""
+"""Fusion: which operations one kernel computes together."""

@@ -1,5 +1,6 @@
-"""Concatenations of what one kernel computes, as the gradient of what was split: it writes each part where it belongs,
-in place of its own memory or besides."""
+"""Fuse concatenations, such as the gradient of a split, into the kernel that computes all of their inputs.
+
+The kernel writes each input to its slice of the result, instead of or in addition to its own memory."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ _cat = torch.ops.aten.cat.default
 
 
 def fuse_concats(fusion: Fusion) -> None:
-    """Has groups write what they compute to parts of other tensors (Group.parts): all that they can, or some."""
-    of_regions: dict[int, list[int]] = {}
+    """Have groups write their results to slices of concatenations (FusionGroup.parts): all of a group's, else some."""
+    calls_of: dict[int, list[int]] = {}  # group -> concatenations of its results
     for number, call in fusion.extern_calls.items():
         maker = _maker(fusion, call)
         if maker is not None:
-            of_regions.setdefault(maker, []).append(number)
-    for maker, numbers in of_regions.items():
+            calls_of.setdefault(maker, []).append(number)
+    for maker, numbers in calls_of.items():
         group = fusion.groups[maker]
         if len(numbers) == 1 or not _add(fusion, group, numbers):
             for number in numbers:
@@ -32,7 +33,7 @@ def fuse_concats(fusion: Fusion) -> None:
 
 
 def _maker(fusion: Fusion, call: Operation) -> int | None:
-    """The group that makes all that a call concatenates."""
+    """Number of the group that makes all inputs of a concatenation, if the call is one and there is one."""
     if not isinstance(call, Call) or call.operator is not _cat:
         return None
     makers, (result,) = {fusion.group_that_makes(view.value) for view in call.args[0]}, call.results
@@ -42,16 +43,16 @@ def _maker(fusion: Fusion, call: Operation) -> int | None:
 
 
 def _parts(result: Value, views: list[View], dim: int = 0) -> list[View]:
-    """What of the result each of the views becomes."""
-    found, offset, strides = [], 0, result.layout.strides
+    """Slice of the result for each of the concatenated views."""
+    parts, offset, strides = [], 0, result.layout.strides
     for view in views:
-        found.append(View(result, Layout(view.layout.sizes, strides, offset)))
+        parts.append(View(result, Layout(view.layout.sizes, strides, offset)))
         offset += view.layout.sizes[dim] * strides[dim]
-    return found
+    return parts
 
 
 def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
-    """Has the group do what these calls do, if it can."""
+    """Fuse these calls into the group; False, and the group is unchanged, if they can't be."""
     before = group.copy()
     calls = [fusion.extern_calls[number] for number in numbers]
     group.live_results -= {view.value for call in calls for view in call.operands} - _read(fusion, numbers)
@@ -61,19 +62,20 @@ def _add(fusion: Fusion, group: FusionGroup, numbers: list[int]) -> bool:
                 group.restore(before)
                 return False
     for number, call in zip(numbers, calls, strict=True):
-        fusion.group_of[call] = group.number  # the graph stays as it is, for other fusions of it
+        fusion.group_of[call] = group.number  # the graph itself is unchanged, as other fusions share it
         fusion.replace(number, group.number)
         del fusion.extern_calls[number]
     return True
 
 
-def _read(fusion: Fusion, but: list[int]) -> set[Value]:
-    """The values that other groups than these read, or the graph's caller."""
-    groups = (each for each in (*fusion.groups, *fusion.extern_calls) if each not in but)
+def _read(fusion: Fusion, excluded: list[int]) -> set[Value]:
+    """Values that the graph's caller, or groups and calls except these, read from memory."""
+    groups = (number for number in (*fusion.groups, *fusion.extern_calls) if number not in excluded)
     return needed_in_memory(fusion, groups)
 
 
 def _write(fusion: Fusion, group: FusionGroup, call: Call, view: View, part: View) -> bool:
+    """Have the group write ``view`` to ``part``, a slice of the call's result; False if it can't."""
     source, layout = view.value, Layout(part.layout.sizes, part.layout.strides)
     if view.layout != source.layout or source.dtype != part.value.dtype or not is_computed(group, source.maker):
         return False

@@ -1,5 +1,6 @@
-"""Copies in another order of memory, as matrix products need them: the kernel that computes the elements writes them
-there, in place of its own order or besides. What is added up of a copy's columns comes along where it can."""
+"""Fuse copies in another memory order, as matrix products need them, into the kernels that compute the elements.
+
+Column sums of such a copy are fused with it where one kernel can compute both."""
 
 from __future__ import annotations
 
@@ -13,23 +14,29 @@ from .group import FusionGroup, same_kind
 
 @dataclass(frozen=True)
 class Copy:
-    """Another group's result in another order. index map: where its elements lie, as those of what is copied follow one
-    another. reduces: what is reduced of it. columns: the elements of a row that stay in place."""
+    """Copy of another group's result in another memory order.
+
+    Attributes:
+        maker: the operation whose result is copied.
+        index_map: address of each element of the copy, in the source's memory order.
+        reduces: reductions of the copy.
+        columns: elements of a row that stay adjacent.
+    """
 
     operation: Map
-    of: Operation
+    maker: Operation
     index_map: IndexMap
     reduces: list[Reduce]
     columns: int
 
 
 def fuse_copies(fusion: Fusion) -> None:
-    """Has groups write other groups' copies of their results (Group.copies)."""
+    """Have groups write the copies that other groups make of their results (FusionGroup.copies)."""
     for group in list(fusion.groups.values()):
         if (copy := _copy(group)) is None:
             continue
-        maker = fusion.groups.get(fusion.group_of[copy.of])
-        if maker is None or not is_computed(maker, copy.of) or not same_kind(maker, [copy.operation]):
+        maker = fusion.groups.get(fusion.group_of[copy.maker])
+        if maker is None or not is_computed(maker, copy.maker) or not same_kind(maker, [copy.operation]):
             continue
         if group.reductions <= {((1, copy.columns),)} and add(fusion, maker, copy, group.operations):
             fusion.replace(group.number, maker.number)
@@ -43,7 +50,7 @@ def fuse_copies(fusion: Fusion) -> None:
 
 
 def _copy(group: FusionGroup) -> Copy | None:
-    """What the group does if it is nothing but a copy and reductions of that."""
+    """Copy that the group makes, if that and reductions of it are all it computes; else None."""
     if group.anchor or not group.operations or group.recomputed or len(group.inputs) != 1:
         return None
     (((_, _, index_map), view),) = group.inputs.items()
@@ -53,26 +60,29 @@ def _copy(group: FusionGroup) -> Copy | None:
     if len(operation.inputs) != 1 or operation.inputs[0].value is not view.value:
         return None
     (result,) = operation.results
-    if any(not isinstance(each, Reduce) or each.input.value is not result for each in reduces) or group.per_row:
+    if group.per_row or any(not isinstance(other, Reduce) or other.input.value is not result for other in reduces):
         return None
     if not is_strided(index_map) or view.layout.offset or view.layout.numel != view.value.layout.numel:
         return None
-    transposed = inverse(index_map)
-    return None if transposed is None else Copy(operation, view.value.maker, transposed, reduces, index_map[0][1])
+    written = inverse(index_map)
+    return None if written is None else Copy(operation, view.value.maker, written, reduces, index_map[0][1])
 
 
 def is_computed(group: FusionGroup, operation: Operation) -> bool:
-    """Whether the group computes an element of it for each of its own."""
+    """True if the operation is one of the group's own, computed element by element in the group's order."""
     (value,) = operation.results
     if group.anchor or isinstance(operation, Reduce) or value.layout.numel != group.numel:
         return False
-    if value in group.copies:  # in another order than the group's
+    if value in group.copies:  # written in another order
         return False
-    return any(each is operation for each in group.operations) and value.layout.is_dense
+    return any(own is operation for own in group.operations) and value.layout.is_dense
 
 
 def add(fusion: Fusion, maker: FusionGroup, copy: Copy, operations: list[Operation], transposes: bool = False) -> bool:
-    """Has the maker compute these, the copy among them, if it can. turns: whether the copy may be transposed."""
+    """Add operations, the copy among them, to the group that makes its source; False if that can't compute them.
+
+    transposes: the copy may be transposed.
+    """
     reductions = [((1, copy.columns),)] if len(operations) > 1 else []
     if not maker.try_add_copies(operations, {copy.operation.results[0]: copy.index_map}, reductions, transposes):
         return False

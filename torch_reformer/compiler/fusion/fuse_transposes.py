@@ -1,5 +1,6 @@
-"""Copies in which elements of successive rows become adjacent (lowering/contiguous.py): on GPUs the kernels that read such a
-copy, or the one that computes what is copied, turn it themselves, and there is no copy."""
+"""Fuse transposing copies (lowering/contiguous.py) into the kernels that read them or the one that computes the source.
+
+A transposing copy makes elements of successive rows adjacent. GPUs' kernels transpose tiles themselves."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from .greedy import Fusion
 from .group import FusionGroup, InputKey, has_too_many_strided, has_too_many_transposed, same_kind
 
 _contiguous = torch.ops.reformer._contiguous.default
-DEVICES = ("cuda",)  # kernels of others would read element by element
+DEVICES = ("cuda",)  # kernels of other devices would read element by element
 
 
 def fuse_transposes(fusion: Fusion) -> None:
+    """Replace transposing copies by transposed reads (FusionGroup.transposed) or writes (FusionGroup.copies)."""
     outputs = {view.value for view in fusion.graph.output_views()}
     for number, call in list(fusion.extern_calls.items()):
         if not isinstance(call, Call) or call.operator is not _contiguous:
@@ -31,28 +33,28 @@ def fuse_transposes(fusion: Fusion) -> None:
 
 
 def _read(fusion: Fusion, call: Call, result: Value) -> bool:
-    """Whether all that read the copy read what is copied now."""
+    """Have all readers of the copy read its source; False, and nothing is changed, if one of them can't."""
     (source,) = call.args
     input_key = source.value, source.layout, index_map_of(result.layout, source.layout)
-    if any(view.value is result for each in fusion.extern_calls.values() for view in each.operands):
+    if any(view.value is result for other in fusion.extern_calls.values() for view in other.operands):
         return False
-    found: list[tuple[FusionGroup, IterationSpace, list[InputKey]]] = []
+    readers: list[tuple[FusionGroup, IterationSpace, list[InputKey]]] = []
     for group in fusion.groups.values():
         if group.anchor and any(view.value is result for view in group.anchor.operands):
             return False
-        inputs = [input_key for input_key, view in group.inputs.items() if view.value is result]
+        inputs = [key for key, view in group.inputs.items() if view.value is result]
         if not inputs:
             continue
         space = _space(group, input_key, inputs)
         if space is None:
             return False
-        found.append((group, space, inputs))
-    for group, space, inputs in found:
+        readers.append((group, space, inputs))
+    for group, space, inputs in readers:
         group.space = space
         group.operands = group.operands | {input_key[2]}
-        for each in inputs:
-            del group.inputs[each]
-            group.transposed[each] = input_key
+        for key in inputs:
+            del group.inputs[key]
+            group.transposed[key] = input_key
         group.inputs[input_key] = source
         number = fusion.group_that_makes(source.value)
         if number is not None:
@@ -61,28 +63,27 @@ def _read(fusion: Fusion, call: Call, result: Value) -> bool:
 
 
 def _space(group: FusionGroup, input_key: InputKey, inputs: list[InputKey]) -> IterationSpace | None:
-    """That in which the group reads this leaf in the place of those, or None."""
-    if group.anchor or any(each[2] != group.full_map or not group.inputs[each].is_full for each in inputs):
+    """Iteration space in which the group reads ``input_key`` instead of ``inputs``; None if there is none."""
+    if group.anchor or any(key[2] != group.full_map or not group.inputs[key].is_full for key in inputs):
         return None
     space = find_space(group.numel, group.operands | {input_key[2]}, group.reductions, transposes=True)
     if space is None or not group.supports(space) or not all(map(space.is_strided, group.copies.values())):
         return None
-    read = [input_key, *(each for each in group.inputs if each not in inputs)]
-    if has_too_many_strided(space, read, len(group.copies)) or has_too_many_transposed(
-        space, read, group.copies.values()
-    ):
+    read = [input_key, *(key for key in group.inputs if key not in inputs)]
+    copies = group.copies.values()
+    if has_too_many_strided(space, read, len(copies)) or has_too_many_transposed(space, read, copies):
         return None
     return space
 
 
 def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
-    """The group that writes the copy now."""
+    """Have the group that computes the copy's source write the copy; None if there is none that can."""
     (source,) = call.args
     index_map = inverse(index_map_of(result.layout, source.layout))
     group = fusion.groups.get(fusion.group_that_makes(source.value))
     if index_map is None or group is None or source.layout.numel != source.value.layout.numel:
         return None
-    operation = Map([View(source.value, source.layout)], "turn", lambda x: x)
+    operation = Map([View(source.value, source.layout)], "transpose", lambda x: x)
     operation.results = [result]
     if not is_computed(group, source.value.maker) or not same_kind(group, [operation]):
         return None
@@ -90,5 +91,5 @@ def _writer(fusion: Fusion, call: Call, result: Value) -> FusionGroup | None:
     fusion.place_of[operation] = fusion.place_of[call]
     if not add(fusion, group, copy, [operation], transposes=True):
         return None
-    fusion.group_of[call] = group.number  # the graph stays as it is, for other fusions of it
+    fusion.group_of[call] = group.number  # the graph itself is unchanged, as other fusions share it
     return group

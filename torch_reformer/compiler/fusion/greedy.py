@@ -1,5 +1,6 @@
-"""Which operations one kernel computes: greedily, in the graph's order, each with those whose tensors it reads or
-shares. What is left over for calls is a group of its own."""
+"""Greedy fusion: in the graph's order, each operation joins the group with which it shares the most bytes.
+
+Operations that no generated kernel computes are extern calls."""
 
 from __future__ import annotations
 
@@ -11,22 +12,32 @@ from ..ir.kernel_limits import MOST_INLINED, MOST_INPUTS, MOST_OPERATIONS, MOST_
 from ..ir.stages import blamed
 from .group import FusionGroup, full_map_of, has_too_many_strided, inlined, is_small, same_kind
 
-_FEW = 16  # elements that are reduced to one, at least, for what goes on with it to count as small
+_FEW = 16  # elements reduced to one, at least, for operations on the reduced values to count as small
 
 
 class Fusion:
-    """Puts the graph's operations into groups and groups of one (calls)."""
+    """Partition of a graph's operations into fusion groups and extern calls, which share one numbering.
+
+    Attributes:
+        groups, extern_calls: by number.
+        group_of: operation -> number of its group or call.
+        random: numbers of the calls that draw random numbers, in order.
+        needs: for each number, the groups and calls that come before it, as bits.
+        readers: value -> groups that make it, or read it element by element.
+        left: value -> uses by operations that are in no group yet.
+        place_of: operation -> position in the graph.
+    """
 
     def __init__(self, graph: Graph):
         self.graph = graph
         self.groups: dict[int, FusionGroup] = {}
-        self.group_of: dict[Operation, int] = {}  # operation -> number of its group or call
+        self.group_of: dict[Operation, int] = {}
         self.extern_calls: dict[int, Operation] = {}
-        self.random: list[int] = []  # calls that draw random numbers, one after the other
-        self.needs: list[int] = []  # of each group, as bits, the groups that come before it
-        self.readers: dict[Value, list[int]] = {}  # value -> groups that read or make it whole
-        self.left: dict[Value, int] = {}  # value -> uses that have not been placed
-        self.place_of = {each: i for i, each in enumerate(graph.operations)}
+        self.random: list[int] = []
+        self.needs: list[int] = []
+        self.readers: dict[Value, list[int]] = {}
+        self.left: dict[Value, int] = {}
+        self.place_of = {operation: i for i, operation in enumerate(graph.operations)}
         for operation in graph.operations:
             for view in operation.operands:
                 self.left[view.value] = self.left.get(view.value, 0) + 1
@@ -35,23 +46,23 @@ class Fusion:
         self._mark_after_reductions()
 
     def _mark_after_reductions(self) -> None:
-        """Marks what goes on with what is reduced, on at most a few elements for each that was read for it."""
-        reduced: dict[Operation, int] = {}  # operation -> elements that were reduced for it
+        """Mark operations on reduced values, where few elements are left of those that were reduced."""
+        reduced: dict[Operation, int] = {}  # operation -> elements reduced for it
         for operation in self.graph.operations:
             if isinstance(operation, Reduce):
                 reduced[operation] = operation.input.elements
             elif isinstance(operation, Map):
-                found = [reduced.get(view.value.maker, 0) for view in operation.inputs]
-                few = operation.results[0].layout.numel * _FEW <= max(found, default=0)
-                operation.after_reduction = few and all(
-                    size or view.value.layout.numel <= operation.results[0].layout.numel
-                    for size, view in zip(found, operation.inputs, strict=True)
+                sizes = [reduced.get(view.value.maker, 0) for view in operation.inputs]
+                numel = operation.results[0].layout.numel
+                operation.after_reduction = numel * _FEW <= max(sizes, default=0) and all(
+                    size or view.value.layout.numel <= numel for size, view in zip(sizes, operation.inputs, strict=True)
                 )
                 if operation.after_reduction:
-                    reduced[operation] = max(found)
+                    reduced[operation] = max(sizes)
 
     def run(self) -> None:
-        writers = [each for each in self.graph.operations if each.writes]
+        """Put each operation into a group or call; small ones only where their results are needed in memory."""
+        writers = [operation for operation in self.graph.operations if operation.writes]
         for operation in self.graph.operations:
             if is_small(operation) or operation.writes:
                 continue
@@ -63,10 +74,16 @@ class Fusion:
         for view in self.graph.output_views():
             with blamed("fusion", filter(None, [view.value.maker])):
                 self._make(view)
-        # What is only written to memory that is there joins those that read the same.
+        # Writes to existing tensors come last: what they write then joins groups that read the same tensors.
         for operation in writers:
             with blamed("fusion", [operation]):
                 self._extern_call(operation)
+
+    def verify(self) -> None:
+        """Raise ValueError if no plan can be made of the fusion (fusion/verify.py)."""
+        from .verify import verify
+
+        verify(self)
 
     def __str__(self) -> str:
         groups = {n: group.members for n, group in self.groups.items()}
@@ -92,10 +109,12 @@ class Fusion:
     # Dependences
 
     def new_group(self) -> int:
+        """Number for another group or call."""
         self.needs.append(0)
         return len(self.needs) - 1
 
     def group_that_makes(self, value: Value) -> int | None:
+        """Number of the group or call that makes a value; None for the graph's inputs."""
         return None if value.maker is None else self.group_of[value.maker]
 
     def _before(self, value: Value) -> int:
@@ -103,12 +122,14 @@ class Fusion:
         return 0 if number is None else self.needs[number] | 1 << number
 
     def _depend(self, number: int, views: list[View]) -> None:
+        """Note that a group needs what makes these views."""
         own, bits = 1 << number, 0
         for view in views:
             bits |= self._before(view.value)
         self._need(number, bits & ~own)
 
     def _need(self, number: int, bits: int) -> None:
+        """Note that a group, and all groups that need it, need these."""
         own = 1 << number
         if bits & ~self.needs[number]:
             self.needs[number] |= bits
@@ -117,7 +138,7 @@ class Fusion:
                     self.needs[other] = needs | bits
 
     def replace(self, number: int, by: int) -> None:
-        """Puts another group in the place of one that is no more."""
+        """Note that group ``by`` took over the operations of group ``number``."""
         old, new = 1 << number, 1 << by
         bits = (self.needs[number] | self.needs[by]) & ~(old | new)
         self.needs[number], self.needs[by] = 0, bits
@@ -126,15 +147,16 @@ class Fusion:
                 self.needs[other] = needs & ~old | new | bits
 
     def copy(self) -> Fusion:
-        """One that changes without the other."""
-        found = copy.copy(self)
-        found.groups = {number: group.copy() for number, group in self.groups.items()}
-        found.group_of, found.extern_calls, found.needs = dict(self.group_of), dict(self.extern_calls), list(self.needs)
-        return found
+        """Copy of the fusion whose groups and calls can be changed independently of it."""
+        other = copy.copy(self)
+        other.groups = {number: group.copy() for number, group in self.groups.items()}
+        other.group_of, other.extern_calls, other.needs = dict(self.group_of), dict(self.extern_calls), list(self.needs)
+        return other
 
     # Groups
 
     def _anchor(self, number: int, conv: Conv) -> None:
+        """Start a group behind a convolution."""
         layout = conv.results[0].layout
         n, c, h, w = layout.sizes
         nhwc = layout.strides[1] == 1 and c > 1 or h * w == 1
@@ -143,25 +165,33 @@ class Fusion:
         self._made(group, conv.results[0])
 
     def _made(self, group: FusionGroup, value: Value) -> None:
+        """Note that a group makes a value."""
         self.readers.setdefault(value, []).append(group.number)
         if self.left.get(value):
             group.live_results.add(value)
 
     def _used(self, operation: Operation, group: FusionGroup | None = None) -> None:
+        """Note that an operation has been put into this group, or into a call."""
         for view in operation.operands:
             self.left[view.value] -= 1
             if group is not None and not self.left[view.value]:
                 group.live_results.discard(view.value)
 
     def _make(self, view: View) -> None:
-        """Has somebody compute a small operation's result that is needed in memory."""
+        """Put a small operation into a group, as its result is needed in memory."""
         operation = view.value.maker
         if is_small(operation) and operation not in self.group_of:
             self._place(operation)
 
-    def _leaves(self, operation: Operation, most: int) -> tuple[list[tuple[View, IndexMap]], set[Value]]:
-        """What the group that computes it reads, and how; at most so many small operations are computed there. And
-        which values are read as they are: whole and in the order of the operation's own elements."""
+    def _inputs(self, operation: Operation, most: int) -> tuple[list[tuple[View, IndexMap]], set[Value]]:
+        """Views, with index maps, that a group reads to compute an operation.
+
+        Args:
+            most: small operations that the group may recompute for it.
+
+        Returns:
+            The views, and those of their values that are read element by element in the operation's own order.
+        """
         layout = operation.input.layout if isinstance(operation, Reduce) else operation.results[0].layout
         full_map = full_map_of(layout.numel)
         todo = [(operation.input, full_map)] if isinstance(operation, Reduce) else operand_maps(operation)
@@ -174,10 +204,10 @@ class Fusion:
             seen.add(key)
             maker = view.value.maker
             if is_small(maker) and (index_map != full_map or maker not in self.group_of):
-                inside = inlined(view, index_map, full_map) if computed < most else None
-                if inside is not None:
+                operands = inlined(view, index_map, full_map) if computed < most else None
+                if operands is not None:
                     computed += 1
-                    todo += inside
+                    todo += operands
                     continue
                 self._make(view)
             inputs.append((view, index_map))
@@ -186,19 +216,20 @@ class Fusion:
         return inputs, full
 
     def _place(self, operation: Operation) -> None:
+        """Put an element-wise operation or reduction into the best group that can compute it, or into a new one."""
         result = operation.results[0]
         layout = operation.input.layout if isinstance(operation, Reduce) else result.layout
         reductions = {without(layout, operation.over)} if isinstance(operation, Reduce) else set()
-        lies = result_maps(result.layout) if isinstance(operation, Map) else set()
+        written = result_maps(result.layout) if isinstance(operation, Map) else set()
         for most in (MOST_INLINED, 0):
-            inputs, full = self._leaves(operation, most)
-            operands = {index_map for _, index_map in inputs} | lies
+            inputs, full = self._inputs(operation, most)
+            operands = {index_map for _, index_map in inputs} | written
             if find_space(layout.numel, operands, reductions) is not None:
                 break
         best, space_of_best, most = None, None, -1
         for number, bytes_shared in sorted(self._candidates(inputs, full).items()):
             group = self.groups[number]
-            space = self._joined(group, operation, inputs, operands, reductions, layout.numel)
+            space = self._space(group, operation, inputs, operands, reductions, layout.numel)
             if space is not None and bytes_shared > most:
                 best, space_of_best, most = group, space, bytes_shared
         if best is None and is_small(operation):
@@ -207,24 +238,24 @@ class Fusion:
         if best is None:
             space_of_best = find_space(layout.numel, operands, reductions)
             if space_of_best is None:
-                raise ValueError(f"no program computes {operation.text()}")
+                raise ValueError(f"no kernel can compute {operation.text()}")
             number = self.new_group()
             best = self.groups[number] = FusionGroup(number, space_of_best)
         best.space = space_of_best
         best.operations.append(operation)
-        best.copies |= dict.fromkeys([result], *lies) if lies else {}
+        best.copies |= dict.fromkeys([result], *written) if written else {}
         if layout.numel == best.space.numel:
             best.operands |= operands
             best.reductions |= reductions
             if isinstance(operation, Reduce) and reductions == {best.rows}:
                 best.per_row.add(operation)
-        elif self._is_known_by(best, inputs):  # a number a row besides
+        elif self._reads_row_results(best, inputs):  # one number per row
             best.per_row.add(operation)
             inputs = [(view, best.rows if index_map else ()) for view, index_map in inputs]
             best.operands |= {index_map for _, index_map in inputs}
-        else:  # a vector of channels
+        else:  # a channel vector
             along = best.space.channel_map
-            best.reductions.add(along)  # they stay what they are to the program
+            best.reductions.add(along)  # so that channels remain channels in any other space of the group
             inputs = [(view, along if index_map else ()) for view, index_map in inputs]
         best.inputs |= {(view.value, view.layout, index_map): view for view, index_map in inputs}
         self.group_of[operation] = best.number
@@ -240,7 +271,7 @@ class Fusion:
         self._used(operation, best)
 
     def _candidates(self, inputs, full) -> dict[int, int]:
-        """Groups that make or read what it reads whole, and how many bytes they share."""
+        """Groups that make or read the same tensors, with the bytes that joining each would save."""
         shared: dict[int, int] = {}
         for value, size in {view.value: view.value.bytes for view, _ in inputs if view.value in full}.items():
             for number in self.readers.get(value, ()):
@@ -252,19 +283,19 @@ class Fusion:
                 shared[number] = shared.get(number, 0) + view.value.bytes
         return shared
 
-    def _joined(self, group, operation, inputs, operands, reductions, numel) -> IterationSpace | None:
-        """The group's space with the operation in it; None if that can't be."""
+    def _space(self, group, operation, inputs, operands, reductions, numel) -> IterationSpace | None:
+        """Iteration space of the group with the operation added; None if it can't be added."""
         if group.numel != numel or len(group.operations) >= MOST_OPERATIONS:
             return None
         if len(group.live_results) >= MOST_OUTPUTS:
             return None
         made = group.makes
         reads = {*group.inputs, *((view.value, view.layout, index_map) for view, index_map in inputs)}
-        if sum(key[0] not in made for key in reads) > MOST_INPUTS or not self._is_free(
-            group, inputs, full_map_of(numel)
-        ):
+        if sum(key[0] not in made for key in reads) > MOST_INPUTS:
             return None
-        if not same_kind(group, [operation]) or self._waits_longer(group, inputs):
+        if not self._are_available(group, inputs, full_map_of(numel)):
+            return None
+        if not same_kind(group, [operation]) or self._would_wait(group, inputs):
             return None
         operands, reductions = group.operands | operands, group.reductions | reductions
         space = group.space
@@ -274,17 +305,18 @@ class Fusion:
             return None
         return space
 
-    def _waits_longer(self, group: FusionGroup, inputs) -> bool:
-        """Whether it would come after a far larger group, which what needs this one could else join. Two small ones
-        become one afterwards (fusion/horizontal.py), where nothing is lost by it."""
+    def _would_wait(self, group: FusionGroup, inputs) -> bool:
+        """True if joining would make the group wait for a much larger one that its consumers could otherwise join.
+
+        Two small groups are merged afterwards (fusion/horizontal.py), where nothing is lost by it."""
         needed, own = 0, 1 << group.number
         for view, _ in inputs:
             needed |= self._before(view.value)
         needed &= ~(self.needs[group.number] | own)
-        return any(needed >> each.number & 1 and each.numel >= _FEW * group.numel for each in self.groups.values())
+        return any(needed >> other.number & 1 and other.numel >= _FEW * group.numel for other in self.groups.values())
 
-    def _is_free(self, group: FusionGroup, inputs, full_map: IndexMap | None) -> bool:
-        """Whether nothing that it reads is known only after the group; what that makes may be read as a whole."""
+    def _are_available(self, group: FusionGroup, inputs, full_map: IndexMap | None) -> bool:
+        """True if no input is known only after the group; its own results may be read element by element."""
         own = 1 << group.number
         for view, index_map in inputs:
             if self.group_that_makes(view.value) == group.number:
@@ -294,30 +326,30 @@ class Fusion:
                 return False
         return True
 
-    def _is_known_by(self, group: FusionGroup, inputs) -> bool:
-        """Whether the group reduces rows to one of these."""
+    def _reads_row_results(self, group: FusionGroup, inputs) -> bool:
+        """True if one of these inputs is a per-row result of the group."""
         return any(view.value.maker in group.per_row for view, _ in inputs)
 
     def _with_rows(self, operation: Operation, inputs) -> FusionGroup | None:
-        """The group that has reduced rows to what it is computed from: it computes one number a row more."""
+        """Group whose per-row results the operation reads: it can compute one more number per row."""
         count = operation.results[0].layout.numel
         if not operation.results[0].layout.is_dense or any(
             index_map not in ((), full_map_of(count)) for _, index_map in inputs
         ):
             return None
         for group in self.groups.values():
-            if group.rows is None or group.rows[0][1] != count or not self._is_known_by(group, inputs):
+            if group.rows is None or group.rows[0][1] != count or not self._reads_row_results(group, inputs):
                 continue
             read = [(view, group.rows if index_map else ()) for view, index_map in inputs]
             values = {view.value for view, _ in inputs}
             if len(group.live_results) >= MOST_OUTPUTS or len(group.reads | values) > MOST_INPUTS:
                 continue
-            if same_kind(group, [operation]) and self._is_free(group, read, None):
+            if same_kind(group, [operation]) and self._are_available(group, read, None):
                 return group
         return None
 
     def _with_channels(self, operation: Operation, inputs) -> FusionGroup | None:
-        """A group over more elements that reads the same vectors of channels: it computes one more."""
+        """Larger group that reads the same channel vectors: it can compute one more."""
         count = operation.results[0].layout.numel
         values = {view.value for view, index_map in inputs if index_map}
         if not isinstance(operation, Map) or not operation.results[0].layout.is_dense:
@@ -329,6 +361,6 @@ class Fusion:
                 continue
             if len(group.live_results) >= MOST_OUTPUTS or len(group.reads | values) > MOST_INPUTS:
                 continue
-            if same_kind(group, [operation]) and self._is_free(group, inputs, None):
+            if same_kind(group, [operation]) and self._are_available(group, inputs, None):
                 return group
         return None

@@ -1,11 +1,11 @@
-"""What one kernel computes.
+"""Fusion groups: the operations that one kernel computes.
 
-A group is a set of element-wise operations and reductions that one program computes, alone or behind a convolution
-(its anchor). It reads each tensor once. What it reduces to vectors of channels or to one number is known only after it,
-so what needs that is in a later one; what it reduces row by row it knows as it goes on.
+A group is a set of element-wise operations and reductions that one program computes, by itself or as the epilogue of a
+convolution (its anchor). It reads each tensor once. Reductions to channel vectors or to one number are complete only
+after the kernel, so their consumers are in later groups; results of per-row reductions are available within the group.
 
-Operations of few elements (a vector of channels, a number) are computed again in each group that reads them, where
-that is possible: as kernels of their own they would cost more than they compute.
+Operations with few elements (a channel vector, a number) are recomputed in each group that reads them, where that is
+possible: separate kernels for them would cost more than the recomputation.
 """
 
 from __future__ import annotations
@@ -33,111 +33,139 @@ if TYPE_CHECKING:
     from ..ir.gather import Gather
 
 
-InputKey = tuple[Value, Layout, IndexMap]  # a value, how it is looked at, and how that is read
+InputKey = tuple[Value, Layout, IndexMap]  # a value, a view's layout, and the index map by which that is read
 
 
 @dataclass(eq=False)
 class FusionGroup:
-    """operations: in the graph's order. operands, reductions: the index map by which `space` was found."""
+    """Operations that one kernel computes, and what it reads and writes.
+
+    Attributes:
+        space: the iteration space.
+        anchor: the convolution whose epilogue the operations are, if any.
+        operations: the group's own operations, in the graph's order.
+        recomputed: operations of other groups that this one computes for itself.
+        inputs: the views that the group reads, by value, layout and index map.
+        destinations: result -> existing tensor that gets it.
+        reused: result -> input whose memory it takes.
+        copies: result -> index map by which it is written, where that is not the group's own order.
+        parts: copy -> the slice of another tensor that it writes.
+        transposed: key of a contiguous copy -> key of the transposed input that the group reads instead.
+        gathers: value that is not materialised -> the gather that reads its rows from a table.
+        operands, reductions: the index maps for which ``space`` was found.
+        per_row: operations that compute one number per row.
+        live_results: results that other groups or the graph's caller may need.
+    """
 
     number: int
     space: IterationSpace | None
     anchor: Conv | None = None
     operations: list[Operation] = field(default_factory=list)
-    recomputed: list[Operation] = field(default_factory=list)  # of others, for itself
-    inputs: dict[InputKey, View] = field(default_factory=dict)  # what it reads, and how
-    into: dict[Value, View] = field(default_factory=dict)  # result -> a tensor that is there, which gets it
-    over: dict[Value, View] = field(default_factory=dict)  # result -> what it reads, in whose memory that is written
-    copies: dict[Value, IndexMap] = field(default_factory=dict)  # result -> where it lies, if not as the group's
-    parts: dict[Value, View] = field(default_factory=dict)  # a copy -> of which memory it is a part
-    transposed: dict[InputKey, InputKey] = field(
-        default_factory=dict
-    )  # what it would read, if it were copied: what it reads
-    gathers: dict[Value, Gather] = field(default_factory=dict)  # value -> by what it is read, which is not made
+    recomputed: list[Operation] = field(default_factory=list)
+    inputs: dict[InputKey, View] = field(default_factory=dict)
+    destinations: dict[Value, View] = field(default_factory=dict)
+    reused: dict[Value, View] = field(default_factory=dict)
+    copies: dict[Value, IndexMap] = field(default_factory=dict)
+    parts: dict[Value, View] = field(default_factory=dict)
+    transposed: dict[InputKey, InputKey] = field(default_factory=dict)
+    gathers: dict[Value, Gather] = field(default_factory=dict)
     operands: set[IndexMap] = field(default_factory=set)
     reductions: set[IndexMap] = field(default_factory=set)
-    per_row: set[Operation] = field(default_factory=set)  # operations that give a number a row
-    live_results: set[Value] = field(default_factory=set)  # values that it makes and that others may need
+    per_row: set[Operation] = field(default_factory=set)
+    live_results: set[Value] = field(default_factory=set)
 
     @property
     def numel(self) -> int:
+        """Elements of the iteration space."""
         return self.space.numel
 
     @property
     def members(self) -> list[Operation]:
+        """The anchor and the group's own operations."""
         return [*([self.anchor] if self.anchor else []), *self.operations]
 
     @property
     def computed(self) -> list[Operation]:
+        """All operations that the kernel computes, recomputed ones first."""
         return [*self.recomputed, *self.members]
 
     @property
     def makes(self) -> set[Value]:
-        """Its operations' results."""
-        return {each.results[0] for each in self.members}
+        """Results of the group's members."""
+        return {operation.results[0] for operation in self.members}
 
     @property
     def reads(self) -> set[Value]:
-        """The values that it reads and does not make."""
+        """Values that the group reads and does not make."""
         return {value for value, _, _ in self.inputs} - self.makes
 
     def input_key(self, view: View, index_map: IndexMap) -> InputKey:
-        """Where it has the view among its inputs, if it has it there."""
-        found = view.value, view.layout, index_map
-        return self.transposed.get(found, found)
+        """Key in ``inputs`` under which the group would hold this view."""
+        key = view.value, view.layout, index_map
+        return self.transposed.get(key, key)
 
     def full_inputs(self) -> Iterator[View]:
-        """Those of the inputs that are read element by element, in the order of the result's."""
+        """Inputs that are read element by element, in the result's order."""
         return (view for key, view in self.inputs.items() if key[2] == self.full_map and view.is_full)
 
     @property
     def full_map(self) -> IndexMap:
-        """The index map of what has an element for each of the result's."""
+        """Index map of a full-size operand: one element per element of the iteration space."""
         return full_map_of(self.space.numel)
 
     @property
     def rows(self) -> IndexMap | None:
-        """The index map of what is reduced row by row, if anything is."""
-        found = [] if self.anchor else [each for each in self.reductions if reduces_rows(self.numel, each)]
-        return found[0] if found else None
+        """Index map of the per-row reductions, if there are any."""
+        if self.anchor:
+            return None
+        return next((index_map for index_map in self.reductions if reduces_rows(self.numel, index_map)), None)
 
     def supports(self, space: IterationSpace) -> bool:
-        """Whether its vectors of channels are such in this space, too: as numbers of rows they are another kind."""
+        """True if the group's channel vectors are channel vectors in ``space``, too: there they might be per-row."""
         if space.channel_map == self.space.channel_map:
             return True
-        sizes = (each.results[0].layout.numel for each in self.operations if each not in self.per_row)
+        channel_wise = (operation for operation in self.operations if operation not in self.per_row)
+        sizes = (operation.results[0].layout.numel for operation in channel_wise)
         return not any(2 < size < self.numel for size in sizes)
 
     def read_by(self, operation: Operation) -> list[tuple[View, IndexMap]]:
-        """An operation's operands, and how the group reads them."""
+        """Operands of an operation, with the index maps by which the group reads them."""
         if isinstance(operation, Reduce):
             return [(operation.input, self.full_map)]
-        found = self.operand_maps(operation)
+        operands = self.operand_maps(operation)
         if operation.results[0].layout.numel == self.numel:
-            return found
+            return operands
         index_map = self.rows if operation in self.per_row else self.space.channel_map
-        return [(view, index_map if own else ()) for view, own in found]
+        return [(view, index_map if own else ()) for view, own in operands]
 
     def operand_maps(self, operation: Map) -> list[tuple[View, IndexMap]]:
-        """How an operation's operands vary over its result as the group computes it. A copy in another order of memory
-        is computed in the group's own order; only where it is written differs."""
+        """Operands of an operation, with their index maps over the result as the group computes it.
+
+        A copy in another memory order is computed in the group's own order; only the addresses it is written to differ.
+        """
         (result,) = operation.results
-        found = operand_maps(operation)
+        operands = operand_maps(operation)
         if result not in self.copies or not result.layout.is_dense:
-            return found
-        return [(view, self.full_map) for view, _ in found]
+            return operands
+        return [(view, self.full_map) for view, _ in operands]
 
     def knows(self, view: View, index_map: IndexMap) -> bool:
-        """Whether a result of its own is known where it is read with these index map."""
+        """True if the group has computed its own result ``view`` by the time it is read by ``index_map``."""
         maker = view.value.maker
         if isinstance(maker, Reduce) or maker in self.per_row:
             return index_map == self.rows and maker in self.per_row
         return index_map == self.full_map
 
     def traced(self, operation: Operation, stored: Container[int] = ()) -> Computation:
-        """Those of the group's operations that compute an operation's result, in order, and what they read: of the
-        group's own results those that are stored."""
-        members = {each for each in self.computed}
+        """Trace the operations of the group that compute an operation's result, in order, and the inputs they read.
+
+        Args:
+            stored: results of the group that are read as inputs, and not traced further.
+
+        Raises:
+            ValueError: the operation needs a view that the group neither reads nor can compute.
+        """
+        members = set(self.computed)
         needed, inputs, todo = {operation}, {}, self.read_by(operation)
         while todo:
             view, index_map = todo.pop()
@@ -150,34 +178,39 @@ class FusionGroup:
                     todo += self.read_by(maker)
             elif (key := self.input_key(view, index_map)) in self.inputs:
                 inputs[key] = self.inputs[key]
-            elif (found := inlined(view, index_map, self.full_map)) is not None:
-                todo += found
+            elif (operands := inlined(view, index_map, self.full_map)) is not None:
+                todo += operands
             else:
-                raise ValueError(f"{view} is not what the group reads")
-        return [each for each in self.computed if each in needed], inputs
+                raise ValueError(f"{view} is no input of the group that needs it")
+        return [member for member in self.computed if member in needed], inputs
 
     # Changes
 
     def copy(self) -> FusionGroup:
-        """A group that changes without this one."""
-        collections = [each.name for each in fields(self) if each.default_factory is not MISSING]
+        """Copy of the group that can be changed independently of it."""
+        collections = [item.name for item in fields(self) if item.default_factory is not MISSING]
         return replace(self, **{name: getattr(self, name).copy() for name in collections})
 
     def restore(self, saved: FusionGroup) -> None:
-        """Undo what changed since ``saved`` was copied; nobody else may use ``saved`` afterwards."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(saved, each.name))
+        """Undo all changes since ``saved`` was copied from the group. ``saved`` must not be used afterwards."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(saved, item.name))
 
     def absorb(self, other: FusionGroup, space: IterationSpace, place_of: Mapping[Operation, int]) -> None:
-        """Compute what another group computes, too, over ``space``. place_of: the order of the graph's operations."""
+        """Merge another group's operations, inputs and results into this one.
+
+        Args:
+            space: the iteration space of the merged group.
+            place_of: position of each operation in the graph.
+        """
 
         def ordered(operations: Iterable[Operation]) -> list[Operation]:
-            return sorted(set(operations), key=lambda each: place_of[each])
+            return sorted(set(operations), key=lambda operation: place_of[operation])
 
         self.space = space
         self.operations = ordered([*self.operations, *other.operations])
         members = set(self.operations)
-        self.recomputed = ordered(each for each in (*self.recomputed, *other.recomputed) if each not in members)
+        self.recomputed = ordered({*self.recomputed, *other.recomputed} - members)
         self.inputs |= other.inputs
         self.operands |= other.operands
         self.copies |= other.copies
@@ -186,16 +219,17 @@ class FusionGroup:
         self.per_row |= other.per_row
 
     def keep_only(self, outputs: Iterable[Operation], others: Container[Operation] = ()) -> None:
-        """Drop what the results of ``outputs`` do not need. Of the rest, operations of other groups (``others``) become
-        recomputed ones."""
+        """Drop operations that ``outputs`` do not need; needed ones in ``others`` (other groups') become recomputed."""
         needed, inputs = set(), {}
         for operation in outputs:
             if operation is not self.anchor:
                 operations, read = self.traced(operation)
                 needed |= set(operations)
                 inputs |= read
-        self.recomputed = [each for each in (*self.recomputed, *self.operations) if each in needed and each in others]
-        self.operations = [each for each in self.operations if each in needed and each not in others]
+        kept = [operation for operation in (*self.recomputed, *self.operations) if operation in needed]
+        own = [operation for operation in self.operations if operation in needed]
+        self.recomputed = [operation for operation in kept if operation in others]
+        self.operations = [operation for operation in own if operation not in others]
         self.inputs = inputs
         self.copies = {value: index_map for value, index_map in self.copies.items() if value in self.makes}
         self.operands = {*(index_map for _, _, index_map in inputs), *self.copies.values()}
@@ -207,8 +241,17 @@ class FusionGroup:
         reductions: Collection[IndexMap] = (),
         transposes: bool = False,
     ) -> bool:
-        """Compute these operations, too, if one kernel can: copies of results (value -> where its elements lie), and
-        what is reduced of them. transposes: whether a copy may be transposed. Changes nothing if it returns False."""
+        """Add operations that write copies of the group's results, if one kernel can compute all of it.
+
+        Args:
+            operations: the copies, and reductions of them.
+            copies: copy -> index map by which its elements are written.
+            reductions: index maps of the reductions among ``operations``.
+            transposes: a copy may be transposed.
+
+        Returns:
+            False, and the group is unchanged, if one kernel can't.
+        """
         strided = [*self.copies.values(), *copies.values()]
         reductions = self.reductions | set(reductions)
         space = find_space(self.numel, self.operands | set(strided), reductions, transposes)
@@ -230,12 +273,13 @@ class FusionGroup:
 
 
 def full_map_of(numel: int) -> IndexMap:
+    """Index map of an operand that has one element per element of a result of ``numel`` elements."""
     return ((1, numel),) if numel > 1 else ()
 
 
 def is_small(operation: Operation | None) -> bool:
-    """Whether it is better computed again by those who need it: constants, random numbers, casts to a wider data type
-    and what goes on with reductions are, whatever their size."""
+    """True if each consumer had better recompute the operation: few elements, or any number of elements of a constant,
+    random numbers, a cast to a wider data type, or an operation on reduced values."""
     if not isinstance(operation, Map):
         return False
     (result,) = operation.results
@@ -248,29 +292,38 @@ def is_small(operation: Operation | None) -> bool:
 
 
 def inlined(view: View, index_map: IndexMap, group: IndexMap) -> list[tuple[View, IndexMap]] | None:
-    """For a small operation's result, read with these index map by a group that has those: its operands and how they are
-    read then. None if a program can't compute it where it is read."""
+    """Operands of a small operation, with index maps, for a program that recomputes its result where it is read.
+
+    Args:
+        view: the small operation's result, as it is read.
+        index_map: the index map by which the group reads it.
+        group: the group's full index map.
+
+    Returns:
+        None if a program can't compute the operation there.
+    """
     operation = view.value.maker
-    full_map = view.value.layout
-    if not is_small(operation) or not full_map.is_dense:
+    layout = view.value.layout
+    if not is_small(operation) or not layout.is_dense:
         return None
     if not operation.inputs:
         return []
-    if view.layout.offset or view.elements != full_map.numel:
-        return None  # a part of it
-    if isinstance(operation, Random) and not index_map == group == full_map_of(full_map.numel):
+    full_map = full_map_of(layout.numel)
+    if view.layout.offset or view.elements != layout.numel:
+        return None  # the view has only some of the elements
+    if isinstance(operation, Random) and not index_map == group == full_map:
         return None
-    found = []
-    for operand, own in operand_maps(operation):
-        if not own or own == BY_PLACE:
-            found.append((operand, own))
-        elif own == full_map_of(full_map.numel):
-            found.append((operand, index_map))
-        elif index_map == full_map_of(full_map.numel):
-            found.append((operand, own))
+    operands = []
+    for operand, operand_map in operand_maps(operation):
+        if not operand_map or operand_map == BY_PLACE:
+            operands.append((operand, operand_map))
+        elif operand_map == full_map:
+            operands.append((operand, index_map))
+        elif index_map == full_map:
+            operands.append((operand, operand_map))
         else:
             return None
-    return found
+    return operands
 
 
 Inputs = dict[InputKey, View]
@@ -278,28 +331,27 @@ Computation = tuple[list[Operation], Inputs]
 
 
 def has_too_many_strided(space: IterationSpace, inputs: Iterable[InputKey], copies: int = 0) -> bool:
-    """Whether more of what a group reads and copies lies in other orders than a kernel takes."""
+    """True if more strided operands are read or copied than a kernel supports."""
     return sum(space.is_strided(index_map) for _, _, index_map in inputs) + copies > MOST_STRIDED
 
 
 def has_too_many_transposed(space: IterationSpace, inputs: Iterable[InputKey], copies: Iterable[IndexMap]) -> bool:
-    """The same of what is transposed."""
+    """True if more transposed operands are read or written than a kernel supports."""
     read = sum(space.kind(index_map) == "transposed" for _, _, index_map in inputs)
-    return (
-        read > MOST_TRANSPOSED_READ
-        or sum(space.kind(each) == "transposed" for each in copies) > MOST_TRANSPOSED_WRITTEN
-    )
+    written = sum(space.kind(index_map) == "transposed" for index_map in copies)
+    return read > MOST_TRANSPOSED_READ or written > MOST_TRANSPOSED_WRITTEN
 
 
 def same_kind(group: FusionGroup, operations: Iterable[Operation]) -> bool:
-    """Whether they are on the group's device and compute in its precision."""
-    everything = [*group.members, *operations]
-    if len({each.results[0].device for each in everything}) > 1:
+    """True if the operations are on the group's device and compute in its precision (fp64 or narrower)."""
+    operations = [*group.members, *operations]
+    if len({operation.results[0].device for operation in operations}) > 1:
         return False
-    types = {view.value.dtype for each in everything for view in each.operands}
-    types |= {value.dtype for each in everything for value in each.results}
-    return len({each == torch.float64 for each in types if each.is_floating_point}) <= 1
+    dtypes = {view.value.dtype for operation in operations for view in operation.operands}
+    dtypes |= {value.dtype for operation in operations for value in operation.results}
+    return len({dtype == torch.float64 for dtype in dtypes if dtype.is_floating_point}) <= 1
 
 
 def is_channel_index(group: FusionGroup, view: View, index_map: IndexMap) -> bool:
+    """True if the view is an ``arange`` along the channels, which programs know without reading memory."""
     return counts_up(view.value) and not view.layout.offset and group.space.kind(index_map) == "channel"

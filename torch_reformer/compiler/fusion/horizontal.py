@@ -1,6 +1,7 @@
-"""Groups that share tensors become one where they can: what the first then makes, the second needs not read, and what
-both read is read once. Groups grow operation by operation (fusion/group.py), so an operation that needs two of them has
-joined only one. Groups of few elements become one though they share nothing: a launch takes longer than they."""
+"""Horizontal fusion: merge groups that make or read the same tensors, so that these are read once or not at all.
+
+Greedy fusion adds one operation at a time, so an operation that reads the results of two groups is in only one of
+them. Groups of few elements are merged even if they share nothing: a launch takes longer than they do."""
 
 from __future__ import annotations
 
@@ -12,35 +13,35 @@ from ..ir.kernel_limits import LITTLE, MOST_INPUTS, MOST_OPERATIONS, MOST_OUTPUT
 from .greedy import Fusion
 from .group import FusionGroup, has_too_many_strided, same_kind
 
-_MOST_READERS = 8  # of one tensor that are looked at, in pairs
+_MOST_READERS = 8  # of one tensor, considered in pairs
 
 
 def fuse_horizontally(fusion: Fusion) -> bool:
-    """Joins the pairs that share the most bytes first, as long as there are such; says whether there was one."""
-    any_joined = False
+    """Merge pairs of groups, those that share the most bytes first, until none can be; True if a pair was merged."""
+    any_merged = False
     while pairs := _pairs(fusion):
-        joined: set[int] = set()
+        merged: set[int] = set()
         for first, second in pairs:
-            if first in joined or second in joined:
+            if first in merged or second in merged:
                 continue
             groups = fusion.groups[first], fusion.groups[second]
             if (space := _space(fusion, *groups)) is not None:
-                _join(fusion, *groups, space)
-                joined |= {first, second}
-        if not joined:
+                _merge(fusion, *groups, space)
+                merged |= {first, second}
+        if not merged:
             break
-        any_joined = True
-    return any_joined
+        any_merged = True
+    return any_merged
 
 
 def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
-    """Groups that make or read the same tensor as a whole, or are of as few elements, those with the most bytes in
-    common first."""
+    """Pairs of groups that make or read the same tensor element by element, or have equally few elements; those that
+    share the most bytes come first."""
     users: dict[Value, list[int]] = {}
     for number, group in fusion.groups.items():
         makes = group.makes
         values = {view.value: None for view in group.full_inputs() if view.value not in makes}
-        values |= {each.results[0]: None for each in group.members if not isinstance(each, Reduce)}
+        values |= {operation.results[0]: None for operation in group.members if not isinstance(operation, Reduce)}
         for value in values:
             users.setdefault(value, []).append(number)
     shared: dict[tuple[int, int], int] = {}
@@ -48,11 +49,11 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
         maker = fusion.group_that_makes(value) if value.maker is not None and len(numbers) > 1 else None
         for pair in itertools.combinations(sorted(numbers[:_MOST_READERS]), 2):
             shared[pair] = shared.get(pair, 0) + value.bytes * (2 if maker in pair else 1)
-    of_sizes: dict[int, list[int]] = {}
+    by_size: dict[int, list[int]] = {}
     for number, group in fusion.groups.items():
         if not group.anchor and group.numel <= LITTLE:
-            of_sizes.setdefault(group.numel, []).append(number)
-    for numbers in of_sizes.values():
+            by_size.setdefault(group.numel, []).append(number)
+    for numbers in by_size.values():
         for place, number in enumerate(numbers):
             for other in numbers[place + 1 : place + _MOST_READERS]:
                 shared.setdefault((min(number, other), max(number, other)), 0)
@@ -60,14 +61,14 @@ def _pairs(fusion: Fusion) -> list[tuple[int, int]]:
 
 
 def _space(fusion: Fusion, first: FusionGroup, second: FusionGroup) -> IterationSpace | None:
-    """That of the two as one; None if they can't be."""
+    """Iteration space of the two groups as one; None if they can't be merged."""
     if not same_kind(first, second.members) or len(first.live_results | second.live_results) > MOST_OUTPUTS:
         return None
     return None if _depend(fusion, first, second) else common_space(first, second)
 
 
 def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | None:
-    """One in which a kernel computes what both do, as far as that hangs on operands and reductions."""
+    """Iteration space in which one kernel computes both groups; None if their operands or reductions rule it out."""
     if first.numel != second.numel or (first.anchor and second.anchor):
         return None
     if len(first.computed) + len(second.computed) > MOST_OPERATIONS:
@@ -77,8 +78,8 @@ def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | No
         return None
     operands, reductions = first.operands | second.operands, first.reductions | second.reductions
     if anchored := first if first.anchor else second if second.anchor else None:
-        is_free = not (first.per_row or second.per_row) and fits(anchored.space, operands, reductions, False)
-        return anchored.space if is_free else None
+        has_rows = first.per_row or second.per_row
+        return anchored.space if not has_rows and fits(anchored.space, operands, reductions, False) else None
     space = find_space(first.numel, operands, reductions)
     if space is None or not (first.supports(space) and second.supports(space)):
         return None
@@ -87,7 +88,7 @@ def common_space(first: FusionGroup, second: FusionGroup) -> IterationSpace | No
 
 
 def _depend(fusion: Fusion, first: FusionGroup, second: FusionGroup) -> bool:
-    """Whether one needs the other in another way than element by element: what it reduces, or by way of a third."""
+    """True if one needs the other's completed result, as of a reduction, or needs it through a third group."""
     for one, other in ((first, second), (second, first)):
         if not fusion.needs[other.number] >> one.number & 1:
             continue
@@ -103,7 +104,7 @@ def _depend(fusion: Fusion, first: FusionGroup, second: FusionGroup) -> bool:
 
 
 def needs_all_of(group: FusionGroup, other: FusionGroup) -> bool:
-    """Whether it reads what the other makes in another way than element by element."""
+    """True if the group reads a result of ``other`` that is complete only after ``other``'s kernel."""
     makes = other.makes
     for (value, _, index_map), view in group.inputs.items():
         if value in makes and (not other.knows(view, index_map) or (index_map == other.full_map and not view.is_full)):
@@ -111,7 +112,7 @@ def needs_all_of(group: FusionGroup, other: FusionGroup) -> bool:
     return group.anchor is not None and any(view.value in makes for view in group.anchor.operands)
 
 
-def _join(fusion: Fusion, first: FusionGroup, second: FusionGroup, space: IterationSpace) -> None:
+def _merge(fusion: Fusion, first: FusionGroup, second: FusionGroup, space: IterationSpace) -> None:
     if second.anchor:
         first, second = second, first
     first.absorb(second, space, fusion.place_of)

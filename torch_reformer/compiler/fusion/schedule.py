@@ -1,4 +1,4 @@
-"""In what order groups and calls run."""
+"""Order in which fusion groups and extern calls run, and the values they need in memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from .group import FusionGroup, is_channel_index
 
 
 class Cyclic(Unsupported):
-    """No order of the groups has each after those it needs."""
+    """The groups depend on each other in a cycle."""
 
 
 def schedule(fusion: Fusion) -> list[int]:
-    """The groups, each after those that it needs, and after those that read what it changes; else in the graph's
-    order."""
+    """Numbers of groups and calls in an order in which they can run: topological, else the graph's.
+
+    A group runs after those it needs, and after the readers of a tensor that it overwrites. Calls that draw random
+    numbers keep their order.
+
+    Raises:
+        Cyclic: there is no such order.
+    """
     groups = {n: group.members for n, group in fusion.groups.items()}
     groups |= {n: [operation] for n, operation in fusion.extern_calls.items()}
-    first = {n: min(fusion.place_of[each] for each in members) for n, members in groups.items()}
+    first = {n: min(fusion.place_of[operation] for operation in members) for n, members in groups.items()}
     before: dict[int, set[int]] = {n: set() for n in groups}
     readers: dict[Value, set[int]] = {}
     for n in groups:
         for view in reads_of(fusion, n):
-            made_by = fusion.group_that_makes(view.value)
-            if made_by is not None and made_by != n:
-                before[n].add(made_by)
+            maker = fusion.group_that_makes(view.value)
+            if maker is not None and maker != n:
+                before[n].add(maker)
             readers.setdefault(view.value, set()).add(n)
     for n, operation in fusion.extern_calls.items():
         for value in operation.writes:
@@ -39,12 +45,12 @@ def schedule(fusion: Fusion) -> list[int]:
     for one, other in itertools.pairwise(fusion.random):
         before[other].add(one)
     for n, group in fusion.groups.items():
-        for view in group.into.values():
+        for view in group.destinations.values():
             before[n] |= readers.get(view.value, set()) - {n}
     after: dict[int, list[int]] = {n: [] for n in groups}
     for n, needed in before.items():
-        for each in needed:
-            after[each].append(n)
+        for earlier in needed:
+            after[earlier].append(n)
     left = {n: len(needed) for n, needed in before.items()}
     ready = [(first[n], n) for n, count in left.items() if not count]
     heapq.heapify(ready)
@@ -52,10 +58,10 @@ def schedule(fusion: Fusion) -> list[int]:
     while ready:
         _, n = heapq.heappop(ready)
         order.append(n)
-        for each in after[n]:
-            left[each] -= 1
-            if not left[each]:
-                heapq.heappush(ready, (first[each], each))
+        for later in after[n]:
+            left[later] -= 1
+            if not left[later]:
+                heapq.heappush(ready, (first[later], later))
     if len(order) < len(groups):
         raise Cyclic
     needed = {*readers, *(view.value for view in fusion.graph.output_views())}
@@ -63,31 +69,29 @@ def schedule(fusion: Fusion) -> list[int]:
 
 
 def _is_unused(operation: Operation, needed: Container[int]) -> bool:
-    """Whether it counts for programs, which know their channels' numbers."""
+    """True for an ``arange`` that only programs read, which know their channels' numbers without it."""
     return any(map(counts_up, operation.results)) and operation.results[0] not in needed
 
 
 def reads_of(fusion: Fusion, number: int) -> list[View]:
-    """What a group or call needs in memory, but what it makes itself."""
-    return (
-        fusion.extern_calls[number].operands
-        if number in fusion.extern_calls
-        else reads_of_region(fusion.groups[number])
-    )
+    """Views that a group or call reads from memory, without its own results."""
+    call = fusion.extern_calls.get(number)
+    return reads_of_group(fusion.groups[number]) if call is None else call.operands
 
 
-def reads_of_region(group: FusionGroup) -> list[View]:
-    made = {each for operation in group.computed for each in operation.results}
-    anchors = group.anchor.operands if group.anchor else []
+def reads_of_group(group: FusionGroup) -> list[View]:
+    """Views that a group reads from memory, without its own results."""
+    made = {result for operation in group.computed for result in operation.results}
+    anchor_operands = group.anchor.operands if group.anchor else []
     inputs = [view for key, view in group.inputs.items() if not is_channel_index(group, view, key[2])]
     in_memory = [view for view in inputs if view.value not in made | group.gathers.keys()]
-    gathered = [view for each in group.gathers.values() for view in (each.table, each.index)]
-    return [*anchors, *in_memory, *gathered]
+    gathered = [view for gather in group.gathers.values() for view in (gather.table, gather.index)]
+    return [*anchor_operands, *in_memory, *gathered]
 
 
 def needed_in_memory(fusion: Fusion, groups: Iterable[int]) -> set[Value]:
-    """The values that these groups or the graph's caller read there, and copies that are parts of these."""
-    found = {view.value for number in groups for view in reads_of(fusion, number)}
-    found |= {view.value for view in fusion.graph.output_views()}
-    parts = [each for group in fusion.groups.values() for each in group.parts.items()]
-    return found | {part for part, view in parts if view.value in found}
+    """Values that these groups or the graph's caller read from memory, with copies that are slices of such values."""
+    values = {view.value for number in groups for view in reads_of(fusion, number)}
+    values |= {view.value for view in fusion.graph.output_views()}
+    parts = [item for group in fusion.groups.values() for item in group.parts.items()]
+    return values | {part for part, view in parts if view.value in values}

@@ -1,4 +1,4 @@
-"""Bytes that kernels and calls read and write."""
+"""Memory traffic: bytes that groups and extern calls read and write."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .schedule import needed_in_memory, reads_of
 
 
 def bytes_of(views: Iterable[View]) -> int:
-    """The elements that are looked at, each view once."""
-    found = {(view.value, view.layout): view for view in views}
-    return sum(view.elements * view.value.dtype.itemsize for view in found.values())
+    """Bytes of the views' elements, equal views counted once."""
+    distinct = {(view.value, view.layout): view for view in views}
+    return sum(view.elements * view.value.dtype.itemsize for view in distinct.values())
 
 
 def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
-    """What each group and call reads, and what it writes."""
+    """Bytes that each group and call reads, and bytes that it writes."""
     read = {number: reads_of(fusion, number) for number in (*fusion.groups, *fusion.extern_calls)}
     needed = needed_in_memory(fusion, read)
     return {
@@ -29,19 +29,20 @@ def traffic(fusion: Fusion) -> dict[int, tuple[int, int]]:
 
 def _written(fusion: Fusion, number: int, needed: set[Value]) -> int:
     if (operation := fusion.extern_calls.get(number)) is not None:
-        return sum(each.bytes for each in (operation.writes or operation.results))
+        return sum(value.bytes for value in (operation.writes or operation.results))
     group = fusion.groups[number]
-    results = [each.results[0] for each in group.members]
-    return sum(each.bytes for each in results if each in needed or each in group.into)
+    results = [operation.results[0] for operation in group.members]
+    return sum(result.bytes for result in results if result in needed or result in group.destinations)
 
 
 def _not_gathered(fusion: Fusion, number: int) -> int:
-    """Bytes of tables that have more rows than a group or call looks up."""
+    """Bytes of gathered tables that a group or call does not read, as it reads fewer rows than they have."""
     group = fusion.groups.get(number)
-    found = group.gathers.values() if group else [gather_of(fusion.extern_calls[number])]
+    gathers = group.gathers.values() if group else filter(None, [gather_of(fusion.extern_calls[number])])
     read: dict[tuple[Value, Layout], int] = {}
-    tables = {(each.table.value, each.table.layout): each.table for each in found if each}
-    for each in filter(None, found):
-        key = each.table.value, each.table.layout
-        read[key] = read.get(key, 0) + each.elements
+    tables: dict[tuple[Value, Layout], View] = {}
+    for gather in gathers:
+        key = gather.table.value, gather.table.layout
+        tables[key] = gather.table
+        read[key] = read.get(key, 0) + gather.elements
     return sum(max(0, table.elements - read[key]) * table.value.dtype.itemsize for key, table in tables.items())

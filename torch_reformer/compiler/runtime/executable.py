@@ -22,7 +22,7 @@ from ...runtime.plan import Plan
 from ..analysis.report import Report
 from ..codegen.emit_plan import EmittedPlan
 from ..fusion.greedy import Fusion
-from ..fusion.ilp.planner import Planned
+from ..fusion.ilp.planner import IlpSummary
 from ..ir.fake_tensors import Unsupported
 from ..ir.graph import Call, Graph, View
 from ..ir.stages import attempted, has_left_out
@@ -47,7 +47,7 @@ class Executable(Compiled):
         graph: Graph,
         constants: list[Tensor],
         fusion: Fusion,
-        planned: Planned | None,
+        planned: IlpSummary | None,
         emitted: EmittedPlan,
         report: Report | None,
     ):

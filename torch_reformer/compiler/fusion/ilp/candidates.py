@@ -1,5 +1,7 @@
-"""Groups that a plan may be made of: grown from the atoms of a graph, piece by piece, those that spare most bytes
-first, by the rules of fusion/horizontal.py. They overlap: what several of them compute, and none stores, is computed again."""
+"""Candidates: groups that a solution chooses from.
+
+They grow from a graph's atoms, one atom at a time by the rules of fusion/horizontal.py, keeping those that save the
+most bytes (beam search). Candidates overlap: operations that several chosen ones compute are recomputed."""
 
 from __future__ import annotations
 
@@ -12,20 +14,30 @@ from ...ir.graph import Reduce, Value
 from ...ir.kernel_limits import MOST_OUTPUTS
 from ..group import FusionGroup
 from ..horizontal import common_space, needs_all_of
-from ..schedule import reads_of_region
+from ..schedule import reads_of_group
 from .atoms import Atoms
 
-BEAM, MOST_ATOMS = 3, 6  # of the groups that grow from a piece
-MOST = 10000  # of a graph's: with so many, components that come later stay as the greedy plan has them
-_MOST_READERS = 8  # of one tensor that are looked at
+BEAM, MOST_ATOMS = 3, 6  # candidates that grow further per step, and atoms in one that has grown from an atom
+MOST = 10000  # candidates of a graph; components that come after these keep their greedy groups
+_MOST_READERS = 8  # of one tensor, considered
 
 
 @dataclass(eq=False)
 class Candidate:
-    """operations, before, once: places in the graph, as bits: what it computes, what is done before, and what no other
-    group may compute. reads: the bytes of the values that it reads. provides: what it can store. shared: values
-    that it reads element by element, or makes so. opened: the bytes of what it makes and others need. parts: the atoms
-    and groups that it grew from, by their operations. alone: what these cost."""
+    """A group that may become a kernel. Sets of operations are bits by their places in the graph.
+
+    Attributes:
+        operations: the operations that it computes.
+        before: operations that must be complete before it starts.
+        once: operations that no other group may compute (reductions, convolutions).
+        reads: bytes of each value that it reads.
+        provides: values that it can store.
+        shared: values that it reads or makes element by element.
+        live_bytes: bytes of its results that others need.
+        kind: device, and True if it computes in fp64; only candidates of one kind are merged.
+        parts: the atoms and groups that it grew from, by their operations.
+        separate_cost: cost of these parts as kernels of their own.
+    """
 
     group: FusionGroup
     operations: int
@@ -34,75 +46,86 @@ class Candidate:
     reads: dict[Value, int]
     provides: tuple[Value, ...]
     shared: set[Value]
-    opened: int
+    live_bytes: int
     kind: tuple
     parts: tuple[int, ...] = ()
-    alone: float = 0.0
+    separate_cost: float = 0.0
 
     @property
     def provided(self) -> int:
-        """What it can store, by places as bits."""
+        """Operations whose results it can store, as bits."""
         return self.operations & ~self.before
 
     def cost(self, launch: float) -> float:
+        """Bytes that it reads, with the start of a kernel as ``launch`` bytes."""
         return sum(self.reads.values()) + (0 if self.group.anchor else launch)
 
 
 class Candidates:
-    """launch: the bytes that take as long as a kernel's start."""
+    """Candidates of a graph, each made once.
+
+    Attributes:
+        launch: bytes whose traffic takes as long as starting a kernel.
+        by_operations: candidates by their operations; None where one kernel can't compute these.
+        before: operations that each value in memory needs.
+    """
 
     def __init__(self, atoms: Atoms, launch: float):
         self.atoms, self.launch = atoms, launch
-        self.found: dict[int, Candidate | None] = {}  # by operations
+        self.by_operations: dict[int, Candidate | None] = {}
         self.before = _before(atoms)
 
     def of(self, group: FusionGroup) -> Candidate | None:
-        """The candidate that a group is."""
+        """Candidate that stands for a group; None if its kernel would need its own result."""
         own = copy.copy(group)
         own.operations, own.recomputed = self.atoms.ordered((*group.recomputed, *group.operations)), []
-        if (candidate := self._made(own)) is not None:
+        if (candidate := self._candidate(own)) is not None:
             candidate.parts = (candidate.operations,)
-            candidate.alone = candidate.cost(self.launch) + candidate.opened
-            self.found.setdefault(candidate.operations, candidate)
+            candidate.separate_cost = candidate.cost(self.launch) + candidate.live_bytes
+            self.by_operations.setdefault(candidate.operations, candidate)
         return candidate
 
     def grow(self, atoms: list[Candidate], groups: list[Candidate]) -> list[Candidate]:
-        """What these atoms are if more and more of them are one, and groups with one piece more."""
-        of_value: dict[Value, list[Candidate]] = {}
+        """Candidates grown from these atoms, and the groups with up to one more atom, in a fixed order."""
+        sharing: dict[Value, list[Candidate]] = {}
         for atom in atoms:
             for value in sorted(atom.shared, key=lambda value: (self.before.get(value, 0), value.number)):
-                of_value.setdefault(value, []).append(atom)
-        found = {each.operations: each for each in (*atoms, *groups)}
+                sharing.setdefault(value, []).append(atom)
+        grown = {candidate.operations: candidate for candidate in (*atoms, *groups)}
         for group in groups:
-            found |= self._with_one_more(group, of_value)
+            grown |= self._with_one_more(group, sharing)
         for atom in atoms:
             layer = [atom]
             for _ in range(MOST_ATOMS - 1):
                 following: dict[int, Candidate] = {}
                 for candidate in layer:
-                    following |= self._with_one_more(candidate, of_value)
-                found |= following
-                layer = sorted(following.values(), key=lambda each: (-self._spared(each), each.operations))[:BEAM]
-        greedy = {each.operations for each in groups}
-        return [each for key, each in sorted(found.items()) if key in greedy or self._is_of_use(each)]
+                    following |= self._with_one_more(candidate, sharing)
+                grown |= following
+                layer = sorted(following.values(), key=self._rank)[:BEAM]
+        greedy = {group.operations for group in groups}
+        return [candidate for key, candidate in sorted(grown.items()) if key in greedy or self._is_useful(candidate)]
 
-    def _spared(self, candidate: Candidate) -> float:
-        return candidate.alone - candidate.cost(self.launch) - candidate.opened
+    def _rank(self, candidate: Candidate) -> tuple[float, int]:
+        """Sort key: candidates that save the most come first."""
+        saved = candidate.separate_cost - candidate.cost(self.launch) - candidate.live_bytes
+        return -saved, candidate.operations
 
-    def _with_one_more(self, candidate: Candidate, of_value: dict[Value, list[Candidate]]) -> dict[int, Candidate]:
-        found = {}
+    def _with_one_more(self, candidate: Candidate, sharing: dict[Value, list[Candidate]]) -> dict[int, Candidate]:
+        """Candidates with one more atom that shares a value with the candidate."""
+        further = {}
         for value in candidate.shared:
-            for atom in of_value.get(value, ())[:_MOST_READERS]:
+            for atom in sharing.get(value, ())[:_MOST_READERS]:
                 if atom.operations & ~candidate.operations and atom.group.numel == candidate.group.numel:
-                    found[atom.operations] = atom
-        joined = [self.union(candidate, atom) for _, atom in sorted(found.items())]
-        return {each.operations: each for each in joined if each is not None}
+                    further[atom.operations] = atom
+        unions = (self.union(candidate, atom) for _, atom in sorted(further.items()))
+        return {union.operations: union for union in unions if union is not None}
 
     def union(self, one: Candidate, other: Candidate) -> Candidate | None:
+        """Candidate that computes what both do; None if one kernel can't."""
         key = one.operations | other.operations
-        if key not in self.found:
-            self.found[key] = self._union(one, other)
-        return self.found[key]
+        if key not in self.by_operations:
+            self.by_operations[key] = self._union(one, other)
+        return self.by_operations[key]
 
     def _union(self, one: Candidate, other: Candidate) -> Candidate | None:
         first, second = (other.group, one.group) if other.group.anchor else (one.group, other.group)
@@ -112,68 +135,71 @@ class Candidates:
             return None
         group = first.copy()
         group.absorb(second, space, self.atoms.place_of)
-        candidate = self._made(group)
+        candidate = self._candidate(group)
         if candidate is not None:
-            candidate.parts, candidate.alone = one.parts + other.parts, one.alone + other.alone
+            candidate.parts = one.parts + other.parts
+            candidate.separate_cost = one.separate_cost + other.separate_cost
         return candidate
 
-    def _is_of_use(self, candidate: Candidate) -> bool:
-        """Whether each operation's result can be stored or is needed in the group."""
+    def _is_useful(self, candidate: Candidate) -> bool:
+        """True if each operation's result can be stored or is needed within the group."""
         provided = set(candidate.provides)
-        results = [each.results[0] for each in candidate.group.members if each.results[0] not in provided]
-        return all(self.atoms.users(each)[0] & candidate.operations for each in results)
+        results = {operation.results[0] for operation in candidate.group.members} - provided
+        return all(self.atoms.users(result)[0] & candidate.operations for result in results)
 
-    def _made(self, group: FusionGroup) -> Candidate | None:
-        """None where it would need its own result."""
+    def _candidate(self, group: FusionGroup) -> Candidate | None:
+        """Candidate of a group; None if its kernel would need its own completed result or store too many."""
         operations = once = before = 0
-        for each in group.members:
-            bit = 1 << self.atoms.place_of[each]
+        for operation in group.members:
+            bit = 1 << self.atoms.place_of[operation]
             operations |= bit
-            if isinstance(each, Reduce) or each is group.anchor or each in group.per_row:
+            if isinstance(operation, Reduce) or operation is group.anchor or operation in group.per_row:
                 once |= bit
-        views = {(view.value, view.layout): view for view in reads_of_region(group)}
+        views = {(view.value, view.layout): view for view in reads_of_group(group)}
         reads: dict[Value, int] = {}
         for (value, _), view in views.items():
             before |= self.before.get(value, 0)
             reads[value] = reads.get(value, 0) + view.elements * view.value.dtype.itemsize
         if before & once:
             return None
-        opens = []
-        for each in group.members:
-            users, is_given = self.atoms.users(each.results[0])
-            if is_given or users & ~operations:
-                opens.append(each.results[0].bytes)
-        if len(opens) > MOST_OUTPUTS:
+        live = []
+        for operation in group.members:
+            users, is_output = self.atoms.users(operation.results[0])
+            if is_output or users & ~operations:
+                live.append(operation.results[0].bytes)
+        if len(live) > MOST_OUTPUTS:
             return None
-        provides = [each.results[0] for each in group.members if not before >> self.atoms.place_of[each] & 1]
+        own = [operation for operation in group.members if not before >> self.atoms.place_of[operation] & 1]
+        provides = tuple(operation.results[0] for operation in own)
         shared = {view.value for view in group.full_inputs()}
-        shared |= {each.results[0] for each in group.members if not isinstance(each, Reduce)}
-        return Candidate(group, operations, before, once, reads, tuple(provides), shared, sum(opens), _kind(group))
+        shared |= {operation.results[0] for operation in group.members if not isinstance(operation, Reduce)}
+        return Candidate(group, operations, before, once, reads, provides, shared, sum(live), _kind(group))
 
 
 def _before(atoms: Atoms) -> dict[Value, int]:
-    """The operations that each value in memory needs, by their places in the graph as bits. A small operation's
-    result that one group stores and another computes for itself is none of what the other needs."""
-    found: dict[Value, int] = {}
-    parts = {each: group for group in atoms.groups for each in group.operations}
+    """Operations that each value in memory needs, as bits by their places in the graph.
+
+    A small operation that one group stores and another recomputes is not among those that the other needs."""
+    needs: dict[Value, int] = {}
+    atom_of = {operation: group for group in atoms.groups for operation in group.operations}
     for place, operation in enumerate(atoms.graph.operations):
-        operations, read = [operation], operation.operands
-        if (group := parts.get(operation)) is not None:
-            operations, inputs = group.traced(operation)
+        traced, read = [operation], operation.operands
+        if (group := atom_of.get(operation)) is not None:
+            traced, inputs = group.traced(operation)
             read = inputs.values()
         bits = 1 << place
-        for each in operations:
-            bits |= 1 << atoms.place_of[each]
+        for needed in traced:
+            bits |= 1 << atoms.place_of[needed]
         for view in read:
-            bits |= found.get(view.value, 0)
+            bits |= needs.get(view.value, 0)
         for result in operation.results:
-            found[result] = bits
-    return found
+            needs[result] = bits
+    return needs
 
 
 def _kind(group: FusionGroup) -> tuple:
-    """On which device it is, and whether it computes in fp64 (groups.same_kind)."""
-    types = {view.value.dtype for view in group.inputs.values()}
-    types |= {value.dtype for each in group.members for value in each.results}
-    types |= {view.value.dtype for each in group.members for view in each.operands}
-    return group.members[0].results[0].device, torch.float64 in types
+    """Device of a group, and True if it computes in fp64 (group.same_kind)."""
+    dtypes = {view.value.dtype for view in group.inputs.values()}
+    dtypes |= {value.dtype for operation in group.members for value in operation.results}
+    dtypes |= {view.value.dtype for operation in group.members for view in operation.operands}
+    return group.members[0].results[0].device, torch.float64 in dtypes

@@ -1,5 +1,6 @@
-"""Parts of a graph that are planned one by one: no choice in one of them bears on another. Equal ones (layers that are
-repeated, loops that are unrolled) have one key, and one choice."""
+"""Components of a graph, which are solved one by one: a choice in one has no effect on another.
+
+Equal components (repeated layers, unrolled loops) have one key and share one solution."""
 
 from __future__ import annotations
 
@@ -7,16 +8,22 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from ...ir.graph import Call, Operation, Reduce, Value
-from .atoms import Sets
+from .atoms import DisjointSets
 from .candidates import Candidate, Candidates
 
-MOST_ATOMS = 24  # of a component, before it is cut where the greedy plan stores a value
+MOST_ATOMS = 24  # of a component; larger ones are cut where the greedy fusion stores a value
 
 
 @dataclass(eq=False)
 class Component:
-    """atoms: in the graph's order. greedy: the greedy plan's groups of them. required, optional: values of the
-    component's own that are stored in any case, and only if another kernel is to read them."""
+    """Atoms that are fused independently of all others.
+
+    Attributes:
+        atoms: in the graph's order.
+        greedy: the greedy fusion's groups of these atoms.
+        required: results that are stored in any case.
+        optional: results that are stored only if another kernel reads them.
+    """
 
     atoms: list[Candidate]
     greedy: list[Candidate]
@@ -24,47 +31,55 @@ class Component:
     optional: set[Value]
 
     def places(self) -> list[int]:
-        """Those of its operations in the graph, in order."""
+        """Places of its operations in the graph, in order."""
         bits = 0
-        for each in (*self.atoms, *self.greedy):
-            bits |= each.operations
+        for candidate in (*self.atoms, *self.greedy):
+            bits |= candidate.operations
         return places_of(bits)
 
 
 def places_of(bits: int) -> list[int]:
-    found, place = [], -1
+    """Places of the bits that are set, in order."""
+    places, place = [], -1
     while bits:
         step = (bits & -bits).bit_length()
         place += step
-        found.append(place)
-        bits >>= step  # what is left is as short as what the places span
-    return found
+        places.append(place)
+        bits >>= step  # keeps the number as short as the range of places that is left
+    return places
 
 
 def components_of(atoms: list[Candidate], greedy: list[Candidate], required: set[Value]) -> list[Component]:
-    """Atoms are in one component if one of them may spare another's result, or if the greedy plan has them in one
-    group. Large components are cut where the greedy plan stores a value for several kernels, as a transformer's
-    residual stream, or else for any."""
+    """Divide atoms into components.
+
+    Atoms are in one component if fusing them may avoid storing a value, or if the greedy fusion has them in one group.
+    Large components are cut where the greedy fusion stores a value for several kernels, as a transformer's residual
+    stream; if they are still large, where it stores a value for any.
+
+    Args:
+        required: values that are needed in memory in any case.
+    """
     readers: dict[Value, int] = {}
-    for each in greedy:
-        for value in each.reads:
+    for candidate in greedy:
+        for value in candidate.reads:
             readers[value] = readers.get(value, 0) + 1
     stored: set[Value] = set(required)
-    found = _components(atoms, greedy, stored)
+    components = _components(atoms, greedy, stored)
     for least in (2, 1):
-        large = {value for each in found if len(each.atoms) > MOST_ATOMS for value in each.optional}
+        large = {value for each in components if len(each.atoms) > MOST_ATOMS for value in each.optional}
         cut = {value for value in large if readers.get(value, 0) >= least}
         if cut:
             stored |= cut
-            found = _components(atoms, greedy, stored)
-    return found
+            components = _components(atoms, greedy, stored)
+    return components
 
 
 def _components(atoms: list[Candidate], greedy: list[Candidate], stored: set[Value]) -> list[Component]:
-    sets, makers = Sets(), {}
+    """Connected components of atoms by the values that are not in ``stored``, and by the greedy groups."""
+    sets, makers = DisjointSets(), {}
     for atom in atoms:
-        for each in atom.group.members:
-            makers[each.results[0]] = atom
+        for operation in atom.group.members:
+            makers[operation.results[0]] = atom
     for atom in atoms:
         sets.find(atom.operations)
         for value in atom.reads:
@@ -72,24 +87,24 @@ def _components(atoms: list[Candidate], greedy: list[Candidate], stored: set[Val
                 sets.unite(makers[value].operations, atom.operations)
     by_place = {place: atom for atom in atoms for place in places_of(atom.operations)}
     for group in greedy:
-        own = [by_place[place].operations for place in places_of(group.operations)]
-        for each in own[1:]:
-            sets.unite(own[0], each)
-    found: dict[int, Component] = {}
+        first, *others = (by_place[place].operations for place in places_of(group.operations))
+        for other in others:
+            sets.unite(first, other)
+    components: dict[int, Component] = {}
     for atom in atoms:
-        component = found.setdefault(sets.find(atom.operations), Component([], [], set(), set()))
+        component = components.setdefault(sets.find(atom.operations), Component([], [], set(), set()))
         component.atoms.append(atom)
-        own = {each.results[0] for each in atom.group.members}
+        own = {operation.results[0] for operation in atom.group.members}
         component.required |= own & stored
         component.optional |= own - stored
     for group in greedy:
         atom = by_place[places_of(group.operations)[0]]
-        found[sets.find(atom.operations)].greedy.append(group)
-    return list(found.values())
+        components[sets.find(atom.operations)].greedy.append(group)
+    return list(components.values())
 
 
 def key_of(component: Component, candidates: Candidates) -> Hashable:
-    """Equal for components whose best choices are the same, as operations have the same places in them."""
+    """Key that is equal for components with equal solutions, by the places of operations within the component."""
     places = {place: n for n, place in enumerate(component.places())}
     own = sum(1 << place for place in places)
     values: dict[Value, int] = {}
@@ -101,15 +116,15 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
     def number(value: Value) -> int:
         if value not in values:
             values[value] = len(values)
-            users, is_given = candidates.atoms.users(value)
-            outside = is_given or bool(users & ~own)
+            users, is_output = candidates.atoms.users(value)
+            outside = is_output or bool(users & ~own)
             before = local(candidates.before.get(value, 0))
             facts.append((value.layout, value.dtype, value.device, before, local(users), outside))
         return values[value]
 
     def described(operation: Operation) -> Hashable:
         operands = tuple((number(view.value), view.layout) for view in operation.operands)
-        results = tuple((number(each), each in component.optional) for each in operation.results)
+        results = tuple((number(result), result in component.optional) for result in operation.results)
         name = "" if isinstance(operation, Call) else getattr(operation, "name", "")
         over = (operation.kind, operation.over) if isinstance(operation, Reduce) else None
         return type(operation).__name__, name, over, operands, results
@@ -117,9 +132,9 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
     def shape(candidate: Candidate) -> Hashable:
         group = candidate.group
         inputs = tuple(sorted((number(view.value), str(view.layout), key[2]) for key, view in group.inputs.items()))
-        per_row = tuple(each in group.per_row for each in group.members)
-        index_map = tuple(tuple(sorted(each)) for each in (group.operands, group.reductions, group.copies.values()))
-        return local(candidate.operations), group.space, inputs, per_row, index_map, bool(group.anchor)
+        per_row = tuple(operation in group.per_row for operation in group.members)
+        index_maps = tuple(tuple(sorted(maps)) for maps in (group.operands, group.reductions, group.copies.values()))
+        return local(candidate.operations), group.space, inputs, per_row, index_maps, bool(group.anchor)
 
     operations = tuple(described(candidates.atoms.graph.operations[place]) for place in places)
     shapes = tuple(map(shape, component.atoms)), tuple(map(shape, component.greedy))
@@ -127,10 +142,12 @@ def key_of(component: Component, candidates: Candidates) -> Hashable:
 
 
 def relative(bits: int, component: Component) -> tuple[int, ...]:
+    """Positions of operations within the component, of bits by their places in the graph."""
     places = {place: n for n, place in enumerate(component.places())}
     return tuple(places[place] for place in places_of(bits))
 
 
-def absolute(places: Iterable[int], component: Component) -> int:
-    own = component.places()
-    return sum(1 << own[place] for place in places)
+def absolute(positions: Iterable[int], component: Component) -> int:
+    """Bits by places in the graph, of positions within the component."""
+    places = component.places()
+    return sum(1 << places[position] for position in positions)

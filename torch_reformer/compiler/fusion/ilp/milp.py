@@ -1,5 +1,6 @@
-"""Programs over variables of 0 and 1, solved by HiGHS: highspy's, which begins at a solution that is known, or SciPy's.
-Nodes and a gap limit a search, time does not, so every process finds the same."""
+"""Integer linear programs over binary variables, solved by HiGHS: by highspy, which takes a start solution, or SciPy.
+
+The search is limited by nodes and a gap and not by time, so that every process finds the same solution."""
 
 from __future__ import annotations
 
@@ -10,36 +11,44 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 NODES, GAP = 50, 1e-4
-_EXACT = 1e-6  # as near as that a variable is 0 or 1
+_TOLERANCE = 1e-6  # of a binary variable
 
 
-class Solution(NamedTuple):
-    """values: of the variables, None where the search found none. bound: what no others cost less than."""
+class Result(NamedTuple):
+    """Result of a search.
+
+    values: of the variables; None if the search found no solution. bound: lower bound of all solutions' costs.
+    """
 
     values: list[float] | None
     bound: float
 
     @property
-    def is_of_integers(self) -> bool:
-        return self.values is not None and all(min(abs(each), abs(each - 1)) < _EXACT for each in self.values)
+    def is_integral(self) -> bool:
+        return self.values is not None and all(min(abs(x), abs(x - 1)) < _TOLERANCE for x in self.values)
 
 
 class Model:
-    """Minimises costs times variables from 0 to 1. A row: low <= the sum of coefficients times variables <= high."""
+    """Model that minimises costs times variables between 0 and 1.
+
+    A row is a constraint: low <= sum of coefficients times variables <= high. Rows are stored in CSR format.
+    """
 
     def __init__(self):
         self.costs: list[float] = []
-        self.starts: list[int] = [0]  # of each row's entries, and the end of the last's
-        self.variables: list[int] = []  # of the entries
+        self.starts: list[int] = [0]  # of each row's entries, and the end of the last row's
+        self.variables: list[int] = []  # of each entry
         self.coefficients: list[float] = []
         self.low: list[float] = []
         self.high: list[float] = []
 
     def variable(self, cost: float) -> int:
+        """Add a variable and return its number."""
         self.costs.append(cost)
         return len(self.costs) - 1
 
     def row(self, terms: dict[int, float], low: float = -math.inf, high: float = math.inf) -> None:
+        """Add a constraint. terms: variable -> coefficient."""
         self.variables += terms.keys()
         self.coefficients += terms.values()
         self.starts.append(len(self.variables))
@@ -47,26 +56,30 @@ class Model:
         self.high.append(high)
 
     def allows(self, values: list[float]) -> bool:
-        """Whether they are a solution."""
+        """True if these values satisfy all constraints."""
         for row, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             entries = range(self.starts[row], self.starts[row + 1])
             if not low <= sum(self.coefficients[i] * values[self.variables[i]] for i in entries) <= high:
                 return False
         return True
 
-    def solved(self, start: list[float] | None = None) -> Solution:
-        """start: a solution of 0 and 1, for another one; None for one of numbers between them."""
-        unit = max(*self.costs, 1.0)  # solvers' tolerances are of costs of about 1
-        found = _solver()(self, [each / unit for each in self.costs], start)
-        return found._replace(bound=found.bound * unit)
+    def solved(self, start: list[float] | None = None) -> Result:
+        """Solve the integer program, or its linear relaxation.
+
+        Args:
+            start: a solution from which the integer search begins; None to solve the relaxation.
+        """
+        unit = max(*self.costs, 1.0)  # the solvers' tolerances suit costs of about 1
+        solution = _solver()(self, [cost / unit for cost in self.costs], start)
+        return solution._replace(bound=solution.bound * unit)
 
 
-_Solve = Callable[[Model, list[float], list[float] | None], Solution]
+_Solve = Callable[[Model, list[float], list[float] | None], Result]
 
 
 def name() -> str | None:
-    """The package that has HiGHS, None where none is installed."""
-    return next((each for each in _SOLVERS if importlib.util.find_spec(each)), None)
+    """Name of the installed package that has HiGHS, or None."""
+    return next((package for package in _SOLVERS if importlib.util.find_spec(package)), None)
 
 
 @functools.cache
@@ -78,34 +91,34 @@ def _highspy() -> _Solve:
     import highspy
 
     class Quiet(highspy.Highs):
-        def enableCallbacks(self):  # none is needed; with them the first solver of a process prints a banner
+        def enableCallbacks(self):  # unused; they would make the first solver of a process print a banner
             self.setOptionValue("output_flag", False)
 
-    def solve(program: Model, costs: list[float], start: list[float] | None) -> Solution:
+    def solve(model: Model, costs: list[float], start: list[float] | None) -> Result:
         solver = Quiet()
         options = {"output_flag": False, "threads": 1, "mip_max_nodes": NODES, "mip_rel_gap": GAP}
         for option, value in options.items():
             solver.setOptionValue(option, value)
         count = len(costs)
         lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = count, len(program.low)
+        lp.num_col_, lp.num_row_ = count, len(model.low)
         lp.col_cost_, lp.col_lower_, lp.col_upper_ = costs, [0.0] * count, [1.0] * count
-        lp.row_lower_, lp.row_upper_ = program.low, program.high
+        lp.row_lower_, lp.row_upper_ = model.low, model.high
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_, lp.a_matrix_.index_ = program.starts, program.variables
-        lp.a_matrix_.value_ = program.coefficients
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = model.starts, model.variables
+        lp.a_matrix_.value_ = model.coefficients
         if start is not None:
             lp.integrality_ = [highspy.HighsVarType.kInteger] * count
-            solver.setOptionValue("presolve", "off")  # HiGHS 1.16 takes the start for the best with it
+            solver.setOptionValue("presolve", "off")  # with it, HiGHS 1.16 takes the start for the optimum
         solver.passModel(lp)
         if start is not None:
             known = highspy.HighsSolution()
             known.col_value = start
             solver.setSolution(known)
         solver.run()
-        info, found = solver.getInfo(), solver.getSolution()
+        info, solution = solver.getInfo(), solver.getSolution()
         bound = info.objective_function_value if start is None else info.mip_dual_bound
-        return Solution(list(found.col_value) if found.value_valid else None, bound)
+        return Result(list(solution.col_value) if solution.value_valid else None, bound)
 
     return solve
 
@@ -115,20 +128,20 @@ def _scipy() -> _Solve:
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_matrix
 
-    def solve(program: Model, costs: list[float], start: list[float] | None) -> Solution:
-        entries = program.coefficients, program.variables, program.starts
-        matrix = csr_matrix(entries, shape=(len(program.low), len(costs)))
-        found = milp(
+    def solve(model: Model, costs: list[float], start: list[float] | None) -> Result:
+        entries = model.coefficients, model.variables, model.starts
+        matrix = csr_matrix(entries, shape=(len(model.low), len(costs)))
+        result = milp(
             numpy.array(costs),
-            constraints=LinearConstraint(matrix, program.low, program.high),
+            constraints=LinearConstraint(matrix, model.low, model.high),
             integrality=numpy.full(len(costs), int(start is not None)),
             bounds=Bounds(0, 1),
             options={"node_limit": NODES, "mip_rel_gap": GAP},
         )
-        bound = found.fun if start is None else found.mip_dual_bound
-        return Solution(None if found.x is None else list(found.x), -math.inf if bound is None else bound)
+        bound = result.fun if start is None else result.mip_dual_bound
+        return Result(None if result.x is None else list(result.x), -math.inf if bound is None else bound)
 
     return solve
 
 
-_SOLVERS = {"highspy": _highspy, "scipy": _scipy}  # the first that is installed
+_SOLVERS = {"highspy": _highspy, "scipy": _scipy}  # in order of preference

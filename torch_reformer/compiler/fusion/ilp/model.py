@@ -1,10 +1,15 @@
-"""Which of a component's candidates become kernels, by integer programming.
+"""Integer linear program that chooses which candidates of a component become kernels.
 
-z[S] says whether candidate S is a kernel, s[v] whether value v is stored. What S reads is stored, z[S] <= s[v], and
-made by another kernel, z[S] <= the sum of z[T] over those that can store v and leave S something to do. A reduction is
-in one kernel at most, a convolution in one exactly, and of two that need each other's reductions one is none. What one
-operation needs is computed no more often than that one is. The cost is what kernels read and start, and what is stored;
-what several of them compute is computed again. The greedy plan is one of the solutions."""
+Variables: z[S] is 1 if candidate S is a kernel, s[v] is 1 if value v is stored. Cost: bytes that kernels read and that
+are stored, and the kernels' starts. Constraints:
+
+- A value v that S reads is stored, z[S] <= s[v].
+- Another kernel makes it: z[S] <= sum of z[T] over the candidates T that can store v and leave S something to compute.
+- Each reduction is in at most one kernel, each convolution in exactly one.
+- Two candidates that need each other's reductions are not both kernels.
+- An operation with one user is computed no more often than that user.
+
+Operations that several chosen candidates compute are recomputed. The greedy groups are a feasible solution."""
 
 from __future__ import annotations
 
@@ -17,12 +22,15 @@ from .candidates import Candidate
 from .components import Component, places_of
 from .milp import Model
 
-_LEAST = 1e-4  # of a component's cost, for it to be planned anew
+_LEAST = 1e-4  # relative saving for which a component's greedy groups are replaced
 
 
 @dataclass(frozen=True)
 class Solution:
-    """cost: in bytes; bound: what no choice among the candidates costs less than. stored: values."""
+    """Candidates of a component that become kernels, and the values that they store.
+
+    cost: in bytes. bound: lower bound of the cost of any choice among the candidates.
+    """
 
     candidates: list[Candidate]
     stored: set[Value]
@@ -30,85 +38,98 @@ class Solution:
     bound: float = -math.inf
 
     def is_better(self, other: Solution) -> bool:
+        """True if it costs enough less to replace the other."""
         return self.cost < other.cost * (1 - _LEAST)
 
 
 class Inconsistent(Exception):
-    """The greedy groups are no solution of a component's program."""
+    """The greedy groups violate a constraint of the component's model."""
 
 
-class FusionModel:
-    """launch: the bytes that take as long as a kernel's start."""
+class ComponentSolver:
+    """Solver of components. launch: bytes whose traffic takes as long as starting a kernel."""
 
     def __init__(self, atoms: Atoms, launch: float):
         self.atoms, self.launch = atoms, launch
-        values = (each.results[0] for group in atoms.groups for each in group.members)
+        values = (operation.results[0] for group in atoms.groups for operation in group.members)
         self.bytes = {value: value.bytes for value in values}
 
     def greedy(self, component: Component) -> Solution:
-        read = {value for each in component.greedy for value in each.reads}
-        return self._choice(component, component.greedy, read & component.optional)
+        """Greedy groups as a solution."""
+        read = {value for group in component.greedy for value in group.reads}
+        return self._solution(component, component.greedy, read & component.optional)
 
     def best(self, component: Component, candidates: list[Candidate]) -> Solution:
-        """The best that the search finds within its limits; the greedy one where nothing costs less than that.
+        """Best solution that the search finds within its limits; the greedy one unless another costs less.
+
+        The linear relaxation is solved first: its bound often shows that nothing costs less than the greedy groups.
 
         Raises:
-            Inconsistent: if the program does not have that.
+            Inconsistent: the greedy groups violate a constraint.
         """
         greedy = self.greedy(component)
-        program = _Model(self, component, candidates, greedy)
-        if not program.allows(program.start):
+        model = FusionModel(self, component, candidates, greedy)
+        if not model.allows(model.start):
             raise Inconsistent
         fixed = sum(self.bytes[value] for value in component.required)
-        found = program.solved()
-        bound = min(found.bound + fixed, greedy.cost)
+        result = model.solved()
+        bound = min(result.bound + fixed, greedy.cost)
         if not replace(greedy, cost=bound).is_better(greedy):
             return replace(greedy, bound=bound)
-        if not found.is_of_integers:
-            found = program.solved(program.start)
-            bound = max(bound, min(found.bound + fixed, greedy.cost))
-        if found.values is None:
+        if not result.is_integral:
+            result = model.solved(model.start)
+            bound = max(bound, min(result.bound + fixed, greedy.cost))
+        if result.values is None:
             return replace(greedy, bound=bound)
-        stored = {value for value, variable in program.s.items() if found.values[variable] > 0.5}
-        chosen = [each for each, value in zip(candidates, found.values, strict=False) if value > 0.5]
-        best = self._choice(component, chosen, stored)
+        stored = {value for value, variable in model.s.items() if result.values[variable] > 0.5}
+        chosen = [candidate for candidate, z in zip(candidates, result.values, strict=False) if z > 0.5]
+        best = self._solution(component, chosen, stored)
         return replace(best if best.is_better(greedy) else greedy, bound=bound)
 
-    def _choice(self, component: Component, chosen: list[Candidate], stored: set[Value]) -> Solution:
+    def _solution(self, component: Component, chosen: list[Candidate], stored: set[Value]) -> Solution:
         stored = component.required | stored
-        cost = sum(each.cost(self.launch) for each in chosen) + sum(self.bytes[value] for value in stored)
+        cost = sum(candidate.cost(self.launch) for candidate in chosen) + sum(self.bytes[value] for value in stored)
         return Solution(chosen, stored, cost)
 
 
-class _Model(Model):
-    """start: the greedy groups as a solution. z: the first variables, of the candidates. s: those of values."""
+class FusionModel(Model):
+    """Model of a component. Its first variables, z, are those of the candidates, in order.
 
-    def __init__(self, model: FusionModel, component: Component, candidates: list[Candidate], greedy: Solution):
+    Attributes:
+        s: value -> its variable.
+        start: values of the variables for the greedy groups.
+        makers: value -> candidates that can store it.
+        once: operation (place) -> candidates that compute it, if at most one kernel may.
+        computing: operation (place) -> candidates that compute it.
+        single: operations that are in at most one kernel of any solution, as bits by place.
+    """
+
+    def __init__(self, solver: ComponentSolver, component: Component, candidates: list[Candidate], greedy: Solution):
         super().__init__()
-        self.candidates, self.atoms = candidates, model.atoms
-        self.makers: dict[Value, list[int]] = {}  # value -> those that can store it
-        self.once: dict[int, list[int]] = {}  # operation (place) -> those that compute what only one may
-        self.computing: dict[int, list[int]] = {}  # operation (place) -> those that compute it
+        self.candidates, self.atoms = candidates, solver.atoms
+        self.makers: dict[Value, list[int]] = {}
+        self.once: dict[int, list[int]] = {}
+        self.computing: dict[int, list[int]] = {}
         for z, candidate in enumerate(candidates):
-            self.variable(candidate.cost(model.launch))
+            self.variable(candidate.cost(solver.launch))
             for value in candidate.provides:
                 self.makers.setdefault(value, []).append(z)
-            for found, bits in ((self.once, candidate.once), (self.computing, candidate.operations)):
+            for by_place, bits in ((self.once, candidate.once), (self.computing, candidate.operations)):
                 for place in places_of(bits):
-                    found.setdefault(place, []).append(z)
-        results = [each.results[0] for atom in component.atoms for each in atom.group.members]
-        self._users = {each: self.atoms.users(each)[0] for each in results}
-        read = dict.fromkeys(value for each in candidates for value in each.reads if value in component.optional)
-        self.s = {value: self.variable(model.bytes[value]) for value in read}
-        groups = {each.operations for each in greedy.candidates}
-        self.start = [float(each.operations in groups) for each in candidates]
+                    by_place.setdefault(place, []).append(z)
+        results = [operation.results[0] for atom in component.atoms for operation in atom.group.members]
+        self._users = {result: self.atoms.users(result)[0] for result in results}
+        read = (value for candidate in candidates for value in candidate.reads if value in component.optional)
+        self.s = {value: self.variable(solver.bytes[value]) for value in dict.fromkeys(read)}
+        groups = {candidate.operations for candidate in greedy.candidates}
+        self.start = [float(candidate.operations in groups) for candidate in candidates]
         self.start += [float(value in greedy.stored) for value in self.s]
-        self._repeat_nothing(component)
-        self._store(component)
-        self._order(component)
+        self._limit_recomputation(component)
+        self._require_stored(component)
+        self._exclude_cycles(component)
 
-    def _repeat_nothing(self, component: Component) -> None:
-        """single: of operations in one kernel at most, the places as bits."""
+    def _limit_recomputation(self, component: Component) -> None:
+        """Constrain operations with one user to be computed no more often than that user, and find ``single``."""
         own = sum(1 << place for place in self.computing)
         self.single = sum(1 << place for place in self.once)
         for place in sorted(self.computing, reverse=True):
@@ -118,46 +139,53 @@ class _Model(Model):
             if users.bit_count() > 1 or is_required == bool(users):
                 continue
             terms, high = dict.fromkeys(self.computing[place], 1), int(is_required)
-            for each in self.computing[users.bit_length() - 1] if users else ():
-                terms[each] = terms.get(each, 0) - 1
+            for z in self.computing[users.bit_length() - 1] if users else ():
+                terms[z] = terms.get(z, 0) - 1
             if sum(coefficient * self.start[variable] for variable, coefficient in terms.items()) <= high:
                 self.row(terms, high=high)
                 if is_required or users & self.single:
                     self.single |= 1 << place
 
-    def _store(self, component: Component) -> None:
-        groups: dict[tuple[Value, int], list[int]] = {}  # value, operation of one kernel -> those that read and do
+    def _require_stored(self, component: Component) -> None:
+        """Constrain values that are read, or needed outside of the component, to be stored and made.
+
+        Readers that compute the same operation of ``single`` share a row, as at most one of them is a kernel."""
+        groups: dict[tuple[Value, int], list[int]] = {}  # value, operation in one kernel or ~reader -> readers
         for z, candidate in enumerate(self.candidates):
             for value in candidate.reads:
                 if value in self.s:
                     users = self._users[value] & candidate.operations & self.single
                     groups.setdefault((value, users & -users or ~z), []).append(z)
-        provided, once = [each.provided for each in self.candidates], [each.once for each in self.candidates]
+        provided = [candidate.provided for candidate in self.candidates]
+        once = [candidate.once for candidate in self.candidates]
         for (value, user), readers in groups.items():
             makers = self.makers.get(value, ())
             if user < 0:
-                # Not those which leave it nothing to do, or can't be beside it.
-                left, alone = provided[~user], once[~user]
-                makers = [i for i in makers if left & ~provided[i] and not alone & once[i]]
+                # Not those that leave the reader nothing to store, or can't be kernels beside it.
+                own, exclusive = provided[~user], once[~user]
+                makers = [i for i in makers if own & ~provided[i] and not exclusive & once[i]]
             else:
                 makers = [i for i in makers if not self.candidates[i].operations & user]
             self.row(dict.fromkeys(readers, 1) | {self.s[value]: -1}, high=0)
             self.row(dict.fromkeys(readers, 1) | dict.fromkeys(makers, -1), high=0)
         for atom in component.atoms:
-            for value in (each.results[0] for each in atom.group.members):
+            for value in (operation.results[0] for operation in atom.group.members):
                 if value in component.required:
                     self.row(dict.fromkeys(self.makers.get(value, ()), 1), low=1)
 
-    def _order(self, component: Component) -> None:
-        anchors = {place for each in component.atoms if each.group.anchor for place in places_of(each.once)}
+    def _exclude_cycles(self, component: Component) -> None:
+        """Constrain reductions to at most one kernel, convolutions to one, and exclude pairs that need each other."""
+        anchors = {place for atom in component.atoms if atom.group.anchor for place in places_of(atom.once)}
         for place, variables in self.once.items():
             self.row(dict.fromkeys(variables, 1), int(place in anchors), 1)
         own = sum(1 << place for place in self.once)
-        alike: dict[tuple[int, int], list[int]] = {}  # operations of one kernel, one that is before -> of the former
-        for z, one in enumerate(self.candidates):
-            for place in places_of(one.before & own if one.once else 0):
-                alike.setdefault((one.once, place), []).append(z)
-        for (once, place), several in alike.items():  # one of them at most, as of those that compute the place
+        # Candidates by their operations in `once` and one place that must be complete before. At most one candidate of
+        # such a list is a kernel, as of those that compute the place.
+        dependent: dict[tuple[int, int], list[int]] = {}
+        for z, candidate in enumerate(self.candidates):
+            for place in places_of(candidate.before & own if candidate.once else 0):
+                dependent.setdefault((candidate.once, place), []).append(z)
+        for (once, place), dependents in dependent.items():
             others = [i for i in self.once[place] if self.candidates[i].before & once]
             if others:
-                self.row(dict.fromkeys(several, 1) | dict.fromkeys(others, 1), high=1)
+                self.row(dict.fromkeys(dependents, 1) | dict.fromkeys(others, 1), high=1)
