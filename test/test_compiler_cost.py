@@ -120,7 +120,7 @@ def test_reports_of_a_model():
     assert product.us == pytest.approx(
         device_model.predicted_us("sm_90", "product", product.read + product.written, flops, torch.float32)
     )
-    assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.alone)
+    assert forward.us == sum(line.us for line in forward.lines) < sum(line.us for line in forward.unfused)
     assert len(backward.lines) > 3
 
 

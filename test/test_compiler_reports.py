@@ -36,7 +36,7 @@ def test_report():
     image = 2 * 8 * 32 * 32 * 4
     convolution = forward.lines[0]
     assert convolution.written == image + 2 * 8 * 4 and convolution.read == x.numel() * 4 + 8 * 4 * 9 * 4
-    assert 2 * forward.bytes < sum(line.read + line.written for line in forward.alone)
+    assert 2 * forward.bytes < sum(line.read + line.written for line in forward.unfused)
 
 
 def test_marks_are_between_groups():
