@@ -33,7 +33,7 @@ _AOT_OPTIONS = {
 }
 _AOT_CONFIG = {
     "guess_tangent_strides_as_outputs": True,  # off in torch 2.11
-    # Compile the backward before the forward runs: later, tensors of its compilation would take memory beside saved ones.
+    # Compile the backward before the forward runs: later, its tensors would take memory beside the saved ones.
     "force_non_lazy_backward_lowering": True,
 }
 MODES = (None, "default", "reduce-overhead")
@@ -148,7 +148,7 @@ reformer.reset = _reset
 
 
 def _allow_retained_graphs() -> None:
-    """Let a graph run backward twice. AOTAutograd forbids it if the forward's trace says that the backward may overwrite
+    """Let a graph run backward twice. AOTAutograd forbids it if the forward's trace says that the backward overwrites
     saved tensors. An Executable finds out by itself whether the graph is retained (runtime/executable.py)."""
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None and context.fw_metadata.bw_donated_idxs:

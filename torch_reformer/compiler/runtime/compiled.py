@@ -84,7 +84,7 @@ def _attention_kernels() -> list[bool]:
 
 
 def has_foreign_code(module: GraphModule) -> bool:
-    """True if a graph of Dynamo's, or one inside it (of a checkpoint, say), calls code of which the cache's key has only
+    """True if a graph of Dynamo's, or one inside it (a checkpoint's, say), calls code of which the cache's key has only
     the name. It might have had another gradient when the cache was filled. PyTorch checks only functions, and only
     those of the outer graph."""
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, GraphModule)]
