@@ -10,7 +10,7 @@ from marks import needs_aten
 from torch import nn
 
 from torch_reformer.compiler import backend
-from torch_reformer.compiler.codegen.emit_plan import lower
+from torch_reformer.compiler.codegen.emit_plan import emit_plan
 from torch_reformer.compiler.fusion import greedy
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.ir.layout import Layout
@@ -64,7 +64,7 @@ def test_casts_are_one_step(parts):
     ir.verify(graph)
     found = greedy.Fusion(graph)
     found.run()
-    plan = lower(graph, found).plan
+    plan = emit_plan(graph, found).plan
     names = [step.call.name if step.call else step.kind for step in plan.steps]
     empty = "aten::empty_strided"
     assert names == [*([empty, *["view"] * 3] if parts else [empty] * 3), "reformer::_cast_all"]

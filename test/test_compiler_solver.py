@@ -20,9 +20,9 @@ def by(request, monkeypatch):
     return request.param
 
 
-def covering(seed: int) -> milp.Program:
+def covering(seed: int) -> milp.Model:
     """In some sets of variables one at least is 1, and in some pairs one at most."""
-    generator, program = random.Random(seed), milp.Program()
+    generator, program = random.Random(seed), milp.Model()
     for _ in range(COUNT):
         program.variable(generator.randint(1, 1000) * 1e6)
     for _ in range(6):
@@ -32,7 +32,7 @@ def covering(seed: int) -> milp.Program:
     return program
 
 
-def cost(program: milp.Program, values) -> float:
+def cost(program: milp.Model, values) -> float:
     return sum(a * b for a, b in zip(program.costs, values, strict=True))
 
 
@@ -49,7 +49,7 @@ def test_the_best_solution(seed, by):
 
 
 def test_what_has_no_solution(by):
-    program = milp.Program()
+    program = milp.Model()
     one, other = program.variable(1.0), program.variable(2.0)
     program.row({one: 1, other: 1}, low=2)
     program.row({one: 1, other: 1}, high=1)

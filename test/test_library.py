@@ -4,10 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 
 import pytest
 
-from torch_reformer.runtime import native
+from torch_reformer.runtime import aten, native
 
 # Tools of binutils, which every compiler brings along.
 readelf = pytest.mark.skipif(
@@ -66,3 +67,12 @@ def test_exported_symbols():
 
 def test_one_library_for_every_python():
     assert native.PATH.name == "_C.abi3.so"
+
+
+ATEN = f"_aten_{aten.VERSION.replace('.', '_')}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+@pytest.mark.skipif(not (native.PATH.parent / ATEN).exists(), reason="it was not built")
+def test_the_library_for_the_torch_at_hand_loads():
+    """It uses no symbol of the other library, which exports its C API alone."""
+    assert aten.library is not None, aten.missing

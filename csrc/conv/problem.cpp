@@ -103,19 +103,6 @@ std::string inconsistency(const ConvProblem& p) {
 
 }  // namespace
 
-ConvProblem ConvProblem::of(Direction direction, const int64_t* input, const int64_t* weight, const ConvGeometry& g) {
-  const auto i32 = [](int64_t value) { return static_cast<int32_t>(value); };
-  ConvProblem p;
-  p.n = i32(input[0]), p.c = i32(input[1]), p.h = i32(input[2]), p.w = i32(input[3]);
-  p.k = i32(weight[0]), p.r = i32(weight[2]), p.s = i32(weight[3]);
-  p.pad_h = i32(g.padding[0]), p.pad_w = i32(g.padding[1]);
-  p.stride_h = i32(g.stride[0]), p.stride_w = i32(g.stride[1]);
-  p.dilation_h = i32(g.dilation[0]), p.dilation_w = i32(g.dilation[1]);
-  p.groups = i32(g.groups);
-  p.direction = direction;
-  return p;
-}
-
 ConvProblem ConvProblem::parse(std::string_view key) {
   ConvProblem p;
   std::string_view body = key;

@@ -82,6 +82,20 @@ struct ConvProblem {
 
 static_assert(sizeof(ConvProblem) == 14 * sizeof(int32_t) + 4, "caches compare its bytes: no padding allowed");
 
+inline ConvProblem ConvProblem::of(Direction direction, const int64_t* input, const int64_t* weight,
+                                   const ConvGeometry& g) {
+  const auto i32 = [](int64_t value) { return static_cast<int32_t>(value); };
+  ConvProblem p;
+  p.n = i32(input[0]), p.c = i32(input[1]), p.h = i32(input[2]), p.w = i32(input[3]);
+  p.k = i32(weight[0]), p.r = i32(weight[2]), p.s = i32(weight[3]);
+  p.pad_h = i32(g.padding[0]), p.pad_w = i32(g.padding[1]);
+  p.stride_h = i32(g.stride[0]), p.stride_w = i32(g.stride[1]);
+  p.dilation_h = i32(g.dilation[0]), p.dilation_w = i32(g.dilation[1]);
+  p.groups = i32(g.groups);
+  p.direction = direction;
+  return p;
+}
+
 bool operator==(const ConvProblem& a, const ConvProblem& b);
 inline bool operator!=(const ConvProblem& a, const ConvProblem& b) { return !(a == b); }
 uint64_t hash(const ConvProblem& problem);

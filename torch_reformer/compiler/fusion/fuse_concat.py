@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from ..ir.graph import FLOATS, Call, Map, Operation, Value, View
+from ...runtime.dtypes import FLOATS
+from ..ir.graph import Call, Map, Operation, Value, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
 from .fuse_copies import Copy, add, is_computed

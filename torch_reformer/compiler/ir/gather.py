@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .graph import FLOATS, Call, Operation, Value, View
+from ...runtime.dtypes import FLOATS
+from .graph import Call, Operation, Value, View
 from .iteration_space import MOST_OF_LINE, IndexMap, IterationSpace, joined, with_strides
 from .layout import Layout
 

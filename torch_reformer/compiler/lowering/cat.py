@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ... import program as p
 from ...program import Value as Expression
+from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import FLOATS, Call, Graph, Map, Random, Typed, View
+from ..ir.graph import Call, Graph, Map, Random, Typed, View
 from ..ir.iteration_space import LONGEST_ROW, find_space, index_map_of
 from ..ir.layout import Layout
 from . import pointwise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
 from ..ir.fx_utils import constant_pad
-from ..ir.graph import FLOATS, Call, Graph, Map, Typed, View
+from ..ir.graph import Call, Graph, Map, Typed, View
 from ..ir.iteration_space import find_space, index_map_of, result_maps
 from ..ir.layout import Layout
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of, typed
-from ..ir.graph import FLOATS, Call, Graph, Typed, View
+from ..ir.graph import Call, Graph, Typed, View
 from ..ir.layout import Layout
 
 aten = torch.ops.aten

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ...operators import fake
+from ...runtime.dtypes import FLOATS
 from ...runtime.plan import geometry_number
 from ..ir.fake_tensors import layout_of, typed
-from ..ir.graph import FLOATS, Call, Conv, ConvGrads, Geometry, Graph, View
+from ..ir.graph import Call, Conv, ConvGrads, Geometry, Graph, View
 from ..ir.iteration_space import index_map_of, is_strided
 from ..ir.layout import Layout
 from .conv1x1_as_mm import convolution, gradients, is_product

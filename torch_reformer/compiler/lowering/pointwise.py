@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ... import program as p
 from ...program import Value as Expression
-from ...runtime.dtypes import NARROW
+from ...runtime.dtypes import FLOATS, NARROW
 from ..ir.custom_ops import scaled
 from ..ir.fake_tensors import is_plain, layout_of, real_tensors, typed
 from ..ir.fx_utils import CONSTANTS
-from ..ir.graph import FLOATS, Call, Graph, Map, Typed, View
+from ..ir.graph import Call, Graph, Map, Typed, View
 from ..ir.iteration_space import find_space, index_map_of
 from ..ir.layout import Layout
 from .contiguous import copied, in_order

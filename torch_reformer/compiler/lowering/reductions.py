@@ -8,8 +8,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from ...runtime.dtypes import FLOATS
 from ..ir.fake_tensors import layout_of
-from ..ir.graph import FLOATS, Graph, Reduce, Typed, View
+from ..ir.graph import Graph, Reduce, Typed, View
 from ..ir.iteration_space import find_space, reduces_rows, without
 from ..ir.layout import Layout
 from .pointwise import add_map, add_typed_map, computes
