@@ -1,4 +1,4 @@
-"""What reports say of a plan's steps, and where marks between steps are that measure them."""
+"""Reports of a plan's steps, and the marks between steps by which they are measured."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ def test_report():
     torch.compile(model, backend=backend.reformer, options={"report": reports.append})(x).sum().backward()
     forward, backward = reports
     assert_expected_inline(
-        str(dataclasses.replace(forward, planned=None)),  # which is there where SciPy is
+        str(dataclasses.replace(forward, planned=None)),  # which is there if SciPy is
         """\
    MB read   written
       0.04      0.07  conv: conv, moments
@@ -40,7 +40,7 @@ def test_report():
 
 
 def test_marks_are_between_groups():
-    """Not behind each view that a group of many makes, whose times would be the group's."""
+    """Marks are not behind each view within a group: their time would be added to the group's."""
     tensors = [torch.randn(8, 96), *(torch.randn(96, 96) for _ in range(10))]
 
     def function(x, *weights):
