@@ -7,10 +7,10 @@ from marks import needs_aten
 from torch import nn
 from torch._functorch import config as functorch_config
 
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.backend import reformer
 from torch_reformer.compiler.ir import graph as ir
 from torch_reformer.compiler.joint_graph import pad_mm
-from torch_reformer.compiler.runtime import executable
 from torch_reformer.compiler.runtime.executable import Executable
 
 pytestmark = needs_aten
@@ -56,8 +56,8 @@ def compiled(model, monkeypatch):
     """The compiled model, and the list that its planned graphs are added to."""
     graphs, made = [], Executable.__init__
 
-    def noted(self, module, report=None):
-        made(self, module, report)
+    def noted(self, *args):
+        made(self, *args)
         ir.verify(self.graph)
         graphs.append(self.graph)
 
@@ -114,13 +114,13 @@ def test_gradients_are_written_over_the_scores(of, monkeypatch):
         model, inputs = Labels(), (torch.randn(64, WIDTH), torch.rand(64, WORDS).round())
     else:
         model, inputs = Language(bias=False), batch()
-    over, reuse_buffers = [], executable.reuse_buffers
+    over, reuse_buffers = [], pipeline.reuse_buffers
 
     def noted(fusion):
         reuse_buffers(fusion)
         over.extend(view for group in fusion.groups.values() for view in group.over.values())
 
-    monkeypatch.setattr(executable, "reuse_buffers", noted)
+    monkeypatch.setattr(pipeline, "reuse_buffers", noted)
     exact, expected = (step(model, model, inputs, dtype) for dtype in (None, torch.bfloat16))
     function, _ = compiled(model, monkeypatch)
     with functorch_config.patch(donated_buffer=True):

@@ -13,10 +13,10 @@ from marks import needs_aten
 from torch import nn
 
 from torch_reformer.__main__ import main
+from torch_reformer.compiler import pipeline
 from torch_reformer.compiler.analysis import fake_gpu
 from torch_reformer.compiler.cli import Stopped, planned, recorded
 from torch_reformer.compiler.ir.fake_tensors import Unsupported
-from torch_reformer.compiler.runtime import executable as execute
 
 ROOT = Path(__file__).parent.parent
 pytestmark = needs_aten
@@ -363,7 +363,7 @@ def test_graphs_without_a_plan(folder, monkeypatch, capsys):
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(execute, "Executable", executable)
+    monkeypatch.setattr(pipeline, "Executable", executable)
     assert main(["plan", "new_models:images", "--measure"]) == 0
     text = capsys.readouterr().out
     assert text == "".join(f"{each}\nno plan, PyTorch runs it: the reason\n\n" for each in ("forward", "backward"))

@@ -185,7 +185,7 @@ def static(module: GraphModule, args: Sequence[Any]) -> GraphModule:
             fake = [mode.from_tensor(arg) if isinstance(arg, Tensor) else arg for arg in args]
             _Sizes(sized).run(*fake)
     except (RuntimeError, DynamicOutputShapeException, DataDependentOutputException) as error:
-        raise Unsupported(f"sizes are not known before it runs: {error}") from error
+        raise Unsupported(f"the sizes are not known before the graph runs: {error}") from error
     return sized
 
 
@@ -196,13 +196,14 @@ class _Sizes(Interpreter):
 
 
 def planned(make: Callable[[], Executable], module: GraphModule, report: Callable[[Report], Any] | None) -> Compiled:
-    """What `make` gives, or, with a warning, a function that runs the graph by PyTorch if no plan can compute it."""
+    """The executable that `make` gives. If no plan can compute the graph: a warning, and a function that runs it by
+    PyTorch's operators."""
     try:
         if aten.library is None:
             raise Unsupported(aten.missing)
         executable = attempted(make, module)
     except Unsupported as why:
-        warnings.warn(f"a graph runs as PyTorch has it, without a plan: {why}", stacklevel=2)
+        warnings.warn(f"a graph runs without a plan, by PyTorch's operators: {why}", stacklevel=2)
     else:
         executable.report_to(report)
         return executable
