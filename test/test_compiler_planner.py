@@ -197,7 +197,7 @@ import torch
 import training_models
 from test_compiler_planner import random_function
 from torch_reformer.compiler.fusion.ilp import model as choice
-from torch_reformer.compiler.plan import planned
+from torch_reformer.compiler.cli import planned
 choice.Choice.is_better = lambda self, other: self.cost <= other.cost  # so that plans are not the greedy ones
 for seed in range(2):
     for report in planned(random_function(seed), tuple(torch.empty(300, 200) for _ in range(3)), "sm_90"):

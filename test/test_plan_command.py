@@ -162,7 +162,7 @@ COMMANDS = {
 COMMANDS_IN_TURN = """
 import contextlib, io, json, sys
 from torch_reformer.__main__ import main
-from torch_reformer.compiler import fake_gpu
+from torch_reformer.compiler.analysis import fake_gpu
 assert fake_gpu.begin()
 found = {}
 for name, options in json.loads(sys.argv[1]).items():
